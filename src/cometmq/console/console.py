@@ -38,6 +38,8 @@ class Console:
         self.accounts = ClusterAccounts(options.namesrv, options.security, clock)
         self.login_rate = LoginRate(clock)
         self.streams = Streams()
+        self.tails = 0
+        """Live tails that are open."""
         self.sampler = Sampler(self.connections, self.nameservers, clock)
         self.lag_history = LagHistory(clock)
         self.templates = environment()

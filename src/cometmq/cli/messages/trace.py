@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 import click
@@ -12,13 +13,11 @@ from cometmq.cli.moments import PAST, local_time
 from cometmq.cli.output import Column, output_option, show
 from cometmq.client.admin import END_OF_TIME_MS, Admin
 from cometmq.client.trace.reader import MessageWay, way_of
+from cometmq.client.trace.steps import steps_of
 from cometmq.errors import CometMQError
 from cometmq.message.names import TRACE_TOPIC
-from cometmq.message.properties import MessageType
 
 _BAR_CHARS: Final = 24
-_RESULTS: Final = ("ok", "timed out", "raised", "returned null", "failed")
-"""Results by the context code of a SubAfter."""
 
 _COLUMNS: Final = (
     Column("after_ms", "After ms", right=True),
@@ -75,64 +74,12 @@ def show_way(way: MessageWay) -> None:
 
 def rows_of(way: MessageWay) -> list[dict[str, Any]]:
     """Return a row for each step, in the order of time."""
-    steps: list[tuple[int | None, dict[str, Any]]] = []
-    for sent, host in way.sends:
-        row = {
-            "step": "sent",
-            "group": sent.group,
-            "client": host,
-            "broker": sent.store_host,
-            "took_ms": sent.cost_ms,
-            "result": "ok" if sent.success else "stored, not safely",
-            "topic": sent.topic,
-            "msg_type": _type_name(sent.msg_type),
-            "offset_msg_id": sent.offset_msg_id,
-        }
-        steps.append((sent.time_ms, row))
-    for ended, host in way.transaction_ends:
-        row = {
-            "step": "checked" if ended.from_transaction_check else "ended",
-            "group": ended.group,
-            "client": host,
-            "broker": ended.store_host,
-            "result": ended.transaction_state,
-            "topic": ended.topic,
-            "msg_type": _type_name(ended.msg_type),
-        }
-        steps.append((ended.time_ms, row))
-    for call in way.consumptions:
-        row = {
-            "step": "consumed",
-            "group": call.group,
-            "client": call.client_host,
-            "attempt": None if call.retry_times is None else call.retry_times + 1,
-            "took_ms": call.cost_ms,
-            "result": _result(call.context_code),
-        }
-        steps.append((call.begun_at_ms, row))
-    steps.sort(key=lambda step: (step[0] is None, step[0] or 0))
-    first = next((at for at, _ in steps if at is not None), 0)
-    return [
-        {
-            "time": None if at is None else local_time(at),
-            "after_ms": None if at is None else at - first,
-            **row,
-        }
-        for at, row in steps
-    ]
-
-
-def _type_name(number: int) -> str:
-    try:
-        return str(MessageType(number).name)
-    except ValueError:
-        return str(number)
-
-
-def _result(code: int | None) -> str:
-    if code is None:
-        return "runs, or its end was not traced"
-    return _RESULTS[code] if 0 <= code < len(_RESULTS) else f"code {code}"
+    rows = []
+    for step in steps_of(way):
+        row = asdict(step)
+        at = row.pop("time_ms")
+        rows.append({"time": None if at is None else local_time(at), **row})
+    return rows
 
 
 def _with_bars(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

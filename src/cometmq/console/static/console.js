@@ -128,6 +128,48 @@
     }).catch(() => group.classList.add("stale"));
   }
 
+  // --- live tail: texts are put in as text, never as markup
+  const tail = $("[data-tail]");
+  if (tail) {
+    const kept = 500, rows = $("tbody", tail), state = $("#tail-state"), pause = $("#pause");
+    let skipped = 0, stream = null;
+    const cell = (row, text, kind) => {
+      const made = row.insertCell();
+      if (kind) made.className = kind;
+      made.textContent = text;
+      return made;
+    };
+    const show = (line) => {
+      const row = rows.insertRow(0);
+      const link = document.createElement("a");
+      link.href = line.address;
+      link.textContent = local(new Date(line.stored));
+      row.insertCell().append(link);
+      cell(row, line.place, "place"); cell(row, line.tag); cell(row, line.keys);
+      const code = document.createElement("code");
+      code.textContent = line.body;
+      cell(row, "", "body").append(code);
+      if (rows.rows.length > kept) rows.deleteRow(kept);
+    };
+    const open = () => {
+      stream = new EventSource(tail.dataset.tail);
+      stream.addEventListener("open", () => { state.textContent = state.dataset.open; });
+      stream.addEventListener("messages", (message) => {
+        const news = JSON.parse(message.data);
+        news.lines.forEach(show);
+        skipped += news.skipped;
+        state.textContent = state.dataset.open + (skipped ? ` ${number(skipped)} ${state.dataset.skipped}.` : "");
+      });
+      stream.addEventListener("refused", (message) => { state.textContent = JSON.parse(message.data); stream.close(); });
+      stream.addEventListener("error", () => { if (stream.readyState !== EventSource.CLOSED) state.textContent = state.dataset.lost; });
+    };
+    pause.addEventListener("click", () => {
+      [pause.textContent, pause.dataset.other] = [pause.dataset.other, pause.textContent];
+      if (stream) { stream.close(); stream = null; } else open();
+    });
+    open();
+  }
+
   // --- forms that choose by themselves
   for (const field of $$("[data-submits]")) field.addEventListener("change", () => field.form.requestSubmit());
   for (const box of $$("[data-checks]")) {

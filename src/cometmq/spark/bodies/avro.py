@@ -112,16 +112,7 @@ class AvroCodec:
 
     def decode(self, body: bytes) -> Any:
         """Decode one datum with nothing after it."""
-        from fastavro import schemaless_reader
-
-        source = io.BytesIO(body)
-        if self.writer_schema is None:
-            value = schemaless_reader(source, _read(self.schema).parsed, None)
-        else:
-            value = schemaless_reader(source, _read(self.writer_schema).parsed, _read(self.schema).parsed)
-        if source.tell() != len(body):
-            raise ValueError(f"{len(body) - source.tell()} bytes are left over")
-        return value
+        return avro_value(body, self.schema, self.writer_schema)
 
     def encode(self, value: Any) -> bytes:
         """Encode one datum."""
@@ -130,6 +121,25 @@ class AvroCodec:
         target = io.BytesIO()
         schemaless_writer(target, _read(self.schema).parsed, value)
         return target.getvalue()
+
+
+def avro_value(body: bytes, schema: str, writer_schema: str | None = None) -> Any:
+    """Decode one datum with nothing after it; needs no Spark.
+
+    :param schema: JSON text.
+    :raises OptionError: the schema cannot be used.
+    :raises Exception: the body is not of this schema.
+    """
+    from fastavro import schemaless_reader
+
+    source = io.BytesIO(body)
+    if writer_schema is None:
+        value = schemaless_reader(source, _read(schema).parsed, None)
+    else:
+        value = schemaless_reader(source, _read(writer_schema).parsed, _read(schema).parsed)
+    if source.tell() != len(body):
+        raise ValueError(f"{len(body) - source.tell()} bytes are left over")
+    return value
 
 
 def _text(schema: Schema) -> str:

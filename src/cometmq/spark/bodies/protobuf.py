@@ -90,7 +90,7 @@ class ProtobufCodec:
 
     def decode(self, body: bytes) -> Any:
         """Decode one message."""
-        return _reader(self.message, self.descriptor)(_message_class(self.message, self.descriptor).FromString(body))
+        return protobuf_value(body, self.message, self.descriptor)
 
     def encode(self, value: Any) -> bytes:
         """Encode one message."""
@@ -98,6 +98,17 @@ class ProtobufCodec:
         _fill(message, value)
         encoded: bytes = message.SerializeToString()
         return encoded
+
+
+def protobuf_value(body: bytes, message: str, descriptor: bytes) -> Any:
+    """Decode one message; needs no Spark.
+
+    :param message: the name of its type, as ``shop.Order``.
+    :param descriptor: a serialized ``FileDescriptorSet`` that has it.
+    :raises OptionError: the descriptor or the type cannot be used.
+    :raises Exception: the body is not of this type.
+    """
+    return _reader(message, descriptor)(_message_class(message, descriptor).FromString(body))
 
 
 def _bytes(descriptor: Descriptor) -> bytes:

@@ -1,0 +1,105 @@
+"""Bodies of messages as people read them: text, JSON, hexadecimal, Avro and Protobuf."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cometmq.errors import CometMQError
+
+SHOWN_BYTES: Final = 256 * 1024
+"""Longest part of a body in a page; the whole body can be downloaded."""
+FORMS: Final = ("json", "text", "hex")
+_HEX_BYTES: Final = 16 * 1024
+_ROW: Final = 16
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A body in one form."""
+
+    form: str
+    text: str
+    is_whole: bool
+
+
+def best_form(body: bytes) -> str:
+    """Return the form in which a body says most."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return "hex"
+    stripped = text.strip()
+    if stripped[:1] in ("{", "[") and len(body) <= SHOWN_BYTES:
+        try:
+            json.loads(stripped)
+        except (ValueError, RecursionError):
+            return "text"
+        return "json"
+    return "text"
+
+
+def body_as(body: bytes, form: str) -> Shown:
+    """Return a body in a form; what does not fit it is shown as text."""
+    if form == "hex":
+        return Shown("hex", hexadecimal(body[:_HEX_BYTES]), len(body) <= _HEX_BYTES)
+    text = body[:SHOWN_BYTES].decode(errors="replace")
+    if form == "json" and len(body) <= SHOWN_BYTES:
+        try:
+            return Shown("json", json.dumps(json.loads(text), indent=2, ensure_ascii=False), is_whole=True)
+        except (ValueError, RecursionError):
+            pass
+    return Shown("text", text, len(body) <= SHOWN_BYTES)
+
+
+def hexadecimal(body: bytes) -> str:
+    """Return offset, bytes and characters in rows of sixteen."""
+    rows = []
+    for start in range(0, len(body), _ROW):
+        part = body[start : start + _ROW]
+        pairs = " ".join(f"{byte:02x}" for byte in part)
+        characters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        rows.append(f"{start:08x}  {pairs:<{3 * _ROW - 1}}  {characters}")
+    return "\n".join(rows)
+
+
+def decoded_avro(body: bytes, schema: str) -> str:
+    """Return a body in Avro as JSON.
+
+    :raises CometMQError: the schema cannot be used, or the body is not of it.
+    """
+    from cometmq.spark.bodies.avro import avro_value
+
+    return _decoded("Avro", lambda: avro_value(body, schema))
+
+
+def decoded_protobuf(body: bytes, message: str, descriptor: bytes) -> str:
+    """Return a body in Protobuf as JSON.
+
+    :param message: the name of its type.
+    :param descriptor: a serialized ``FileDescriptorSet``.
+    :raises CometMQError: the descriptor cannot be used, or the body is not of the type.
+    """
+    from cometmq.spark.bodies.protobuf import protobuf_value
+
+    return _decoded("Protobuf", lambda: protobuf_value(body, message, descriptor))
+
+
+def _decoded(form: str, decode: Any) -> str:
+    try:
+        return json.dumps(decode(), indent=2, ensure_ascii=False, default=_as_json)[:SHOWN_BYTES]
+    except CometMQError:
+        raise
+    except Exception as error:  # the libraries raise anything
+        raise CometMQError(
+            f"the body is no {form} of this schema: {type(error).__name__}: {str(error)[:300]}",
+            next_step="give the schema that the producer wrote it with",
+        ) from error
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return str(value)

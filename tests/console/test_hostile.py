@@ -1,0 +1,85 @@
+"""Names, bodies and headers that want to be markup, to command a terminal, to turn the text around, or to be huge."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+import pytest
+from tests.console.test_messages import first_message
+from tests.helpers.consoles import Page, Surfer
+
+from cometmq.message.message import Message
+from cometmq.testing.sync import SyncCluster
+
+MARKUP = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>{{7*7}}"
+TERMINAL = "\x1b]0;owned\x07\x1b[2J"
+TURNED = "\u202egnp.exe\u2066"
+
+
+def is_harmless(page: Page) -> bool:
+    scripts = re.findall(r"<script[^>]*>", page.text)
+    return (
+        all(re.fullmatch(r'<script src="/static/[^"]+"( defer)?>', script) for script in scripts)
+        and "<img src=x" not in page.text
+        and "\x1b" not in page.text
+        and "\u202e" not in page.text
+        and "\u2066" not in page.text
+    )
+
+
+@pytest.fixture(scope="module")
+def place(surfer: Surfer, cluster: SyncCluster) -> str:
+    cluster.create_topic("hostile", 1)
+    text = MARKUP + TERMINAL + TURNED
+    cluster.send(
+        Message("hostile", text.encode(), tags="<b>tag</b>", keys=[MARKUP.replace(" ", "")], properties={"p": text})
+    )
+    return first_message(surfer, "topic=hostile")
+
+
+def test_a_message_is_never_markup_and_commands_nothing(surfer: Surfer, place: str) -> None:
+    for path in (place, f"{place}?as=text", f"{place}?as=hex", f"{place}?as=json", "/messages?topic=hostile"):
+        page = surfer.get(path)
+        assert page.status == 200
+        assert is_harmless(page), path
+    text = surfer.get(f"{place}?as=text").words
+    assert "<script>alert(1)</script>" in text, "it is shown as it is"
+    assert "\\x1b]0;owned\\x07" in text
+    assert "\\u202egnp.exe" in text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/topics?q={}", "/groups?q={}", "/messages?topic={}", "/messages?topic=hostile&key={}", "/login?next=/{}"),
+        *("/messages/tail?topic={}", "/topics/{}", "/groups/{}", "/brokers/{}/0", "/groups/x/members/{}", "/{}"),
+    ],
+)
+@pytest.mark.parametrize("text", [MARKUP, TERMINAL + TURNED], ids=["markup", "controls"])
+def test_what_an_address_says_is_never_markup(surfer: Surfer, place: str, path: str, text: str) -> None:
+    page = surfer.get(path.format(quote(text, safe="")))
+    assert page.status < 500 or page.status == 502
+    assert is_harmless(page)
+
+
+def test_a_body_of_megabytes_is_shown_in_part_and_quickly(surfer: Surfer, cluster: SyncCluster) -> None:
+    cluster.create_topic("large", 1)
+    cluster.send(Message("large", b"{" + b"[" * 3_000_000))
+    listed = surfer.get("/messages?topic=large")
+    assert len(listed.text) < 50_000
+    page = surfer.get(first_message(surfer, "topic=large"))
+    assert page.status == 200
+    assert len(page.text) < 600_000
+    assert "This is the beginning" in page.words
+
+
+def test_a_deep_json_body_is_shown_as_text(surfer: Surfer, cluster: SyncCluster) -> None:
+    cluster.create_topic("deep", 1)
+    cluster.send(Message("deep", b"[" * 100_000 + b"]" * 100_000))
+    assert surfer.get(first_message(surfer, "topic=deep") + "?as=json").status == 200
+
+
+def test_odd_addresses_get_an_answer(surfer: Surfer) -> None:
+    for path in ("/topics?page=-1", "/topics?page=x", "/messages/x/y/1/99999999999999999999999", "/groups/%00", "/%ff"):
+        assert surfer.get(path).status < 500 or "It did not work" in surfer.get(path).words

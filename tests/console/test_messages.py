@@ -1,0 +1,191 @@
+"""The pages about messages: search, one message, export, a test message, the live tail."""
+
+from __future__ import annotations
+
+import csv
+import http.client
+import io
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import quote, urlsplit
+
+import pytest
+from tests.helpers.consoles import Surfer
+
+from cometmq.console.limits import MAX_STREAMS_OF_ONE, MAX_TAILS
+from cometmq.message.message import Message
+from cometmq.testing.sync import SyncCluster
+
+
+def first_message(surfer: Surfer, query: str) -> str:
+    """Return the address of the newest message of a search."""
+    found = re.search(r'href="(/messages/[^"?]+/\d+/\d+)"', surfer.get(f"/messages?{query}").text)
+    assert found
+    return found[1]
+
+
+@pytest.fixture(scope="module")
+def orders(cluster: SyncCluster) -> list[str]:
+    cluster.create_topic("orders", 2)
+    ids = []
+    for number in range(60):
+        body = json.dumps({"order": number}).encode()
+        tag, properties = ("even", "odd")[number % 2], {"size": str(number)}
+        sent = cluster.send(Message("orders", body, tags=tag, keys=[f"key-{number}"], properties=properties))
+        ids.append(sent.msg_id)
+    return ids
+
+
+def test_the_newest_messages_come_first_and_older_ones_behind_a_link(surfer: Surfer, orders: list[str]) -> None:
+    page = surfer.get("/messages?topic=orders")
+    shown = [int(number) for number in re.findall(r"&#34;order&#34;: (\d+)", page.text)]
+    assert len(shown) == 50
+    assert shown[0] >= 50
+    older = re.search(r'href="(\?topic=orders&amp;end=\d+)"', page.text)
+    assert older
+    rest = surfer.get("/messages" + older[1].replace("&amp;", "&"))
+    more = {int(number) for number in re.findall(r"&#34;order&#34;: (\d+)", rest.text)}
+    assert more | set(shown) == set(range(60))
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ("tag=even", 30),
+        ("tag=none", 0),
+        (f"sql={quote('size > 54')}", 5),
+        ("key=key-7", 1),
+        ("end=1", 0),
+        ("begin=1", 50),
+    ],
+)
+def test_messages_are_found_by_tag_sql_key_and_time(surfer: Surfer, orders: list[str], query: str, count: int) -> None:
+    page = surfer.get(f"/messages?topic=orders&{query}")
+    assert len(re.findall(r"&#34;order&#34;: \d+", page.text)) == count
+    assert ("No message fits." in page.words) == (count == 0)
+
+
+def test_an_expression_that_no_broker_understands_is_explained(surfer: Surfer, orders: list[str]) -> None:
+    page = surfer.get(f"/messages?topic=orders&sql={quote('size >')}")
+    assert page.status >= 400
+    assert "What to do" in page.words
+    assert surfer.get("/messages?topic=orders&tag=a&sql=b").status == 400
+    assert surfer.get("/messages?topic=nowhere").status == 404
+
+
+def test_a_message_is_found_by_its_id_and_shows_body_properties_and_consumers(
+    surfer: Surfer, cluster: SyncCluster, orders: list[str]
+) -> None:
+    with cluster.inbox("orders", group="order-readers") as inbox:
+        inbox.expect(60)
+    answer = surfer.get(f"/messages?topic=orders&id={orders[3]}")
+    assert answer.status == 303
+    place = answer.headers["location"]
+    page = surfer.get(place)
+    assert '"order": 3' in page.words
+    assert "size 3" in page.words
+    assert "key-3" in page.words
+    assert "order-readers" in page.words
+    assert "behind this message" in page.words
+    assert "7b 22 6f 72" in surfer.get(f"{place}?as=hex").words
+    download = surfer.get(f"{place}/body")
+    assert (download.text, download.headers["content-type"]) == ('{"order": 3}', "application/octet-stream")
+    assert "attachment" in download.headers["content-disposition"]
+    assert surfer.get("/messages?topic=orders&id=unknown").status == 404
+    assert surfer.get(f"{place[:-1]}999999").status == 404
+
+
+def test_a_body_is_decoded_by_an_avro_schema(surfer: Surfer, cluster: SyncCluster) -> None:
+    fastavro = pytest.importorskip("fastavro", reason="fastavro is not installed (pip install cometmq[avro])")
+    schema = {"type": "record", "name": "Order", "fields": [{"name": "total", "type": "long"}]}
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, schema, {"total": 4711})
+    cluster.create_topic("avro-orders", 1)
+    cluster.send(Message("avro-orders", out.getvalue()))
+    place = first_message(surfer, "topic=avro-orders")
+    page = surfer.post(place, form="avro", schema=json.dumps(schema))
+    assert '"total": 4711' in page.words
+    wrong = surfer.post(place, form="avro", schema='{"type": "nonsense"}')
+    assert wrong.status == 200
+    assert "this is no Avro schema" in wrong.words
+
+
+def test_a_search_is_a_file_of_json_lines_or_csv(surfer: Surfer, cluster: SyncCluster, orders: list[str]) -> None:
+    lines = surfer.get("/messages/export?topic=orders&tag=odd&form=json")
+    rows = [json.loads(line) for line in lines.text.splitlines()]
+    assert sorted(json.loads(row["body"])["order"] for row in rows) == list(range(1, 60, 2))
+    cluster.create_topic("formulas", 1)
+    cluster.send(Message("formulas", b'=HYPERLINK("http://evil.example")'))
+    table = list(csv.DictReader(io.StringIO(surfer.get("/messages/export?topic=formulas&form=csv").text)))
+    assert table[0]["body"].startswith("'="), "a spreadsheet takes it for text"
+
+
+def test_a_test_message_is_sent_after_a_preview(surfer: Surfer, cluster: SyncCluster) -> None:
+    cluster.create_topic("tests", 1)
+    fields = {"topic": "tests", "body": "hello\nthere", "tag": "t", "keys": "a b", "properties": "x=1\ny=2"}
+    plan = surfer.post("/messages/send", **fields)
+    assert "11" in plan.words
+    assert "No message fits" in surfer.get("/messages?topic=tests").words, "the preview sends nothing"
+    page = surfer.change("/messages/send", **fields)
+    assert "is sent to topic tests" in page.words
+    with cluster.inbox("tests") as inbox:
+        message = inbox.expect(1)[0]
+    assert (message.body, message.tags, list(message.keys)) == (b"hello\nthere", "t", ["a", "b"])
+    assert message.properties["y"] == "2"
+    assert surfer.audit("message.send", "tests")[0]["outcome"] == "done"
+    assert surfer.post("/messages/send", topic="nowhere", body="x").status == 404
+
+
+# --- the live tail --------------------------------------------------------------------------------
+@contextmanager
+def tail(surfer: Surfer, query: str) -> Iterator[http.client.HTTPResponse]:
+    place = urlsplit(surfer.url)
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=20)
+    connection.request("GET", f"/messages/tail/events?{query}")
+    try:
+        yield connection.getresponse()
+    finally:
+        connection.close()
+
+
+def next_event(stream: http.client.HTTPResponse, name: str) -> object:
+    while line := stream.readline().decode():
+        if line == f"event: {name}\n":
+            return json.loads(stream.readline().decode().removeprefix("data: "))
+    raise AssertionError(f"the stream ended before {name}")
+
+
+def test_the_live_tail_shows_new_messages_and_only_those_that_fit(surfer: Surfer, cluster: SyncCluster) -> None:
+    cluster.create_topic("watched", 2)
+    cluster.send(Message("watched", b"old"))
+    with tail(surfer, "topic=watched&tag=hot") as stream:
+        next_event(stream, "open")
+        cluster.send(Message("watched", b"cold one", tags="cold"))
+        cluster.send(Message("watched", "<b>hot\x1b[2J\u202e one</b>".encode(), tags="hot"))
+        while not (lines := next_event(stream, "messages")["lines"]):  # type: ignore[index]
+            pass
+    assert [line["body"] for line in lines] == ["<b>hot\\x1b[2J\\u202e one</b>"]
+
+
+def test_a_thousand_tails_are_refused_beyond_the_limit_and_pages_stay(surfer: Surfer, cluster: SyncCluster) -> None:
+    cluster.create_topic("popular", 1)
+    opened = []
+    try:
+        for _ in range(MAX_TAILS):
+            stream = tail(surfer, "topic=popular")
+            next_event(stream.__enter__(), "open")
+            opened.append(stream)
+        for _ in range(MAX_STREAMS_OF_ONE):
+            with tail(surfer, "topic=popular") as refused:
+                assert "live tails are open" in str(next_event(refused, "refused"))
+        assert surfer.get("/topics/popular").status == 200
+    finally:
+        for stream in opened:
+            stream.__exit__(None, None, None)
+
+
+def test_a_tail_of_no_topic_says_so(surfer: Surfer) -> None:
+    with tail(surfer, "topic=nowhere") as stream:
+        assert "no route" in str(next_event(stream, "refused"))
