@@ -12,6 +12,7 @@ import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -147,8 +148,13 @@ def camel(name: str) -> str:
     return head + "".join(part[:1].upper() + part[1:] for part in rest)
 
 
-def options_of(config_type: type) -> dict[str, Option]:
+def options_of(config_type: type) -> Mapping[str, Option]:
     """Return the options of a configuration dataclass by their Apache names, in the order declared, TLS last."""
+    return _options_of(config_type)
+
+
+@cache
+def _options_of(config_type: type) -> Mapping[str, Option]:
     hints = typing.get_type_hints(config_type)
     found: dict[str, Option] = {}
     for field in sorted(dataclasses.fields(config_type), key=lambda field: field.name.startswith("tls_")):
@@ -161,13 +167,13 @@ def options_of(config_type: type) -> dict[str, Option]:
         details = dict(metadata)
         key = details.pop("key") or camel(field.name)
         found[key] = Option(name=field.name, key=key, type=kind, default=field.default, **details)
-    return found
+    return types.MappingProxyType(found)
 
 
 def spellings_of(config_type: type) -> dict[str, Option]:
     """Return the options of a configuration dataclass by every accepted spelling."""
     known = options_of(config_type)
-    return known | {found.also: found for found in known.values() if found.also}
+    return {**known, **{found.also: found for found in known.values() if found.also}}
 
 
 def nearest(key: str, known: Iterable[str]) -> str | None:

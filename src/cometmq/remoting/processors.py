@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, Generic, TypeVar, get_args
 
 import msgspec
@@ -171,11 +172,15 @@ def answered(handler: Callable[..., Any]) -> Sequence[Answered]:
     return found
 
 
-def handlers(kind: type) -> Iterator[tuple[str, Answered]]:
+def handlers(kind: type) -> Sequence[tuple[str, Answered]]:
     """The name of each marked method of a class, once for each of its codes."""
-    for name, member in inspect.getmembers_static(kind, inspect.isfunction):
-        for mark in answered(member):
-            yield name, mark
+    return _handlers(kind)
+
+
+@cache
+def _handlers(kind: type) -> Sequence[tuple[str, Answered]]:
+    members = inspect.getmembers_static(kind, inspect.isfunction)
+    return [(name, mark) for name, member in members for mark in answered(member)]
 
 
 class Processor:
