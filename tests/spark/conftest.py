@@ -140,7 +140,6 @@ def spark(event_log: Path, settings: None) -> Iterator[Any]:
     for module in ("pyspark", "pyarrow", "pandas"):
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{module} is not installed (pip install cometmq[spark])")
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from pyspark.sql import SparkSession

@@ -4,6 +4,7 @@ Half of what such a driver works is loading classes. The JVM takes them ready-ma
 ``first_run.py`` has written (AppCDS), kept beside the other builds. An archive suits one class path, so Spark's home
 stands in one place as well, and settings are given as a file of properties: a directory of configuration stands on
 the class path and has to be empty. A JVM that an archive does not suit does without it.
+Their Python is that of :mod:`tests.spark.forking`.
 """
 
 from __future__ import annotations
@@ -18,12 +19,11 @@ from functools import cache
 from pathlib import Path
 
 from tests.interop.builds import QUICK_JAVA, Build, built
+from tests.spark.forking import forking_python
 
 _SETTINGS = """
 spark.driver.extraJavaOptions  {java}
-spark.python.daemon.module     tests.spark.daemon
 """
-"""Python workers are forked from a process that has imported what they need."""
 _ARCHIVE = "classes.jsa"
 _FIRST_RUN = Path(__file__).with_name("first_run.py")
 
@@ -38,6 +38,7 @@ def quick_drivers(directory: Path, java: str = "") -> dict[str, str]:
     return {
         "PYSPARK_SUBMIT_ARGS": f"--properties-file {shlex.quote(str(settings))} pyspark-shell",
         "SPARK_HOME": str(spark_home()),
+        "PYSPARK_PYTHON": str(forking_python()),
         "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])),
     }
 

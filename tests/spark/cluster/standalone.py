@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.helpers.waiting import wait_for
+from tests.spark.forking import forking_python
 from tests.spark.home import class_path, java_command, java_options, spark_home
 
 from cometmq.testing import free_port
@@ -142,23 +144,21 @@ class Standalone:
 class Driver:
     """A driver program on a cluster: calls functions of :mod:`tests.spark.cluster.on_cluster` one after the other.
 
-    Spark's settings come from ``spark-defaults.conf``, as on any cluster; the session is the one that the jobs make.
+    Spark's settings come from a file of properties, as on any cluster; the session is the one that the jobs make.
     """
 
-    def __init__(self, command: list[str], directory: Path, environment: Mapping[str, str]) -> None:
-        configuration = directory / "conf"
-        configuration.mkdir(parents=True)
-        (configuration / "spark-defaults.conf").write_text(_DEFAULTS.format(java=java_options()))
+    def __init__(
+        self, command: list[str], directory: Path, environment: Mapping[str, str], arguments: Sequence[str] = ()
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        settings = directory / "spark-defaults.conf"
+        settings.write_text(_DEFAULTS.format(java=java_options()))
+        words = ["--properties-file", str(settings), *arguments, "pyspark-shell"]
         self._log = directory / "driver.log"
         with self._log.open("wb") as errors:
             self._process = subprocess.Popen(
                 command,
-                env={
-                    **os.environ,
-                    "PYSPARK_SUBMIT_ARGS": "pyspark-shell",  # not the properties of the drivers of other tests
-                    "SPARK_CONF_DIR": str(configuration),
-                    **environment,
-                },
+                env={**os.environ, "PYSPARK_SUBMIT_ARGS": shlex.join(words), **environment},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -200,7 +200,7 @@ class Driver:
 def driving(cluster: Standalone, directory: Path) -> Iterator[Driver]:
     """A driver for the length of the block, a Python program as people start it."""
     command = [sys.executable, "-m", "tests.spark.cluster.on_cluster", cluster.address]
-    with Driver(command, directory, {"PYSPARK_PYTHON": sys.executable}) as driver:
+    with Driver(command, directory, {"PYSPARK_PYTHON": str(forking_python())}) as driver:
         yield driver
 
 
@@ -218,7 +218,8 @@ def with_py_files(cluster: Standalone, directory: Path, package: str) -> Iterato
     environment = {
         "PYSPARK_PYTHON": str(python),
         "PYTHONPATH": os.pathsep.join([package, site]),
-        "PYSPARK_SUBMIT_ARGS": f"--py-files {package} --conf spark.executorEnv.PYTHONPATH={site} pyspark-shell",
     }
-    with Driver([str(python), str(on_cluster.__file__), cluster.address], directory, environment) as driver:
+    arguments = ["--py-files", package, "--conf", f"spark.executorEnv.PYTHONPATH={site}"]
+    command = [str(python), str(on_cluster.__file__), cluster.address]
+    with Driver(command, directory, environment, arguments) as driver:
         yield driver

@@ -16,7 +16,7 @@ pytest.importorskip("pyspark", reason="PySpark is not installed (pip install com
 
 import cometmq
 from cometmq.spark.archives.log import ArchiveLog
-from cometmq.spark.archives.table import FORMATS, ICEBERG, TableFormat
+from cometmq.spark.archives.table import ICEBERG, PARQUET, TableFormat
 from cometmq.spark.source.cluster import Cluster as Brokers
 from cometmq.spark.source.options import parse_options
 from cometmq.testing import SyncCluster
@@ -106,11 +106,11 @@ def test_the_sink_writes_every_row_once(driver: Driver, brokers: SyncCluster, to
     assert driver.call("count", namesrv=brokers.namesrv_address, topic=guarantee) == [MESSAGES, MESSAGES]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [PARQUET, ICEBERG])
 def test_an_archive_whose_worker_is_killed_agrees_with_its_topic(
     driver: Driver, spark_cluster: Standalone, brokers: SyncCluster, topic: str, tmp_path: Path, name: str
 ) -> None:
-    """The audit looks at every message."""
+    """The audit looks at every message. Executors write the same files for all formats; drivers commit them."""
     lake, namesrv = str(tmp_path / "lake"), brokers.namesrv_address
     log = ArchiveLog(lake, TableFormat(name))
     checkpoint = str(tmp_path / "checkpoint")

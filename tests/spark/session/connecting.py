@@ -7,13 +7,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.helpers.waiting import wait_for
+from tests.spark.forking import forking_python
 from tests.spark.home import java_options, spark_home
 
 PATIENCE_S = 180.0
@@ -41,7 +41,7 @@ def connect_server(directory: Path) -> Iterator[str]:
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_DIRS": str(directory / "local"),
         "SPARK_SUBMIT_OPTS": f"{java_options()} -Djava.io.tmpdir={directory}",
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": str(forking_python()),
         "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])),
     }
     with log.open("wb") as output:

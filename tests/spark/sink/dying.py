@@ -18,13 +18,14 @@ class DieOnce:
     """For ``mapInArrow``: passes rows on; after ``after`` rows of one batch something dies, the first time.
 
     ``how``: ``error`` raises, ``worker`` kills this Python worker, ``workers`` kills all of them, the sink's too,
-    ``driver`` kills the driver, its Python and its JVM.
+    ``driver`` kills the driver: ``processes``, its Python and its JVM.
     """
 
-    def __init__(self, marker: Path, how: str, after: int = 600) -> None:
+    def __init__(self, marker: Path, how: str, after: int = 600, processes: tuple[int, ...] = ()) -> None:
         self.marker = str(marker)
         self.how = how
         self.after = after
+        self.processes = processes
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -39,9 +40,8 @@ class DieOnce:
         if self.how == "error":
             raise RuntimeError("a task that fails on purpose")
         if self.how == "driver":
-            jvm = _parent(daemon)
-            os.kill(_parent(jvm), signal.SIGKILL)
-            os.kill(jvm, signal.SIGKILL)
+            for pid in self.processes:
+                os.kill(pid, signal.SIGKILL)
         if self.how == "workers":
             for pid in [int(name) for name in os.listdir("/proc") if name.isdecimal()]:
                 if pid != os.getpid() and _parent(pid) == daemon:
@@ -86,7 +86,10 @@ def main() -> None:
     namesrv, topic, guarantee, directory, after = sys.argv[1:]
     place = Path(directory)
     spark = local_session("local[2]", "dying")
-    die = DieOnce(place / "died", "driver", int(after))
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    processes = (os.getpid(), gateway.proc.pid)
+    die = DieOnce(place / "died", "driver", int(after), processes)
     run_stream(spark, namesrv, topic, place, die, deliveryGuarantee=guarantee)
     spark.stop()
 
