@@ -32,7 +32,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_a_unit_gives_keys_that_exist_and_may_do_little(unit: Path) -> None:
     text = unit.read_text()
-    known = options_of(BrokerConfig) | options_of(NamesrvConfig)
+    known = {**options_of(BrokerConfig), **options_of(NamesrvConfig)}
     assert set(re.findall(r"-o (\w+)=", text)) <= set(known)
     for line in ("User=cometmq", "NoNewPrivileges=yes", "ProtectSystem=strict", "LimitNOFILE=65536"):
         assert line in text.splitlines()
