@@ -527,10 +527,8 @@ MAX_ACL_FILE_VALUES: Final = 400_000
 """Values, keys and brackets of a file of accounts."""
 MAX_ACL_FILES: Final = 1_000
 """Files of accounts below one directory."""
-SERVER_SECONDS: Final = 60.0
-"""A slave may connect so long after its last signed request; it asks again before each attempt."""
-MAX_SERVERS: Final = 1_000
-"""Addresses of slaves that are remembered."""
+MAX_SIGN_IN_BYTES: Final = 65_536
+"""The frame by which a slave signs in; a key, a token and a signature are far shorter."""
 MAX_ACL_BODY_BYTES: Final = 262_144
 """Body of a request that changes a user or policies: a thousand entries."""
 MAX_USERS: Final = 10_000

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -18,7 +18,7 @@ from cometmq.auth.freshness import Freshness
 from cometmq.auth.model import AccessModel, Account, DeniedError
 from cometmq.clock import Clock
 from cometmq.core import CORE
-from cometmq.limits import MAX_CACHED_DECISIONS, MAX_EXT_FIELDS, MAX_SERVERS, SERVER_SECONDS
+from cometmq.limits import MAX_CACHED_DECISIONS, MAX_EXT_FIELDS
 from cometmq.remoting.bodies import BodyError
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import decode_header
@@ -30,12 +30,18 @@ from cometmq.remoting.signing import ACCESS_KEY, STAMP
 
 _log = logging.getLogger(__name__)
 
-_OF_SLAVES: Final = frozenset({RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_ALL_TOPIC_CONFIG})
-"""Slaves of CometMQ and of Apache RocketMQ ask for one of them again and again."""
 _SERVERS_NEED: Final = Need(Kind.CLUSTER, "", (Action.UPDATE,))
 """An account that has this may copy the log."""
 _LOG_SECONDS: Final = 1.0
 _SHOWN_CHARS: Final = 300
+
+
+class Peer(Protocol):
+    """The other side of a connection, as the guard knows it."""
+
+    account: Any
+    """The account of the last request; the guard sets it."""
+    peer_ip: str
 
 
 class _Fields(msgspec.Struct):
@@ -81,21 +87,21 @@ class AccessGuard:
         self._clock = clock
         self._logged_at = -_LOG_SECONDS
         self._unlogged = 0
-        self._servers: dict[str, float] = {}
-        """Addresses of servers of the cluster, and when they asked last."""
 
-    def is_server(self, address: str) -> bool:
-        """Tell whether a server of the cluster has asked from an address lately.
+    def admit_server(self, peer: Peer, code: int, frame: Frame) -> None:
+        """Check that a slave may copy the log.
 
-        Slaves ask for the range of the log before they connect to the port of replication, which has no signatures.
+        :param frame: its request of ``code``, which must be signed with a stamp, unless its address needs no signature.
+        :raises DeniedError: it is not signed by an account that may change the cluster, or was sent before.
+        :raises RpcRejectedError: it must be signed again.
+        :raises FrameError: it cannot be read.
         """
-        return self._clock.monotonic() - self._servers.get(address, -SERVER_SECONDS) < SERVER_SECONDS
-
-    def _note_server(self, address: str, session: Session) -> None:
-        if session.may(_SERVERS_NEED):
-            if len(self._servers) >= MAX_SERVERS:
-                self._servers.clear()
-            self._servers[address] = self._clock.monotonic()
+        session = self._session(peer, code, frame)
+        if session.signer is not None and STAMP not in fields_of(frame):
+            raise DeniedError(f"The request has no {STAMP}, so it could be a repetition.")
+        refusal = None if session.is_super else session.account.refusal(_SERVERS_NEED, code)
+        if refusal is not None:
+            raise refusal
 
     def check(
         self, connection: ServerConnection, processor: Processor, request: Request[Any], frame: Frame
@@ -108,8 +114,6 @@ class AccessGuard:
         try:
             session = self._session(connection, code, frame)
             CALLER.set(session)
-            if code in _OF_SLAVES:
-                self._note_server(connection.peer_ip, session)
             if session.is_super or code in self._model.unchecked:
                 return None
             permission = processor.permission
@@ -162,7 +166,7 @@ class AccessGuard:
             )
         return session.publisher
 
-    def _session(self, connection: ServerConnection, code: int, frame: Frame) -> Session:
+    def _session(self, connection: Peer, code: int, frame: Frame) -> Session:
         """The account of a request, whose signature is checked.
 
         :raises DeniedError: it has none, or is not signed by it, or was sent before.

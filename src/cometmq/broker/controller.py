@@ -301,7 +301,9 @@ class Broker:
             QueueAdmin(context),
             RelayAdmin(context),
             QuotaAdmin(self.limiter),
-            BrokerAdmin(context, self.schedule, (self.slave,) if self.is_slave else (self.transactions, self.timer)),
+            BrokerAdmin(
+                context, self.schedule, (self.slave,) if self.is_slave else (self.transactions, self.timer, self.ha)
+            ),
             StoreFileProcessor(self.store.config.root),
             *of_master,
         ):
@@ -335,8 +337,8 @@ class Broker:
         transfers = GroupTransferService(
             clock=clock, timeout_s=config.slave_timeout / 1000, fall_behind_max=config.ha_slave_fallbehind_max
         )
-        is_server = None if self.access is None else self.access.guard.is_server
-        self.ha = HAService(config, store, transfers, self._access.tls, is_server)
+        ha_guard = None if self.access is None else self.access.guard
+        self.ha = HAService(config, store, transfers, self._access.tls, ha_guard)
         waiters = SendWaiters(
             store,
             transfers if config.broker_role == SYNC_MASTER else None,

@@ -8,7 +8,10 @@ All numbers are big-endian::
                       bytes body               cut anywhere, but within one log file
 
 A slave begins: its first report says where its log ends (0: it has none), and the master answers with
-transfers from there on.
+transfers from there on. To a master of CometMQ that checks accounts it first signs in::
+
+    slave → master    8 bytes ``SIGN_IN``      no report: as a number it is negative
+                      a frame of remoting      a signed request without an answer, with the field ``REPORT_FIELD``
 """
 
 from __future__ import annotations
@@ -19,8 +22,14 @@ from typing import Final
 import msgspec
 
 from cometmq.errors import CometMQError
-from cometmq.limits import MAX_TRANSFER_BYTES
+from cometmq.limits import MAX_SIGN_IN_BYTES, MAX_TRANSFER_BYTES
 
+SIGN_IN: Final = b"\xffCometMQ"
+REPORT_FIELD: Final = "haReport"
+"""The field with the slave's first report. No other request has it, so the signature of none is good here."""
+SIGNS_IN: Final = "haSignIn"
+"""The key of GET_BROKER_RUNTIME_INFO by which a master says that slaves must sign in."""
+_TOTAL: Final = struct.Struct(">i")
 _REPORT: Final = struct.Struct(">q")
 _HEAD: Final = struct.Struct(">qi")
 REPORT_BYTES: Final = _REPORT.size
@@ -52,17 +61,28 @@ def transfer_head(offset: int, size: int) -> bytes:
 class ReportReader:
     """Reads a slave's reports from the bytes of its connection."""
 
-    __slots__ = ("_rest",)
+    __slots__ = ("_begins", "_rest", "signed_in")
 
     def __init__(self) -> None:
         self._rest = b""
+        self._begins = True
+        self.signed_in: bytes | None = None
+        """The frame by which the slave has signed in."""
 
     def feed(self, data: bytes) -> int | None:
         """The newest whole report, which replaces those before it; ``None`` while there is none.
 
-        :raises ReplicationError: it is negative.
+        :raises ReplicationError: it is negative, or the slave signs in by a frame of an impossible size.
         """
         data = self._rest + data
+        if self._begins and len(data) >= REPORT_BYTES:
+            if data.startswith(SIGN_IN):
+                end = _end_of_frame(data, len(SIGN_IN))
+                if end is None:
+                    self._rest = data
+                    return None
+                self.signed_in, data = data[len(SIGN_IN) : end], data[end:]
+            self._begins = False
         whole = len(data) - len(data) % REPORT_BYTES
         self._rest = data[whole:]
         if not whole:
@@ -71,6 +91,17 @@ class ReportReader:
         if offset < 0:
             raise ReplicationError(f"a slave's log cannot end at {offset}")
         return int(offset)
+
+
+def _end_of_frame(data: bytes, at: int) -> int | None:
+    """The end of the frame at ``data[at:]``; ``None`` while it is not whole."""
+    if len(data) - at < _TOTAL.size:
+        return None
+    (total,) = _TOTAL.unpack_from(data, at)
+    if not 0 < total <= MAX_SIGN_IN_BYTES:
+        raise ReplicationError(f"a slave signs in by a frame of {total} bytes; {MAX_SIGN_IN_BYTES} are the most")
+    end = at + _TOTAL.size + int(total)
+    return end if len(data) >= end else None
 
 
 class TransferReader:

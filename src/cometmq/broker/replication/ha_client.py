@@ -8,19 +8,28 @@ With SYNC_FLUSH the slave reports what is on the disk.
 Apache's protocol of replication says neither where the master's log begins nor whether it is the same log. A slave
 without a log gets only the master's last file then, and one whose log has parted from the master's (either had lost
 its end) takes the rest all the same. So a slave here first asks by ordinary requests, which Apache's master answers
-too: a new slave gets everything that the master keeps, and one that has parted stops.
+too: a new slave gets everything that the master keeps, and one that has parted stops. A master of CometMQ that checks
+accounts says in its answer that slaves must sign in; a slave does it by its own account.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Final, cast
 
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.periodic import Alarm
-from cometmq.broker.replication.frames import ReplicationError, Transfer, TransferReader, encode_report
+from cometmq.broker.replication.frames import (
+    REPORT_FIELD,
+    SIGN_IN,
+    SIGNS_IN,
+    ReplicationError,
+    Transfer,
+    TransferReader,
+    encode_report,
+)
 from cometmq.clock import wait_for
 from cometmq.errors import CometMQError, reason_of
 from cometmq.limits import REPLICATION_CONNECT_SECONDS, REPLICATION_RETRY_SECONDS
@@ -67,8 +76,10 @@ class MasterAddress:
             self.changed.set()
 
 
-async def find_common_ground(store: MessageStore, client: RemotingClient, master: str) -> None:
+async def find_common_ground(store: MessageStore, client: RemotingClient, master: str) -> bool:
     """Give an empty log the beginning of the master's log; check that a log that is not empty is the master's.
+
+    Returns True when slaves must sign in.
 
     :param master: ``host:port`` for requests.
     :raises ReplicationError: this log cannot be followed from where it ends.
@@ -76,7 +87,7 @@ async def find_common_ground(store: MessageStore, client: RemotingClient, master
     :raises BodyError: its answer cannot be read.
     :raises StoreError: the beginning cannot be stored.
     """
-    first, end = await log_range(client, master)
+    first, end, signs_in = await log_range(client, master)
     log = store.replicated
     if log.is_empty:
         if first > 0 and end > first:
@@ -86,7 +97,7 @@ async def find_common_ground(store: MessageStore, client: RemotingClient, master
             if not record:
                 raise ReplicationError(f"master {master} does not give the first message of its log; it is asked again")
             log.append(0, record)
-        return
+        return signs_in
     if log.end > end:
         raise ReplicationError(
             f"the log here ends at {log.end}, that of master {master} at {end}: only this broker has the rest",
@@ -102,10 +113,11 @@ async def find_common_ground(store: MessageStore, client: RemotingClient, master
             f"the record at log offset {offset} is another one at master {master}: the logs have parted",
             next_step=_PARTED_NEXT_STEP,
         )
+    return signs_in
 
 
-async def log_range(client: RemotingClient, master: str) -> tuple[int, int]:
-    """The log offsets at which a master's log begins and ends.
+async def log_range(client: RemotingClient, master: str) -> tuple[int, int, bool]:
+    """The log offsets at which a master's log begins and ends, and whether its slaves must sign in.
 
     :raises ReplicationError: its answer lacks them.
     :raises RemotingError: it does not answer.
@@ -114,7 +126,7 @@ async def log_range(client: RemotingClient, master: str) -> tuple[int, int]:
     answer = await client.invoke(master, RequestCode.GET_BROKER_RUNTIME_INFO)
     info = decode_body(KVTable, answer.body).table
     try:
-        return int(info["commitLogMinOffset"]), int(info["commitLogMaxOffset"])
+        return int(info["commitLogMinOffset"]), int(info["commitLogMaxOffset"]), info.get(SIGNS_IN) == "true"
     except (KeyError, ValueError) as error:
         raise ReplicationError(f"master {master} does not say where its log begins and ends: {error}") from error
 
@@ -216,9 +228,11 @@ class HAClient:
         opening = asyncio.get_running_loop().create_connection(lambda: connection, host, port, ssl=context)
         try:
             await self._open(address, opening)
-            if self._master.remoting is not None:
-                await find_common_ground(self._store, self._client, self._master.remoting)
-            connection.begin()
+            master = self._master.remoting
+            signs_in = False
+            if master is not None:
+                signs_in = await find_common_ground(self._store, self._client, master)
+            connection.begin(self._sign_in if signs_in and self._client.credentials is not None else None)
             self.is_following = True
             raise await connection.ended
         finally:
@@ -243,6 +257,13 @@ class HAClient:
         self._store.replicated.drop_tail()
         if self._store.sync_flush:
             await self._store.wait_flushed(self._store.max_physical_offset)
+
+    def _sign_in(self, report: int) -> bytes:
+        """The bytes by which this slave signs in; signed in the order of its requests to the master."""
+        request = self._client.request(
+            self._master.remoting or "", RequestCode.GET_BROKER_RUNTIME_INFO, None, b"", {REPORT_FIELD: str(report)}
+        )
+        return SIGN_IN + request.encode()
 
     # --- called by the connection ---------------------------------------------------------------
     @property
@@ -343,10 +364,16 @@ class _Connection(asyncio.Protocol):
         """The master hung up, or is gone."""
         self.end(error or ReplicationError("the master closed the connection; its log says why"))
 
-    def begin(self) -> None:
-        """Send the first report; then the master begins."""
+    def begin(self, sign_in: Callable[[int], bytes] | None) -> None:
+        """Send the first report; then the master begins.
+
+        :param sign_in: gives the bytes to send before it, for a master that checks accounts.
+        """
         self._listen()
-        self.report(self._client.first_report())
+        first = self._client.first_report()
+        if sign_in is not None and self._transport is not None:
+            self._transport.write(sign_in(first))
+        self.report(first)
 
     def data_received(self, data: bytes) -> None:
         """Take in transfers."""

@@ -24,6 +24,9 @@ record that is not whole and connects again. A slave that cannot go on from wher
 log says why: its log has bytes that this one has not (Apache waits until this log has grown over them, and the two
 differ from then on), or its next byte is deleted here already (Apache waits for ever). No broker changes its role by
 itself: two masters of one name cannot arise from a failure of the network.
+
+Where accounts are checked, a slave signs in before its first report, by a request that its account signs with a stamp:
+so each is good once. Only an address on the white list needs none. A slave of Apache's cannot sign in.
 """
 
 from __future__ import annotations
@@ -32,16 +35,19 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Any, Final, cast
 
+from cometmq.auth.guard import AccessGuard, fields_of
+from cometmq.auth.model import DeniedError
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.periodic import Alarm
-from cometmq.broker.replication.frames import ReplicationError, ReportReader, transfer_head
+from cometmq.broker.replication.frames import REPORT_FIELD, SIGNS_IN, ReplicationError, ReportReader, transfer_head
 from cometmq.broker.turn.group_transfer import GroupTransferService
 from cometmq.errors import reason_of
 from cometmq.limits import (
     MAX_PORT,
+    MAX_SIGN_IN_BYTES,
     MAX_SLAVES,
     SLAVE_STILL_SECONDS,
     SLAVES_CATCH_UP_SECONDS,
@@ -52,10 +58,11 @@ from cometmq.message.hosts import format_address
 from cometmq.remoting.admin_bodies import HAConnectionRuntimeInfo, HARuntimeInfo
 from cometmq.remoting.bodies import encode_body
 from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.frame import JSON, Frame, FrameDecoder, FrameError
 from cometmq.remoting.headers import NoHeader
 from cometmq.remoting.listener import Listener, close_all
 from cometmq.remoting.permissions import Action, needs_cluster
-from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.processors import Request, Response, RpcRejectedError, answers
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.remoting.tls.opening import Openings
 from cometmq.remoting.tls.server import ServerTls
@@ -64,6 +71,8 @@ from cometmq.store.message_store import MessageStore
 _log = logging.getLogger(__name__)
 
 NOT_BEGUN: Final = -1
+_UNSIGNED: Final = Frame(JSON, b'{"code":%d}' % RequestCode.GET_BROKER_RUNTIME_INFO, b"")
+"""The request of a slave that has not signed in."""
 _SWEEP_SECONDS: Final = 1.0
 _PAUSE_S: Final = 0.01
 
@@ -77,7 +86,9 @@ class HAConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._goes_on = False
-        self._ip = ""
+        self.peer_ip = ""
+        self.account: Any = None
+        """The account of the slave; the guard sets it."""
         self.address = ""
         """``host:port`` of the slave's side of the connection."""
         self.next_offset: int = NOT_BEGUN
@@ -96,8 +107,8 @@ class HAConnection(asyncio.Protocol):
         # uvloop's transports implement asyncio.Transport without inheriting from it.
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)
-        self._ip = str(peer[0]).removeprefix("::ffff:")
-        self.address = format_address(self._ip, int(peer[1]))
+        self.peer_ip = str(peer[0]).removeprefix("::ffff:")
+        self.address = format_address(self.peer_ip, int(peer[1]))
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -132,7 +143,7 @@ class HAConnection(asyncio.Protocol):
     def _take(self, report: int) -> None:
         began = self.has_begun
         if not began:
-            self._service.demand_server(self._ip)
+            self._service.admit(self, self._reports.signed_in)
             self.next_offset = self._start(report)
             _log.info("slave %s has the log up to %d and gets it from %d on", self.address, report, self.next_offset)
         elif report > self.next_offset:
@@ -239,13 +250,13 @@ class HAService:
         store: MessageStore,
         transfers: GroupTransferService,
         tls: ServerTls,
-        is_server: Callable[[str], bool] | None = None,
+        guard: AccessGuard | None = None,
     ) -> None:
         """Do not listen yet.
 
-        :param is_server: tells whether a server of the cluster is at an address, where accounts are checked.
+        :param guard: checks slaves, where accounts are checked.
         """
-        self._is_server = is_server
+        self._guard = guard
         self.store: Final = store
         self.clock: Final = store.clock
         self.batch_bytes: Final = config.ha_transfer_batch_size
@@ -346,16 +357,29 @@ class HAService:
         if not self._sweeper.is_set:
             self._sweeper.after(_SWEEP_SECONDS)
 
-    def demand_server(self, ip: str) -> None:
-        """Refuse a slave from an address at which no server of the cluster is.
+    def admit(self, slave: HAConnection, signed_in: bytes | None) -> None:
+        """Refuse a slave that is no server of the cluster.
 
-        :raises ReplicationError: none is, where accounts are checked.
+        :param signed_in: the frame by which it has signed in.
+        :raises ReplicationError: accounts are checked, and its account may not change the cluster, or it has none.
         """
-        if self._is_server is not None and not self._is_server(ip):
+        if self._guard is None:
+            return
+        try:
+            frames = [_UNSIGNED] if signed_in is None else FrameDecoder(MAX_SIGN_IN_BYTES).feed(signed_in)
+            if len(frames) != 1 or (signed_in is not None and REPORT_FIELD not in fields_of(frames[0])):
+                raise FrameError("it signs in by a request of another kind")
+            self._guard.admit_server(slave, RequestCode.GET_BROKER_RUNTIME_INFO, frames[0])
+        except (DeniedError, RpcRejectedError, FrameError) as error:
             raise ReplicationError(
-                "no request from its address was signed by an account that may change the cluster",
-                next_step="give the slave an account (innerClientAuthenticationCredentials) and namesrvAddr",
-            )
+                f"it may not copy the log: {error}",
+                next_step="give the slave an account that may change the cluster (tools.yml, or "
+                "innerClientAuthenticationCredentials), and namesrvAddr",
+            ) from error
+
+    def runtime_info(self) -> dict[str, str]:
+        """Tell slaves of CometMQ that they must sign in."""
+        return {} if self._guard is None else {SIGNS_IN: "true"}
 
     def reported(self, slave: HAConnection, *, is_first: bool) -> None:
         """Take the report of a slave."""

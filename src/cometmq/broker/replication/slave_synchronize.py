@@ -111,7 +111,7 @@ class QueueEnds:
             found: dict[tuple[str, int], int] = {}
             for name in [topic.topic_name for topic in topics if self._lacks(topic)] + [TRANS_OP_HALF_TOPIC]:
                 found |= await self._ask(master, name)
-            _, self._true_at = await log_range(self._client, master)
+            _, self._true_at, _ = await log_range(self._client, master)
             self._ends = found
         if self._store.max_physical_offset >= self._true_at:
             for (topic, queue_id), end in self._ends.items():
