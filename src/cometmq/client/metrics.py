@@ -1,0 +1,217 @@
+"""Metrics of producers and consumers, for Prometheus and for OpenTelemetry.
+
+Both have the instruments of OpenTelemetry's semantic conventions for messaging: the time of each send, sent and
+consumed messages, and the time of each call of a listener. They are hooks (:mod:`cometmq.client.hooks`), so clients
+without them pay nothing, and one object serves any number of clients of a process.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.client.hooks import (
+    ConsumeMessageContext,
+    ConsumeMessageHook,
+    ConsumeReturnType,
+    SendMessageContext,
+    SendMessageHook,
+)
+from cometmq.errors import CometMQError
+from cometmq.message.hosts import parse_address
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from prometheus_client import CollectorRegistry
+
+BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+"""Bounds of both histograms, as the conventions recommend them."""
+
+_BEGAN: Final = "cometmq.client.metrics"
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One attempt to send."""
+
+    topic: str
+    address: str
+    messages: int
+    seconds: float
+    error: str
+    """The class of the failure, empty without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """One call of a listener."""
+
+    topic: str
+    group: str
+    messages: int
+    seconds: float
+    error: str
+    """``TIME_OUT``, ``EXCEPTION``, ``RETURNNULL`` or ``FAILED``; empty when the messages are consumed."""
+
+
+class ClientMetrics:
+    """The hooks; a subclass counts.
+
+    ``Producer(send_hooks=[metrics.send])``, ``PushConsumer(consume_hooks=[metrics.consume])``.
+    """
+
+    def __init__(self) -> None:
+        self.send: Final = SendMessageHook(before=_begin, after=self._sent)
+        self.consume: Final = ConsumeMessageHook(before=_begin, after=self._processed)
+
+    def count_sent(self, sent: Sent) -> None:
+        """Count an attempt to send. Called on the client's event loop."""
+        raise NotImplementedError
+
+    def count_processed(self, processed: Processed) -> None:
+        """Count a call of a listener. Called where the listener was called."""
+        raise NotImplementedError
+
+    def _sent(self, context: SendMessageContext) -> None:
+        error = "" if context.error is None else type(context.error).__name__
+        topic = context.messages[0].topic if context.messages else context.queue.topic
+        self.count_sent(Sent(topic, context.broker_address, len(context.messages), _seconds(context), error))
+
+    def _processed(self, context: ConsumeMessageContext) -> None:
+        error = "" if context.success else (context.return_type or ConsumeReturnType.FAILED).name
+        topic, count = context.messages[0].topic, len(context.messages)
+        self.count_processed(Processed(topic, context.consumer_group, count, _seconds(context), error))
+
+
+def _begin(context: SendMessageContext | ConsumeMessageContext) -> None:
+    context.props[_BEGAN] = time.perf_counter()
+
+
+def _seconds(context: SendMessageContext | ConsumeMessageContext) -> float:
+    began = context.props.get(_BEGAN)
+    return time.perf_counter() - began if isinstance(began, float) else 0.0
+
+
+class MissingPackageError(CometMQError):
+    """A package that is needed for these metrics is not installed."""
+
+
+class PrometheusMetrics(ClientMetrics):
+    """Counts into a registry of ``prometheus_client``.
+
+    ``messaging_client_operation_duration_seconds``, ``messaging_client_sent_messages_total``,
+    ``messaging_client_consumed_messages_total`` and ``messaging_process_duration_seconds``. Make one object for each
+    registry.
+
+    :param registry: default is the one of the process.
+    :raises MissingPackageError: ``prometheus_client`` is not installed.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        super().__init__()
+        try:
+            import prometheus_client as prometheus
+        except ImportError:
+            raise MissingPackageError(
+                "prometheus_client is not installed", next_step="pip install prometheus-client"
+            ) from None
+        registry = prometheus.REGISTRY if registry is None else registry
+        of_send, of_group = ("topic", "error"), ("topic", "group", "error")
+        self._duration = prometheus.Histogram(
+            "messaging_client_operation_duration_seconds",
+            "Time of one attempt to send.",
+            of_send,
+            buckets=BOUNDS_S,
+            registry=registry,
+        )
+        self._sent_messages = prometheus.Counter(
+            "messaging_client_sent_messages_total",
+            "Messages that were sent, or could not be.",
+            of_send,
+            registry=registry,
+        )
+        self._consumed_messages = prometheus.Counter(
+            "messaging_client_consumed_messages_total",
+            "Messages that a listener was given.",
+            of_group,
+            registry=registry,
+        )
+        self._process_duration = prometheus.Histogram(
+            "messaging_process_duration_seconds",
+            "Time of one call of a listener.",
+            of_group,
+            buckets=BOUNDS_S,
+            registry=registry,
+        )
+
+    def count_sent(self, sent: Sent) -> None:
+        """Count an attempt to send."""
+        labels = sent.topic, sent.error
+        self._duration.labels(*labels).observe(sent.seconds)
+        self._sent_messages.labels(*labels).inc(sent.messages)
+
+    def count_processed(self, processed: Processed) -> None:
+        """Count a call of a listener."""
+        labels = processed.topic, processed.group, processed.error
+        self._process_duration.labels(*labels).observe(processed.seconds)
+        self._consumed_messages.labels(*labels).inc(processed.messages)
+
+
+class OpenTelemetryMetrics(ClientMetrics):
+    """Counts by OpenTelemetry, with the names, units and attributes of its conventions for messaging.
+
+    ``messaging.client.operation.duration``, ``messaging.client.sent.messages``,
+    ``messaging.client.consumed.messages`` and ``messaging.process.duration``; ``messaging.system`` is ``rocketmq``.
+
+    :param provider: default is the one that the application has set.
+    :raises MissingPackageError: ``opentelemetry-api`` is not installed.
+    """
+
+    def __init__(self, provider: MeterProvider | None = None) -> None:
+        super().__init__()
+        try:
+            from opentelemetry import metrics
+        except ImportError:
+            raise MissingPackageError(
+                "opentelemetry-api is not installed", next_step="pip install 'cometmq[opentelemetry]'"
+            ) from None
+        meter = (metrics.get_meter_provider() if provider is None else provider).get_meter("cometmq.client")
+        bounds = list(BOUNDS_S)
+        self._duration = meter.create_histogram(
+            "messaging.client.operation.duration", "s", "Time of one attempt to send.",
+            explicit_bucket_boundaries_advisory=bounds,
+        )  # fmt: skip
+        self._sent_messages = meter.create_counter(
+            "messaging.client.sent.messages", "{message}", "Messages that were sent, or could not be."
+        )
+        self._consumed_messages = meter.create_counter(
+            "messaging.client.consumed.messages", "{message}", "Messages that a listener was given."
+        )
+        self._process_duration = meter.create_histogram(
+            "messaging.process.duration", "s", "Time of one call of a listener.",
+            explicit_bucket_boundaries_advisory=bounds,
+        )  # fmt: skip
+
+    def count_sent(self, sent: Sent) -> None:
+        """Count an attempt to send."""
+        host, port = parse_address(sent.address)
+        attributes = _attributes("send", sent.topic, sent.error) | {"server.address": host, "server.port": port}
+        self._sent_messages.add(sent.messages, attributes)
+        self._duration.record(sent.seconds, attributes | {"messaging.operation.type": "send"})
+
+    def count_processed(self, processed: Processed) -> None:
+        """Count a call of a listener."""
+        attributes = _attributes("process", processed.topic, processed.error)
+        attributes["messaging.consumer.group.name"] = processed.group
+        self._consumed_messages.add(processed.messages, attributes)
+        self._process_duration.record(processed.seconds, attributes)
+
+
+def _attributes(operation: str, topic: str, error: str) -> dict[str, Any]:
+    found = {
+        "messaging.system": "rocketmq",
+        "messaging.operation.name": operation,
+        "messaging.destination.name": topic,
+    }
+    return found | ({"error.type": error} if error else {})
