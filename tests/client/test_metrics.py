@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import prometheus_client
@@ -34,7 +35,7 @@ async def use(metrics: ClientMetrics) -> None:
     """Send three messages and a batch of two, fail to send one, consume all, one with a failure."""
     consumed: list[MessageExt] = []
 
-    async def listener(messages: list[MessageExt]) -> ConsumeResult:
+    async def listener(messages: Sequence[MessageExt]) -> ConsumeResult:
         consumed.extend(messages)
         if messages[0].body == b"0" and messages[0].reconsume_times == 0:
             raise ValueError("not this time")
