@@ -42,6 +42,7 @@ from cometmq.message.listeners import (
     parse_listeners,
 )
 from cometmq.metrics.options import PROM
+from cometmq.options import options_of
 
 if TYPE_CHECKING:
     from cometmq.broker.controller import Broker
@@ -306,6 +307,27 @@ async def _start_endpoint(place: Place, broker: Broker, services: AsyncExitStack
         say(f"Clients of RocketMQ 5 (gRPC) at {endpoint.address}\n")
 
 
+async def _start_proxy(place: Place, namesrv: str, services: AsyncExitStack) -> None:
+    """Start the endpoint for clients of RocketMQ 5 before several brokers."""
+    if place.grpc_port is None:
+        return
+    from cometmq.proxy.before_fleet import FleetProxy
+    from cometmq.proxy.proxy_config import ProxyConfig
+    from cometmq.remoting.tls.options import with_tls_file
+
+    shared = tuple(setting for setting in place.settings if setting.partition("=")[0] in options_of(ProxyConfig))
+    values = parse_overrides(ProxyConfig, shared)
+    port = {"namesrv_addr": namesrv, "bind_address": place.host, "grpc_server_port": place.grpc_port}
+    proxy = FleetProxy(ProxyConfig(**with_tls_file({**port, **values})))
+    services.push_async_callback(proxy.stop)
+    try:
+        await proxy.start()
+    except OSError as error:
+        warn(f"clients of RocketMQ 5 are not served: {error}; choose another port with --grpc-port")
+    else:
+        say(f"Clients of RocketMQ 5 (gRPC) at {proxy.address}\n")
+
+
 async def _in_processes(place: Place, brokers: int, stopping: Stopping) -> None:
     from cometmq.cli.servers.supervise import Child
 
@@ -318,6 +340,7 @@ async def _in_processes(place: Place, brokers: int, stopping: Stopping) -> None:
             child = Child(name, ("broker", "--until-stdin-ends", *logs, *options))
             services.push_async_callback(child.stop)
             await child.start()
+        await _start_proxy(place, namesrv, services)
         settle_memory()
         await _start_console(place, namesrv, services)
         addresses = f"{brokers} brokers from {format_address(place.host, place.port)} on"
