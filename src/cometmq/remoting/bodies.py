@@ -10,6 +10,7 @@ import functools
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from cometmq import fastjson
 from cometmq.errors import CometMQError
@@ -75,13 +76,21 @@ class RegisterBrokerBody(Body):
 
 
 class SubscriptionGroupConfig(Body, kw_only=True):
-    """The configuration of one consumer group; defaults are Apache's."""
+    """The configuration of one consumer group; defaults are Apache's.
 
+    Fields of RocketMQ 5 stay as they came, and are left out where nobody has set them, as in 4.9.
+    """
+
+    attributes: dict[str, str] | UnsetType = UNSET
     broker_id: int = 0
     consume_broadcast_enable: bool = True
     consume_enable: bool = True
     consume_from_min_enable: bool = True
+    consume_message_orderly: bool | UnsetType = UNSET
+    consume_timeout_minute: int | UnsetType = UNSET
     group_name: str
+    group_retry_policy: dict[str, Any] | UnsetType = UNSET
+    group_sys_flag: int | UnsetType = UNSET
     notify_consumer_ids_changed_enable: bool = True
     retry_max_times: int = 16
     retry_queue_nums: int = 1
@@ -263,7 +272,7 @@ def to_builtins(body: Any) -> Any:
     """Convert a body to maps and lists for fastjson, with sorted keys and without null fields."""
     if isinstance(body, msgspec.Struct):
         fields = ((written, getattr(body, name)) for written, name in _fields_of(type(body)))
-        return {written: to_builtins(value) for written, value in fields if value is not None}
+        return {written: to_builtins(value) for written, value in fields if value is not None and value is not UNSET}
     if isinstance(body, dict):
         if any(isinstance(key, msgspec.Struct) for key in body):
             return fastjson.ObjectKeyMap((to_builtins(key), to_builtins(value)) for key, value in body.items())

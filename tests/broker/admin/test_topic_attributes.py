@@ -66,3 +66,24 @@ async def test_attributes_stay_until_they_are_changed(wire: Wire) -> None:
     assert (await change(wire, "-message.type")).code == 0
     assert (await change(wire, "-message.type")).remark == "attempt to delete a nonexistent key: message.type"
     assert await attributes_of(wire) == {"queue.type": "SimpleCQ"}
+
+
+async def test_groups_keep_the_fields_of_rocketmq_5(wire: Wire) -> None:
+    group = {
+        "groupName": "five",
+        "attributes": {},
+        "consumeMessageOrderly": True,
+        "consumeTimeoutMinute": 15,
+        "groupRetryPolicy": {"type": "CUSTOMIZED"},
+        "groupSysFlag": 0,
+        "retryMaxTimes": 5,
+    }
+    body = json.dumps(group).encode()
+    assert (await wire.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)).code == 0
+    answer = await wire.call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, ext={"group": "five"})
+    found = json.loads(answer.body)
+    assert {name: found[name] for name in group} == group
+    for code in (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,):
+        table = json.loads((await wire.call(code)).body)["subscriptionGroupTable"]
+        assert table["five"]["consumeMessageOrderly"] is True
+        assert "consumeMessageOrderly" not in table["TOOLS_CONSUMER"]
