@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from cometmq.remoting.bodies import Body, DataVersion, MessageQueue, SubscriptionData
 
@@ -183,6 +184,8 @@ class OffsetWrapper(Body):
     broker_offset: int
     consumer_offset: int
     last_timestamp: int
+    pull_offset: int | UnsetType = UNSET
+    """``consumer_offset`` and the messages in flight, where there are some, as RocketMQ 5 counts them."""
 
 
 class ConsumeStats(Body):

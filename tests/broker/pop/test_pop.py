@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from tests.broker.conftest import ConnectTo, StartBroker
-from tests.broker.pop.popping import GROUP, TOPIC, Popper
+from tests.broker.pop.popping import GROUP, TOPIC, Popper, got
 from tests.broker.snapshots import copy_store
 from tests.broker.wire import Wire, records
 
 from cometmq.broker.controller import Broker
+from cometmq.remoting.admin_bodies import ConsumeStats
+from cometmq.remoting.bodies import decode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.testing import VirtualClock
 
@@ -164,3 +166,65 @@ async def test_bad_pops(wire: Wire, popper: Popper, clock: VirtualClock) -> None
     assert (await wire.call(RequestCode.ACK_MESSAGE)).code == ResponseCode.SYSTEM_ERROR
     (message,) = await popper.pop()
     assert (await popper.ack(message, message.handle._replace(queue_offset=99))).code == ResponseCode.NO_MESSAGE
+
+
+async def test_progress_shows_what_is_in_flight(wire: Wire, popper: Popper, clock: VirtualClock) -> None:
+    await send(wire, b"a", b"b", b"c")
+    a, _ = await popper.pop(max_msg_nums=2)
+    await popper.ack(a)
+    answer = await wire.call(RequestCode.GET_CONSUME_STATS, ext={"consumerGroup": GROUP, "topic": TOPIC})
+    table = decode_body(ConsumeStats, answer.body).offset_table
+    (found,) = [wrapper for queue, wrapper in table.items() if queue.queue_id == 0]
+    assert (found.broker_offset, found.consumer_offset, found.pull_offset) == (3, 2, 3)
+
+
+async def test_in_order_nothing_follows_until_all_is_acknowledged_and_no_acknowledged_one_comes_again(
+    start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock, tmp_path: Path
+) -> None:
+    broker = await start_broker()
+    popper = Popper(await connect_to(broker), clock)
+    await send(popper.wire, *(b"%d" % n for n in range(6)))
+    first = await popper.pop(order=True, max_msg_nums=3, invisible_time=10_000, queue_id=0)
+    assert [m.body for m in first] == [b"0", b"1", b"2"]
+    await popper.ack(first[1])
+    assert await popper.pop(order=True, queue_id=0) == []
+    root, left = tmp_path / "store", tmp_path / "left"
+    copy_store(root, left)
+    await broker.cut_off()
+    await broker.stop()
+    shutil.rmtree(root)
+    left.rename(root)
+    broker = await start_broker()
+    popper = Popper(await connect_to(broker), clock)
+    assert await popper.pop(order=True, queue_id=0) == []
+    waiting = popper.command(order=True, queue_id=0, max_msg_nums=3, poll_time=15_000)
+    popper.wire.post(waiting)
+    await clock.run_for(10)
+    answer = await popper.wire.answer(waiting.opaque)
+    assert [m.body for m in got(answer)] == [b"0", b"2", b"3"]
+    assert answer.ext_fields["orderCountInfo"] == "0 qo0%0 1;0 qo0%2 1;0 0 0"
+    for message in got(answer):
+        await popper.ack(message)
+    assert broker.offsets.query(GROUP, TOPIC, 0) == 4
+    assert [m.body for m in await popper.pop(order=True, queue_id=0)] == [b"4", b"5"]
+
+
+async def test_a_group_that_is_set_back_gets_its_messages_again_also_after_a_kill(
+    start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock, tmp_path: Path
+) -> None:
+    broker = await start_broker()
+    popper = Popper(await connect_to(broker), clock)
+    await send(popper.wire, b"0", b"1", b"2")
+    for message in await popper.pop():
+        await popper.ack(message)
+    back = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "1"}
+    await popper.wire.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext=back)
+    await popper.wire.call(RequestCode.GET_MAX_OFFSET, ext={"topic": TOPIC, "queueId": "0"})
+    root, left = tmp_path / "store", tmp_path / "left"
+    copy_store(root, left)
+    await broker.cut_off()
+    await broker.stop()
+    shutil.rmtree(root)
+    left.rename(root)
+    broker = await start_broker()
+    assert [m.body for m in await Popper(await connect_to(broker), clock).pop()] == [b"1", b"2"]

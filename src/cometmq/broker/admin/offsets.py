@@ -7,6 +7,8 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
+from msgspec import UNSET
+
 from cometmq import fastjson
 from cometmq.broker.admin.topics import DEFAULT_REMARK
 from cometmq.broker.context import BrokerContext
@@ -292,8 +294,12 @@ class OffsetAdmin:
         store = self._broker.store
         consumed = max(self._broker.offsets.query(group, topic, queue_id), 0)
         last = store.store_time(topic, queue_id, consumed - 1) if consumed > 0 else 0
+        in_flight = self._broker.offsets.in_flight(topic, group, queue_id)
         return OffsetWrapper(
-            broker_offset=store.extent(topic, queue_id)[1], consumer_offset=consumed, last_timestamp=max(last, 0)
+            broker_offset=store.extent(topic, queue_id)[1],
+            consumer_offset=consumed,
+            last_timestamp=max(last, 0),
+            pull_offset=consumed + in_flight if in_flight else UNSET,
         )
 
     @answers(

@@ -164,7 +164,8 @@ def of_groups(broker: BrokerContext, traffic: Traffic, *, per_queue: bool) -> St
             end = queue.max_offset()
             offset = min(max(offset, queue.min_offset()), end)
             sent = min(max(pulled.get(queue_id, offset), offset), end)
-            lag += end - offset
+            in_flight = broker.offsets.in_flight(topic, group, queue_id)
+            lag += end - offset + in_flight
             ready += end - sent
             oldest = _older(oldest, broker, topic, queue_id, offset, end)
             oldest_ready = _older(oldest_ready, broker, topic, queue_id, sent, end)

@@ -54,6 +54,7 @@ class PopService:
         )
         """The parts that answer requests."""
         broker.offsets.on_back = self._moved_back
+        broker.offsets.in_flight = self._in_flight
         broker.topics.on_change.append(self._topic_changed)
         broker.groups.on_change.append(self._group_changed)
 
@@ -77,6 +78,10 @@ class PopService:
     def end_turn(self) -> None:
         """Put the entries of the turn, which is stored then."""
         self.log.end_turn()
+
+    def _in_flight(self, topic: str, group: str, queue_id: int) -> int:
+        queue = self.state.find(topic, group, queue_id)
+        return 0 if queue is None else queue.in_flight
 
     # --- changes by others ------------------------------------------------------------------------
     def _moved_back(self, group: str, topic: str, queue_id: int, offset: int) -> None:

@@ -44,6 +44,8 @@ class ConsumerOffsetManager:
         self._writing = threading.Lock()
         self.on_back: Callable[[str, str, int, int], None] | None = None
         """Called with group, topic, queue id and the new offset before a commit sets an offset back."""
+        self.in_flight: Callable[[str, str, int], int] = _none
+        """The popped messages of a topic, a group and a queue that are not acknowledged."""
         self.is_damaged = False
         """True if ``load`` missed something that was written."""
         self.lost_of: frozenset[str] = frozenset()
@@ -259,6 +261,10 @@ class OffsetExpiry:
     def _is_needed(self, topic: str, group: str) -> bool:
         is_system = group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
         return is_system or self._has_topic(topic) or self._is_live(group)
+
+
+def _none(_topic: str, _group: str, _queue_id: int) -> int:
+    return 0
 
 
 def _text(table: Mapping[str, Mapping[int, int]]) -> Iterator[bytes]:

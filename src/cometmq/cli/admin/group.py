@@ -56,6 +56,7 @@ _OFFSETS: Final = (
     Column("consumer_offset", "Consumed to", right=True),
     Column("broker_offset", "Stored to", right=True),
     Column("lag", "Lag", right=True),
+    Column("in_flight", "In flight", right=True),
     Column("last_consumed", "Last consumed message", time=True),
 )
 
@@ -162,6 +163,7 @@ def offsets(group: str, topic: str | None, namesrv: str, output: str) -> None:
             "consumer_offset": state.consumer_offset,
             "broker_offset": state.broker_offset,
             "lag": state.lag,
+            "in_flight": state.in_flight,
             "last_consumed": local_time(state.last_timestamp),
         }
         for state in progress.queues

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UnsetType
 
 from cometmq.client.admin.topics import TopicAdmin
 from cometmq.client.errors import BrokerError
@@ -12,6 +13,7 @@ from cometmq.remoting.admin_bodies import (
     ConsumerRunningInfo,
     ConsumeStats,
     ConsumeStatsList,
+    OffsetWrapper,
     ProducerConnection,
     ProducerTableInfo,
 )
@@ -46,11 +48,19 @@ class QueueProgress(msgspec.Struct, frozen=True):
     """The offset that the group reads next."""
     last_timestamp: int
     """Store time of the last message that the group has read, ms since 1970; 0 if it is deleted."""
+    in_flight: int = 0
+    """Messages that members have popped and not acknowledged."""
 
     @property
     def lag(self) -> int:
         """Messages that wait."""
         return self.broker_offset - self.consumer_offset
+
+
+def in_flight_of(wrapper: OffsetWrapper) -> int:
+    """The messages of a queue that a group has popped and not acknowledged."""
+    pulled = wrapper.pull_offset
+    return 0 if isinstance(pulled, UnsetType) else max(pulled - wrapper.consumer_offset, 0)
 
 
 class ConsumeProgress(msgspec.Struct, frozen=True):
@@ -173,7 +183,13 @@ class GroupAdmin(TopicAdmin):
                     stats = await self._ask(ConsumeStats, address, RequestCode.GET_CONSUME_STATS, header, doing)
                     tps += stats.consume_tps
                     queues += (
-                        QueueProgress(queue, wrapper.broker_offset, wrapper.consumer_offset, wrapper.last_timestamp)
+                        QueueProgress(
+                            queue,
+                            wrapper.broker_offset,
+                            wrapper.consumer_offset,
+                            wrapper.last_timestamp,
+                            in_flight_of(wrapper),
+                        )
                         for queue, wrapper in stats.offset_table.items()
                     )
             except BrokerError as error:
