@@ -56,8 +56,8 @@ class Sample:
 
     time_ms: int
     brokers: tuple[BrokerLine, ...] = ()
-    away: tuple[str, ...] = ()
-    """Brokers that the nameserver remembers: name, and why they are gone."""
+    away: tuple[tuple[str, str], ...] = ()
+    """Brokers that the nameserver remembers: name, and the reason why each is gone."""
     failure: str = ""
     """No nameserver answers, or the console may not ask."""
 
@@ -113,9 +113,9 @@ async def look(admin: Admin, now_ms: int) -> Sample:
     return Sample(now_ms, tuple(lines.values()), _away(info))
 
 
-def _away(info: ClusterInfo) -> tuple[str, ...]:
+def _away(info: ClusterInfo) -> tuple[tuple[str, str], ...]:
     return tuple(
-        f"{gone.broker_name}{f', slave {gone.broker_id}' if gone.broker_id != MASTER_ID else ''}: {gone.reason}"
+        (gone.broker_name if gone.broker_id == MASTER_ID else f"{gone.broker_name}/{gone.broker_id}", gone.reason)
         for gone in info.gone_brokers or []
     )
 

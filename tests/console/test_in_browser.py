@@ -1,0 +1,270 @@
+"""The console in a real browser: every page in both languages, on phones and desktops, light and dark."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from tests.helpers.consoles import console_of
+
+from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.console.server import ConsoleServer
+from cometmq.message.message import Message, MessageExt
+from cometmq.testing.cluster import Cluster
+from cometmq.testing.sync import SyncCluster
+
+CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PICTURES: Final = Path(__file__).parents[2] / "docs" / "images"
+PAGES: Final = (
+    "/",
+    "/brokers/broker-0/0",
+    "/topics",
+    "/topics/new",
+    "/topics/orders",
+    "/topics/orders/alter",
+    "/producers",
+    "/groups",
+    "/groups/new",
+    "/groups/billing",
+    "/groups/billing/alter",
+    "/groups/billing/reset",
+    "/groups/billing/clone",
+    "/messages",
+    "/messages?topic=orders",
+    "/messages?topic=empty",
+    "/messages/orders/broker-0/0/0",
+    "/messages/orders/broker-0/0/0?as=hex",
+    "/messages/send?topic=orders",
+    "/messages/tail?topic=orders",
+    "/topics/nowhere",
+    "/keys",
+    "/login",
+)
+LOOK: Final = """() => {
+  const light = color => {
+    const [r, g, b] = color.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255).map(
+      v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = it => {
+    const color = getComputedStyle(it).backgroundColor;
+    return color.endsWith(', 0)') && it.parentElement ? behind(it.parentElement) : color;
+  };
+  const contrast = it => {
+    const [a, b] = [light(getComputedStyle(it).color), light(behind(it))].sort((x, y) => y - x);
+    return [(a + 0.05) / (b + 0.05), it.outerHTML.slice(0, 80)];
+  };
+  const all = [...document.querySelectorAll('body *')].filter(it => it.checkVisibility() && !it.closest('.u-wrap'));
+  const texts = all.filter(it => [...it.childNodes].some(child => child.nodeType === 3 && child.data.trim()));
+  return {
+    overflows: all.filter(it => !it.closest('.scroll, pre, .skip') && it.getBoundingClientRect().right > innerWidth + 1)
+      .map(it => it.outerHTML.slice(0, 120)),
+    width: document.documentElement.scrollWidth,
+    contrast: texts.filter(it => !it.closest('script, svg')).map(contrast).sort((a, b) => a[0] - b[0])[0],
+    unnamed: [...document.querySelectorAll('input, select, textarea, button, a')].filter(it => it.type !== 'hidden'
+      && !it.textContent.trim() && !it.ariaLabel && !(it.labels && it.labels.length)).map(it => it.outerHTML),
+    heads: document.querySelectorAll('h1').length,
+  };
+}"""
+"""Elements beyond the edge, the width, the least contrast, controls without a name, and the number of titles."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SyncCluster]:
+    with SyncCluster(3, slaves=1, broker_keys={"enablePropertyFilter": "true"}) as running:
+        for topic in ("orders", "payments", "shipping-events", "empty"):
+            running.create_topic(topic, 2)
+        for number in range(90):
+            body = f'{{"order": {number}, "total": {number * 7.5}, "items": [{{"sku": "A-17", "n": 2}}]}}'.encode()
+            topic = ("orders", "payments", "shipping-events")[number % 3]
+            running.send(Message(topic, body, tags="paid", keys=[f"order-{number}"], properties={"region": "eu"}))
+        yield running
+
+
+@pytest.fixture(scope="module")
+def members(cluster: SyncCluster) -> Iterator[None]:
+    """Two members of a group that agree, and two of another that do not."""
+    consumers: list[PushConsumer] = []
+
+    async def listen(messages: Sequence[MessageExt]) -> None:
+        return None
+
+    async def start(running: Cluster) -> None:
+        wishes = (("billing", "*"), ("billing", "*"), ("warehouse", "paid"), ("warehouse", "*"))
+        for group, expression in wishes:
+            consumer = PushConsumer(group, listen, instance=running.client_instance())
+            await consumer.subscribe("orders", expression)
+            await consumer.start()
+            consumers.append(consumer)
+
+    async def stop() -> None:
+        for consumer in consumers:
+            await consumer.close()
+
+    cluster.call(start(cluster.cluster))
+    yield
+    cluster.call(stop())
+
+
+@pytest.fixture(scope="module")
+def console(cluster: SyncCluster, members: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleServer]:
+    with console_of(cluster, tmp_path_factory.mktemp("console"), allow_changes=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A real browser; these tests are left out where there is none."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (--group dev)")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium (apt-get install chromium)")
+    with warnings.catch_warnings(), playwright.sync_playwright() as running:
+        started = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        with suppress(Exception):
+            started.close()
+
+
+@pytest.fixture
+def tab(browser: Any, console: ConsoleServer) -> Iterator[Any]:
+    """A new visitor's page; nothing on it may fail."""
+    context = browser.new_context(
+        base_url=console.url, locale="en-GB", timezone_id="Asia/Shanghai", viewport={"width": 1280, "height": 900}
+    )
+    shown = context.new_page()
+    failures: list[str] = []
+    shown.on("pageerror", lambda error: failures.append(str(error)))
+    shown.on("console", lambda message: failures.append(message.text) if message.type == "error" else None)
+    shown.failures = failures
+    yield shown
+    context.close()
+    assert [failure for failure in failures if "404" not in failure] == []
+
+
+def test_every_page_fits_the_screen_in_both_languages_and_can_be_read(tab: Any, console: ConsoleServer) -> None:
+    """On phones and desktops, in both colour schemes."""
+    for path in PAGES:
+        for language, looks in (("en", ((1280, "light"), (390, "dark"))), ("zh", ((390, "light"), (1280, "dark")))):
+            tab.context.add_cookies([{"name": "language", "value": language, "url": console.url}])
+            tab.goto(path, wait_until="domcontentloaded")
+            assert tab.evaluate("document.documentElement.lang") == {"en": "en", "zh": "zh-CN"}[language]
+            for width, scheme in looks:
+                tab.set_viewport_size({"width": width, "height": 900})
+                tab.emulate_media(color_scheme=scheme)
+                look = tab.evaluate(LOOK)
+                where = f"{path}, {language}, {width} pixels, {scheme}"
+                assert (look["overflows"], look["width"] <= width) == ([], True), where
+                assert look["contrast"][0] >= 4.5, (where, look["contrast"])
+                assert look["unnamed"] == [], where
+                assert look["heads"] == 1, where
+
+
+def test_a_topic_is_created_and_deleted_by_clicks_and_the_keyboard(tab: Any) -> None:
+    tab.goto("/")
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("document.activeElement.className") == "skip", "the first stop leads past the navigation"
+    tab.keyboard.press("g")
+    tab.keyboard.press("t")
+    tab.wait_for_url("**/topics")
+    tab.click("text=Create a topic")
+    tab.fill("input[name=topic]", "by-hand")
+    tab.fill("input[name=queues]", "2")
+    tab.keyboard.press("Enter")
+    assert "Each of these brokers gets the topic" in tab.inner_text("main")
+    tab.click("text=Create it")
+    tab.wait_for_url("**/topics/by-hand")
+    assert tab.inner_text("[role=status]") == "Topic by-hand is created."
+    tab.reload()
+    assert tab.query_selector("[role=status]") is None, "a notice is shown once"
+    tab.click("text=Delete this topic")
+    tab.fill("input[name=typed]", "by-hands")
+    tab.click("button:has-text('Delete it')")
+    assert "That is another name" in tab.inner_text("main")
+    tab.fill("input[name=typed]", "by-hand")
+    tab.click("button:has-text('Delete it')")
+    tab.wait_for_url("**/topics")
+    assert "Topic by-hand is deleted." in tab.inner_text("main")
+
+
+def test_the_list_of_topics_is_searched_while_one_types_and_the_address_says_what(tab: Any) -> None:
+    tab.goto("/topics")
+    tab.keyboard.press("/")
+    tab.keyboard.type("ship")
+    tab.wait_for_url("**/topics?q=ship&kind=")
+    tab.wait_for_selector("#rows tbody tr:only-child")
+    tab.reload()
+    assert tab.inner_text("#rows tbody th") == "shipping-events"
+
+
+def test_times_are_in_the_zone_of_the_reader_from_the_first_page_on(tab: Any) -> None:
+    tab.goto("/topics/orders")
+    first = tab.inner_text(".figures time")
+    moment = tab.get_attribute(".figures time", "datetime")
+    assert tab.inner_text("[data-zone-name]") == "Asia/Shanghai"
+    assert int(first[11:13]) == (int(moment[11:13]) + 8) % 24
+    tab.reload()
+    assert tab.inner_text(".figures time") == first, "the server writes the same as the script"
+
+
+def test_light_and_dark_stay_as_chosen(tab: Any) -> None:
+    tab.goto("/")
+    before = tab.evaluate("getComputedStyle(document.body.parentElement).backgroundColor")
+    tab.click("#theme")
+    after = tab.evaluate("getComputedStyle(document.body.parentElement).backgroundColor")
+    assert before != after
+    tab.goto("/topics")
+    assert tab.evaluate("getComputedStyle(document.body.parentElement).backgroundColor") == after
+
+
+def test_new_messages_appear_in_the_tail_as_text(tab: Any, cluster: SyncCluster) -> None:
+    tab.goto("/messages/tail?topic=orders")
+    tab.wait_for_selector("#tail-state:has-text('New messages')")
+    cluster.send(Message("orders", b"<img src=x onerror=alert(1)> new one", tags="<b>"))
+    tab.wait_for_selector("#tail tbody tr")
+    assert tab.inner_text("#tail tbody code") == "<img src=x onerror=alert(1)> new one"
+    assert tab.query_selector("#tail img") is None
+    tab.click("#tail tbody a")
+    tab.wait_for_url("**/messages/orders/**")
+    assert "<img src=x onerror=alert(1)> new one" in tab.inner_text("pre")
+
+
+def test_figures_are_live_and_a_broker_that_dies_is_named_while_one_looks(
+    tab: Any, console: ConsoleServer, cluster: SyncCluster
+) -> None:
+    tab.goto("/")
+    tab.wait_for_selector(".plot canvas")
+    assert tab.evaluate("document.querySelectorAll('.plot canvas').length") == 3
+    cluster.kill_broker(2)
+    tab.wait_for_selector("#state .bad:has-text('broker-2')")
+    assert "broker-0" in tab.inner_text("#state"), "the others are shown on"
+    tab.goto("/topics/orders")
+    assert tab.inner_text("h1") == "orders", "half of the cluster is enough for the page"
+    cluster.start_broker(2)
+
+
+PICTURED: Final = {
+    "console-cluster": ("/", "en", 1280, "light"),
+    "console-message": ("/messages/orders/broker-0/0/0", "en", 1280, "dark"),
+    "console-group": ("/groups/warehouse", "en", 1280, "light"),
+    "console-phone": ("/topics", "zh", 390, "light"),
+}
+
+
+@pytest.mark.parametrize("name", PICTURED)
+def test_pictures_of_the_documentation_are_of_this_console(tab: Any, console: ConsoleServer, name: str) -> None:
+    """``COMETMQ_PICTURES=1`` writes them anew; otherwise this proves that the pages can be pictured."""
+    path, language, width, scheme = PICTURED[name]
+    tab.context.add_cookies([{"name": "language", "value": language, "url": console.url}])
+    tab.emulate_media(color_scheme=scheme)
+    tab.set_viewport_size({"width": width, "height": 800})
+    tab.goto(path, wait_until="load")
+    if "COMETMQ_PICTURES" in os.environ:
+        tab.wait_for_timeout(1_000)
+        tab.screenshot(path=PICTURES / f"{name}.png")
+    assert PICTURES.joinpath(f"{name}.png").is_file(), "COMETMQ_PICTURES=1 makes it"
