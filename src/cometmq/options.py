@@ -283,6 +283,11 @@ def format_value(value: Any) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
+def default_texts(config_type: type) -> dict[str, str]:
+    """Return the default of each key as text."""
+    return {found.key: format_value(found.default) for found in options_of(config_type).values()}
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
     """A configuration after an admin request."""

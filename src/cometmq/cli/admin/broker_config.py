@@ -14,8 +14,10 @@ from cometmq.cli.names import BROKER
 from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import changes_of
-from cometmq.client.admin.several import chosen_masters, gathered
+from cometmq.client.admin.configurations import broker_configurations
+from cometmq.client.admin.several import chosen_masters
 from cometmq.errors import CometMQError
+from cometmq.options import default_texts
 
 _VALUES: Final = (
     Column("broker", "Broker"),
@@ -36,7 +38,7 @@ def command() -> None:
 @output_option
 def get(keys: tuple[str, ...], broker: str | None, namesrv: str, output: str) -> None:
     """Show all keys, or some, of each broker; without secrets."""
-    tables = administer(namesrv, lambda admin: _tables(admin, broker))
+    tables = administer(namesrv, lambda admin: broker_configurations(admin, broker))
     show(chosen_keys(tables, keys, "broker"), _VALUES, output, title="Configuration")
 
 
@@ -56,7 +58,7 @@ def put(settings: tuple[str, ...], broker: str | None, yes: bool, namesrv: str) 
 
     async def work(admin: Admin) -> None:
         masters = await chosen_masters(admin, None, broker)
-        tables = await _tables(admin, broker)
+        tables = await broker_configurations(admin, broker)
         changes = changes_of(tables, wanted)
         if not confirmed("the configuration", changes, yes=yes):
             return
@@ -79,7 +81,7 @@ def diff(defaults: bool, broker: str | None, namesrv: str, output: str) -> None:
     """
     if broker is not None and not defaults:
         raise WrongUseError("--broker goes with --defaults; without it all brokers are compared")
-    tables = administer(namesrv, lambda admin: _tables(admin, broker))
+    tables = administer(namesrv, lambda admin: broker_configurations(admin, broker))
     if defaults:
         tables = {"default": _defaults(), **tables}
     elif len(tables) < 2:
@@ -91,14 +93,7 @@ def diff(defaults: bool, broker: str | None, namesrv: str, output: str) -> None:
     show(rows, columns, output, title="Different keys")
 
 
-async def _tables(admin: Admin, broker: str | None) -> dict[str, dict[str, str]]:
-    """Return the configuration of each broker."""
-    masters = await chosen_masters(admin, None, broker)
-    return await gathered({name: admin.broker_config(address) for name, address in masters.items()})
-
-
 def _defaults() -> dict[str, str]:
     from cometmq.broker.config import BrokerConfig
-    from cometmq.options import format_value, options_of
 
-    return {found.key: format_value(found.default) for found in options_of(BrokerConfig).values()}
+    return default_texts(BrokerConfig)

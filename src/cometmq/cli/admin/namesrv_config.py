@@ -12,7 +12,7 @@ from cometmq.cli.dry_run import dry_run_option
 from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import changes_of
-from cometmq.client.admin.several import gathered
+from cometmq.client.admin.configurations import namesrv_configurations
 from cometmq.client.route import namesrv_addresses
 
 _VALUES: Final = (
@@ -33,7 +33,7 @@ def command() -> None:
 @output_option
 def get(keys: tuple[str, ...], namesrv: str, output: str) -> None:
     """Show all keys, or some, of each nameserver; without secrets."""
-    tables = administer(namesrv, lambda admin: _tables(admin, namesrv))
+    tables = administer(namesrv, lambda admin: namesrv_configurations(admin, namesrv_addresses(namesrv)))
     show(chosen_keys(tables, keys, "nameserver"), _VALUES, output, title="Configuration")
 
 
@@ -51,7 +51,7 @@ def put(settings: tuple[str, ...], yes: bool, namesrv: str) -> None:
     wanted = dict(map(key_and_value, settings))
 
     async def work(admin: Admin) -> None:
-        changes = changes_of(await _tables(admin, namesrv), wanted)
+        changes = changes_of(await namesrv_configurations(admin, namesrv_addresses(namesrv)), wanted)
         if not confirmed("the configuration", changes, yes=yes, server="nameserver"):
             return
         for address in sorted({change.broker for change in changes}):
@@ -59,8 +59,3 @@ def put(settings: tuple[str, ...], yes: bool, namesrv: str) -> None:
             tell(f"The configuration of {address} is changed." + (f" {remark}" if remark else ""))
 
     administer(namesrv, work)
-
-
-async def _tables(admin: Admin, namesrv: str) -> dict[str, dict[str, str]]:
-    """Return the configuration of each nameserver."""
-    return await gathered({address: admin.namesrv_config(address) for address in namesrv_addresses(namesrv)})
