@@ -20,6 +20,7 @@ from cometmq.auth.model import AuthError
 from cometmq.auth.quota.limiter import Limiter
 from cometmq.auth.quota.meter import Bucket
 from cometmq.auth.quota.model import Limits, QuotaInfo, Subject
+from cometmq.auth.quota.over_quota import OverQuotaError
 from cometmq.auth.quota.owners import TopicOwners
 from cometmq.auth.quota.table import QuotaTable
 from cometmq.broker.controller import Broker
@@ -428,7 +429,7 @@ async def test_the_list_of_all_subjects_has_the_most_denied_first(tmp_path: Path
     for at in range(3):
         peer: Any = Peer(f"10.0.0.{at}")
         for _ in range(at):
-            with pytest.raises(limiter_module._OverQuotaError) as denied:
+            with pytest.raises(OverQuotaError) as denied:
                 limiter._pull(peer, None)
             denied.value.meter.deny()
     found = limiter.listed(each=True)

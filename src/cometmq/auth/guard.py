@@ -87,6 +87,8 @@ class AccessGuard:
         self._clock = clock
         self._logged_at = -_LOG_SECONDS
         self._unlogged = 0
+        self.denials = 0
+        """Requests that were denied."""
 
     def admit_server(self, peer: Peer, code: int, frame: Frame) -> None:
         """Check that a slave may copy the log.
@@ -192,6 +194,7 @@ class AccessGuard:
 
     def _deny(self, connection: ServerConnection, code: int, denied: DeniedError) -> Response:
         """Log a denial, not more than one in a second, and answer it."""
+        self.denials += 1
         now = self._clock.monotonic()
         if now - self._logged_at < _LOG_SECONDS:
             self._unlogged += 1

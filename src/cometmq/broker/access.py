@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 from cometmq.auth.access import guard_of, open_access, open_audit, own_security
+from cometmq.auth.metrics import of_access
 from cometmq.auth.quota.limiter import Limiter
 from cometmq.auth.quota.owners import TopicOwners
 from cometmq.auth.quota.table import QuotaTable
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.stops import Stops
 from cometmq.clock import Clock
+from cometmq.metrics.family import Sample
 from cometmq.remoting.tls.server import ServerTls
 
 
@@ -39,6 +41,10 @@ class BrokerAccess:
         self.tls: Final = ServerTls(config, clock=clock)
         self.own: Final = dataclasses.replace(own_security(config), tls=config.outgoing_tls)
         """The account and TLS of the broker's requests to other servers."""
+
+    def samples(self) -> Iterator[Sample]:
+        """The metrics of these parts."""
+        return of_access(None if self.accounts is None else self.accounts.guard, self.limiter, self.audit)
 
     def start(self, stops: Stops) -> None:
         """Begin the audit log, and look for changed accounts from time to time."""

@@ -325,6 +325,7 @@ class Broker:
                 self.hold,
                 self.ha,
                 self.advertised_check,
+                self._access.samples,
                 master,
                 timer,
             )

@@ -48,6 +48,10 @@ class AuditLog:
         self._queue: list[bytes] = []
         self._bytes = 0
         self._lost = 0
+        self.written = 0
+        """Entries written to the file."""
+        self.lost = 0
+        """Entries that found no room, since the start."""
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -88,10 +92,16 @@ class AuditLog:
         with self._lock:
             if self._bytes + len(line) > (MAX_AUDIT_QUEUE_BYTES if must else _OTHERS_BYTES):
                 self._lost += 1
+                self.lost += 1
                 return
             self._queue.append(line)
             self._bytes += len(line)
         self._wake.set()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the entries that are not written yet."""
+        return self._bytes
 
     # --- the thread ---------------------------------------------------------------------------
     def _run(self) -> None:
@@ -128,6 +138,7 @@ class AuditLog:
         done = self._file.write(lines)
         with self._lock:
             taken = min(done, waiting)
+            self.written += taken
             self._bytes -= sum(map(len, self._queue[:taken]))
             del self._queue[:taken]
             if lost and done == len(lines):

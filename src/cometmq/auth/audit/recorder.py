@@ -100,7 +100,7 @@ class AuditRecorder:
     """Makes entries of what happens at a server."""
 
     def __init__(self, log: AuditLog, sampling: int, *, clock: Clock) -> None:
-        self._log = log
+        self.log = log
         self._clock = clock
         self.sampler: Final = Sampler(sampling) if sampling else None
         self._repeated: dict[Hashable, tuple[Entry, int]] = {}
@@ -113,14 +113,14 @@ class AuditRecorder:
 
         :raises AuthError: the file cannot be opened.
         """
-        self._log.start()
+        self.log.start()
 
     async def stop(self) -> None:
         """Write what is summed up and what waits."""
         if self._timer is not None:
             self._timer.cancel()
         self._sum_up()
-        await self._log.stop()
+        await self.log.stop()
 
     def allowed(
         self,
@@ -135,11 +135,11 @@ class AuditRecorder:
             found = resources_of(processor.permission, request.header, body)
             entry = self._entry("request", connection, request.code, account, allowed=True)
             entry |= {"opaque": request.opaque, "resources": found, **details_of(request, body)}
-            self._log.put(entry, must=True)
+            self.log.put(entry, must=True)
         elif self.sampler is not None and request.code in _SAMPLED and self.sampler.chooses():
             found = resources_of(processor.permission, request.header, body)
             entry = self._entry("sample", connection, request.code, account, allowed=True)
-            self._log.put(entry | {"resources": found, "bytes": len(body)})
+            self.log.put(entry | {"resources": found, "bytes": len(body)})
 
     def denied(
         self,
@@ -193,11 +193,11 @@ class AuditRecorder:
             entry = self._entry("failed", connection, request.code, None, allowed=True)
             del entry["account"]
             entry |= {"opaque": request.opaque, "answer": response.code, "why": short(response.remark or "")}
-            self._log.put(entry, must=True)
+            self.log.put(entry, must=True)
 
     def accounts_changed(self) -> None:
         """Note a change of the files of accounts by somebody else than an administration request."""
-        self._log.put({"event": "accounts", "why": "accounts or policies were changed in their files"}, must=True)
+        self.log.put({"event": "accounts", "why": "accounts or policies were changed in their files"}, must=True)
 
     def _entry(
         self, event: str, connection: ServerConnection, code: int, account: str | None, *, allowed: bool
@@ -222,7 +222,7 @@ class AuditRecorder:
             self._uncounted += 1
             return
         self._repeated[key] = entry, 0
-        self._log.put(entry, must=is_login)
+        self.log.put(entry, must=is_login)
         if self._timer is None:
             self._timer = self._clock.call_later(_SUM_SECONDS, self._sum_up)
 
@@ -231,10 +231,10 @@ class AuditRecorder:
         repeated, self._repeated = self._repeated, {}
         for entry, times in repeated.values():
             if times:
-                self._log.put({**entry, "times": times})
+                self.log.put({**entry, "times": times})
         if self._uncounted:
             why = f"more than {MAX_AUDIT_KINDS} different denials and logins in a second: the others are only counted"
-            self._log.put({"event": "denied", "allowed": False, "times": self._uncounted, "why": why}, must=True)
+            self.log.put({"event": "denied", "allowed": False, "times": self._uncounted, "why": why}, must=True)
             self._uncounted = 0
 
 

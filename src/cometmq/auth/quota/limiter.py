@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from cometmq.auth.quota.delayed import Delayed
 from cometmq.auth.quota.meter import Meter
 from cometmq.auth.quota.model import Limits, QuotaInfo, Subject, SubjectKind
+from cometmq.auth.quota.over_quota import OverQuotaError
 from cometmq.auth.quota.owners import TopicOwners
 from cometmq.auth.quota.table import QuotaTable
 from cometmq.clock import Clock
@@ -48,14 +50,6 @@ MAX_DELAY_SECONDS: Final = 1.0
 
 _IN: Final = ("messagesIn", "bytesIn")
 _OUT: Final = ("messagesOut", "bytesOut")
-_WORDS: Final = {
-    "messagesIn": "messages a second to send",
-    "bytesIn": "bytes a second to send",
-    "messagesOut": "messages a second to get",
-    "bytesOut": "bytes a second to get",
-    "connections": "connections",
-    "topics": "topics",
-}
 _SENDS: Final = frozenset(
     {
         RequestCode.SEND_MESSAGE,
@@ -65,6 +59,8 @@ _SENDS: Final = frozenset(
         RequestCode.SEND_REPLY_MESSAGE_V2,
     }
 )
+_STORES: Final = _SENDS | {RequestCode.CONSUMER_SEND_MSG_BACK}
+"""Requests that store a message of their client."""
 _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 _QUERIES: Final = frozenset({RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID})
 _FRAME_WORDS_BYTES: Final = 8
@@ -80,27 +76,6 @@ NO_BOUNDS: Final[Room] = (None, _MOST_MESSAGES, _MOST_BYTES)
 Handle = Callable[[ServerConnection, Processor, Request[Any], bytes], None]
 
 OnDenial = Callable[[ServerConnection, Request[Any], str], None]
-
-
-class _OverQuotaError(Exception):
-    def __init__(self, meter: Meter, limit: str, wait_s: float) -> None:
-        self.meter = meter
-        self.limit = limit
-        self.wait_s = wait_s
-
-    @property
-    def remark(self) -> str:
-        """Words with the wait."""
-        most = self.meter.limits.given().get(self.limit, 0)
-        if self.limit == "topics":
-            way_out = "delete one that is not needed"
-        elif self.limit == "connections":
-            way_out = "close one, or wait until another is closed"
-        elif math.isinf(self.wait_s):
-            way_out = "it allows none"
-        else:
-            way_out = f"wait {math.ceil(self.wait_s * 1000):,} ms"
-        return f"[QUOTA]{self.meter.subject} is at its limit of {most:,} {_WORDS[self.limit]}: {way_out}"
 
 
 class _Uses:
@@ -134,6 +109,10 @@ class Limiter:
         self._metered_groups = 0
         self.on_denial: OnDenial | None = None
         """Called with each denied request."""
+        self.denied: Final[Counter[tuple[SubjectKind, str]]] = Counter()
+        """Requests that were denied, by the kind of the subject and the limit."""
+        self.delayed: Final[Counter[tuple[SubjectKind, str]]] = Counter()
+        """Requests that waited, likewise."""
 
     @property
     def is_active(self) -> bool:
@@ -155,28 +134,33 @@ class Limiter:
     ) -> bool:
         """Tell whether a request is over a quota; it is answered here then, or handled later."""
         code = processor.code
-        over: _OverQuotaError | None = None
+        over: OverQuotaError | None = None
         try:
             if code in _SENDS:
                 over = self._send(connection, request, frame)
+            elif code == RequestCode.CONSUMER_SEND_MSG_BACK:
+                over = self._store(connection, request.header.group, frame)
+            elif code == RequestCode.END_TRANSACTION:
+                self._end(connection, request.header.producer_group, frame)
             elif code in _PULLS or code in _QUERIES:
                 over = self._pull(connection, getattr(request.header, "consumer_group", None))
             elif code == RequestCode.HEART_BEAT:
                 self._heartbeat(connection, processor, request, frame)
             elif code == RequestCode.UPDATE_AND_CREATE_TOPIC:
                 self._make_topic(connection, request.header.topic)
-        except _OverQuotaError as denied:
+        except OverQuotaError as denied:
             self._deny(connection, request, denied)
             return True
         if over is None:
             return False
         over.meter.hold()
+        self.delayed[over.meter.subject.kind, over.limit] += 1
         caller = CALLER.get()
 
         def proceed() -> None:
             if connection.closed:
                 return
-            again = None if code in _SENDS else self._pull_again(connection, request)
+            again = None if code in _STORES else self._pull_again(connection, request)
             if again is not None:
                 self._deny(connection, request, again, is_late=True)
                 return
@@ -187,10 +171,11 @@ class Limiter:
         return True
 
     def _deny(
-        self, connection: ServerConnection, request: Request[Any], denied: _OverQuotaError, *, is_late: bool = False
+        self, connection: ServerConnection, request: Request[Any], denied: OverQuotaError, *, is_late: bool = False
     ) -> None:
         """Answer a request, after a time unless it has waited already."""
         denied.meter.deny()
+        self.denied[denied.meter.subject.kind, denied.limit] += 1
         if self.on_denial is not None:
             self.on_denial(connection, request, denied.remark)
         response = Response(ResponseCode.SYSTEM_BUSY, remark=denied.remark)
@@ -205,7 +190,7 @@ class Limiter:
         else:
             self._delayed.after(min(denied.wait_s, MAX_DELAY_SECONDS), 0, answer)
 
-    def _send(self, connection: ServerConnection, request: Request[Any], frame: Frame) -> _OverQuotaError | None:
+    def _send(self, connection: ServerConnection, request: Request[Any], frame: Frame) -> OverQuotaError | None:
         now = self._clock.monotonic()
         header = request.header
         uses = self._uses(connection, now)
@@ -219,15 +204,36 @@ class Limiter:
         uses.producer_group = header.producer_group
         return over
 
-    def _pull(self, connection: ServerConnection, group: str | None) -> _OverQuotaError | None:
+    def _store(self, connection: ServerConnection, group: str, frame: Frame) -> OverQuotaError | None:
+        """Count a message that a group sends back, as one that it sends."""
+        now = self._clock.monotonic()
+        meters = self._with_group(self._uses(connection, now), group, now)
+        size = _size(frame)
+        over = self._check(meters, _IN, now, size)
+        for meter in meters:
+            meter.take(_IN, 1, size, now)
+        return over
+
+    def _end(self, connection: ServerConnection, group: str, frame: Frame) -> None:
+        """Count the bytes of the end of a transaction, whose message was counted when it came; it is never denied.
+
+        A transaction whose end is denied would stay open, and be asked about again and again.
+        """
+        uses: _Uses | None = connection.quota
+        if uses is not None:
+            now = self._clock.monotonic()
+            for meter in self._counting(uses, group):
+                meter.take(_IN, 0, _size(frame), now)
+
+    def _pull(self, connection: ServerConnection, group: str | None) -> OverQuotaError | None:
         now = self._clock.monotonic()
         return self._check(self._with_group(self._uses(connection, now), group, now), _OUT, now, 0)
 
-    def _pull_again(self, connection: ServerConnection, request: Request[Any]) -> _OverQuotaError | None:
+    def _pull_again(self, connection: ServerConnection, request: Request[Any]) -> OverQuotaError | None:
         """The quota that a pull is over, though it has waited: others were before it."""
         try:
             return self._pull(connection, getattr(request.header, "consumer_group", None))
-        except _OverQuotaError as over:
+        except OverQuotaError as over:
             return over
 
     def _heartbeat(
@@ -296,19 +302,17 @@ class Limiter:
             meter.take(_IN, messages, size, now)
 
     # --- meters -------------------------------------------------------------------------------
-    def _check(
-        self, meters: tuple[Meter, ...], names: tuple[str, str], now: float, size: int
-    ) -> _OverQuotaError | None:
+    def _check(self, meters: tuple[Meter, ...], names: tuple[str, str], now: float, size: int) -> OverQuotaError | None:
         """The quota for which a request must wait longest, if there is one.
 
         :param size: bytes that are kept while it waits.
-        :raises _OverQuotaError: the wait is too long.
+        :raises OverQuotaError: the wait is too long.
         """
-        longest: _OverQuotaError | None = None
+        longest: OverQuotaError | None = None
         for meter in meters:
             over = meter.refuses(names, now)
             if over is not None and (longest is None or over[1] > longest.wait_s):
-                longest = _OverQuotaError(meter, *over)
+                longest = OverQuotaError(meter, *over)
         if longest is not None and (longest.wait_s > MAX_DELAY_SECONDS or not self._delayed.has_room(size)):
             raise longest
         return longest
@@ -318,7 +322,7 @@ class Limiter:
         for meter in limited:
             most = meter.limits.topics or 0
             if self._owners.count(str(meter.subject), most) >= most:
-                raise _OverQuotaError(meter, "topics", math.inf)
+                raise OverQuotaError(meter, "topics", math.inf)
         for meter in limited:
             self._owners.add(str(meter.subject), topic)
 
@@ -352,7 +356,7 @@ class Limiter:
     def _check_connections(self, meter: Meter) -> None:
         most = meter.limits.connections
         if most is not None and meter.connections >= most:
-            raise _OverQuotaError(meter, "connections", math.inf)
+            raise OverQuotaError(meter, "connections", math.inf)
 
     def _with_group(self, uses: _Uses, group: str | None, now: float) -> tuple[Meter, ...]:
         if group is None or SubjectKind.GROUP not in self.table.kinds:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from cometmq.auth import metrics as access
 from cometmq.broker.metrics.traffic import DELAY_BOUNDS_S, FINISH_BOUNDS_S, SIZE_BOUNDS
 from cometmq.metrics import process
 from cometmq.metrics.exposition import LEFT_OUT
@@ -156,7 +157,14 @@ FAMILIES: Final = tuple(
     sorted(
         (
             found
-            for found in (*globals().values(), *vars(process).values(), RPC_LATENCY, TURNS, LEFT_OUT)
+            for found in (
+                *globals().values(),
+                *vars(process).values(),
+                *access.FAMILIES,
+                RPC_LATENCY,
+                TURNS,
+                LEFT_OUT,
+            )
             if isinstance(found, Family)
         ),
         key=lambda found: found.name,

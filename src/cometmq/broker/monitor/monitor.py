@@ -6,7 +6,7 @@ turns of the loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from itertools import chain
 from typing import Final
@@ -44,6 +44,7 @@ class BrokerMonitor:
     :param hold: the pulls that wait.
     :param ha: the slaves.
     :param advertised: the addresses that clients get.
+    :param access: gives the samples of accounts, quotas and the audit log.
     :param transactions: of a master; ``None`` at a slave …
     :param timer: … as this.
     """
@@ -57,6 +58,7 @@ class BrokerMonitor:
         hold: PullRequestHoldService,
         ha: HAService,
         advertised: AdvertisedCheck,
+        access: Callable[[], Iterable[Sample]],
         transactions: OpenTransactions | None = None,
         timer: TimerMessageService | None = None,
     ) -> None:
@@ -67,6 +69,7 @@ class BrokerMonitor:
         self._hold = hold
         self._ha = ha
         self._advertised = advertised
+        self._access = access
         self._halves = None if transactions is None else HalfMessages(transactions)
         self._timer = timer
         self._waiting: dict[str, WaitingOfTopic] = {}
@@ -146,6 +149,7 @@ class BrokerMonitor:
             in_slices(self._latency.samples()),
             in_slices(samples.of_addresses(self._advertised)),
             in_slices(samples.of_replication(self._ha)),
+            in_slices(self._access()),
             self._half_messages(),
             in_slices(samples.of_timer(self._timer, self._waiting)),
             in_slices(self._of_loop()),

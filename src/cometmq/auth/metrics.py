@@ -1,0 +1,47 @@
+"""Metrics of a server's protection: requests that quotas and permissions deny, and the entries of the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from cometmq.auth.audit.recorder import AuditRecorder
+from cometmq.auth.guard import AccessGuard
+from cometmq.auth.quota.limiter import Limiter
+from cometmq.metrics.family import Family, Kind, Sample
+
+_QUOTA: Final = ("subject", "limit")
+QUOTA_DENIED: Final = Family(
+    "cometmq_quota_denied_total",
+    Kind.COUNTER,
+    "Requests denied by a quota of an account, an address or a group (subject).",
+    _QUOTA,
+)
+QUOTA_DELAYED: Final = Family(
+    "cometmq_quota_delayed_total", Kind.COUNTER, "Requests that waited for a quota instead.", _QUOTA
+)
+ACCESS_DENIED: Final = Family(
+    "cometmq_access_denied_total", Kind.COUNTER, "Requests without the signature or the permission that they need."
+)
+AUDIT_ENTRIES: Final = Family(
+    "cometmq_audit_entries_total", Kind.COUNTER, "Entries written to the audit log or lost.", ("outcome",)
+)
+AUDIT_WAITING: Final = Family(
+    "cometmq_audit_waiting_bytes", Kind.GAUGE, "Entries of the audit log that wait for the disk."
+)
+FAMILIES: Final = (QUOTA_DENIED, QUOTA_DELAYED, ACCESS_DENIED, AUDIT_ENTRIES, AUDIT_WAITING)
+
+
+def of_access(guard: AccessGuard | None, limiter: Limiter | None, audit: AuditRecorder | None) -> Iterator[Sample]:
+    """The counts of the parts that a server has."""
+    if guard is not None:
+        yield ACCESS_DENIED, (), guard.denials
+    if limiter is not None:
+        for family, counts in ((QUOTA_DENIED, limiter.denied), (QUOTA_DELAYED, limiter.delayed)):
+            for (kind, limit), count in counts.items():
+                yield family, (kind.value, limit), count
+    if audit is not None:
+        log = audit.log
+        yield AUDIT_ENTRIES, ("written",), log.written
+        yield AUDIT_ENTRIES, ("lost",), log.lost
+        yield AUDIT_WAITING, (), log.waiting_bytes
