@@ -28,6 +28,43 @@ systems.FILES.update(systems.SMALL_FILES)
 
 GOLDEN = Path(__file__).parent / "golden"
 
+SPARK = Path(__file__).parent / "spark"
+LONG = (
+    "spark/cluster/test_standalone.py",
+    "spark/docs/test_code_blocks.py",
+    "spark/jobs/test_delay.py",
+    "spark/session/test_connect.py",
+    "spark/sink/test_writer.py",
+    "spark/jobs/test_audit.py",
+    "spark/jobs/archive/test_formats.py",
+    "spark/jobs/replay/test_job.py",
+    "spark/access/test_access_apache.py",
+    "interop/delay/test_any_delay.py",
+    "cli/demo/test_demo.py",
+    "interop/messages/test_transactions.py",
+    "client/test_broken_brokers.py",
+    "interop/store/test_store_swap.py",
+    "interop/access/test_policies.py",
+    "broker/transaction/test_crashes.py",
+    "fuzz/test_no_request_stops_the_others.py",
+)
+"""The files that work longest, the longest first."""
+for _name in LONG:
+    assert (Path(__file__).parent / _name).exists(), f"{_name} has moved: change LONG"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the longest files begin first: one that begins last is waited for while other processors have nothing to do.
+
+    pytest-xdist's own order, by the number of tests in a file, puts them last.
+    """
+    place = {Path(__file__).parent / name: number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
+    for item in items:
+        alone = item.get_closest_marker("spark") and not any(map(item.get_closest_marker, ("interop", "crash")))
+        if alone and not item.path.is_relative_to(SPARK):
+            raise pytest.UsageError(f"{item.nodeid}: scripts/test looks for such tests of Spark in {SPARK} only")
+
 
 def pytest_report_header() -> str:
     """Tests of the compiled core are skipped without it, so say why it is not there."""

@@ -49,8 +49,8 @@ def test_fails(number):
 def project(tmp_path: Path) -> Path:
     """A project whose test command is this one's."""
     (tmp_path / "scripts").mkdir()
-    for folder in ("send", "turn", "pull"):
-        (tmp_path / "tests" / "broker" / folder).mkdir(parents=True)
+    for folder in ("broker/send", "broker/turn", "broker/pull", "spark"):
+        (tmp_path / "tests" / folder).mkdir(parents=True)
     for module in ("test_golden_exchanges", "test_golden_store", "pull/test_pull"):
         (tmp_path / "tests" / "broker" / f"{module}.py").touch()
     shutil.copy(ROOT / "scripts" / "test", tmp_path / "scripts")
@@ -103,11 +103,12 @@ def run_tests(project: Path, environment: dict[str, str]) -> RunTests:
 
 
 def test_a_test_that_passes_only_alone_is_named_and_counted_once(project: Path, run_tests: RunTests) -> None:
-    for name, mark in (("unit", ""), ("process", "@pytest.mark.interop"), ("spark", "@pytest.mark.spark")):
-        (project / "tests" / f"test_{name}.py").write_text(FAILS_ONCE.replace("@pytest.mark.interop", mark))
+    for name, mark in (("test_unit", ""), ("test_process", "interop"), ("spark/test_spark", "spark")):
+        marked = FAILS_ONCE.replace("@pytest.mark.interop", mark and f"@pytest.mark.{mark}")
+        (project / "tests" / f"{name}.py").write_text(marked)
     done = run_tests()
     assert done.returncode == 0, done.stdout
-    named = (f"tests.test_{name}::test_is_slow_beside_others" for name in ("process", "unit", "spark"))
+    named = (f"tests.{name}::test_is_slow_beside_others" for name in ("test_process", "test_unit", "spark.test_spark"))
     assert f"PASSED ONLY ALONE, look into them: {', '.join(named)}\n" in done.stdout
     assert "= 6 passed in" in done.stdout
 

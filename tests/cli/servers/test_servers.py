@@ -57,7 +57,7 @@ def serve_arguments(data: Path, *more: str) -> list[str]:
 
 
 def test_serve_is_ready_fast(offline: CommandLine, tmp_path: Path) -> None:
-    """The best of some attempts, less the time in which other processes had the processor, and on a slow machine as
+    """In one of some attempts, less the time in which other processes had the processor, and on a slow machine as
     a multiple of what Python takes to start with the libraries that a server needs."""
     took, bare = [], []
     for attempt in range(ATTEMPTS):
@@ -68,6 +68,8 @@ def test_serve_is_ready_fast(offline: CommandLine, tmp_path: Path) -> None:
         with running(offline, *serve_arguments(tmp_path / str(attempt))) as (process, _):
             wall = time.monotonic() - began
             took.append(wall - waited_for_processor(process.pid))
+        if took[-1] <= READY_SECONDS_MAX:
+            break
     assert min(took) <= max(READY_SECONDS_MAX, BARE_STARTS_MAX * min(bare)), (took, bare)
 
 

@@ -99,7 +99,8 @@ async def test_oneway_messages_arrive(server: Deployment, topic: str) -> None:
 
 
 async def test_many_messages_in_flight_are_all_stored_once(server: Deployment, topic: str) -> None:
-    async with Producer("p", server.address) as producer:
+    # A message that is not answered in time is sent again: a busy machine needs more than the 3 s of the default.
+    async with Producer("p", server.address, config=ProducerConfig(send_timeout_s=60)) as producer:
         results = await producer.send_many([Message(topic, b"%d" % number) for number in range(2000)])
     messages = await stored(server, topic, 2000)
     assert sorted(int(message.body) for message in messages) == list(range(2000))

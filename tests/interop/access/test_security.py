@@ -176,7 +176,8 @@ def test_signatures_suit_apache_5_as_well(tmp_path: Path) -> None:
 def demand_synchronous(server: Secured) -> None:
     security = Security(BILLING, server.tls)
     body = f"sync {next(_numbers)}".encode()
-    with SyncProducer("billing-p", server.address, security=security) as producer:
+    patient = ProducerConfig(send_timeout_s=60)  # the first request through TLS is slow in a young JVM
+    with SyncProducer("billing-p", server.address, config=patient, security=security) as producer:
         sent = producer.send(Message("Orders", body))
     config = LitePullConfig(consume_from_where=EARLIEST, auto_commit=False)
     with SyncLitePullConsumer("billing", server.address, config=config, security=security) as consumer:
