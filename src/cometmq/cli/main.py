@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "namesrv": ("servers.namesrv", "Run a nameserver."),
     "proxy": ("servers.proxy", "Serve clients of RocketMQ 5 before other brokers."),
     "broker": ("servers.broker", "Run a broker."),
+    "backup": ("servers.backup", "Back up a broker's store while it runs, and restore it."),
     "console": ("admin.console", "Run the web console of a cluster."),
     "tls": ("servers.tls", "Make certificates for a first try of TLS."),
     "produce": ("messages.produce", "Send messages from a file, from stdin or as a load."),

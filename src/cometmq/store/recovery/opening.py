@@ -20,6 +20,7 @@ from cometmq.store.recovery.extended_units import replace_addresses
 from cometmq.store.recovery.load import Findings, log_file_size, set_unusable_aside
 from cometmq.store.recovery.position import load_position
 from cometmq.store.recovery.recovery import KnownBefore, Recovery
+from cometmq.store.version import demand_readable, write_mark
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class OpenedStore:
 def open_store(config: StoreConfig, clock: Clock, disk: Disk, *, is_slave: bool) -> OpenedStore:
     """Lock, load and recover; a failure releases everything.
 
+    :raises NewerStoreError: a newer version wrote what this one cannot read.
     :raises StoreError: locked by another process, or files that cannot be opened at all.
     """
     try:
@@ -57,8 +59,14 @@ def open_store(config: StoreConfig, clock: Clock, disk: Disk, *, is_slave: bool)
         ) from error
     log: CommitLog | None = None
     try:
+        mark = demand_readable(config.root)
         log = CommitLog(config.commit_log, log_file_size(config.commit_log, config.mapped_file_size_commit_log), disk)
-        return _recover(config, clock, disk, lock, log, is_slave=is_slave)
+        opened = _recover(config, clock, disk, lock, log, is_slave=is_slave)
+        try:
+            write_mark(config.root, mark)
+        except OSError as error:  # a full disk must not keep the broker from making room
+            _log.warning("the store's version was not written: %s", error)
+        return opened
     except BaseException as error:
         if log is not None:
             log.close()

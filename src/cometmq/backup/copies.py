@@ -1,0 +1,95 @@
+"""Copies of files: shared with the original where the file system can, and checksums."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+from pathlib import Path
+from typing import Final
+
+_FICLONE: Final = 0x40049409
+"""``ioctl`` of Linux: the copy shares its blocks with the original until one of both is written."""
+_CANNOT: Final = frozenset(
+    {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.ETXTBSY}
+)
+PIECE_BYTES: Final = 1 << 20
+_ZEROS: Final = bytes(PIECE_BYTES)
+
+
+def clone(source: Path, target: Path) -> bool:
+    """Make a copy that shares its blocks; False where the file system cannot."""
+    with source.open("rb") as original, target.open("xb") as copy:
+        try:
+            fcntl.ioctl(copy.fileno(), _FICLONE, original.fileno())
+        except OSError as error:
+            if error.errno not in _CANNOT:
+                raise
+            target.unlink()
+            return False
+    return True
+
+
+def link(source: Path, target: Path) -> bool:
+    """Make a second name of a file; False where the file system cannot."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _CANNOT:
+            raise
+        return False
+    return True
+
+
+def copy_data(source: Path, target: Path, data: int | None = None, size: int | None = None) -> tuple[int, str]:
+    """Copy the first bytes of a file and flush them; return how many these are, and their SHA-256.
+
+    Zeros become holes: index files and logs are mostly empty at first.
+
+    :param data: bytes to copy; all without it.
+    :param size: size of the copy, with a hole behind the bytes.
+    """
+    digest = hashlib.sha256()
+    copied = 0
+    with source.open("rb", buffering=0) as original, target.open("xb", buffering=0) as copy:
+        while data is None or copied < data:
+            piece = original.read(PIECE_BYTES if data is None else min(PIECE_BYTES, data - copied))
+            if not piece:
+                break
+            digest.update(piece)
+            if piece == _ZEROS[: len(piece)]:
+                copy.seek(len(piece), os.SEEK_CUR)
+            else:
+                rest = memoryview(piece)
+                while rest:
+                    rest = rest[copy.write(rest) :]
+            copied += len(piece)
+        copy.truncate(max(size or 0, copied))
+        os.fsync(copy.fileno())
+    return copied, digest.hexdigest()
+
+
+def digest_of(path: Path, data: int) -> str | None:
+    """Return the SHA-256 of the first bytes of a file; ``None`` when other bytes than zeros follow them."""
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        left = data
+        while left and (piece := file.read(min(PIECE_BYTES, left))):
+            digest.update(piece)
+            left -= len(piece)
+        size = os.fstat(file.fileno()).st_size
+        at = data
+        while at < size:
+            try:
+                at = os.lseek(file.fileno(), at, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # a hole up to the end
+                    break
+                raise
+            file.seek(at)
+            piece = file.read(PIECE_BYTES)
+            if piece.count(0) != len(piece):
+                return None
+            at += len(piece)
+    return digest.hexdigest()

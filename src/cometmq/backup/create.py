@@ -1,0 +1,267 @@
+"""Makes a backup of a store whose broker may run.
+
+Theory of operation. The log is the truth, and it only grows at its end: a broker that starts on any prefix of it makes
+queues and index fit. So everything else is copied first and the log last. The log's last file is copied up to its last
+whole record. Tables are files that brokers replace whole. The backup is like the disk after a kill of the broker: it
+has every message that was acknowledged before it began, and of later ones the first, without a gap.
+
+A file that the broker does not write to any more is *sealed*: it is shared with the store (a clone, else a hard link),
+or with the last backup beside this one, instead of copied. The file before the log's last one is copied all the same: a
+broker that recovers from a power cut may cut it off.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from cometmq import __version__
+from cometmq.backup.copies import clone, copy_data, digest_of, link
+from cometmq.backup.log_end import end_of_records, is_begun, segments_of
+from cometmq.backup.manifest import MANIFEST, STORE, BackupError, Manifest, StoredFile, read_manifest
+from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.durable import flush_directory, flush_file, replace_file
+from cometmq.errors import reason_of
+
+_LOG: Final = "commitlog"
+_QUEUES: Final = ("consumequeue", "consumequeue_ext")
+_INDEX: Final = "index"
+_NOT_COPIED: Final = frozenset({_LOG, *_QUEUES, _INDEX, "lock"})
+_TRIES: Final = 5
+"""A table may be replaced while it is copied."""
+_MADE_AHEAD: Final = 2
+"""Log files at the end that are copied: the last one, and the one before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """A backup to make."""
+
+    store: Path
+    """``storePathRootDir``."""
+    target: Path
+    """A directory that does not exist, or is empty."""
+    commit_log: Path | None = None
+    """``storePathCommitLog``, where that is not below the store."""
+    previous: Path | None = None
+    """A backup whose sealed files are taken over."""
+    share: bool = True
+    """Share sealed files with the store where the file system can."""
+
+
+@dataclass(slots=True)
+class Made:
+    """A backup that was made, and how."""
+
+    manifest: Manifest
+    copied_bytes: int = 0
+    shared_bytes: int = 0
+    """Of files that are shared with the store."""
+    reused_bytes: int = 0
+    """Of files that are shared with the last backup."""
+
+
+@dataclass(slots=True)
+class _Work:
+    options: Options
+    root: Path
+    before: dict[str, StoredFile]
+    report: Callable[[str], None]
+    files: dict[str, StoredFile] = field(default_factory=dict)
+    copied: int = 0
+    shared: int = 0
+    reused: int = 0
+
+
+def create_backup(
+    options: Options, *, report: Callable[[str], None] = lambda _: None, clock: Clock = SYSTEM_CLOCK
+) -> Made:
+    """Make a backup; :func:`~cometmq.backup.verify.verify_backup` would find it good.
+
+    :param report: called with the name of each part.
+    :raises BackupError: there is no store, the target is not empty, or a file cannot be read or written.
+    """
+    log = options.commit_log or options.store / _LOG
+    if not segments_of(log):
+        raise BackupError(
+            f"{options.store} is no store: {log} has no files",
+            next_step="give storePathRootDir; of cometmq serve it is a directory broker-0 in its data",
+        )
+    created_ms = clock.now_ms()
+    before = {} if options.previous is None else dict(read_manifest(options.previous).files)
+    try:
+        root = _empty(options.target) / STORE
+        root.mkdir(parents=True)
+        work = _Work(options, root, before, report)
+        _copy_tables(work)
+        for name in _QUEUES:
+            _copy_queues(work, options.store / name)
+        _copy_index(work, options.store / _INDEX)
+        begin, end = _copy_log(work, log)
+        for directory, _, _ in os.walk(root):
+            flush_directory(Path(directory))
+        manifest = Manifest(
+            cometmq=__version__,
+            created_ms=created_ms,
+            source=str(options.store.absolute()),
+            log_begin=begin,
+            log_end=end,
+            files=dict(sorted(work.files.items())),
+        )
+        replace_file(options.target / MANIFEST, manifest.encode())
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise BackupError(
+            f"the backup was not made: {where}{reason_of(error)}", next_step=f"delete {options.target} and try again"
+        ) from error
+    return Made(manifest, work.copied, work.shared, work.reused)
+
+
+def last_backup_beside(target: Path, store: Path) -> Path | None:
+    """Return the newest whole backup of a store in the directory where another one is to be made."""
+    found: list[tuple[int, Path]] = []
+    try:
+        beside = [path for path in target.absolute().parent.iterdir() if (path / MANIFEST).is_file()]
+    except OSError:
+        return None
+    for path in beside:
+        try:
+            manifest = read_manifest(path)
+        except BackupError:
+            continue
+        if manifest.source == str(store.absolute()):
+            found.append((manifest.created_ms, path))
+    return max(found)[1] if found else None
+
+
+def _empty(directory: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    if any(directory.iterdir()):
+        raise BackupError(f"{directory} is not empty", next_step="name a directory that does not exist")
+    return directory
+
+
+def _copy_tables(work: _Work) -> None:
+    """Copy everything that is not log, queue or index."""
+    work.report("tables")
+    store = work.options.store
+    for path in _files_below(store, _NOT_COPIED):
+        if path.suffix == ".tmp":
+            continue
+        _copy(work, path, path.relative_to(store).as_posix())
+
+
+def _files_below(directory: Path, without: frozenset[str] = frozenset()) -> Iterator[Path]:
+    for path in sorted(directory.iterdir()):
+        if path.name in without or path.is_symlink():
+            continue
+        if path.is_dir():
+            yield from _files_below(path)
+        elif path.is_file():
+            yield path
+
+
+def _copy_queues(work: _Work, directory: Path) -> None:
+    work.report(directory.name)
+    if not directory.is_dir():
+        return
+    for topic in sorted(path for path in directory.iterdir() if path.is_dir()):
+        for queue in sorted(path for path in topic.iterdir() if path.is_dir()):
+            files = segments_of(queue)
+            for number, (_, path) in enumerate(files):
+                name = path.relative_to(directory.parent).as_posix()
+                if number < len(files) - 1:
+                    _share(work, path, name)
+                else:
+                    _copy(work, path, name)
+
+
+def _copy_index(work: _Work, directory: Path) -> None:
+    work.report(directory.name)
+    files = sorted(directory.iterdir()) if directory.is_dir() else []
+    for number, path in enumerate(files):
+        name = path.relative_to(directory.parent).as_posix()
+        if number < len(files) - 1:
+            _share(work, path, name)
+        else:
+            _copy(work, path, name)
+
+
+def _copy_log(work: _Work, directory: Path) -> tuple[int, int]:
+    """Copy the log; return the offsets of its begin and of its end.
+
+    :raises BackupError: a file is missing between others.
+    """
+    work.report(_LOG)
+    files = [(start, path) for start, path in segments_of(directory) if is_begun(path)]
+    begin: int | None = None
+    end = 0
+    for number, (start, path) in enumerate(files):
+        name = f"{_LOG}/{path.name}"
+        is_last = number == len(files) - 1
+        if number < len(files) - _MADE_AHEAD:
+            there = _share(work, path, name)
+        else:
+            data = end_of_records(path, start) if is_last else None
+            there = _copy(work, path, name, data=data)
+        if not there:
+            continue  # retention deleted the oldest file
+        if begin is not None and start != end:
+            raise BackupError(f"the log has no file behind offset {end}", next_step="see the broker's log")
+        begin = start if begin is None else begin
+        end = start + work.files[name].data
+    return begin or 0, end
+
+
+def _share(work: _Work, path: Path, name: str) -> bool:
+    """Store a sealed file without copying it, if possible; False when it is gone."""
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return False
+    target = work.root / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    known = work.before.get(name)
+    if known is not None and known.sealed and (known.size, known.mtime_ns) == (stat.st_size, stat.st_mtime_ns):
+        assert work.options.previous is not None
+        if link(work.options.previous / STORE / name, target):
+            work.files[name] = known
+            work.reused += known.size
+            return True
+    try:
+        if not (work.options.share and (clone(path, target) or link(path, target))):
+            return _copy(work, path, name, sealed=True)
+    except FileNotFoundError:
+        return False
+    flush_file(target)
+    digest = digest_of(target, stat.st_size)
+    assert digest is not None
+    work.files[name] = StoredFile(stat.st_size, stat.st_size, digest, stat.st_mtime_ns, sealed=True)
+    work.shared += stat.st_size
+    return True
+
+
+def _copy(work: _Work, path: Path, name: str, *, data: int | None = None, sealed: bool = False) -> bool:
+    """Copy a file; False when it is gone."""
+    target = work.root / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for _ in range(_TRIES):
+        target.unlink(missing_ok=True)
+        try:
+            stat = path.stat()
+            copied, digest = copy_data(path, target, data, stat.st_size if data is not None else None)
+        except FileNotFoundError:
+            if not path.exists():
+                target.unlink(missing_ok=True)
+                return False
+            continue
+        size = target.stat().st_size
+        shutil.copystat(path, target, follow_symlinks=False)
+        work.files[name] = StoredFile(size, copied, digest, stat.st_mtime_ns, sealed=sealed)
+        work.copied += copied
+        return True
+    return False

@@ -1,0 +1,49 @@
+"""The end of a log that a broker writes: behind the last whole record."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+from typing import Final
+
+from cometmq.message.record import BLANK_MAGIC, MIN_RECORD_BYTES
+from cometmq.store.log.record_scan import SIZE_MAGIC, read_log_record
+
+_NAME_CHARS: Final = 20
+
+
+def segments_of(directory: Path) -> list[tuple[int, Path]]:
+    """Return the files of a log or queue with the offset of their first byte, in order."""
+    try:
+        files = [path for path in directory.iterdir() if len(path.name) == _NAME_CHARS and path.name.isdecimal()]
+    except FileNotFoundError:
+        return []
+    return [(int(path.name), path) for path in sorted(files)]
+
+
+def is_begun(path: Path) -> bool:
+    """Return True when a record stands at the begin of a log file; brokers make files before they need them."""
+    with path.open("rb") as file:
+        return any(file.read(SIZE_MAGIC.size))
+
+
+def end_of_records(path: Path, start: int) -> int:
+    """Return how many bytes of a log file its whole records take, CRCs checked; with the filler that ends a full file.
+
+    A record that the broker writes at this moment is not whole, or it is: then it counts.
+    """
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if not size:
+            return 0
+        with mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as mapped, memoryview(mapped) as view:
+            at = 0
+            while at + SIZE_MAGIC.size <= size:
+                length, magic = SIZE_MAGIC.unpack_from(view, at)
+                if magic == BLANK_MAGIC and length == size - at:
+                    return size
+                if at + MIN_RECORD_BYTES > size or read_log_record(view, at, start + at, check_crc=True) is None:
+                    break
+                at += length
+            return at

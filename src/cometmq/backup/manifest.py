@@ -1,0 +1,113 @@
+"""The manifest of a backup: its files with sizes and checksums. It is written last; without it a backup is none."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import msgspec
+
+from cometmq.errors import CometMQError, reason_of
+
+MANIFEST: Final = "manifest.json"
+STORE: Final = "store"
+"""The directory of the files in a backup."""
+FORMAT: Final = "cometmq-backup"
+VERSION: Final = 1
+MAX_MANIFEST_BYTES: Final = 512 << 20
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+
+
+class BackupError(CometMQError):
+    """A backup cannot be made, is damaged, or cannot be restored."""
+
+
+class StoredFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of a backup."""
+
+    size: int
+    data: int
+    """Bytes from the begin that are stored; zeros follow up to ``size``."""
+    sha256: str
+    """Of these bytes."""
+    mtime_ns: int
+    """Of the store's file when it was stored."""
+    sealed: bool = False
+    """The store does not write to the file any more."""
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A backup."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    cometmq: str
+    """The version of CometMQ that made it."""
+    created_ms: int
+    source: str
+    """The store's directory."""
+    log_begin: int
+    log_end: int
+    """The log's offsets of the first record and behind the last one."""
+    files: dict[str, StoredFile]
+    """By their paths below :data:`STORE`."""
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.data for file in self.files.values())
+
+    def encode(self) -> bytes:
+        """Return the manifest as JSON."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
+
+
+class _Head(msgspec.Struct):
+    format: str = ""
+    version: int = 0
+
+
+def read_manifest(backup: Path) -> Manifest:
+    """Read the manifest of a backup.
+
+    :raises BackupError: there is none, this version cannot read it, or it is damaged.
+    """
+    path = backup / MANIFEST
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_MANIFEST_BYTES + 1)
+    except FileNotFoundError:
+        raise BackupError(
+            f"{backup} is no whole backup: it has no {MANIFEST}",
+            next_step="take another one; cometmq backup create was interrupted, or never ran there",
+        ) from None
+    except OSError as error:
+        raise BackupError(f"{path}: {reason_of(error)}") from error
+    try:
+        head = msgspec.json.decode(text, type=_Head)
+        if head.format != FORMAT:
+            raise BackupError(f"{path} is not of a backup of CometMQ")
+        if head.version != VERSION:
+            raise BackupError(
+                f"{backup} has version {head.version} of backups, and this CometMQ reads version {VERSION}",
+                next_step="restore it with the CometMQ that made it, or a newer one",
+            )
+        manifest = msgspec.json.decode(text, type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise BackupError(f"{path} is damaged: {error}", next_step="take another backup") from None
+    for name, stored in manifest.files.items():
+        _check(path, name, stored)
+    return manifest
+
+
+def _check(manifest: Path, name: str, file: StoredFile) -> None:
+    """Check that a path stays inside the backup, and that the numbers can be.
+
+    :raises BackupError: not so.
+    """
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or ".." in parts or "\0" in name:
+        raise BackupError(f"{manifest} is damaged: it names the file {name[:200]!r}")
+    if not (0 <= file.data <= file.size and _DIGEST.fullmatch(file.sha256)):
+        raise BackupError(f"{manifest} is damaged: the numbers of {name} cannot be")

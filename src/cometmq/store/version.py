@@ -1,0 +1,82 @@
+"""The version of a store: a store with something that this CometMQ cannot read is refused before anything changes.
+
+``comet/store.json`` has two numbers: the version that wrote the store last, and the lowest one that can read it. A new
+version raises the second only when earlier ones would lose or misread something. Apache's brokers do not look at it:
+log, queues, index and tables stay theirs in every version.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cometmq import __version__
+from cometmq.durable import replace_file
+from cometmq.errors import reason_of
+from cometmq.store.errors import StoreError
+
+STORE_VERSION: Final = 1
+"""The version that this CometMQ writes."""
+READABLE_BY: Final = 1
+"""The lowest version that reads what this CometMQ writes."""
+_MAX_BYTES: Final = 64 << 10
+
+
+class NewerStoreError(StoreError):
+    """The store has something that this version of CometMQ cannot read."""
+
+
+class StoreMark(msgspec.Struct, frozen=True):
+    """The mark of a store; a version may add fields, which earlier ones pass over."""
+
+    version: int = STORE_VERSION
+    readable_by: int = READABLE_BY
+    cometmq: str = __version__
+
+
+def version_file(root: Path) -> Path:
+    """Return the file of the mark in a store."""
+    return root / "comet" / "store.json"
+
+
+def demand_readable(root: Path) -> StoreMark | None:
+    """Return the mark of a store; ``None`` for a new store, one of Apache's, or one of before the mark.
+
+    :raises NewerStoreError: this version cannot read the store.
+    :raises StoreError: the mark cannot be read.
+    """
+    path = version_file(root)
+    try:
+        with path.open("rb") as file:
+            mark = msgspec.json.decode(file.read(_MAX_BYTES), type=StoreMark)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"{path}: {reason_of(error)}", next_step="check its permissions") from error
+    except msgspec.MsgspecError as error:
+        raise StoreError(
+            f"{path} is damaged: {error}",
+            next_step="if only this version of CometMQ, or an earlier one, wrote the store, delete the file",
+        ) from None
+    if mark.readable_by > STORE_VERSION:
+        raise NewerStoreError(
+            f"the store in {root} was written by CometMQ {mark.cometmq[:50]} (store version {mark.version}), and "
+            f"CometMQ {__version__} reads store versions up to {STORE_VERSION}; nothing was changed",
+            next_step="start it with that version or a newer one, or restore a backup of before",
+        )
+    return mark
+
+
+def write_mark(root: Path, found: StoreMark | None) -> None:
+    """Mark a store as written by this version; what a newer, readable version noted stays.
+
+    :raises OSError: the file cannot be written.
+    """
+    if found is not None and found.version > STORE_VERSION:
+        return
+    lowest = READABLE_BY if found is None else max(READABLE_BY, found.readable_by)
+    mark = StoreMark(readable_by=lowest)
+    if mark != found:
+        replace_file(version_file(root), msgspec.json.encode(mark) + b"\n")
