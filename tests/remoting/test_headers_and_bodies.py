@@ -136,3 +136,10 @@ def test_the_cpp_clients_heartbeat_gives_constants_by_their_positions() -> None:
     assert consumer.subscription_data_set[0].sub_version == 1795254371340
     with pytest.raises(bodies.BodyError, match="consumeType"):
         bodies.decode_body(bodies.HeartbeatData, body.replace(b'"consumeType":1', b'"consumeType":9'))
+
+
+def test_the_replication_of_a_master_of_apaches_is_read() -> None:
+    body = b'{"haClientRuntimeInfo":{"activated":false,"lastReadTimestamp":0,"lastWriteTimestamp":0,"maxOffset":0,'
+    body += b'"transferredByteInSecond":0},"haConnectionInfo":[],"inSyncSlaveNums":0,"master":true,'
+    body += b'"masterCommitLogMaxOffset":0}'
+    assert bodies.decode_body(admin_bodies.HARuntimeInfo, body).master

@@ -26,9 +26,9 @@ class HAConnectionRuntimeInfo(Body):
 class HAClientRuntimeInfo(Body):
     """The replication of a slave (``HARuntimeInfo.HAClientRuntimeInfo``)."""
 
-    master_addr: str
-    """``host:port`` that its master's log comes from."""
-    max_offset: int
+    master_addr: str | None = None
+    """``host:port`` that its master's log comes from; missing at a master of Apache's, as the next field."""
+    max_offset: int = 0
     """The end of its own log."""
     last_read_timestamp: int = 0
     """Time of the last transfer, ms since 1970; 0 for none."""
