@@ -13,6 +13,7 @@ the crashed run yet: one that was under way at that moment, or one of a broker w
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -102,15 +103,21 @@ def ids_of(message: MessageExt) -> set[str]:
 async def dead_letter_groups(admin: Admin) -> list[DeadLetterGroup]:
     """All groups with dead letters that are still stored, by name."""
     found = []
-    for topic in sorted(name for name in await admin.topics() if name.startswith(DLQ_PREFIX)):
-        described = await _describe(admin, topic)
+    for name in await names_of_groups(admin):
+        described = await describe(admin, name)
         if described is not None:
             found.append(described)
     return found
 
 
-async def _describe(admin: Admin, topic: str) -> DeadLetterGroup | None:
-    count = 0
+async def names_of_groups(admin: Admin) -> list[str]:
+    """Groups that have, or had, dead letters, by name."""
+    return sorted(name.removeprefix(DLQ_PREFIX) for name in await admin.topics() if name.startswith(DLQ_PREFIX))
+
+
+async def describe(admin: Admin, group: str) -> DeadLetterGroup | None:
+    """Return the number and the times of a group's dead letters; ``None`` if none is stored any more."""
+    topic, count = dlq_topic(group), 0
     times: list[int] = []
     async with PullConsumer(TOOLS_GROUP, instance=admin.instance) as consumer:
         for queue in await consumer.queues(topic):
@@ -121,7 +128,7 @@ async def _describe(admin: Admin, topic: str) -> DeadLetterGroup | None:
                 times += [message.store_timestamp for message in result.messages]
     if not times:
         return None
-    return DeadLetterGroup(topic.removeprefix(DLQ_PREFIX), count, min(times), max(times))
+    return DeadLetterGroup(group, count, min(times), max(times))
 
 
 async def read_dead_letters(
@@ -277,18 +284,18 @@ async def resend(
                 await clock.sleep(pace.take(1))
         try:
             if name in ledger.intended and await _is_there(admin, letter, topic):
-                ledger.done(name)
+                await asyncio.to_thread(ledger.done, name)
                 report(letter, Outcome.SENT_BEFORE, "")
                 continue
             if name not in ledger.intended:
-                ledger.intend(name)
+                await asyncio.to_thread(ledger.intend, name)
             await _send(admin, letter, topic)
         except LedgerError:
             raise
         except CometMQError as error:
             report(letter, Outcome.FAILED, str(error))
         else:
-            ledger.done(name)
+            await asyncio.to_thread(ledger.done, name)
             report(letter, Outcome.SENT, "")
 
 

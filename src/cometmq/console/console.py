@@ -40,6 +40,8 @@ class Console:
         self.streams = Streams()
         self.tails = 0
         """Live tails that are open."""
+        self.resending: set[str] = set()
+        """Groups whose dead letters are being sent again: a ledger has one writer."""
         self.sampler = Sampler(self.connections, self.nameservers, clock)
         self.lag_history = LagHistory(clock)
         self.templates = environment()

@@ -42,5 +42,7 @@ SAMPLES: Final = 720
 """An hour of figures."""
 HEALTH_SECONDS: Final = 30.0
 """Age after which the cluster is examined anew for a page that shows warnings."""
+MAX_DEAD_LETTERS: Final = 1_000
+"""Dead letters that one page looks at, and that one change sends again: they are sent one after the other."""
 MAX_ROUTES_EXAMINED: Final = 500
 """Topics above which warnings do not look at the brokers of each topic."""

@@ -45,6 +45,11 @@ class ConsoleOptions:
         return self.data / "audit.log"
 
     @property
+    def ledgers(self) -> Path:
+        """The directory of the ledgers of dead letters that were sent again, one for each group."""
+        return self.data / "resent"
+
+    @property
     def is_local(self) -> bool:
         """Only programs on this machine reach the console."""
         if self.host in _NAMES:
