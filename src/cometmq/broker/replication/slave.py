@@ -34,6 +34,16 @@ _OF_MASTERS: Final = (
     RequestCode.GET_TIMER_METRICS,
     RequestCode.GET_WAITING_MESSAGES,
     RequestCode.OPEN_PRODUCER,
+    RequestCode.POP_MESSAGE,
+    RequestCode.ACK_MESSAGE,
+    RequestCode.BATCH_ACK_MESSAGE,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+    RequestCode.NOTIFICATION,
+    RequestCode.PEEK_MESSAGE,
+    RequestCode.POLLING_INFO,
+    RequestCode.QUERY_ASSIGNMENT,
+    RequestCode.SET_MESSAGE_REQUEST_MODE,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
 )
 """Requests that only a master answers."""
 
