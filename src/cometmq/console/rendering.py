@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, tzinfo
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -18,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from cometmq import __version__
-from cometmq.console.languages import LANGUAGES, translated
+from cometmq.console.languages import LANGUAGES
 from cometmq.console.limits import MAX_SHOWN_CHARS
 from cometmq.quantity import duration_text, size_text
 from cometmq.visible import visible
@@ -97,8 +96,3 @@ def time_element(timestamp_ms: float | None, zone: tzinfo) -> Markup:
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
         moment.isoformat(timespec="milliseconds"), f"{text} {local.tzname()}", text[:19]
     )
-
-
-def words(language: str) -> Any:
-    """Return the function ``_`` of templates: a text in the visitor's language."""
-    return partial(translated, language)

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -375,3 +376,43 @@ def test_serve_takes_little_room_in_the_users_data_directory(offline: CommandLin
             process.terminate()
             process.communicate(timeout=60)
     assert list(here.iterdir()) == []
+
+
+def test_serve_shows_its_console_and_goes_on_without_one_if_the_port_is_taken(
+    offline: CommandLine, tmp_path: Path
+) -> None:
+    with running(offline, *serve_arguments(tmp_path / "one", "--no-metrics")) as (process, _):
+        address = told(process, "Console at ")
+        with urllib.request.urlopen(f"{address}/healthz") as answer:
+            assert answer.read() == b"ok\n"
+    arguments = serve_arguments(tmp_path / "two", "--no-metrics")
+    with taken_port() as port, running(offline, *arguments, "--console-port", str(port)) as (process, ready):
+        assert ready.startswith("CometMQ ready")
+        assert f"port {port} for the console is in use" in told(process, "cometmq: warning: no console: ")
+        assert process.poll() is None
+
+
+def told(process: subprocess.Popen[bytes], beginning: str) -> str:
+    """Return the rest of the line of stderr that begins so."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.decode().startswith(beginning):
+            return line.decode().removeprefix(beginning).strip()
+    raise AssertionError(f"no line begins with {beginning!r}")
+
+
+def test_users_of_the_console_are_made_listed_and_removed(offline: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("correct horse battery\n")
+    data = ("--data", str(tmp_path))
+    made = offline(
+        "console", "user", "add", "otto", "--role", "operator", "--password-file", str(tmp_path / "password"), *data
+    )
+    assert (made.code, made.err) == (0, "User otto of the console is an operator.\n")
+    assert "otto" in offline("console", "user", "list", *data).out
+    assert offline("console", "user", "remove", "otto", *data).code == 0
+    gone = offline("console", "user", "remove", "otto", *data)
+    assert gone.code == 1
+    assert "there is no user otto" in gone.err
+    refused = offline("console", "--host", "0.0.0.0", "--port", "0", "-n", "127.0.0.1:1", *data)
+    assert refused.code == 1
+    assert "open to every machine" in refused.err

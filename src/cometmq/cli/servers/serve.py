@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -251,9 +253,13 @@ async def _start_nameserver(place: Place, services: AsyncExitStack) -> str:
 
 
 async def _start_console(place: Place, namesrv: str, services: AsyncExitStack) -> None:
-    """Serve the console, on this machine alone; a failure is told and stops nothing else."""
+    """Serve the console, on this machine alone; a failure is told and stops nothing else.
+
+    Its libraries take a quarter of a second to load. So clients are served first, and a thread loads them.
+    """
     if place.console_port is None:
         return
+    await asyncio.to_thread(importlib.import_module, "cometmq.console.server")
     from cometmq.console.options import ConsoleOptions
     from cometmq.console.server import ConsoleServer
     from cometmq.remoting.security import Security
@@ -272,6 +278,7 @@ async def _start_console(place: Place, namesrv: str, services: AsyncExitStack) -
         warn(f"no console: {error}")
         return
     services.push_async_callback(server.stop)
+    settle_memory()
     say(f"Console at {server.url}\n")
 
 
@@ -289,8 +296,8 @@ async def _in_one_process(place: Place, stopping: Stopping) -> None:
         settle_memory()
         if broker.monitor is not None and broker.monitor.url:
             say(f"Metrics at {broker.monitor.url}\n")
-        await _start_console(place, namesrv, services)
         announce(f"CometMQ ready: nameserver {namesrv}, broker {broker.address}, data in {place.data}")
+        await _start_console(place, namesrv, services)
         await stopping.wait()
 
 
@@ -342,7 +349,7 @@ async def _in_processes(place: Place, brokers: int, stopping: Stopping) -> None:
             await child.start()
         await _start_proxy(place, namesrv, services)
         settle_memory()
-        await _start_console(place, namesrv, services)
         addresses = f"{brokers} brokers from {format_address(place.host, place.port)} on"
         announce(f"CometMQ ready: nameserver {namesrv}, {addresses}, data in {place.data}")
+        await _start_console(place, namesrv, services)
         await stopping.wait()
