@@ -43,8 +43,8 @@ ENV PYTHONDONTWRITEBYTECODE=1 \
     READY_URL=http://127.0.0.1:5557/readyz
 VOLUME /data
 WORKDIR /data
-# Nameserver, broker, console, and both ports for monitoring.
-EXPOSE 9876 10911 8080 5556 5557
+# Nameserver, broker, gRPC, console, and both ports for monitoring.
+EXPOSE 9876 10911 8081 8080 5556 5557
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
     CMD ["python", "-c", "import os, urllib.request; urllib.request.urlopen(os.environ['READY_URL'], timeout=4)"]
 STOPSIGNAL SIGTERM

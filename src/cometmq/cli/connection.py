@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
@@ -130,7 +131,8 @@ def _administer(namesrv: str, work: Callable[[Admin], Awaitable[T]], *, partly: 
             try:
                 result = await work(admin)
             except CometMQError as error:
-                raise next(iter(silent.values()), error) from None
+                first = next(iter(silent.values()), error)
+                raise first from first.__cause__
             if silent and silent.keys() >= set((await admin.masters()).values()):
                 raise next(iter(silent.values()))
             return result
@@ -147,7 +149,9 @@ def _administer(namesrv: str, work: Callable[[Admin], Awaitable[T]], *, partly: 
 
 
 def explained(error: RemotingConnectError, namesrv: str) -> CometMQError:
-    """Return a clearer error when the address that failed is the nameserver's."""
+    """Return a clearer error when the address that failed is the nameserver's, unless TLS is what failed."""
+    if isinstance(error.cause, ssl.SSLError):
+        return error
     if error.address in namesrv_addresses(namesrv):
         return CometMQError(
             f"no nameserver at {namesrv}", next_step="start one with cometmq serve, or name another with -n HOST:PORT"
