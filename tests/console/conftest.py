@@ -12,7 +12,7 @@ from cometmq.testing.sync import SyncCluster
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SyncCluster]:
-    with SyncCluster(2, broker_keys={"enablePropertyFilter": "true"}) as running:
+    with SyncCluster(2, broker_keys={"enablePropertyFilter": "true", "traceTopicEnable": "true"}) as running:
         yield running
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import http.client
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from urllib.parse import quote, urlsplit
 
 import pytest
 from tests.helpers.consoles import Surfer
+from tests.helpers.waiting import wait_for
 
+from cometmq.client import ConsumeFromWhere, Producer, ProducerConfig, PushConfig, PushConsumer
 from cometmq.console.limits import MAX_STREAMS_OF_ONE, MAX_TAILS
-from cometmq.message.message import Message
+from cometmq.message.message import Message, MessageExt
+from cometmq.testing.cluster import Cluster
 from cometmq.testing.sync import SyncCluster
 
 
@@ -136,6 +140,35 @@ def test_a_test_message_is_sent_after_a_preview(surfer: Surfer, cluster: SyncClu
     assert message.properties["y"] == "2"
     assert surfer.audit("message.send", "tests")[0]["outcome"] == "done"
     assert surfer.post("/messages/send", topic="nowhere", body="x").status == 404
+
+
+def test_the_trace_of_a_message_is_a_waterfall_from_its_producer_to_each_consumer(
+    surfer: Surfer, cluster: SyncCluster
+) -> None:
+    cluster.create_topic("traced", 1)
+    done = asyncio.Event()
+
+    async def listen(messages: Sequence[MessageExt]) -> None:
+        await asyncio.sleep(0.02)  # the length of a bar
+        done.set()
+
+    async def trace(running: Cluster) -> None:
+        config = PushConfig(enable_msg_trace=True, consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
+        consumer = PushConsumer("tracers", listen, instance=running.client_instance(), config=config)
+        await consumer.subscribe("traced")
+        producer = Producer(
+            "traced-shop", instance=running.client_instance(), config=ProducerConfig(enable_msg_trace=True)
+        )
+        async with consumer, producer:
+            await producer.send(Message("traced", b"x"))
+            await done.wait()
+
+    cluster.call(trace(cluster.cluster))
+    place = first_message(surfer, "topic=traced")
+    wait_for(lambda: "consumed tracers" in surfer.get(place).words, "the trace is stored")
+    page = surfer.get(place)
+    assert "sent traced-shop" in page.words
+    assert re.search(r'<rect class="consumed" x="[\d.]+" width="[\d.]+"', page.text)
 
 
 # --- the live tail --------------------------------------------------------------------------------
