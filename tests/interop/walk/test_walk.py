@@ -93,6 +93,11 @@ BROKER: Listed = {
     "code 61": (FIVE, ANSWERED_HERE),
     "code 907": (FIVE, ANSWERED_HERE),
     "code 370": ("recall (370)", {"code 1 != 3", "remark"}),
+    **{
+        f"code {code}": ("POP of 5.x, without its fields", {"code 1 != 3", "remark"})
+        for code in (400, 401, 200050, 200051, 200052)
+    },
+    "code 402": (FIVE, ANSWERED_HERE),
 }
 NAMESRV: Listed = {
     "put no fields": (FIELDS, {"remark"}),
@@ -105,10 +110,14 @@ NEWER = {  # keys of 5.x that mean something here
     "authenticationEnabled",
     "authorizationEnabled",
     "configStorePath",
+    "defaultMessageRequestMode",
+    "defaultPopShareQueueNum",
     "deleteFileBatchMax",
     "diskSpaceCleanForciblyRatio",
     "haMasterAddress",
     "hookNames",
+    "maxPopPollingSize",
+    "popPollingSize",
     "recallMessageEnable",
     "timerMaxDelaySec",
     "timerWheelEnable",
