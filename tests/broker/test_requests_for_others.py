@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import zlib
 
+from tests.broker.send.sequences import body_of, once_read
 from tests.broker.test_access import BILLING, OPERATORS, acl, ask, guarded, make_topics, send, wire
 from tests.broker.wire import Wire, send_header
 
 from cometmq.broker.controller import Broker
+from cometmq.message.producer_sequence import ProducerSequence
 from cometmq.message.properties import PGROUP, encode_properties
 from cometmq.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_PREPARED
 from cometmq.remoting.admin_headers import GetConsumerRunningInfoRequestHeader, ResetOffsetRequestHeader
-from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.headers import EndTransactionRequestHeader
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.headers import EndTransactionRequestHeader, OpenProducerRequestHeader
+from cometmq.remoting.signing import Credentials
 
 __all__ = ("acl", "guarded", "wire")
 
@@ -66,3 +71,28 @@ async def test_a_topic_that_appears_meanwhile_is_as_closed_as_before(wire: Wire,
     after = await send(wire, BILLING, "Closed")
     assert (after.code, after.remark) == (before.code, before.remark)
     assert "No default permission for topic:Closed" in (after.remark or "")
+
+
+async def test_a_producer_of_others_is_neither_seen_nor_fenced(wire: Wire, guarded: Broker) -> None:
+    await make_topics(wire, "Orders", "Closed")
+    opening = OpenProducerRequestHeader(producer="q-0", batch=5)
+
+    async def sent(by: Credentials, topic: str, batch: int, first: int = 0) -> RemotingCommand:
+        body = body_of(range(first, first + 1))
+        crc = zlib.crc32(body_of(range(first + 1)))
+        sequence = ProducerSequence("q-0", batch, 1, first, 1, crc)
+        header = send_header(topic, batch=True, properties=f"PRODUCER_SEQUENCE\x01{sequence.text()}\x02")
+        return await ask(wire, by, RequestCode.SEND_BATCH_MESSAGE, header, body)
+
+    assert (await once_read(lambda: ask(wire, OPERATORS, RequestCode.OPEN_PRODUCER, opening))).code == 0
+    assert (await sent(OPERATORS, "Closed", 5)).code == 0
+    for batch in (5, 6):
+        header = OpenProducerRequestHeader(producer="q-0", batch=batch)
+        theirs = await ask(wire, BILLING, RequestCode.OPEN_PRODUCER, header)
+        assert (theirs.code, theirs.body) == (ResponseCode.NO_PERMISSION, b"")
+        assert "Closed" not in (theirs.remark or "")
+    ahead = await sent(BILLING, "Orders", 9)
+    assert (ahead.code, guarded.store.extent("Orders", 0)[1]) == (ResponseCode.NO_PERMISSION, 0)
+    assert (await sent(OPERATORS, "Closed", 5, first=1)).code == 0, "it is not fenced"
+    own = OpenProducerRequestHeader(producer="billing-0", batch=0)
+    assert (await ask(wire, BILLING, RequestCode.OPEN_PRODUCER, own)).code == 0

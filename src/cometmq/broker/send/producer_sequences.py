@@ -298,6 +298,11 @@ def lane_name(topic: str, queue_id: int) -> str:
     return f"{topic}/{queue_id}"
 
 
+def topic_of(lane: str) -> str:
+    """The topic of a queue in the table."""
+    return lane.rpartition("/")[0]
+
+
 class ProducerSequenceLog:
     """The table of a broker, its file and the part of the log behind that."""
 

@@ -12,7 +12,14 @@ from functools import partial
 from typing import Final
 
 from cometmq.broker.context import BrokerContext
-from cometmq.broker.send.producer_sequences import UNKNOWN_CRC, Lane, ProducerSequenceLog, ProducerState, lane_name
+from cometmq.broker.send.producer_sequences import (
+    UNKNOWN_CRC,
+    Lane,
+    ProducerSequenceLog,
+    ProducerState,
+    lane_name,
+    topic_of,
+)
 from cometmq.broker.turn.answers import OneAnswer
 from cometmq.broker.turn.inner_message import InnerMessage, SendProperties, Stored
 from cometmq.broker.turn.targets import RefusedError, SendHeader
@@ -32,7 +39,7 @@ from cometmq.message.sysflag import TRANSACTION_PREPARED
 from cometmq.remoting.bodies import encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import OpenProducerRequestHeader, OpenProducerResponseHeader, SendMessageResponseHeader
-from cometmq.remoting.permissions import ANY_ACCOUNT
+from cometmq.remoting.permissions import ANY_ACCOUNT, CALLER, Action, on_topic
 from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import ConsumeQueue
@@ -68,7 +75,9 @@ class SequencedSends:
                 ResponseCode.INVALID_PARAMETER,
                 remark=f"{header.producer!r} is no name of a producer, or batch {header.batch} is negative",
             )
-        state = self._sequences.table().open(header.producer, header.batch)
+        table = self._sequences.table()
+        self._demand_owner(table.producers.get(header.producer), header.producer)
+        state = table.open(header.producer, header.batch)
         lanes = {
             name: ProducerLane(lane.next, None if lane.crc == UNKNOWN_CRC else lane.crc, lane.note)
             for name, lane in state.lanes.items()
@@ -85,6 +94,29 @@ class SequencedSends:
         except RefusedError as refused:
             stored(refused)
         return None
+
+    @staticmethod
+    def _demand_owner(state: ProducerState | None, producer: str) -> None:
+        """Refuse an account that may not send to all topics of a producer: it would fence it, and learn its topics.
+
+        :raises RefusedError: it may not.
+        """
+        caller = CALLER.get()
+        if state is None or caller is None or caller.is_super:
+            return
+        if not all(caller.may(on_topic(topic, Action.PUB)) for topic in {topic_of(lane) for lane in state.lanes}):
+            raise RefusedError(
+                ResponseCode.NO_PERMISSION, f"the name {producer} belongs to a producer of others, choose another one"
+            )
+
+    def _demand_run(self, sequence: ProducerSequence) -> None:
+        """Refuse a run that the producer of others has not begun.
+
+        :raises RefusedError: as for :meth:`_demand_owner`.
+        """
+        state = self._sequences.table().producers.get(sequence.producer)
+        if state is not None and (sequence.batch, sequence.epoch) != (state.batch, state.epoch):
+            self._demand_owner(state, sequence.producer)
 
     def take(self, header: SendHeader) -> ProducerSequence | None:
         """Take the sequence of a batch out of its properties; ``None`` when it has none.
@@ -111,6 +143,7 @@ class SequencedSends:
         """
         if sequence.count != len(pieces):
             raise _illegal(f"its sequence has {sequence.count} messages, the batch {len(pieces)}")
+        self._demand_run(sequence)
         lane = lane_name(queue.topic, queue.queue_id)
         table = self._sequences.table()
         stored = table.stored_of(sequence, lane)
@@ -142,8 +175,11 @@ class SequencedSends:
 
         :raises RefusedError: as ``ProducerSequences.stored_of``.
         """
+        if sequence.count != messages:
+            return False
+        self._demand_run(sequence)
         lane = lane_name(queue.topic, queue.queue_id)
-        return sequence.count == messages and not self._sequences.table().stored_of(sequence, lane)
+        return not self._sequences.table().stored_of(sequence, lane)
 
     def put(self, sequence: ProducerSequence, queue: ConsumeQueue, first: tuple[int, int]) -> None:
         """Note messages that were put; ``first`` has the log offset and queue offset of the first one."""
