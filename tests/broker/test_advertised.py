@@ -149,6 +149,16 @@ async def test_the_self_test_tells_another_broker_of_the_same_name(
     await other.stop()
 
 
+async def test_a_broker_with_accounts_that_tells_strangers_nothing_is_not_called_wrong(
+    nameserver: NameServer, start_broker: StartBroker, clock: VirtualClock, tmp_path: Path
+) -> None:
+    (tmp_path / "plain_acl.yml").write_text("accounts:\n- {accessKey: somebody, secretKey: password}\n")
+    broker = await start_broker(
+        namesrv_addr=nameserver.address, advertised_listeners="localhost", acl_enable=True, acl_path=str(tmp_path)
+    )
+    assert await looked(broker, clock) == {}
+
+
 async def test_the_self_test_tells_what_is_no_broker(
     nameserver: NameServer, start_broker: StartBroker, clock: VirtualClock
 ) -> None:

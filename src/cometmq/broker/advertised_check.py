@@ -98,7 +98,9 @@ class AdvertisedCheck:
         """Return what is wrong with an address, nothing if it is right or nobody can tell."""
         try:
             answer = await client.invoke(address, RequestCode.GET_BROKER_RUNTIME_INFO)
-            if answer.code == ResponseCode.NO_PERMISSION:
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                return "what answers there is no broker"
+            if answer.code != ResponseCode.SUCCESS:
                 return ""  # a broker with accounts, which tells strangers nothing
             if decode_body(KVTable, answer.body).table.get("bootTimestamp") == str(self._boot_ms):
                 return ""
