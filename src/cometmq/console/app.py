@@ -12,11 +12,22 @@ from starlette.types import Scope
 
 from cometmq import __version__
 from cometmq.console.console import Console
-from cometmq.console.pages import cluster, configuration, dead_letters, export, groups, messages, people, tail, topics
+from cometmq.console.pages import (
+    cluster,
+    configuration,
+    dead_letters,
+    export,
+    groups,
+    messages,
+    people,
+    tail,
+    topics,
+    waiting,
+)
 from cometmq.console.rendering import STATIC
 from cometmq.console.security.gate import Gate
 
-FAMILIES = (cluster, topics, groups, export, tail, messages, dead_letters, configuration, people)
+FAMILIES = (cluster, topics, groups, export, tail, messages, dead_letters, waiting, configuration, people)
 """The modules of pages."""
 
 

@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 from cometmq.client.admin import Admin
 from cometmq.client.errors import ClientError
 from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS, reply_topic
+from cometmq.remoting.errors import RemotingError
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -28,9 +29,25 @@ async def gathered(work: Mapping[K, Awaitable[T]]) -> dict[K, T]:
     return dict(zip(work, await asyncio.gather(*(one(waiting) for waiting in work.values())), strict=True))
 
 
+async def answered(admin: Admin, work: Mapping[K, Awaitable[T]]) -> dict[K, T]:
+    """As :func:`gathered`, without servers that do not answer, if the administration notes them (``unanswered``)."""
+
+    async def one(waiting: Awaitable[T]) -> tuple[T] | None:
+        try:
+            return (await waiting,)
+        except RemotingError as error:
+            if admin.unanswered is None:
+                raise
+            admin.unanswered[error.address] = error
+            return None
+
+    answers = await gathered({key: one(waiting) for key, waiting in work.items()})
+    return {key: answer[0] for key, answer in answers.items() if answer is not None}
+
+
 async def asked_masters(admin: Admin, ask: Callable[[str, str], Awaitable[T]]) -> dict[str, T]:
-    """Call ``ask(name, address)`` for every master and return the answers by name."""
-    return await gathered({name: ask(name, address) for name, address in (await admin.masters()).items()})
+    """Call ``ask(name, address)`` for every master and return the answers by name, as :func:`answered` does."""
+    return await answered(admin, {name: ask(name, address) for name, address in (await admin.masters()).items()})
 
 
 async def users_topics(admin: Admin) -> list[str]:
