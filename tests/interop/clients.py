@@ -257,7 +257,9 @@ def options(named: Mapping[str, Any]) -> list[str]:
     return [word for name, value in named.items() for word in ("--" + name.replace("_", "-"), str(value))]
 
 
-def _java(version: str, *flags: str) -> Callable[[Path], Runner]:
+def java_runner(version: str, *flags: str) -> Callable[[Path], Runner]:
+    """A function that starts the Java program with a version of RocketMQ in a directory."""
+
     def start(directory: Path) -> Runner:
         build = builds.java_client(version)
         (directory / "conf").mkdir()
@@ -300,16 +302,16 @@ REPLIERS = (*REQUESTERS, "java5")
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("java4", _java("4.9.7"), ALL_SENDS, JAVA_CONSUMES),
-        Kind("java4-binary", _java("4.9.7", "-Drocketmq.serialize.type=ROCKETMQ"), ALL_SENDS, JAVA_CONSUMES),
-        Kind("java5", _java("5.3.3"), ALL_SENDS, JAVA_CONSUMES),
+        Kind("java4", java_runner("4.9.7"), ALL_SENDS, JAVA_CONSUMES),
+        Kind("java4-binary", java_runner("4.9.7", "-Drocketmq.serialize.type=ROCKETMQ"), ALL_SENDS, JAVA_CONSUMES),
+        Kind("java5", java_runner("5.3.3"), ALL_SENDS, JAVA_CONSUMES),
         Kind("go", _go, ALL_SENDS),
         Kind("node", _node, makes_unique_keys=False),
         Kind("cpp", _cpp, ALL_SENDS, ("push", "pull"), tells_queue_of_send=False),
     )
 }
 
-JAVA55 = Kind("java55", _java("5.5.0"), ALL_SENDS, (*JAVA_CONSUMES, "pop"))
+JAVA55 = Kind("java55", java_runner("5.5.0"), ALL_SENDS, (*JAVA_CONSUMES, "pop"))
 """The newest client over remoting; only tests of POP use it."""
 
 # What a client does that Apache 4.9 cannot answer, and CometMQ can.
