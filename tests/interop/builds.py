@@ -135,13 +135,42 @@ def cpp_client() -> Path:
     return built(Build("cpp-client", (HERE / "cpp" / "requirements.txt", Path(sys.executable)), make))
 
 
+def java_client_five(version: str) -> Path:
+    """The Java program for gRPC compiled against a version of Apache's client: `classes` and `lib`."""
+    java()
+    make = partial(_maven, "five/java", version, ("compile",))
+    return built(Build(f"java-client-five-{version}", _files("five/java"), make))
+
+
+def python_client_five() -> Path:
+    """A virtual environment with Apache's Python client: `bin/python`."""
+    requirements = HERE / "five" / "python" / "requirements.txt"
+
+    def make(target: Path) -> None:
+        _run([sys.executable, "-m", "venv", str(target)], HERE)
+        _run([str(target / "bin/python"), "-m", "pip", "install", "--quiet", "-r", str(requirements)], HERE)
+
+    return built(Build("python-client-five", (requirements, Path(sys.executable)), make))
+
+
+def rust_client_five() -> Path:
+    """The Rust program: `debug/interop-rust-client-five`."""
+
+    def make(target: Path) -> None:
+        manifest = HERE / "five" / "rust" / "Cargo.toml"
+        _run([tool("cargo"), "build", "--locked", "--manifest-path", str(manifest), "--target-dir", str(target)], HERE)
+
+    tool("cargo")
+    return built(Build("rust-client-five", _files("five/rust"), make))
+
+
 def _maven(project: str, version: str, goals: tuple[str, ...], target: Path) -> None:
     arguments = ["-q", "-B", "-f", str(HERE / project / "pom.xml"), f"-Drocketmq.version={version}"]
     _run([tool("mvn"), *arguments, f"-Doutput.directory={target}", *goals, "dependency:copy-dependencies"], HERE)
 
 
 def _files(folder: str) -> tuple[Path, ...]:
-    wanted = (".java", ".xml", ".go", ".mod", ".sum", ".js", ".json")
+    wanted = (".java", ".xml", ".go", ".mod", ".sum", ".js", ".json", ".rs", ".toml", ".lock")
     return tuple(sorted(path for path in (HERE / folder).rglob("*") if path.suffix in wanted))
 
 
