@@ -1,6 +1,7 @@
 """Wait for a condition: ``until`` on the event loop, ``wait_for`` without one, ``answered`` of another process.
 
-And whether a process runs, ``process_runs``.
+And whether a process runs, ``process_runs``. Who waits looks often at first and then less often: what is waited for
+needs the processor, and a look may ask another process.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ T = TypeVar("T")
 
 _PAUSE_S = 0.005
 _PROCESS_PAUSE_S = 0.05
+_PAUSE_GROWTH = 1.1
 
 
 async def until(
@@ -30,11 +32,14 @@ async def until(
 
     :raises TimeoutError: it does not hold after ``timeout_s`` seconds of real time.
     """
+    pause_s = _PAUSE_S
     async with asyncio.timeout(timeout_s):
         while not condition():
             if clock is not None:
                 clock.advance(step_s)
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(pause_s)
+            if clock is None:
+                pause_s = min(pause_s * _PAUSE_GROWTH, _PROCESS_PAUSE_S)
 
 
 async def answered(ask: Callable[[], Awaitable[T]], *, timeout_s: float = 60.0) -> T:
@@ -54,10 +59,12 @@ def wait_for(condition: Callable[[], object], what: str, timeout_s: float = 60.0
     :raises TimeoutError: it does not hold after ``timeout_s`` seconds of real time; ``what`` says what is missing.
     """
     deadline = time.monotonic() + timeout_s
+    pause_s = _PAUSE_S
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {timeout_s:g} s: {what}")
-        time.sleep(_PAUSE_S)
+        time.sleep(pause_s)
+        pause_s = min(pause_s * _PAUSE_GROWTH, _PROCESS_PAUSE_S)
 
 
 def process_runs(process_id: int) -> bool:

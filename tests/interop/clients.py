@@ -18,6 +18,7 @@ PATIENCE_S = 90.0
 # How often the Java clients look at their group without a notice. Left to themselves they wait
 # 20 s, and 5.3.3 now and then misses the moment of its start.
 REBALANCE_MS = 2000
+READ_AGAIN_S = 0.2
 
 # What the Java client says when a query finds nothing: MQClientException with ResponseCode.NO_MESSAGE.
 NO_MESSAGE_CODE = 208
@@ -190,6 +191,7 @@ class Client:
         messages = read()
         deadline = time.monotonic() + PATIENCE_S
         while len(messages) < expect and time.monotonic() < deadline:
+            time.sleep(READ_AGAIN_S)  # each look starts a consumer
             messages = read()
         return messages
 
