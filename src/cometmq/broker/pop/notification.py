@@ -10,7 +10,8 @@ from typing import Any
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.pop_long_polling import HeldPop, PopLongPollingService
-from cometmq.broker.pop.pop_message import Chunks, PopMessageProcessor
+from cometmq.broker.pop.pop_message import PopMessageProcessor
+from cometmq.broker.pop.popped_records import Chunks
 from cometmq.broker.pull.filters import EVERYTHING, MessageFilter, PullFilters
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.limits import MAX_POP_MESSAGES, MAX_POP_WAIT_MS

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import struct
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
@@ -19,6 +18,7 @@ from cometmq.broker.context import BrokerContext
 from cometmq.broker.pop.entries import PoppedInOrder, popped
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.pop_long_polling import HeldPop, PopLongPollingService
+from cometmq.broker.pop.popped_records import Chunks, as_original, record_offsets
 from cometmq.broker.pop.state import NO_OFFSET
 from cometmq.broker.pull.filters import EVERYTHING, MessageFilter, PullFilters
 from cometmq.broker.pull.pull_message import is_in_memory
@@ -33,8 +33,6 @@ from cometmq.message.pop_info import (
     start_info,
     topic_type,
 )
-from cometmq.message.properties import POP_CK
-from cometmq.message.record import QUEUE_OFFSET_AT, RecordError, decode_record, encode_record
 from cometmq.remoting.bodies import TopicConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.permissions import Action, needs_group, needs_topic
@@ -56,10 +54,7 @@ _EARLY_MS: Final = 20
 """A pop is answered so long before the end of its time."""
 _RETRY_FIRST: Final = 5
 """One pop of so many looks into the retry topic first (popFromRetryProbability 20 %)."""
-_RECORD_HEAD: Final = struct.Struct(">i")
-_QUEUE_OFFSET: Final = struct.Struct(">q")
 
-Chunks = list[bytes | memoryview]
 PopHeader = PopMessageRequestHeader | NotificationRequestHeader | PeekMessageRequestHeader | PollingInfoRequestHeader
 
 
@@ -467,55 +462,3 @@ def check_queue(topic: TopicConfig, queue_id: int, connection: ServerConnection,
             f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}] "
             f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[/{connection.remote_address}]",
         )
-
-
-def record_offsets(chunks: Chunks) -> list[int]:
-    """The queue offsets of records in answers to reads."""
-    offsets: list[int] = []
-    for chunk in chunks:
-        at = 0
-        while at < len(chunk):
-            offsets.append(_QUEUE_OFFSET.unpack_from(chunk, at + QUEUE_OFFSET_AT)[0])
-            at += _RECORD_HEAD.unpack_from(chunk, at)[0]
-    return offsets
-
-
-def as_original(records: bytes, topic: str, handle: ReceiptHandle) -> bytes:
-    """Messages of a retry topic, with the topic that a client knows them by and each with its receipt handle."""
-    written: list[bytes] = []
-    at = 0
-    while at < len(records):
-        size = _RECORD_HEAD.unpack_from(records, at)[0]
-        try:
-            record = decode_record(records, at, check_crc=False)
-        except RecordError:
-            written.append(records[at : at + size])
-        else:
-            text = record.properties_text
-            if text and not text.endswith("\x02"):
-                text += "\x02"
-            own = handle._replace(queue_id=record.queue_id, queue_offset=record.queue_offset)
-            longer = f"{text}{POP_CK}\x01{own.encode()}\x02"
-            written.append(
-                encode_record(
-                    topic=topic,
-                    queue_id=record.queue_id,
-                    queue_offset=record.queue_offset,
-                    physical_offset=record.physical_offset,
-                    body=record.body,
-                    properties_text=longer if len(longer.encode()) <= _MAX_PROPERTIES else record.properties_text,
-                    flag=record.flag,
-                    sys_flag=record.sys_flag,
-                    born_timestamp=record.born_timestamp,
-                    born_host=record.born_host,
-                    store_timestamp=record.store_timestamp,
-                    store_host=record.store_host,
-                    reconsume_times=record.reconsume_times,
-                    prepared_transaction_offset=record.prepared_transaction_offset,
-                )
-            )
-        at += size
-    return b"".join(written)
-
-
-_MAX_PROPERTIES: Final = 32_767

@@ -1,0 +1,65 @@
+"""The messages of an answer to a pop: their queue offsets, and those of retry topics as their clients know them."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from cometmq.limits import MAX_PROPERTIES_BYTES
+from cometmq.message.pop_info import ReceiptHandle
+from cometmq.message.properties import POP_CK
+from cometmq.message.record import QUEUE_OFFSET_AT, RecordError, decode_record, encode_record
+
+Chunks = list[bytes | memoryview]
+"""Records, in pieces of the log."""
+_RECORD_HEAD: Final = struct.Struct(">i")
+_QUEUE_OFFSET: Final = struct.Struct(">q")
+
+
+def record_offsets(chunks: Chunks) -> list[int]:
+    """The queue offsets of records in answers to reads."""
+    offsets: list[int] = []
+    for chunk in chunks:
+        at = 0
+        while at < len(chunk):
+            offsets.append(_QUEUE_OFFSET.unpack_from(chunk, at + QUEUE_OFFSET_AT)[0])
+            at += _RECORD_HEAD.unpack_from(chunk, at)[0]
+    return offsets
+
+
+def as_original(records: bytes, topic: str, handle: ReceiptHandle) -> bytes:
+    """Messages of a retry topic, with the topic that a client knows them by and each with its receipt handle."""
+    written: list[bytes] = []
+    at = 0
+    while at < len(records):
+        size = _RECORD_HEAD.unpack_from(records, at)[0]
+        try:
+            record = decode_record(records, at, check_crc=False)
+        except RecordError:
+            written.append(records[at : at + size])
+        else:
+            text = record.properties_text
+            if text and not text.endswith("\x02"):
+                text += "\x02"
+            own = handle._replace(queue_id=record.queue_id, queue_offset=record.queue_offset)
+            longer = f"{text}{POP_CK}\x01{own.encode()}\x02"
+            written.append(
+                encode_record(
+                    topic=topic,
+                    queue_id=record.queue_id,
+                    queue_offset=record.queue_offset,
+                    physical_offset=record.physical_offset,
+                    body=record.body,
+                    properties_text=longer if len(longer.encode()) <= MAX_PROPERTIES_BYTES else record.properties_text,
+                    flag=record.flag,
+                    sys_flag=record.sys_flag,
+                    born_timestamp=record.born_timestamp,
+                    born_host=record.born_host,
+                    store_timestamp=record.store_timestamp,
+                    store_host=record.store_host,
+                    reconsume_times=record.reconsume_times,
+                    prepared_transaction_offset=record.prepared_transaction_offset,
+                )
+            )
+        at += size
+    return b"".join(written)
