@@ -13,6 +13,7 @@ from starlette.types import Scope
 from cometmq import __version__
 from cometmq.console.console import Console
 from cometmq.console.pages import (
+    access,
     cluster,
     configuration,
     dead_letters,
@@ -27,7 +28,7 @@ from cometmq.console.pages import (
 from cometmq.console.rendering import STATIC
 from cometmq.console.security.gate import Gate
 
-FAMILIES = (cluster, topics, groups, export, tail, messages, dead_letters, waiting, configuration, people)
+FAMILIES = (cluster, topics, groups, export, tail, messages, dead_letters, waiting, configuration, access, people)
 """The modules of pages."""
 
 

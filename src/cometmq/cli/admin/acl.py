@@ -8,19 +8,8 @@ from typing import Any, Final
 
 import click
 
-from cometmq.auth.model import DeniedError
 from cometmq.auth.plain_files import PlainFiles
-from cometmq.auth.policies import (
-    DISABLE,
-    SUPER,
-    AclInfo,
-    EntryInfo,
-    PolicyInfo,
-    Resource,
-    User,
-    UserAccount,
-    read_policies,
-)
+from cometmq.auth.policies import AclInfo, EntryInfo, PolicyInfo, read_policies
 from cometmq.cli.admin.accounts import administer_accounts
 from cometmq.cli.admin.changes import yes_option
 from cometmq.cli.admin.user import change, server_option
@@ -29,7 +18,8 @@ from cometmq.cli.dry_run import dry_run_option, is_dry_run, only_shown
 from cometmq.cli.output import Column, output_option, show, show_one
 from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import Change
-from cometmq.remoting.permissions import EVERY, Action, Kind, Need, on_group, on_topic
+from cometmq.client.admin.decisions import Decision, decision_of, need_of
+from cometmq.remoting.permissions import Action
 
 _ACTIONS: Final = [action.value for action in Action]
 _COLUMNS: Final = (
@@ -180,58 +170,34 @@ def test(
 
     Exits with 1 if USER may not do ACTION with RESOURCE.
     """
-    need = _need(action, resource)
+    try:
+        need = need_of(action, resource)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="RESOURCE") from None
     try:
         ipaddress.ip_address(source)
     except ValueError:
         raise click.BadParameter(f"{source} is no address", param_hint="--source-ip") from None
     if plain is not None:
-        account = PlainFiles(plain).account(user, source, 0)
-        denied = account.refusal(need, 0)
-        why = "plain_acl.yml allows it" if denied is None else denied.message
+        denied = PlainFiles(plain).account(user, source, 0).refusal(need, 0)
+        decision = Decision(denied is None, "plain_acl.yml allows it" if denied is None else denied.message)
     else:
 
-        async def work(admin: Admin) -> User:
-            info = await admin.user(user, address=server)
-            policies = (await admin.policies_of(user, address=server)).policies
-            read = read_policies(policies) if policies else {}
-            return User(user, "", info.user_type or "", info.user_status or "", read)
+        async def work(admin: Admin) -> Decision:
+            return await decision_of(admin, user, need, source, cluster=cluster, address=server)
 
-        found = administer_accounts(namesrv, work)
-        is_super = found.kind.lower() == SUPER.lower()
-        denied = UserAccount(found, None, cluster, source, is_super).refusal(need, 0)
-        entry = found.decide(need, cluster, ipaddress.ip_address(source))
-        if found.status == DISABLE:
-            why = f"User:{user} is disabled."
-            denied = DeniedError(why)
-        elif is_super:
-            why = "a super user may do everything"
-        else:
-            why = f"{entry.info().decision} on {entry.resource}" if entry else "no policy matches"
+        decision = administer_accounts(namesrv, work)
     answer = {
         "user": user,
         "action": action,
         "resource": resource,
         "from": source,
-        "allowed": denied is None,
-        "why": why,
+        "allowed": decision.allowed,
+        "why": decision.why,
     }
     show_one(answer, output)
-    if denied is not None:
+    if not decision.allowed:
         raise SystemExit(1)
-
-
-def _need(action: str, resource: str) -> Need:
-    wanted = next(one for one in Action if one.value.lower() == action.lower())
-    found = Resource.parse(resource)
-    if found.kind is None:
-        raise click.BadParameter("name a kind: Topic:…, Group:… or Cluster:…", param_hint="RESOURCE")
-    if found.kind is Kind.CLUSTER:
-        return Need(Kind.CLUSTER, "", (wanted,))
-    name = resource.partition(":")[2]
-    if name == EVERY:
-        return Need(found.kind, EVERY, (wanted,))
-    return on_topic(name, wanted) if found.kind is Kind.TOPIC else on_group(name, wanted)
 
 
 async def _new_entries(admin: Admin, user: str, entries: list[EntryInfo], server: str | None) -> list[Change]:

@@ -1,0 +1,61 @@
+"""The test of what a user of a cluster may do, and why: with the users and policies that a server has."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from cometmq.auth.policies import DISABLE, SUPER, Resource, User, UserAccount, read_policies
+from cometmq.client.admin import Admin
+from cometmq.remoting.permissions import EVERY, Action, Kind, Need, on_group, on_topic
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The answer of a server to a request that nobody sent."""
+
+    allowed: bool
+    why: str
+
+
+def need_of(action: str, resource: str) -> Need:
+    """Return what a request for an action on ``Topic:…``, ``Group:…`` or ``Cluster:…`` needs.
+
+    :raises ValueError: there is no such action, or the resource has no kind.
+    """
+    wanted = next((one for one in Action if one.value.lower() == action.lower()), None)
+    if wanted is None:
+        raise ValueError(f"there is no action {action}: name one of {', '.join(one.value for one in Action)}")
+    found = Resource.parse(resource)
+    if found.kind is None:
+        raise ValueError("name a kind: Topic:…, Group:… or Cluster:…")
+    if found.kind is Kind.CLUSTER:
+        return Need(Kind.CLUSTER, "", (wanted,))
+    name = resource.partition(":")[2]
+    if name == EVERY:
+        return Need(found.kind, EVERY, (wanted,))
+    return on_topic(name, wanted) if found.kind is Kind.TOPIC else on_group(name, wanted)
+
+
+async def decision_of(
+    admin: Admin, name: str, need: Need, source: str, *, cluster: str, address: str | None = None
+) -> Decision:
+    """Decide as a server would.
+
+    :param source: address that the request comes from.
+    :param address: of the server; default: any broker.
+    :raises ClientError: there is no such user.
+    """
+    info = await admin.user(name, address=address)
+    policies = (await admin.policies_of(name, address=address)).policies
+    read = read_policies(policies) if policies else {}
+    user = User(name, "", info.user_type or "", info.user_status or "", read)
+    if user.status == DISABLE:
+        return Decision(False, f"User:{name} is disabled.")
+    is_super = user.kind.lower() == SUPER.lower()
+    denied = UserAccount(user, None, cluster, source, is_super).refusal(need, 0)
+    if is_super:
+        return Decision(denied is None, "a super user may do everything")
+    entry = user.decide(need, cluster, ipaddress.ip_address(source))
+    why = f"{entry.info().decision} on {entry.resource}" if entry else "no policy matches"
+    return Decision(denied is None, why)

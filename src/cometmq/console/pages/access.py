@@ -1,0 +1,103 @@
+"""Access: the users of the cluster, their policies, their quotas, and the test of what one of them may do."""
+
+from __future__ import annotations
+
+import ipaddress
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.responses import Response
+
+from cometmq.auth.model import AuthError
+from cometmq.auth.policies import AclInfo
+from cometmq.auth.quota.model import Limits, QuotaInfo
+from cometmq.client.admin.decisions import Decision, decision_of, need_of
+from cometmq.client.errors import BrokerError, ClientError
+from cometmq.console.listing import listing
+from cometmq.console.page import Ask, FormError, page
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.errors import RemotingError
+from cometmq.remoting.permissions import Action
+
+_ACTIONS: Final = tuple(one.value for one in Action)
+_QUOTAS: Final = 500
+
+
+@dataclass(frozen=True)
+class PolicyLine:
+    """An entry of the policies of a user."""
+
+    user: str
+    kind: str
+    resource: str
+    actions: str
+    sources: str
+    decision: str
+
+
+async def show_access(ask: Ask) -> Response:
+    """Show users and policies of one broker, and decide a test that the address asks for."""
+    try:
+        users = {user.username or "": user for user in await ask.admin.users()}
+    except BrokerError as error:
+        if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise
+        return ask.page("access/none.html", quotas=await _quotas(ask), given_limits=Limits.given)
+    found = listing(sorted(users), ask.text("q"), ask.whole("page"))
+    shown = set(found.names)
+    policies = [line for info in await ask.admin.policies() for line in _lines(info) if line.user in shown]
+    return ask.page(
+        "access/list.html",
+        users=[users[name] for name in found.names],
+        names=sorted(users)[:1_000],
+        found=found,
+        policies=policies[:1_000],
+        actions=_ACTIONS,
+        decision=await _decision(ask),
+        quotas=await _quotas(ask),
+        given_limits=Limits.given,
+    )
+
+
+async def _decision(ask: Ask) -> Decision | None:
+    user, action, resource = ask.text("user"), ask.text("action"), ask.text("resource")
+    source = ask.text("from") or "127.0.0.1"
+    if not user or not resource:
+        return None
+    try:
+        need = need_of(action, resource)
+    except AuthError as error:
+        raise FormError(error.message, next_step=error.next_step) from error
+    try:
+        ipaddress.ip_address(source)
+    except ValueError as error:
+        raise FormError(ask.t("{name} is no address", name=source)) from error
+    clusters = sorted((await ask.admin.cluster_info()).cluster_addr_table)
+    return await decision_of(ask.admin, user, need, source, cluster=clusters[0] if clusters else "DefaultCluster")
+
+
+def _lines(info: AclInfo) -> list[PolicyLine]:
+    return [
+        PolicyLine(
+            (info.subject or "").removeprefix("User:"),
+            policy.policy_type or "",
+            entry.resource or "",
+            ", ".join(entry.actions or ()),
+            ", ".join(entry.source_ips or ()),
+            entry.decision or "",
+        )
+        for policy in info.policies or ()
+        for entry in policy.entries or ()
+    ]
+
+
+async def _quotas(ask: Ask) -> list[tuple[str, QuotaInfo]]:
+    """Return the quotas of each broker; none of Apache's, which have none."""
+    with suppress(BrokerError, RemotingError, ClientError):
+        found = await ask.admin.quotas()
+        return [(broker, info) for broker, infos in sorted(found.items()) for info in infos][:_QUOTAS]
+    return []
+
+
+ROUTES = (page("/access", show_access),)
