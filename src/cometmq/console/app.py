@@ -14,6 +14,7 @@ from cometmq import __version__
 from cometmq.console.console import Console
 from cometmq.console.pages import (
     access,
+    changes,
     cluster,
     configuration,
     dead_letters,
@@ -28,7 +29,20 @@ from cometmq.console.pages import (
 from cometmq.console.rendering import STATIC
 from cometmq.console.security.gate import Gate
 
-FAMILIES = (cluster, topics, groups, export, tail, messages, dead_letters, waiting, configuration, access, people)
+FAMILIES = (
+    cluster,
+    topics,
+    groups,
+    export,
+    tail,
+    messages,
+    dead_letters,
+    waiting,
+    configuration,
+    access,
+    changes,
+    people,
+)
 """The modules of pages."""
 
 
