@@ -69,12 +69,8 @@ class Cipher:
     """Encrypts passwords with the operator's key; it is not kept."""
 
     def __init__(self, key: bytes) -> None:
-        try:
-            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-        except ImportError:
-            raise AuthError(
-                "encrypted passwords need the package cryptography", next_step="pip install 'cometmq[auth]'"
-            ) from None
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
         self._cipher = AESGCM(hashlib.scrypt(key, salt=b"cometmq auth.json", n=2**14, r=8, p=1, dklen=32))
 
     def encrypt(self, name: str, password: str) -> str:

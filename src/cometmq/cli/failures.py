@@ -30,7 +30,6 @@ EXTRAS: Final = {
     "pyarrow": "spark",
     "pandas": "spark",
     "matplotlib": "plot",
-    "cryptography": "mask",
 }
 """Packages that some commands need, and the extra of CometMQ that installs them."""
 

@@ -18,8 +18,6 @@ from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 pytest.importorskip("fastavro", reason="fastavro is not installed (pip install cometmq[avro])")
-pytest.importorskip("google.protobuf", reason="protobuf is not installed (pip install cometmq[protobuf])")
-
 import pyarrow as pa
 from fastavro import parse_schema, schemaless_writer
 from google.protobuf import descriptor_pb2, duration_pb2, timestamp_pb2

@@ -39,11 +39,7 @@ class Authority:
 
     @classmethod
     def new(cls, name: str, days: int) -> Authority:
-        """Make an authority that is valid for so many days.
-
-        :raises TlsError: the package cryptography is not installed.
-        """
-        _demand_cryptography()
+        """Make an authority that is valid for so many days."""
         key = _new_key()
         return cls(_certificate(name, (), key, days), key)
 
@@ -51,9 +47,8 @@ class Authority:
     def of(cls, issued: Issued) -> Authority:
         """Return an authority that was made before.
 
-        :raises TlsError: it is none, or the package cryptography is not installed.
+        :raises TlsError: it is none.
         """
-        _demand_cryptography()
         from cryptography import x509
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -79,22 +74,9 @@ class Authority:
 
 
 def self_signed() -> bytes:
-    """Return a certificate that nobody vouches for and its key, in one PEM text.
-
-    :raises TlsError: the package cryptography is not installed.
-    """
+    """Return a certificate that nobody vouches for and its key, in one PEM text."""
     issued = Authority.new("CometMQ test certificate", _SELF_SIGNED_DAYS).issued
     return issued.certificate + issued.key
-
-
-def _demand_cryptography() -> None:
-    try:
-        import cryptography  # noqa: F401
-    except ImportError:
-        raise TlsError(
-            "certificates cannot be made without the package cryptography",
-            next_step="install it with pip install 'cometmq[tls]', or set tls.server.certPath and tls.server.keyPath",
-        ) from None
 
 
 def _new_key() -> ec.EllipticCurvePrivateKey:

@@ -125,7 +125,9 @@ def _message_class(name: str, descriptor: bytes) -> Any:
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
     except ImportError as error:
-        raise OptionError("protobuf is not installed", next_step="pip install 'cometmq[protobuf]'") from error
+        raise OptionError(
+            "protobuf is not installed", next_step="pip install protobuf where Spark's executors run"
+        ) from error
     pool = descriptor_pool.DescriptorPool()
     try:
         for file in descriptor_pb2.FileDescriptorSet.FromString(descriptor).file:

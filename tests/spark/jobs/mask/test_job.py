@@ -21,8 +21,6 @@ from tests.spark.sinking import stored
 from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
-pytest.importorskip("cryptography", reason="cryptography is not installed (pip install cometmq[mask])")
-
 from cometmq.cli.jobs.pipeline import command
 from cometmq.message.properties import decode_properties
 from cometmq.message.record import decode_record

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("cryptography", reason="cryptography is not installed (pip install cometmq[mask])")
 pytest.importorskip("pyarrow", reason="PyArrow is not installed (pip install cometmq[spark])")
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
