@@ -141,7 +141,7 @@ async def resolve(life: Life, broker: Broker, wire: Wire, clock: VirtualClock) -
     lost = sorted(key for key, how in life.ended.items() if how == COMMIT and key.encode() not in delivered(broker))
     assert not lost, "what was answered is there after the crash"
     await join(wire)
-    clock.advance(100)
+    clock.advance(10)
     await round_of_checks(broker)
     asked = await next_checks(wire)
     keys = [half.key for half, _ in asked]

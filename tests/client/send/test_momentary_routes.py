@@ -35,10 +35,10 @@ def forget(cluster: Cluster, clock: VirtualClock, monkeypatch: pytest.MonkeyPatc
         routes = cluster.namesrv.routes
         known, info = routes.route, routes.cluster_info
         back_at = clock.monotonic() + seconds
-        monkeypatch.setattr(routes, "route", lambda topic: known(topic) if clock.monotonic() >= back_at else None)
+        monkeypatch.setattr(routes, "route", lambda *asked: known(*asked) if clock.monotonic() >= back_at else None)
         if not brokers:
             monkeypatch.setattr(
-                routes, "cluster_info", lambda: info() if clock.monotonic() >= back_at else type(info())()
+                routes, "cluster_info", lambda *asked: info(*asked) if clock.monotonic() >= back_at else type(info())()
             )
 
     return lack
