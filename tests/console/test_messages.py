@@ -8,6 +8,7 @@ import http.client
 import io
 import json
 import re
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from urllib.parse import quote, urlsplit
@@ -18,6 +19,8 @@ from tests.helpers.waiting import wait_for
 
 from cometmq.client import ConsumeFromWhere, Producer, ProducerConfig, PushConfig, PushConsumer
 from cometmq.console.limits import MAX_STREAMS_OF_ONE, MAX_TAILS
+from cometmq.message.hosts import encode_host
+from cometmq.message.ids import offset_msg_id
 from cometmq.message.message import Message, MessageExt
 from cometmq.testing.cluster import Cluster
 from cometmq.testing.sync import SyncCluster
@@ -99,6 +102,22 @@ def test_a_message_is_found_by_its_id_and_shows_body_properties_and_consumers(
     assert "attachment" in download.headers["content-disposition"]
     assert surfer.get("/messages?topic=orders&id=unknown").status == 404
     assert surfer.get(f"{place[:-1]}999999").status == 404
+
+
+def test_an_offset_id_leads_only_to_brokers_of_the_cluster(
+    surfer: Surfer, cluster: SyncCluster, orders: list[str]
+) -> None:
+    sent = cluster.send(Message("orders", b"{}"))
+    assert surfer.get(f"/messages?id={sent.offset_msg_id}").status == 303
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        stranger.setblocking(False)
+        for query in ("", "&topic=orders"):
+            forged = offset_msg_id(encode_host(*stranger.getsockname()), 0)
+            page = surfer.get(f"/messages?id={forged}{query}")
+            assert page.status == 400
+            assert "leads to no broker of this cluster" in page.words
+        with pytest.raises(BlockingIOError):
+            stranger.accept()
 
 
 def test_a_body_is_decoded_by_an_avro_schema(surfer: Surfer, cluster: SyncCluster) -> None:

@@ -22,6 +22,7 @@ from cometmq.client.producer.producer import Producer
 from cometmq.client.trace.reader import way_of
 from cometmq.client.trace.steps import TraceStep, steps_of
 from cometmq.console.bodies import FORMS, best_form, body_as, decoded_avro, decoded_protobuf
+from cometmq.console.offset_ids import leads_to_broker
 from cometmq.console.page import Ask, FormError, NotFoundError, Plan, Table, change, page, posted
 from cometmq.limits import MAX_QUERY_MESSAGES
 from cometmq.message.message import Message, MessageExt
@@ -130,15 +131,34 @@ async def newest_of(ask: Ask, wanted: int, keep: Any) -> Found[Any]:
 
 
 async def _to_message(ask: Ask, msg_id: str, topic: str) -> Response:
+    message = await _message_of(ask, msg_id, topic)
+    broker = message.broker_name or await _broker_at(ask, message)
+    return RedirectResponse(address_of_place(message.topic, broker, message.queue_id, message.queue_offset), 303)
+
+
+async def _message_of(ask: Ask, msg_id: str, topic: str) -> MessageExt:
+    """Return the message with the id of a client, or with an offset id, which names its broker.
+
+    :raises NotFoundError: there is none.
+    :raises FormError: the offset id leads to a server that is no broker of this cluster.
+    """
+    if topic:
+        found = await ask.admin.query_message(topic, msg_id, max_messages=1, unique_key=True)
+        if found:
+            return found[0]
     try:
-        message = await ask.admin.message_by_id(msg_id, topic or None)
+        is_here = await leads_to_broker(ask.admin, msg_id)
     except ValueError as error:
         raise NotFoundError(
             ask.t("there is no message {id}", id=msg_id),
             next_step=ask.t("name its topic for the id that a client gave; it may have expired, too"),
         ) from error
-    broker = message.broker_name or await _broker_at(ask, message)
-    return RedirectResponse(address_of_place(message.topic, broker, message.queue_id, message.queue_offset), 303)
+    if not is_here:
+        raise FormError(
+            ask.t("{id} leads to no broker of this cluster", id=msg_id),
+            next_step=ask.t("if a client gave this id, name its topic; it may have expired, too"),
+        )
+    return await ask.admin.message_by_id(msg_id)
 
 
 async def _broker_at(ask: Ask, message: MessageExt) -> str:

@@ -14,6 +14,7 @@ from cometmq.client.consumer.newest import Found, Search, newest
 from cometmq.client.consumer.pull_consumer import PullConsumer
 from cometmq.client.errors import BrokerError, RouteNotFoundError
 from cometmq.client.producer.producer import Producer
+from cometmq.console.offset_ids import leads_to_broker
 from cometmq.console.page import Ask, FormError, NotFoundError, Plan, Table, change, page
 from cometmq.console.rendering import time_element
 from cometmq.message.ids import RecallHandle
@@ -189,6 +190,12 @@ async def resume(ask: Ask) -> Plan:
         raise FormError(
             ask.t("this transaction is not among those that were given up last"),
             next_step=ask.t("load the page again, and choose one there"),
+        )
+
+    if not await leads_to_broker(ask.admin, found.offset_msg_id):
+        raise NotFoundError(
+            ask.t("{id} leads to no broker of this cluster", id=found.offset_msg_id),
+            next_step=ask.t("its broker has another address now; see that it runs"),
         )
 
     async def run() -> str:
