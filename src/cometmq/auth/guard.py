@@ -193,7 +193,15 @@ class AccessGuard:
         return session
 
     def _deny(self, connection: ServerConnection, code: int, denied: DeniedError) -> Response:
-        """Log a denial, not more than one in a second, and answer it."""
+        """Log a denial and answer it."""
+        self.note_denial(describe(code), connection.remote_address, denied)
+        return self._model.answer(denied)
+
+    def note_denial(self, what: str, address: str, denied: DeniedError) -> None:
+        """Count a denial, and log it, not more than one in a second.
+
+        :param what: the request, in words.
+        """
         self.denials += 1
         now = self._clock.monotonic()
         if now - self._logged_at < _LOG_SECONDS:
@@ -201,9 +209,8 @@ class AccessGuard:
         else:
             others = f", and {self._unlogged} other denials before" if self._unlogged else ""
             words = denied.message[:_SHOWN_CHARS]
-            _log.warning("%s of %s denied: %r%s", describe(code), connection.remote_address, words, others)
+            _log.warning("%s of %s denied: %r%s", what, address, words, others)
             self._logged_at, self._unlogged = now, 0
-        return self._model.answer(denied)
 
 
 def fields_of(frame: Frame) -> Mapping[str, str]:

@@ -13,9 +13,13 @@ from collections.abc import Sequence
 from hmac import compare_digest
 from typing import Final
 
-from cometmq.auth.model import AccessModel, Account, DeniedError
+from cometmq.auth.access import AccessControl
+from cometmq.auth.audit.entry import text_of
+from cometmq.auth.audit.recorder import AuditRecorder, account_of, caller
+from cometmq.auth.model import Account, DeniedError
 from cometmq.clock import Clock
-from cometmq.limits import SIGNATURE_AHEAD_SECONDS, SIGNATURE_SECONDS
+from cometmq.limits import MAX_AUDIT_RESOURCES, SIGNATURE_AHEAD_SECONDS, SIGNATURE_SECONDS
+from cometmq.proxy.context import Checker
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.metadata import AUTHORIZATION, DATE_TIME
 from cometmq.proxy.protocol.v2 import Code
@@ -25,6 +29,25 @@ from cometmq.remoting.permissions import CALLER, Need
 
 SCHEME: Final = "MQv2-HMAC-SHA1"
 _DATE_FORMAT: Final = "%Y%m%dT%H%M%SZ"
+CODES: Final = {
+    "QueryRoute": RequestCode.GET_ROUTEINFO_BY_TOPIC,
+    "QueryAssignment": RequestCode.QUERY_ASSIGNMENT,
+    "Heartbeat": RequestCode.HEART_BEAT,
+    "NotifyClientTermination": RequestCode.UNREGISTER_CLIENT,
+    "SendMessage": RequestCode.SEND_MESSAGE_V2,
+    "RecallMessage": RequestCode.RECALL_MESSAGE,
+    "EndTransaction": RequestCode.END_TRANSACTION,
+    "AckMessage": RequestCode.ACK_MESSAGE,
+    "ChangeInvisibleDuration": RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+    "ForwardMessageToDeadLetterQueue": RequestCode.CONSUMER_SEND_MSG_BACK,
+    "UpdateOffset": RequestCode.UPDATE_CONSUMER_OFFSET,
+    "GetOffset": RequestCode.QUERY_CONSUMER_OFFSET,
+    "QueryOffset": RequestCode.GET_MAX_OFFSET,
+    "ReceiveMessage": RequestCode.POP_MESSAGE,
+    "PullMessage": RequestCode.PULL_MESSAGE,
+    "Telemetry": RequestCode.HEART_BEAT,
+}
+"""Methods as the audit log names them: by the request of remoting that does the same."""
 
 
 class NoAccounts:
@@ -35,13 +58,14 @@ class NoAccounts:
 
 
 class AccountChecker:
-    """Asks an access model for each call.
+    """Asks the access control of a server for each call.
 
     :param requires_fresh: a signature is taken for some minutes only.
     """
 
-    def __init__(self, model: AccessModel, *, clock: Clock, requires_fresh: bool) -> None:
-        self._model = model
+    def __init__(self, access: AccessControl, *, clock: Clock, requires_fresh: bool) -> None:
+        self._model = access.model
+        self._guard = access.guard
         self._clock = clock
         self._requires_fresh = requires_fresh
 
@@ -68,6 +92,7 @@ class AccountChecker:
                 if refusal is not None:
                     raise refusal
         except DeniedError as denied:
+            self._guard.note_denial(call.name, call.peer.remote_address, denied)
             raise ProxyError(Code.UNAUTHORIZED, denied.message) from None
 
     def _check_age(self, moment: str) -> None:
@@ -78,26 +103,72 @@ class AccountChecker:
         behind_s = self._clock.now_ms() / 1000 - signed.timestamp()
         if not -SIGNATURE_AHEAD_SECONDS <= behind_s <= SIGNATURE_SECONDS:
             how = "old" if behind_s > 0 else "ahead"
+            most = SIGNATURE_SECONDS if behind_s > 0 else SIGNATURE_AHEAD_SECONDS
             raise DeniedError(
-                f"By the clock of this server the signature is {abs(behind_s):,.0f} s {how}.",
+                f"By the clock of this server the signature is {abs(behind_s):,.0f} s {how}; "
+                f"at most {most:g} s are taken.",
                 next_step="set the clocks of client and server by NTP",
             )
+
+
+class AuditedChecker:
+    """Writes to the audit log what another one decides: denials, logins, and sampled calls."""
+
+    def __init__(self, checker: Checker, recorder: AuditRecorder) -> None:
+        self._checker = checker
+        self._recorder = recorder
+
+    def check(self, call: Call, needs: Sequence[Need]) -> None:
+        """Check that the account of a call may do what it asks for.
+
+        :raises ProxyError: it may not, or is none.
+        """
+        CALLER.set(None)
+        code = CODES.get(call.name, RequestCode.HEART_BEAT)
+        resources = [text_of(need) for need in needs[:MAX_AUDIT_RESOURCES]]
+        try:
+            self._checker.check(call, needs)
+        except ProxyError as denial:
+            account = self._login(call)
+            claimed = _credentials(call.metadata.get(AUTHORIZATION, ""))[0] if account is None else None
+            self._recorder.denied(call.peer, code, str(denial), account=account, claimed=claimed, resources=resources)
+            raise
+        self._recorder.passed(call.peer, code, self._login(call), resources)
+
+    def _login(self, call: Call) -> str | None:
+        """The account of a call, once its signature was accepted."""
+        account, before = caller(), account_of(call.peer)
+        if account is not None:
+            call.peer.account = CALLER.get()
+            if account != before:
+                self._recorder.logged_in(call.peer, account)
+        return account
+
+
+def checker_of(
+    access: AccessControl | None, audit: AuditRecorder | None, *, clock: Clock, requires_fresh: bool
+) -> Checker:
+    """The checker of an endpoint; ``audit`` records what it denies."""
+    checker: Checker = NoAccounts()
+    if access is not None:
+        checker = AccountChecker(access, clock=clock, requires_fresh=requires_fresh)
+    return checker if audit is None else AuditedChecker(checker, audit)
 
 
 class _Caller:
     """The account, for handlers that read a stored message before they know what is needed."""
 
     def __init__(self, account: Account) -> None:
-        self._account = account
+        self.account: Final = account
 
     @property
     def is_super(self) -> bool:
         """The account may do everything."""
-        return self._account.is_super
+        return self.account.is_super
 
     def may(self, need: Need) -> bool:
         """Tell whether the account has what is needed."""
-        return self._account.refusal(need, 0) is None
+        return self.account.refusal(need, 0) is None
 
 
 def _credentials(text: str) -> tuple[str | None, bytes | None]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cometmq.auth.access import open_access, own_security
+from cometmq.auth.access import open_access, open_audit, own_security
 from cometmq.client.route import namesrv_addresses
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.hosts import format_address
-from cometmq.proxy.access import AccountChecker
+from cometmq.proxy.access import checker_of
 from cometmq.proxy.backend.fleet import FleetBackend
 from cometmq.proxy.beside_broker import ALPN
 from cometmq.proxy.endpoint import GrpcEndpoint
@@ -29,15 +29,14 @@ class FleetProxy:
         self._config = config
         users = Path(config.auth_config_path or "auth.json")
         self._access = open_access(config, users, config.rocketmq_cluster_name, clock=clock)
-        checker = None
-        if self._access is not None:
-            fresh = config.require_fresh_signatures
-            checker = AccountChecker(self._access.model, clock=clock, requires_fresh=fresh)
+        self._audit = open_audit(config, Path("audit.log"), "proxy", clock=clock)
+        if self._access is not None and self._audit is not None:
+            self._access.on_change = self._audit.accounts_changed
         security = Security(own_security(config).credentials, config.outgoing_tls)
         self._endpoint = GrpcEndpoint(
             FleetBackend(namesrv_addresses(config.namesrv_addr), security=security, clock=clock),
             tls=ServerTls(config, clock=clock, protocols=ALPN),
-            checker=checker,
+            checker=checker_of(self._access, self._audit, clock=clock, requires_fresh=config.require_fresh_signatures),
             config=config.endpoint,
             clock=clock,
         )
@@ -51,8 +50,11 @@ class FleetProxy:
     async def start(self) -> None:
         """Listen.
 
+        :raises AuthError: the audit log cannot be opened.
         :raises OSError: the port is taken or not allowed.
         """
+        if self._audit is not None:
+            self._audit.start()
         if self._access is not None:
             self._access.start()
         await self._endpoint.start(self._config.bind_address, self._config.grpc_server_port)
@@ -62,3 +64,5 @@ class FleetProxy:
         await self._endpoint.stop()
         if self._access is not None:
             await self._access.stop()
+        if self._audit is not None:
+            await self._audit.stop()

@@ -7,7 +7,7 @@ from typing import Final
 
 from cometmq.broker.controller import Broker
 from cometmq.message.hosts import format_address
-from cometmq.proxy.access import AccountChecker
+from cometmq.proxy.access import checker_of
 from cometmq.proxy.backend.local import LocalBackend
 from cometmq.proxy.endpoint import GrpcEndpoint
 from cometmq.remoting.tls.server import ServerTls
@@ -27,18 +27,15 @@ class BrokerEndpoint:
         :raises TlsError: a file of TLS cannot be used.
         """
         config = broker.config
-        access = broker.access
-        checker = None
-        if access is not None:
-            fresh = config.require_fresh_signatures
-            checker = AccountChecker(access.model, clock=broker.clock, requires_fresh=fresh)
         self.is_open = False
         """It listens."""
         self._broker = broker
         self._endpoint = GrpcEndpoint(
             LocalBackend(broker, lambda: self._endpoint.port),
             tls=ServerTls(config, clock=broker.clock, protocols=ALPN),
-            checker=checker,
+            checker=checker_of(
+                broker.access, broker.audit, clock=broker.clock, requires_fresh=config.require_fresh_signatures
+            ),
             clock=broker.clock,
         )
 

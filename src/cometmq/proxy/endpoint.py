@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
-from cometmq.proxy.access import NoAccounts
 from cometmq.proxy.backend.backend import Backend
 from cometmq.proxy.config import EndpointConfig
 from cometmq.proxy.context import Checker, EndpointContext
@@ -25,13 +24,13 @@ class GrpcEndpoint:
         backend: Backend,
         *,
         tls: ServerTls,
-        checker: Checker | None = None,
+        checker: Checker,
         config: EndpointConfig | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.sessions = Sessions(backend, clock)
         self._backend = backend
-        context = EndpointContext(config or EndpointConfig(), backend, self.sessions, checker or NoAccounts(), clock)
+        context = EndpointContext(config or EndpointConfig(), backend, self.sessions, checker, clock)
         self._transactions = TransactionService(context)
         self.renewals = Renewals(context.config, self.sessions, clock)
         methods = methods_of(context, self._transactions, self.renewals)

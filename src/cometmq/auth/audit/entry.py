@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -13,7 +15,7 @@ from cometmq.limits import MAX_AUDIT_ENTRY_CHARS, MAX_AUDIT_RESOURCES, MAX_AUDIT
 from cometmq.properties_file import parse_properties
 from cometmq.remoting.bodies import BodyError
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.permissions import Permission
+from cometmq.remoting.permissions import Need, Permission
 from cometmq.remoting.processors import Request
 
 Entry = dict[str, Any]
@@ -58,18 +60,17 @@ def encoded(entry: Entry) -> bytes:
 
 def resources_of(permission: Permission | None, header: Any, body: bytes) -> list[str]:
     """The resources of a request, with the actions that it needs: ``Topic:Orders Delete``."""
-    if permission is None:
-        return []
     found: list[str] = []
-    try:
-        for need in permission.needs(header, body):
-            actions = "|".join(action.value for action in need.actions)
-            found.append(short(f"{need.resource} {actions}"))
-            if len(found) == MAX_AUDIT_RESOURCES:
-                break
-    except BodyError:
-        pass  # its handler says what is wrong
+    if permission is not None:
+        # A handler says what is wrong with a body.
+        with suppress(BodyError):
+            found.extend(map(text_of, islice(permission.needs(header, body), MAX_AUDIT_RESOURCES)))
     return found
+
+
+def text_of(need: Need) -> str:
+    """A resource with the actions on it, as entries have it."""
+    return short(f"{need.resource} {'|'.join(action.value for action in need.actions)}")
 
 
 def details_of(request: Request[Any], body: bytes) -> Entry:

@@ -8,7 +8,7 @@ says how often. So an attacker who is denied a thousand times a second neither h
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from cometmq.auth.audit.entry import Entry, details_of, resources_of, short
 from cometmq.auth.audit.log import AuditLog
@@ -32,6 +32,13 @@ BY_THEMSELVES: Final = frozenset(
         RequestCode.RECALL_MESSAGE,
         RequestCode.PULL_MESSAGE,
         RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.POP_MESSAGE,
+        RequestCode.PEEK_MESSAGE,
+        RequestCode.NOTIFICATION,
+        RequestCode.ACK_MESSAGE,
+        RequestCode.BATCH_ACK_MESSAGE,
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+        RequestCode.QUERY_ASSIGNMENT,
         RequestCode.QUERY_CONSUMER_OFFSET,
         RequestCode.UPDATE_CONSUMER_OFFSET,
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
@@ -69,8 +76,21 @@ _SAMPLED: Final = frozenset(
         RequestCode.SEND_BATCH_MESSAGE,
         RequestCode.PULL_MESSAGE,
         RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.POP_MESSAGE,
     }
 )
+
+
+class Client(Protocol):
+    """A connection of a client, as entries tell of it."""
+
+    account: Any
+    """The account of the last request whose signature was checked."""
+    peer_ip: str
+
+    @property
+    def remote_address(self) -> str:
+        """``host:port`` of the client."""
 
 
 class Sampler:
@@ -141,9 +161,15 @@ class AuditRecorder:
             entry = self._entry("sample", connection, request.code, account, allowed=True)
             self.log.put(entry | {"resources": found, "bytes": len(body)})
 
+    def passed(self, connection: Client, code: int, account: str | None, resources: list[str]) -> None:
+        """Note a call of gRPC that may be handled, if it is sampled."""
+        if self.sampler is not None and code in _SAMPLED and self.sampler.chooses():
+            entry = self._entry("sample", connection, code, account, allowed=True)
+            self.log.put(entry | {"resources": resources})
+
     def denied(
         self,
-        connection: ServerConnection,
+        connection: Client,
         code: int,
         why: str,
         *,
@@ -182,7 +208,7 @@ class AuditRecorder:
         entry = self._entry("request", connection, code, account, allowed=True) | {"why": "the code is not supported"}
         self._count(("unknown", account, connection.peer_ip, code), entry)
 
-    def logged_in(self, connection: ServerConnection, account: str) -> None:
+    def logged_in(self, connection: Client, account: str) -> None:
         """Note the first request of an account on a connection."""
         entry: Entry = {"event": "login", "account": short(account), "address": connection.remote_address}
         self._count(("login", account, connection.peer_ip), entry, is_login=True)
@@ -199,9 +225,7 @@ class AuditRecorder:
         """Note a change of the files of accounts by somebody else than an administration request."""
         self.log.put({"event": "accounts", "why": "accounts or policies were changed in their files"}, must=True)
 
-    def _entry(
-        self, event: str, connection: ServerConnection, code: int, account: str | None, *, allowed: bool
-    ) -> Entry:
+    def _entry(self, event: str, connection: Client, code: int, account: str | None, *, allowed: bool) -> Entry:
         return {
             "event": event,
             "account": None if account is None else short(account),
@@ -238,7 +262,7 @@ class AuditRecorder:
             self._uncounted = 0
 
 
-def account_of(connection: ServerConnection) -> str | None:
+def account_of(connection: Client) -> str | None:
     """The account of the last request of a connection whose signature was checked."""
     session = connection.account
     return None if session is None else session.account.name or None

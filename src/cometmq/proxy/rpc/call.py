@@ -70,6 +70,8 @@ class CallOwner(Protocol):
 class Peer(Protocol):
     """The connection of a call."""
 
+    account: Any
+    """For the service: the account of the last call whose signature was checked."""
     peer_ip: str
     peer_port: int
     remote_address: str
@@ -110,6 +112,11 @@ class Call:
         """For the service: the client of the call."""
         if method.converse is not None:
             self._conversation = method.converse(self)
+
+    @property
+    def name(self) -> str:
+        """The name of the method, such as ``SendMessage``."""
+        return self.metadata.get(":path", "").rpartition("/")[2]
 
     @property
     def timeout_s(self) -> float | None:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.limits import (
@@ -126,6 +126,7 @@ class GrpcConnection(asyncio.Protocol):
         "_server",
         "_silent_s",
         "_transport",
+        "account",
         "local_address",
         "peer_ip",
         "peer_port",
@@ -139,6 +140,7 @@ class GrpcConnection(asyncio.Protocol):
         self._is_paused = False
         self._is_waiting = False
         self._silent_s = 0.0
+        self.account: Any = None
         self.peer_ip = "0.0.0.0"
         self.peer_port = 0
         self.remote_address = ""
