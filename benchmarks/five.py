@@ -1,0 +1,221 @@
+"""Measures the gRPC endpoint beside that of Apache RocketMQ 5.5.0, in turn, on this machine, with Apache's Java client.
+
+    python benchmarks/five.py [--rounds 3] [--messages 30000]
+
+Phases: sends with 64 in flight; eight SimpleConsumers that receive 32 and acknowledge each; the time from a send to
+the listener of a PushConsumer at 500 messages a second. Each system runs alone, fresh, broker and endpoint in one
+process (Apache: LOCAL mode, a heap of 1 GB), and each phase has a warm series before. Prints messages a second,
+processor time of that process for a message, and times. At the end the memory of CometMQ's process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.machine import Beside, CpuTimes  # noqa: E402
+from benchmarks.process_cost import cpu_seconds  # noqa: E402
+from tests.helpers.waiting import wait_for  # noqa: E402
+from tests.interop import builds, probe, systems  # noqa: E402
+from tests.interop.systems import Server, System  # noqa: E402
+
+from cometmq.remoting.client import RemotingClient  # noqa: E402
+from cometmq.remoting.codes import RequestCode  # noqa: E402
+from cometmq.testing import free_port  # noqa: E402
+
+HERE: Final = Path(__file__).with_name("five")
+HEAP: Final = ("-Xms1g", "-Xmx1g")
+PHASES: Final = ("send", "receive", "latency")
+KEYS: Final = {"autoCreateTopicEnable": "false", "autoCreateSubscriptionGroup": "true"}
+VERSION: Final = "5.5.0"
+
+
+def _proxy_jars() -> Path:
+    """The jars of Apache's broker with its endpoint."""
+
+    def make(target: Path) -> None:
+        goal = "dependency:copy-dependencies"
+        subprocess.run(
+            [builds.tool("mvn"), "-q", "-B", "-f", str(HERE / "pom.xml"), f"-Doutput.directory={target}", goal],
+            check=True,
+        )
+
+    return builds.built(builds.Build(f"apache-proxy-{VERSION}", (HERE / "pom.xml",), make))
+
+
+def _load_classes() -> tuple[Path, Path]:
+    """The compiled load, and the client that it runs on."""
+    client = builds.java_client_five("5.2.0")
+
+    def make(target: Path) -> None:
+        command = [builds.tool("javac"), "-cp", f"{client / 'lib'}/*", "-d", str(target), str(HERE / "Load.java")]
+        subprocess.run(command, check=True)
+
+    return builds.built(builds.Build("java-load-five", (HERE / "Load.java",), make)), client
+
+
+def _start_apache(directory: Path, namesrv: str, port: int, grpc_port: int) -> Server:
+    """Apache's broker and endpoint in one process."""
+    home = directory / "home"
+    (home / "conf").mkdir(parents=True)
+    logback = home / "conf" / "rmq.proxy.logback.xml"
+    logback.write_text(systems.LOGBACK.format(file=directory / "proxy.log", package="org.apache.rocketmq.logging."))
+    broker = {
+        "brokerClusterName": systems.CLUSTER_NAME,
+        "brokerName": "broker-a",
+        "brokerId": "0",
+        "brokerIP1": "127.0.0.1",
+        "listenPort": str(port),
+        "storePathRootDir": str(directory / "store"),
+        "storePathCommitLog": str(directory / "store" / "commitlog"),
+        **systems.APACHE_PATIENCE,
+        **KEYS,
+    }
+    (directory / "broker.conf").write_text("".join(f"{key}={value}\n" for key, value in broker.items()))
+    proxy = {
+        "rocketMQClusterName": systems.CLUSTER_NAME,
+        "proxyMode": "LOCAL",
+        "namesrvAddr": namesrv,
+        "brokerConfigPath": str(directory / "broker.conf"),
+        "grpcServerPort": grpc_port,
+        "remotingListenPort": free_port(),
+        "localServeAddr": "127.0.0.1",
+    }
+    configuration = directory / "rmq-proxy.json"
+    configuration.write_text(json.dumps(proxy))
+    options = [*HEAP, *systems.JAVA_OPTIONS, f"-Duser.home={home}", f"-Drmq.logback.configurationFile={logback}"]
+    server = Server("broker", System.APACHE55, directory, port)
+    server.launch(
+        [
+            builds.java(),
+            *options,
+            "-cp",
+            f"{_proxy_jars() / 'lib'}/*",
+            "org.apache.rocketmq.proxy.ProxyStartup",
+            "-pc",
+            str(configuration),
+        ],
+        {"ROCKETMQ_HOME": str(home), "RMQ_PROXY_HOME": str(home)},
+    )
+    server.wait_ready(namesrv)
+    return server
+
+
+@contextmanager
+def _endpoint(system: System) -> Iterator[tuple[Server, str]]:
+    """A fresh nameserver and broker with an endpoint; the broker's process and the endpoint's address."""
+    with tempfile.TemporaryDirectory(prefix="bench-five-") as name:
+        directory = Path(name)
+        grpc_port = free_port()
+        with systems.start_namesrv(system, directory / "namesrv") as namesrv:
+            if system is System.COMETMQ:
+                keys = {**KEYS, "grpcServerPort": str(grpc_port)}
+                server = systems.start_broker(system, directory / "broker", namesrv.address, keys)
+            else:
+                (directory / "broker").mkdir()
+                server = _start_apache(directory / "broker", namesrv.address, free_port(), grpc_port)
+            with server:
+                wait_for(lambda: probe.port_open(f"127.0.0.1:{grpc_port}"), "the endpoint answers", 60)
+                asyncio.run(_prepare(server.address))
+                yield server, f"127.0.0.1:{grpc_port}"
+
+
+async def _prepare(broker: str) -> None:
+    """Make topics and groups: Apache's endpoint makes none."""
+    async with RemotingClient() as client:
+        for topic in ("Load", "Latency"):
+            fields = {
+                "topic": topic,
+                "defaultTopic": "TBW102",
+                "readQueueNums": "8",
+                "writeQueueNums": "8",
+                "perm": "6",
+                "topicFilterType": "SINGLE_TAG",
+                "topicSysFlag": "0",
+                "order": "false",
+                "attributes": "+message.type=NORMAL",
+            }
+            answer = await client.invoke(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, None, ext=fields, timeout_s=20)
+            assert answer.code == 0, answer.remark
+        for group in ("Receivers", "Listeners"):
+            body = json.dumps({"groupName": group}).encode()
+            code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+            answer = await client.invoke(broker, code, None, body, timeout_s=20)
+            assert answer.code == 0, answer.remark
+
+
+def _memory_mb(pid: int) -> float:
+    """Resident memory of a process."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
+
+
+def one_round(system: System, messages: int) -> dict[str, dict[str, float]]:
+    """Run the load at a fresh system; the figures of each phase."""
+    classes, client = _load_classes()
+    found: dict[str, dict[str, float]] = {}
+    with _endpoint(system) as (server, address):
+        command = [builds.java(), "-Xmx256m", "-cp", f"{classes}:{client / 'lib'}/*", "Load", address, str(messages)]
+        load = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=server.directory)
+        assert load.stdout is not None
+        began, before, machine = 0.0, 0.0, CpuTimes.now()
+        for line in load.stdout:
+            if not line.startswith("{"):
+                continue
+            told: dict[str, Any] = json.loads(line)
+            now = time.monotonic()
+            cpu = sum(cpu_seconds(server.pid))
+            if "messages" not in told:
+                began, before, machine = now, cpu, CpuTimes.now()
+                continue
+            count = told["messages"]
+            found[told["phase"]] = {
+                "rate": count / (now - began),
+                "cpu_us": (cpu - before) / count * 1e6,
+                "p50_ms": told["p50_us"] / 1000,
+                "p99_ms": told["p99_us"] / 1000,
+                "steal": Beside.between(machine, CpuTimes.now()).steal,
+            }
+        if load.wait() != 0 or set(found) != set(PHASES):
+            raise RuntimeError(f"the load failed\n{server.logs()}")
+        found["end"] = {"rss_mb": _memory_mb(server.pid)}
+    return found
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--messages", type=int, default=30_000, help="of a series")
+    options = parser.parse_args()
+    rounds: dict[System, list[dict[str, dict[str, float]]]] = {System.APACHE55: [], System.COMETMQ: []}
+    for number in range(options.rounds):
+        for system, done in rounds.items():
+            done.append(one_round(system, options.messages))
+            print(json.dumps({"round": number + 1, "system": system.value, **done[-1]}), flush=True)
+
+    def median(system: System, phase: str, figure: str) -> float:
+        return statistics.median(one[phase][figure] for one in rounds[system])
+
+    for phase in PHASES:
+        for figure in ("rate", "cpu_us", "p50_ms", "p99_ms"):
+            apache, ours = (median(system, phase, figure) for system in rounds)
+            print(f"{phase} {figure}: Apache {apache:,.1f}, CometMQ {ours:,.1f}: {ours / apache:.2f} ×")
+    print(f"memory at the end: CometMQ {median(System.COMETMQ, 'end', 'rss_mb'):,.0f} MB")
+
+
+if __name__ == "__main__":
+    main()
