@@ -61,6 +61,28 @@ def test_an_import_makes_the_settings_of_the_other_cluster_and_can_be_repeated(
     assert "only-here" in other("topic", "list").out, "what only the cluster has stays"
 
 
+def test_what_topics_and_groups_of_rocketmq_5_have_goes_along(other: CommandLine) -> None:
+    policy = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 5000]}}
+    topic = {"name": "fifo", "read_queues": 2, "write_queues": 2, "permission": "rw"}
+    topic |= {"attributes": {"message.type": "FIFO"}}
+    group = {"name": "in-order", "consume_orderly": True, "consume_timeout_minutes": 5, "retry_policy": policy}
+    group |= {"system_flag": 1, "attributes": {"priority.factor": "1"}}
+    document = {"format": "cometmq-settings", "version": 1, "topics": [topic], "groups": [group]}
+    done = other("topic", "import", "-", "-y", stdin=json.dumps(document))
+    assert done.code == 0, done.err
+    assert "attributes message.type=FIFO" in done.out
+    exported = other("topic", "export").json()
+    assert topic in exported["topics"]
+    assert group in exported["groups"]
+    assert "has these settings already" in other("topic", "import", "-", stdin=json.dumps(document)).err
+    del topic["attributes"], group["retry_policy"]
+    changed = other("topic", "import", "-", "-y", stdin=json.dumps(document))
+    assert changed.code == 0, changed.err
+    exported = other("topic", "export").json()
+    assert topic in exported["topics"]
+    assert group in exported["groups"]
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

@@ -42,9 +42,8 @@ class MessageRequestModeManager:
     def load(self) -> list[str]:
         """Read the file; return a line for each thing found wrong."""
         loaded = self._file.load_body(RequestModeTable)
-        for of_topic in () if loaded is None else loaded.message_request_mode_map.values():
-            for mode in of_topic.values():
-                self._modes[mode.topic, mode.consumer_group] = mode
+        if loaded is not None:
+            self._modes = _by_topic_and_group(loaded)
         return list(self._file.findings)
 
     def get(self, topic: str, group: str) -> RequestMode | None:
@@ -61,6 +60,14 @@ class MessageRequestModeManager:
         self.save()
         return True
 
+    def take_over(self, table: RequestModeTable) -> None:
+        """Become a copy of a master's table."""
+        modes = _by_topic_and_group(table)
+        if modes != self._modes:
+            self._modes = modes
+            self._file.changed()
+        self.save()
+
     def table(self) -> RequestModeTable:
         """All modes."""
         table: dict[str, dict[str, RequestMode]] = {}
@@ -72,3 +79,11 @@ class MessageRequestModeManager:
         """Write the file if the table changed; on a full disk it stays due."""
         if self._file.take_due():
             self._file.write(self.table())
+
+
+def _by_topic_and_group(table: RequestModeTable) -> dict[tuple[str, str], RequestMode]:
+    return {
+        (mode.topic, mode.consumer_group): mode
+        for of_topic in table.message_request_mode_map.values()
+        for mode in of_topic.values()
+    }

@@ -1,8 +1,9 @@
 """The tables that a slave copies from its master, every ten seconds (``SlaveSynchronize``).
 
-Topics (21) and groups (201) when their data versions differ, consumer offsets (43), and from Apache's master how far
-delayed messages are delivered (45); from a master of CometMQ the files that say it exactly, and the rest that is not
-in the log (:mod:`cometmq.broker.replication.store_files`, :mod:`cometmq.broker.replication.timer_copy`).
+Topics (21) and groups (201) when their data versions differ, consumer offsets (43), message request modes (402; brokers
+of 4.9 have none), and from Apache's master how far delayed messages are delivered (45). From a master of CometMQ also
+the files that say it exactly, and the rest that is not in the log (:mod:`cometmq.broker.replication.store_files`,
+:mod:`cometmq.broker.replication.timer_copy`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -19,6 +21,7 @@ import msgspec
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.delay_offsets import DelayOffsets, DelayProgress
 from cometmq.broker.periodic import Alarm
+from cometmq.broker.pop.request_modes import MessageRequestModeManager, RequestModeTable
 from cometmq.broker.replication.frames import ReplicationError
 from cometmq.broker.replication.ha_client import HAClient, MasterAddress, log_range
 from cometmq.broker.replication.store_files import MasterFiles, NotOfferedError, copied_files
@@ -150,6 +153,7 @@ class SlaveSynchronize:
         self._files = copied_files(store)
         self._timer = TimerCopy(store)
         self._ends = QueueEnds(store, client)
+        self._modes = MessageRequestModeManager(Path(store.config.root) / "config" / "messageRequestMode.json")
         self._next = Alarm(self._begin, clock=store.clock)
         self._is_soon = True
         """True when the next copy is the first one, or is needed soon."""
@@ -208,6 +212,7 @@ class SlaveSynchronize:
             ("ends of queues", self._copy_ends),
             ("consumer offsets", self._copy_offsets),
             ("groups", self._copy_groups),
+            ("message request modes", self._copy_modes),
             ("files", self._copy_files),
         ):
             is_copied = (is_placed or copy != self._copy_files) and await self._try(what, partial(copy, address))
@@ -254,6 +259,16 @@ class SlaveSynchronize:
     async def _copy_groups(self, master: str) -> None:
         body = await self._ask(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         await _over_turns(self._groups.take_over(decode_body(SubscriptionGroupWrapper, body)))
+
+    async def _copy_modes(self, master: str) -> None:
+        answer = await self._client.invoke(
+            master, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, timeout_s=SLAVE_TABLE_SECONDS
+        )
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return
+        if answer.code != ResponseCode.SUCCESS:
+            raise ReplicationError(f"GET_ALL_MESSAGE_REQUEST_MODE: code {answer.code}, {answer.remark}")
+        self._modes.take_over(decode_body(RequestModeTable, answer.body))
 
     async def _copy_files(self, master: str) -> None:
         files = MasterFiles(self._client, master)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -39,6 +39,8 @@ class TopicEntry(_Entry, frozen=True, kw_only=True):
     write_queues: int
     permission: str = "rw"
     order: bool = False
+    attributes: dict[str, str] = {}
+    """Attributes of RocketMQ 5, as ``message.type``."""
     brokers: list[str] | None = None
     """The brokers that have it so; without them all masters."""
 
@@ -52,6 +54,12 @@ class GroupEntry(_Entry, frozen=True, kw_only=True):
     consume: bool = True
     consume_broadcast: bool = True
     consume_from_min: bool = True
+    consume_orderly: bool = False
+    consume_timeout_minutes: int | None = None
+    retry_policy: dict[str, Any] | None = None
+    """The pauses before messages come again (``groupRetryPolicy``), as requests of RocketMQ 5 have it."""
+    system_flag: int = 0
+    attributes: dict[str, str] = {}
     brokers: list[str] | None = None
 
 

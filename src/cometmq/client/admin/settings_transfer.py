@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from cometmq.auth.policies import PolicyInfo
 from cometmq.auth.quota.model import Limits
@@ -126,8 +128,17 @@ async def _topic_steps(
                 perm=(old.perm & ~_READ_WRITE if old is not None else 0) | PERMISSIONS.get(entry.permission, 0),
                 order=entry.order,
             )
-            steps.append(_Step(changes, lambda config=config, to=masters[broker]: admin.put_topic(config, to)))  # type: ignore[misc]
+            change = _attribute_change((old.attributes if old is not None else None) or {}, entry.attributes)
+            steps.append(
+                _Step(changes, partial(admin.put_topic, config, masters[broker], attribute_change=change)),
+            )
     return steps
+
+
+def _attribute_change(had: Mapping[str, str], wanted: Mapping[str, str]) -> str:
+    """Return the change of attributes as requests have it: ``+name=value`` and ``-name``, with commas."""
+    parts = [f"+{name}={value}" for name, value in wanted.items() if had.get(name) != value]
+    return ",".join(parts + [f"-{name}" for name in had if name not in wanted])
 
 
 async def _demand_empty(admin: Admin, entry: TopicEntry, broker: str, address: str) -> None:
@@ -166,6 +177,13 @@ async def _group_steps(admin: Admin, document: Document, masters: Mapping[str, s
                 consume_enable=entry.consume,
                 consume_broadcast_enable=entry.consume_broadcast,
                 consume_from_min_enable=entry.consume_from_min,
+                consume_message_orderly=entry.consume_orderly or UNSET,
+                consume_timeout_minute=UNSET
+                if entry.consume_timeout_minutes is None
+                else entry.consume_timeout_minutes,
+                group_retry_policy=UNSET if entry.retry_policy is None else entry.retry_policy,
+                group_sys_flag=entry.system_flag or UNSET,
+                attributes=entry.attributes or UNSET,
             )
             steps.append(
                 _Step(changes, lambda config=config, to=masters[broker]: admin.create_group(config, broker_address=to))  # type: ignore[misc]
@@ -202,7 +220,11 @@ def _differences(
 
 def _settings(entry: TopicEntry | GroupEntry) -> dict[str, Any]:
     names = (field for field in entry.__struct_fields__ if field not in ("name", "brokers"))
-    return {name: getattr(entry, name) for name in names}
+    return {name: _shown(getattr(entry, name)) for name in names}
+
+
+def _shown(value: Any) -> Any:
+    return ", ".join(f"{name}={one}" for name, one in value.items()) or None if isinstance(value, dict) else value
 
 
 def _merged(tables: Mapping[str, Mapping[str, E]]) -> list[E]:
@@ -233,6 +255,7 @@ def _topic_entry(config: TopicConfig) -> TopicEntry:
         write_queues=config.write_queue_nums,
         permission=permission_text(config.perm & _READ_WRITE),
         order=config.order,
+        attributes=config.attributes or {},
     )
 
 
@@ -244,6 +267,11 @@ def _group_entry(config: SubscriptionGroupConfig) -> GroupEntry:
         consume=config.consume_enable,
         consume_broadcast=config.consume_broadcast_enable,
         consume_from_min=config.consume_from_min_enable,
+        consume_orderly=config.consume_message_orderly is True,
+        consume_timeout_minutes=None if config.consume_timeout_minute is UNSET else config.consume_timeout_minute,
+        retry_policy=None if config.group_retry_policy is UNSET else config.group_retry_policy,
+        system_flag=0 if config.group_sys_flag is UNSET else config.group_sys_flag,
+        attributes={} if config.attributes is UNSET else config.attributes,
     )
 
 

@@ -216,8 +216,11 @@ class TopicAdmin:
             await self.put_topic(config, address)
         await self.until_routed(topic, addresses, wait_s)
 
-    async def put_topic(self, config: TopicConfig, broker_address: str) -> None:
-        """Give one broker the whole configuration of a topic, new or not (but ``attributes``, which stay)."""
+    async def put_topic(self, config: TopicConfig, broker_address: str, *, attribute_change: str = "") -> None:
+        """Give one broker the whole configuration of a topic, new or not.
+
+        :param attribute_change: ``+name=value`` and ``-name``, with commas; other attributes stay.
+        """
         header = CreateTopicRequestHeader(
             topic=config.topic_name,
             default_topic=AUTO_CREATE_TOPIC,
@@ -227,6 +230,7 @@ class TopicAdmin:
             topic_filter_type=config.topic_filter_type,
             order=config.order,
             topic_sys_flag=config.topic_sys_flag,
+            attributes=attribute_change or None,
         )
         doing = f"creating topic {config.topic_name}"
         await self._call(broker_address, RequestCode.UPDATE_AND_CREATE_TOPIC, header, doing=doing)
