@@ -22,6 +22,7 @@ from cometmq.console.pages import (
     groups,
     messages,
     people,
+    pipeline,
     tail,
     topics,
     waiting,
@@ -40,6 +41,7 @@ FAMILIES = (
     waiting,
     configuration,
     access,
+    pipeline,
     changes,
     people,
 )

@@ -46,3 +46,13 @@ MAX_DEAD_LETTERS: Final = 1_000
 """Dead letters that one page looks at, and that one change sends again: they are sent one after the other."""
 MAX_ROUTES_EXAMINED: Final = 500
 """Topics above which warnings do not look at the brokers of each topic."""
+MAX_REPORTS: Final = 200
+"""Newest reports of jobs that the list shows."""
+MAX_REPORT_FILES: Final = 10_000
+"""Files of the directory of reports that the console looks at."""
+MAX_REPORT_BYTES: Final = 2 * 1024 * 1024
+"""Largest report that is shown: decoding one takes less than 50 ms."""
+MAX_REPORT_TABLES: Final = 30
+MAX_REPORT_ROWS: Final = 200
+"""Rows of one table of a report."""
+MAX_REPORT_COLUMNS: Final = 20

@@ -33,6 +33,8 @@ class ConsoleOptions:
     certificate: Path | None = None
     """PEM file; the console then serves HTTPS."""
     key: Path | None = None
+    reports: Path | None = None
+    """Directory with the JSON reports of Spark jobs."""
 
     @property
     def users_file(self) -> Path:

@@ -10,6 +10,7 @@ import click
 from cometmq.cli.connection import namesrv_alone
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.output import Column, output_option, show, tell
+from cometmq.cli.servers.console_options import reports_option
 from cometmq.cli.servers.logs import log_options
 from cometmq.cli.servers.process import Stopping, announce, default_data, run_server
 from cometmq.console.options import DEFAULT_CONSOLE_PORT, ConsoleOptions
@@ -39,6 +40,7 @@ console_data_option = click.option(
 @click.option("--name", "names", multiple=True, help="Another name in the address of the console, as behind a proxy.")
 @click.option("--certificate", type=click.Path(path_type=Path), help="PEM file with a certificate, for HTTPS.")
 @click.option("--key", type=click.Path(path_type=Path), help="PEM file with the certificate's key.")
+@reports_option
 @console_data_option
 @log_options
 @click.pass_context
@@ -51,6 +53,7 @@ def command(
     names: tuple[str, ...],
     certificate: Path | None,
     key: Path | None,
+    reports: Path | None,
     data: Path,
 ) -> None:
     """Run the web console of a cluster of CometMQ or Apache RocketMQ.
@@ -78,6 +81,7 @@ def command(
                 names=names,
                 certificate=certificate,
                 key=key,
+                reports=reports,
             )
         )
         await server.start()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cometmq.cli.output import say
+from cometmq.cli.servers.console_options import reports_option
 from cometmq.cli.servers.logs import log_options
 from cometmq.cli.servers.memory import settle_memory
 from cometmq.cli.servers.process import (
@@ -94,6 +95,7 @@ _EVERYWHERE = ("0.0.0.0", "::")
 )
 @click.option("--no-console", is_flag=True, help="Serve no web console.")
 @click.option("--allow-changes", is_flag=True, help="Visitors of the console may change things, too.")
+@reports_option
 @click.option("--no-metrics", is_flag=True, help="Serve no metrics and no health checks.")
 @click.option(
     "--grpc-port",
@@ -114,6 +116,7 @@ def command(
     console_port: int | None,
     no_console: bool,
     allow_changes: bool,
+    reports: Path | None,
     metrics_port: int | None,
     no_metrics: bool,
     grpc_port: int | None,
@@ -149,6 +152,7 @@ def command(
         grpc_port=None if no_grpc else grpc_port,
         console_port=None if no_console else console_port,
         allow_changes=allow_changes,
+        reports=reports,
         settings=settings,
         log_options=logs,
     )
@@ -179,6 +183,7 @@ class Place:
     console_port: int | None
     """``None`` for no console."""
     allow_changes: bool
+    reports: Path | None
     settings: tuple[str, ...]
     log_options: tuple[str, ...]
 
@@ -269,6 +274,7 @@ async def _start_console(place: Place, namesrv: str, services: AsyncExitStack) -
         data=place.data / "console",
         port=place.console_port,
         allow_changes=place.allow_changes,
+        reports=place.reports,
         security=Security.from_environment(),
     )
     server = ConsoleServer(options)

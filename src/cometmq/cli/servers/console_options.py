@@ -1,0 +1,14 @@
+"""The options of ``cometmq console`` and ``cometmq serve`` about files that the console shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+reports_option = click.option(
+    "--reports",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Directory with reports of Spark jobs (-o json), for the console's page Pipeline.",
+)

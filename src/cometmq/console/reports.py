@@ -1,0 +1,192 @@
+"""Reports of Spark jobs: the JSON files of one directory, which ``cometmq pipeline … -o json`` writes.
+
+A report is taken as a foreign text: its numbers, texts, lists and tables are shown as such, whatever they are named.
+Only regular files of the directory itself are opened, so a link leads nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.console.limits import (
+    MAX_REPORT_BYTES,
+    MAX_REPORT_COLUMNS,
+    MAX_REPORT_FILES,
+    MAX_REPORT_ROWS,
+    MAX_REPORT_TABLES,
+    MAX_REPORTS,
+)
+from cometmq.errors import CometMQError, reason_of
+
+_SUFFIX: Final = ".json"
+_CELL_CHARS: Final = 200
+_NOT_FIGURES: Final = frozenset({"exit_code", "warnings"})
+
+DONE: Final = "done"
+LOOK: Final = "look"
+FAILED: Final = "failed"
+DAMAGED: Final = "damaged"
+_PARTLY_DONE: Final = 3
+
+
+class ReportError(CometMQError):
+    """A report, or the directory of reports, cannot be shown."""
+
+
+class _Head(msgspec.Struct):
+    """The members that all reports have, and some that many have."""
+
+    exit_code: int
+    seconds: float | None = None
+    warnings: list[str] = []
+
+
+@dataclass(frozen=True)
+class ReportLine:
+    """A report in the list."""
+
+    name: str
+    modified_ms: float
+    size: int
+    state: str
+    seconds: float | None = None
+    warnings: int = 0
+
+
+@dataclass(frozen=True)
+class ReportTable:
+    """A list or a group of values of a report; cells are numbers, booleans or texts."""
+
+    caption: str
+    heads: Sequence[str]
+    """Empty for a list of single values."""
+    rows: Sequence[Sequence[Any]]
+    total: int
+    """Rows of the report; more than are shown, perhaps."""
+
+
+@dataclass(frozen=True)
+class ShownReport:
+    """One report."""
+
+    line: ReportLine
+    figures: Sequence[tuple[str, float]]
+    facts: Sequence[tuple[str, Any]]
+    warnings: Sequence[str]
+    tables: Sequence[ReportTable]
+
+
+def reports_in(directory: Path) -> list[ReportLine]:
+    """Return the newest reports, the newest first.
+
+    :raises ReportError: the directory cannot be read.
+    """
+    found: list[tuple[float, str, int]] = []
+    try:
+        with os.scandir(directory) as entries:
+            for _, entry in zip(range(MAX_REPORT_FILES), entries, strict=False):
+                if _is_name(entry.name) and entry.is_file(follow_symlinks=False):
+                    about = entry.stat(follow_symlinks=False)
+                    found.append((about.st_mtime, entry.name, about.st_size))
+    except OSError as error:
+        raise ReportError(
+            f"the reports in {directory} cannot be read: {reason_of(error)}",
+            next_step="start the console with --reports and a directory that it may read",
+        ) from error
+    newest = sorted(found, reverse=True)[:MAX_REPORTS]
+    return [_line(str(directory), name, modified, size) for modified, name, size in newest]
+
+
+def report_of(directory: Path, name: str) -> ShownReport | None:
+    """Read one report; ``None`` if the directory has none of this name.
+
+    :raises ReportError: it is too large, or no report.
+    """
+    line = next((one for one in reports_in(directory) if one.name == name), None)
+    if line is None:
+        return None
+    try:
+        content = msgspec.json.decode(_content(str(directory), name))
+        head = msgspec.convert(content, _Head)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise ReportError(
+            f"{name} is no report of a job: {str(error)[:200]}",
+            next_step="write it anew: cometmq pipeline … -o json > REPORT.json",
+        ) from error
+    members = {key: value for key, value in content.items() if key not in _NOT_FIGURES}
+    figures = [(key, value) for key, value in members.items() if _is_number(value)]
+    facts = [(key, value) for key, value in members.items() if isinstance(value, str | bool)]
+    tables = [table for key, value in members.items() if (table := _table(key, value)) is not None]
+    return ShownReport(line, figures, facts, head.warnings[:MAX_REPORT_ROWS], tables[:MAX_REPORT_TABLES])
+
+
+def _is_name(name: str) -> bool:
+    """Tell whether a file may be a report; an address has no room for names that are not UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return name.endswith(_SUFFIX) and not name.startswith(".")
+
+
+@lru_cache(MAX_REPORTS * 2)
+def _line(directory: str, name: str, modified: float, size: int) -> ReportLine:
+    """Return a line of the list; a file is read again only after a change."""
+    try:
+        head = msgspec.json.decode(_content(directory, name), type=_Head)
+    except (msgspec.MsgspecError, RecursionError, ValueError, ReportError):
+        return ReportLine(name, modified * 1000, size, DAMAGED)
+    state = DONE if head.exit_code == 0 else LOOK if head.exit_code == _PARTLY_DONE else FAILED
+    return ReportLine(name, modified * 1000, size, state, head.seconds, len(head.warnings))
+
+
+def _content(directory: str, name: str) -> bytes:
+    try:
+        number = os.open(Path(directory) / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(number, "rb") as file:
+            if not stat.S_ISREG(os.fstat(number).st_mode):
+                raise ReportError(f"{name} is no file")
+            content = file.read(MAX_REPORT_BYTES + 1)
+    except OSError as error:
+        raise ReportError(f"{name} cannot be read: {reason_of(error)}") from error
+    if len(content) > MAX_REPORT_BYTES:
+        raise ReportError(
+            f"{name} has more than {MAX_REPORT_BYTES:,} bytes",
+            next_step="open it with another program, or make the report of fewer topics",
+        )
+    return content
+
+
+def _table(caption: str, value: Any) -> ReportTable | None:
+    """Return a table of a list or an object; ``None`` for others and for empty ones."""
+    if isinstance(value, Mapping) and value:
+        rows: list[Sequence[Any]] = [(key, _cell(one)) for key, one in list(value.items())[:MAX_REPORT_ROWS]]
+        return ReportTable(caption, (), rows, len(value))
+    if not isinstance(value, list) or not value:
+        return None
+    shown = value[:MAX_REPORT_ROWS]
+    if not all(isinstance(one, Mapping) for one in shown):
+        return ReportTable(caption, (), [(_cell(one),) for one in shown], len(value))
+    heads = list(dict.fromkeys(key for one in shown for key in one))[:MAX_REPORT_COLUMNS]
+    return ReportTable(caption, heads, [[_cell(one.get(key)) for key in heads] for one in shown], len(value))
+
+
+def _cell(value: Any) -> Any:
+    if value is None or isinstance(value, bool) or _is_number(value):
+        return value
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _CELL_CHARS else text[:_CELL_CHARS] + "…"
+
+
+def _is_number(value: Any) -> bool:
+    """Tell whether a value is a number that a page may show with all its digits."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 10**18
