@@ -112,7 +112,11 @@ HTTP2_IDLE_FRAMES_A_SECOND: Final = 200
 MAX_GRPC_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 """One message of a call: a batch of four of the largest bodies."""
 MAX_GRPC_UNFINISHED_BYTES: Final = 256 * 1024 * 1024
-"""Messages of all calls that have not arrived completely; above it new ones get RESOURCE_EXHAUSTED."""
+"""Messages of all calls that have not arrived completely; above it the connection with most of them is closed."""
+MAX_GRPC_WAITING_BYTES: Final = 256 * 1024 * 1024
+"""Answers of all calls that wait for the windows of clients; above it the connection with most of them is closed."""
+MAX_GRPC_CONNECTION_WAITING_BYTES: Final = 32 * 1024 * 1024
+"""The same for one connection; above it its new calls get RESOURCE_EXHAUSTED."""
 GRPC_PING_SECONDS: Final = 60.0
 """A client that sends nothing for so long is asked for a sign of life by a ping."""
 GRPC_SILENT_SECONDS: Final = 120.0

@@ -59,7 +59,17 @@ class Inbound(Protocol):
 class Stream:
     """One stream; the layer above writes to it."""
 
-    __slots__ = ("_connection", "_is_ended_here", "_waiting", "id", "inbound", "is_ended_there", "unread", "window")
+    __slots__ = (
+        "_connection",
+        "_is_ended_here",
+        "_waiting",
+        "id",
+        "inbound",
+        "is_ended_there",
+        "unread",
+        "waiting_bytes",
+        "window",
+    )
 
     def __init__(self, connection: Http2Connection, number: int, window: int) -> None:
         self._connection = connection
@@ -71,13 +81,10 @@ class Stream:
         self._is_ended_here = False
         self.unread = 0
         """Bytes that came since our window was enlarged."""
-        self._waiting: deque[tuple[int, bytes]] = deque()
+        self._waiting: deque[tuple[int, bytes | memoryview]] = deque()
         """Frames that wait for the window: type and payload; the last headers end the stream."""
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes that wait for the client's window."""
-        return sum(len(payload) for _, payload in self._waiting)
+        self.waiting_bytes = 0
+        """Bytes of data that wait for the client's window."""
 
     def send_headers(self, block: bytes) -> None:
         """Send the headers of the answer."""
@@ -88,10 +95,11 @@ class Stream:
         """Send data, or keep it until the client's window has room."""
         if self._is_ended_here:
             return
+        connection = self._connection
         if self._waiting:
             self._waiting.append((frames.DATA, data))
+            self._waits(len(data))
             return
-        connection = self._connection
         length = len(data)
         if length <= self.window and length <= connection.window and length <= _FRAME_BYTES:
             self.window -= length
@@ -99,6 +107,7 @@ class Stream:
             connection.put(frames.frame(frames.DATA, 0, self.id, data))
             return
         self._waiting.append((frames.DATA, data))
+        self._waits(length)
         self.pump()
 
     def end(self, trailers: bytes) -> None:
@@ -114,7 +123,6 @@ class Stream:
     def reset(self, code: ErrorCode) -> None:
         """End the stream at once, in both directions."""
         self._is_ended_here = True
-        self._waiting.clear()
         self._connection.put(frames.reset(self.id, code))
         self._connection.close_stream(self)
 
@@ -135,12 +143,23 @@ class Stream:
             connection.put(frames.frame(frames.DATA, 0, self.id, payload[:size]))
             self.window -= size
             connection.window -= size
+            self._waits(-size)
             if size == len(payload):
                 waiting.popleft()
             else:
-                waiting[0] = (kind, payload[size:])
+                waiting[0] = (kind, memoryview(payload)[size:])
 
-    def _finish(self, trailers: bytes) -> None:
+    def drop(self) -> None:
+        """Forget what waits."""
+        if self._waiting:
+            self._waiting.clear()
+            self._waits(-self.waiting_bytes)
+
+    def _waits(self, change: int) -> None:
+        self.waiting_bytes += change
+        self._connection.waits(change)
+
+    def _finish(self, trailers: bytes | memoryview) -> None:
         connection = self._connection
         connection.put(frames.frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, self.id, trailers))
         if not self.is_ended_there:
@@ -153,6 +172,7 @@ class Http2Connection:
 
     :param opened: called with each new stream, its headers, and whether they are all; returns who takes the rest.
     :param wrote: called when the first bytes are in ``out``.
+    :param waits: called with each change of the bytes that wait for the client's windows.
     """
 
     __slots__ = (
@@ -163,7 +183,6 @@ class Http2Connection:
         "_clock",
         "_decoder",
         "_first_window",
-        "_has_preface",
         "_idle_since",
         "_idle_tokens",
         "_last_stream",
@@ -172,20 +191,28 @@ class Http2Connection:
         "_unread",
         "_wrote",
         "blocked",
+        "has_preface",
         "out",
         "streams",
+        "waits",
         "window",
     )
 
     def __init__(
-        self, opened: Callable[[Stream, dict[str, str], bool], Inbound], wrote: Callable[[], None], clock: Clock
+        self,
+        opened: Callable[[Stream, dict[str, str], bool], Inbound],
+        wrote: Callable[[], None],
+        waits: Callable[[int], None],
+        clock: Clock,
     ) -> None:
         self._opened = opened
         self._wrote = wrote
+        self.waits: Final = waits
         self._clock = clock
         self._decoder = HpackDecoder(MAX_HEADER_LIST_BYTES)
         self._buffer = b""
-        self._has_preface = False
+        self.has_preface = False
+        """The client has shown that it speaks HTTP/2."""
         self._first_window = _DEFAULT_WINDOW
         self._last_stream = 0
         self._leaving = False
@@ -233,6 +260,7 @@ class Http2Connection:
         """Forget a stream."""
         self.streams.pop(stream.id, None)
         self.blocked.discard(stream)
+        stream.drop()
 
     def lost(self) -> None:
         """Tell all streams that the connection is gone."""
@@ -240,6 +268,7 @@ class Http2Connection:
         self.streams.clear()
         self.blocked.clear()
         for stream in streams:
+            stream.drop()
             if stream.inbound is not None:
                 stream.inbound.cancelled()
 
@@ -260,14 +289,14 @@ class Http2Connection:
         """
         buffer = self._buffer
         at = 0
-        if not self._has_preface:
+        if not self.has_preface:
             if len(buffer) < len(frames.PREFACE):
                 if not frames.PREFACE.startswith(buffer):
                     raise Http2Error(ErrorCode.PROTOCOL_ERROR, "this port speaks HTTP/2")
                 return False
             if not buffer.startswith(frames.PREFACE):
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "this port speaks HTTP/2")
-            self._has_preface = True
+            self.has_preface = True
             at = len(frames.PREFACE)
         end = len(buffer)
         unpack = frames.HEAD.unpack_from
@@ -424,13 +453,14 @@ class Http2Connection:
         if flags & frames.ACK:
             return
         self._spend()
+        first = self._first_window
         for key, value in frames.SETTING.iter_unpack(payload):
-            if key != frames.INITIAL_WINDOW_SIZE:
-                continue
-            if value > _MAX_WINDOW:
-                raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "a window is too large")
-            change = value - self._first_window
-            self._first_window = value
+            if key == frames.INITIAL_WINDOW_SIZE:
+                if value > _MAX_WINDOW:
+                    raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "a window is too large")
+                first = value
+        change, self._first_window = first - self._first_window, first
+        if change:  # once for a frame, however often it says so
             for stream in self.streams.values():
                 stream.window += change
             self._go_on()

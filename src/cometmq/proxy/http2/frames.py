@@ -54,7 +54,7 @@ class ErrorCode(enum.IntEnum):
     ENHANCE_YOUR_CALM = 11
 
 
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+def frame(kind: int, flags: int, stream: int, payload: bytes | memoryview = b"") -> bytes:
     """Encode a frame."""
     length = len(payload)
     return HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream) + payload

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from cometmq.clock import Clock
-from cometmq.limits import MAX_GRPC_MESSAGE_BYTES, MAX_GRPC_UNFINISHED_BYTES
+from cometmq.limits import MAX_GRPC_MESSAGE_BYTES
 from cometmq.proxy.http2.connection import Stream
 from cometmq.proxy.rpc.status import HEADERS, OK_TRAILERS, GrpcError, GrpcStatus, trailers
 
@@ -61,7 +61,6 @@ class CallOwner(Protocol):
     """The server, as its calls see it."""
 
     clock: Clock
-    unfinished_bytes: int
 
     def started(self, work: asyncio.Task[None]) -> None:
         """Keep a task of a call."""
@@ -76,6 +75,9 @@ class Peer(Protocol):
     peer_port: int
     remote_address: str
     local_address: tuple[str, int]
+
+    def unfinished(self, change: int) -> None:
+        """Note that more, or fewer, bytes of messages that are not complete are here."""
 
 
 class Call:
@@ -100,7 +102,7 @@ class Call:
         self._owner = owner
         self._stream = stream
         self._method = method
-        self._buffer = b""
+        self._buffer: bytes | bytearray = b""
         self._task: asyncio.Task[None] | None = None
         self._conversation: Conversation | None = None
         self._has_headers = False
@@ -148,18 +150,23 @@ class Call:
         """Take bytes of messages."""
         if self._is_done:
             return
-        owner = self._owner
-        owner.unfinished_bytes += len(chunk)
-        buffer = self._buffer = self._buffer + chunk if self._buffer else chunk
+        if not self._buffer:
+            self._buffer = chunk
+        else:
+            if isinstance(self._buffer, bytes):  # a message of many frames is not copied for each of them
+                self._buffer = bytearray(self._buffer)
+            self._buffer += chunk
+        self.peer.unfinished(len(chunk))
         try:
-            if len(buffer) >= _PREFIX_BYTES:
-                self._check(buffer)
+            if len(self._buffer) >= _PREFIX_BYTES:
+                self._check(self._buffer)
             if self._conversation is not None:
                 self._take_messages()
         except GrpcError as error:
             self.fail(error)
 
-    def _check(self, buffer: bytes) -> int:
+    @staticmethod
+    def _check(buffer: bytes | bytearray) -> int:
         """Check the prefix of a message; return its length."""
         if buffer[0]:
             raise GrpcError(GrpcStatus.UNIMPLEMENTED, "messages are not compressed here: send them as identity")
@@ -169,8 +176,6 @@ class Call:
                 GrpcStatus.RESOURCE_EXHAUSTED,
                 f"gRPC message exceeds maximum size {MAX_GRPC_MESSAGE_BYTES}: {length}",
             )
-        if self._owner.unfinished_bytes > MAX_GRPC_UNFINISHED_BYTES:
-            raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, "too many messages are on their way to this server")
         return length
 
     def _take_messages(self) -> None:
@@ -179,9 +184,9 @@ class Call:
             end = _PREFIX_BYTES + self._check(self._buffer)
             if len(self._buffer) < end:
                 return
-            payload = self._buffer[_PREFIX_BYTES:end]
+            payload = bytes(self._buffer[_PREFIX_BYTES:end])
             self._buffer = self._buffer[end:]
-            self._owner.unfinished_bytes -= end
+            self.peer.unfinished(-end)
             self._conversation.received(self._decoded(payload))
 
     def _decoded(self, payload: bytes) -> Any:
@@ -202,16 +207,17 @@ class Call:
         try:
             if len(buffer) < _PREFIX_BYTES or len(buffer) != _PREFIX_BYTES + self._check(buffer):
                 raise GrpcError(GrpcStatus.INTERNAL, "Half-closed without a request")
-            request = self._decoded(buffer[_PREFIX_BYTES:])
+            request = self._decoded(bytes(memoryview(buffer)[_PREFIX_BYTES:]))
         except GrpcError as error:
             self.fail(error)
             return
         self._task = asyncio.get_running_loop().create_task(self._run(request))
         self._owner.started(self._task)
 
-    def _free_buffer(self) -> bytes:
+    def _free_buffer(self) -> bytes | bytearray:
         buffer, self._buffer = self._buffer, b""
-        self._owner.unfinished_bytes -= len(buffer)
+        if buffer:
+            self.peer.unfinished(-len(buffer))
         return buffer
 
     def cancelled(self) -> None:

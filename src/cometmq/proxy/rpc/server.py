@@ -2,6 +2,9 @@
 
 A connection has a time in a turn of the event loop; what it has asked beyond that waits for the next turn. One that
 does not read its answers is not read either. Whoever sends nothing is asked for a sign of life, and closed without it.
+
+Two amounts are bounded for all connections together: parts of messages that are not complete, and answers that wait
+for the windows of clients. Above a bound the connection that has most of it is closed, so nobody pays for others.
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ from cometmq.limits import (
     GRPC_SILENT_SECONDS,
     HANDSHAKE_SECONDS,
     MAX_CONNECTIONS,
+    MAX_GRPC_CONNECTION_WAITING_BYTES,
+    MAX_GRPC_UNFINISHED_BYTES,
+    MAX_GRPC_WAITING_BYTES,
     TURN_SECONDS,
     WRITE_HIGH_WATER_BYTES,
     WRITE_LOW_WATER_BYTES,
@@ -38,6 +44,31 @@ _BACKLOG: Final = 4_096
 _SWEEP_SECONDS: Final = 5.0
 
 
+class Shares:
+    """An amount of bytes that connections hold, with a bound for all together."""
+
+    def __init__(self, most: int, why: str) -> None:
+        self._most = most
+        self._why = why
+        self._total = 0
+        self._held: dict[GrpcConnection, int] = {}
+
+    def change(self, connection: GrpcConnection, change: int) -> None:
+        """Note that a connection holds more, or less."""
+        held = self._held.get(connection, 0) + change
+        self._total += change
+        if held:
+            self._held[connection] = held
+        else:
+            self._held.pop(connection, None)
+        if change > 0 and self._total > self._most:
+            max(self._held, key=self._held.__getitem__).end(self._why)
+
+    def of(self, connection: GrpcConnection) -> int:
+        """What a connection holds."""
+        return self._held.get(connection, 0)
+
+
 class GrpcServer:
     """Listens, and passes each call to its method.
 
@@ -55,7 +86,8 @@ class GrpcServer:
         self.methods: Final = methods
         self.clock: Clock = clock
         self.connections: Final[set[GrpcConnection]] = set()
-        self.unfinished_bytes = 0
+        self.unfinished = Shares(MAX_GRPC_UNFINISHED_BYTES, "its messages are not complete")
+        self.waiting = Shares(MAX_GRPC_WAITING_BYTES, "it does not read its answers")
         self._tasks: set[asyncio.Task[None]] = set()
         self._max_connections = max_connections
         self._listener = Listener(self._accepted, clock=clock)
@@ -121,6 +153,7 @@ class GrpcConnection(asyncio.Protocol):
     __slots__ = (
         "_has_answered",
         "_http2",
+        "_is_ending",
         "_is_paused",
         "_is_waiting",
         "_server",
@@ -135,7 +168,8 @@ class GrpcConnection(asyncio.Protocol):
 
     def __init__(self, server: GrpcServer) -> None:
         self._server = server
-        self._http2 = Http2Connection(self._opened, self._wrote, server.clock)
+        self._http2 = Http2Connection(self._opened, self._wrote, self._waits, server.clock)
+        self._is_ending = False
         self._transport: asyncio.Transport | None = None
         self._is_paused = False
         self._is_waiting = False
@@ -219,6 +253,10 @@ class GrpcConnection(asyncio.Protocol):
         if headers.get(":method") != "POST" or not headers.get("content-type", "").startswith("application/grpc"):
             stream.end(plain_answer(415))
             return _NOBODY
+        if self._server.waiting.of(self) > MAX_GRPC_CONNECTION_WAITING_BYTES:
+            words = "the answers to earlier calls of this connection are not read"
+            stream.end(HEADERS + trailers(GrpcStatus.RESOURCE_EXHAUSTED, words))
+            return _NOBODY
         if not are_all:
             words = "the metadata of the call is too large"
             stream.end(HEADERS + trailers(GrpcStatus.RESOURCE_EXHAUSTED, words))
@@ -231,6 +269,13 @@ class GrpcConnection(asyncio.Protocol):
         return Call(self._server, self, stream, headers, method)
 
     # --- writing --------------------------------------------------------------------------------
+    def unfinished(self, change: int) -> None:
+        """Note that more, or fewer, bytes of messages that are not complete are here."""
+        self._server.unfinished.change(self, change)
+
+    def _waits(self, change: int) -> None:
+        self._server.waiting.change(self, change)
+
     def _wrote(self) -> None:
         asyncio.get_running_loop().call_soon(self.flush)
 
@@ -253,8 +298,19 @@ class GrpcConnection(asyncio.Protocol):
         if self._silent_s > GRPC_SILENT_SECONDS:
             _log.info("closing %s: it is silent", self.remote_address)
             self.abort()
+        elif self._silent_s > HANDSHAKE_SECONDS and not self._http2.has_preface:
+            self.abort()
         elif self._silent_s > GRPC_PING_SECONDS:
             self._http2.ping()
+
+    def end(self, why: str) -> None:
+        """End the connection soon: it holds too much."""
+        if not self._is_ending:
+            self._is_ending = True
+            _log.warning("closing %s: %s", self.remote_address, why)
+            self._http2.leave(ErrorCode.ENHANCE_YOUR_CALM, why)
+            self.flush()
+            asyncio.get_running_loop().call_soon(self.abort)
 
     def leave(self) -> None:
         """Tell the client to make a new connection for its next calls."""
