@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from cometmq.spark.errors import SparkSourceError
 from cometmq.spark.session.interruption import ends_interrupted, interrupt_at_once, interruption_put_off
 from cometmq.spark.session.jvm_stderr import start_jvm
-from cometmq.spark.session.lost import demand_running, end_quietly, says_when_lost
+from cometmq.spark.session.lost import demand_running, end_quietly, says_when_lost, stop
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -122,7 +122,7 @@ def driver_session(spark: SparkSession | None, master: str, app_name: str) -> It
         try:
             yield session
         finally:
-            session.stop()
+            stop(session)
 
 
 @contextmanager

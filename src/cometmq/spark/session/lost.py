@@ -11,6 +11,7 @@ import logging
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -68,6 +69,13 @@ def end_quietly(context: SparkContext) -> None:
 
     logging.getLogger().addFilter(_is_no_failed_call)
     server.handle_error = handle_error  # type: ignore[method-assign, assignment]
+
+
+def stop(session: SparkSession) -> None:
+    """Stop a session. PySpark's warning of a JVM that is gone is left out: what follows it fails and says more."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM", RuntimeWarning)
+        session.stop()
 
 
 def _is_no_failed_call(record: logging.LogRecord) -> bool:
