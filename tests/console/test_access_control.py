@@ -79,6 +79,85 @@ def test_a_test_that_makes_no_sense_is_refused_with_the_reason(root: Surfer, que
     assert root.get(f"/access?user=alice&{query}").status == 400
 
 
+def test_a_user_is_created_changed_and_deleted_and_their_password_is_shown_nowhere(root: Surfer) -> None:
+    secret = "first-secret-9"
+    plan = root.post("/access/users/create", name="carol", type="Normal", password=secret, again=secret)
+    assert 'name="password"' in plan.text, "the plan asks for it"
+    assert secret not in plan.text
+    refused = root.confirm("/access/users/create", name="carol", type="Normal", password=secret, again="other")
+    assert "The two are not the same" in refused.words
+    assert secret not in refused.text
+    assert "carol" not in root.get("/access").words, "nothing was made"
+    page = root.change("/access/users/create", name="carol", type="Normal", password=secret, again=secret)
+    assert "User carol is created." in page.words
+    assert root.post("/access/users/create", name="carol").status == 400
+    assert "carol Normal enable" in page.words
+    assert "Normal Super" in root.post("/access/users/carol/alter", type="Super").words
+    assert "carol Normal" in root.get("/access").words, "a plan changes nothing"
+    new = "second-secret-9"
+    page = root.change("/access/users/carol/alter", status="disable", new_password="yes", password=new, again=new)
+    assert "carol Normal disable" in page.words
+    assert root.post("/access/users/carol/alter", status="disable").status == 400
+    assert root.post("/access/users/carol/alter", status="gone").status == 400
+    assert "another name" in root.confirm("/access/users/carol/delete", typed="caro").words
+    page = root.change("/access/users/carol/delete", typed="carol")
+    assert "carol" not in page.words.partition("is deleted.")[2]
+    assert root.audit("user.create", "carol")[0]["by"] == "root"
+    assert root.audit("user.delete", "carol")[0]["outcome"] == "done"
+    assert root.audit("user.alter", "carol")[0]["details"] == {"State": "enable -> disable", "password": "new"}
+    log = (root.data / "audit.log").read_text()
+    assert secret not in log
+    assert new not in log
+
+
+def test_a_policy_is_created_changed_and_deleted(root: Surfer) -> None:
+    wish = {"user": "alice", "resource": "Group:bill*", "decision": "Allow", "kind": "Custom"}
+    page = root.change("/access/policies/put", **wish, actions=["Sub", "Get"], sources="10.0.0.0/8, 192.168.1.7")
+    assert "alice Group:bill* Sub, Get 10.0.0.0/8, 192.168.1.7 Allow Custom" in page.words
+    form = root.get("/access/policies/new?user=alice&resource=Group:bill*&kind=Custom").text
+    assert 'value="Sub" checked' in form
+    assert 'value="Pub" checked' not in form
+    plan = root.post("/access/policies/put", **(wish | {"decision": "Deny"}), actions="All")
+    assert "Allow Sub, Get ← 10.0.0.0/8, 192.168.1.7 Deny All" in plan.words
+    page = root.change("/access/policies/put", **(wish | {"decision": "Deny"}), actions="All")
+    assert "alice Group:bill* All – Deny Custom" in page.words
+    chosen = {name: wish[name] for name in ("user", "resource", "kind")}
+    page = root.change("/access/policies/delete", typed="Group:bill*", **chosen)
+    assert "alice Group:bill*" not in page.words
+    assert root.post("/access/policies/delete", **chosen).status == 404
+    assert root.audit("policy.delete", "alice Group:bill*")[0]["details"]["before"] == "Deny All"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"resource": "bill"}, {"actions": "Fly"}, {"sources": "nowhere"}, {"decision": ""}, {"kind": "Odd"}]
+)
+def test_a_policy_that_no_broker_takes_is_refused_before_the_plan(root: Surfer, wrong: dict[str, str]) -> None:
+    wish = {"user": "alice", "resource": "Topic:a", "decision": "Allow", "kind": "Custom", "actions": "Pub"}
+    assert root.post("/access/policies/put", **wish).status == 200
+    assert root.post("/access/policies/put", **(wish | wrong)).status == 400
+
+
+def test_a_quota_is_set_changed_and_deleted(root: Surfer) -> None:
+    page = root.change("/access/quotas/put", subject="group:reports", messagesOut=70, connections=3)
+    assert "messagesOut: – / 70, connections: – / 3" in page.words
+    plan = root.post("/access/quotas/put", subject="group:reports", messagesOut=80, connections=-1)
+    assert "messagesOut 70 80" in plan.words
+    page = root.change("/access/quotas/put", subject="group:reports", messagesOut=80, connections=-1)
+    assert "messagesOut: – / 80" in page.words
+    assert "connections: –" not in page.words
+    assert root.post("/access/quotas/put", subject="group:reports").status == 400
+    assert root.post("/access/quotas/put", subject="reports", messagesOut=1).status == 400
+    page = root.change("/access/quotas/delete", subject="group:reports", typed="group:reports")
+    assert "/ 80" not in page.words
+    assert root.post("/access/quotas/delete", subject="group:reports").status == 404
+    assert root.audit("quota.delete", "group:reports")[0]["outcome"] == "done"
+
+
+def test_a_reader_is_offered_no_changes_of_access(reader: Surfer) -> None:
+    assert "/access/quotas/new" not in reader.get("/access").text
+    assert reader.post("/access/quotas/put", subject="group:a", topics=1).status == 403
+
+
 def test_a_cluster_without_users_says_how_to_get_them(surfer: Surfer) -> None:
     page = surfer.get("/access")
     assert page.status == 200

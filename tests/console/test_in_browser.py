@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import warnings
@@ -43,6 +44,19 @@ PAGES: Final = (
     "/messages/send?topic=orders",
     "/messages/tail?topic=orders",
     "/topics/nowhere",
+    "/configuration",
+    "/configuration/broker/diskMaxUsedSpaceRatio",
+    "/dead-letters",
+    "/dead-letters/billing",
+    "/delayed",
+    "/transactions",
+    "/access",
+    "/access/users/new",
+    "/access/policies/new",
+    "/access/quotas/new",
+    "/pipeline",
+    "/pipeline/archive.json",
+    "/changes",
     "/keys",
     "/login",
 )
@@ -114,7 +128,11 @@ def members(cluster: SyncCluster) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def console(cluster: SyncCluster, members: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleServer]:
-    with console_of(cluster, tmp_path_factory.mktemp("console"), allow_changes=True) as server:
+    reports = tmp_path_factory.mktemp("reports")
+    queues = [{"topic": "orders-everywhere", "broker": "broker-0", "queue": at, "rows": 10**at} for at in range(9)]
+    report = {"directory": "/lake/" + "orders" * 20, "rows": 10**9, "queues": queues, "warnings": ["a" * 200]}
+    (reports / "archive.json").write_text(json.dumps({**report, "exit_code": 3}))
+    with console_of(cluster, tmp_path_factory.mktemp("console"), allow_changes=True, reports=reports) as server:
         yield server
 
 

@@ -14,6 +14,7 @@ from cometmq import __version__
 from cometmq.console.console import Console
 from cometmq.console.pages import (
     access,
+    access_changes,
     changes,
     cluster,
     configuration,
@@ -41,6 +42,7 @@ FAMILIES = (
     waiting,
     configuration,
     access,
+    access_changes,
     pipeline,
     changes,
     people,

@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from cometmq.auth.policies import MAX_PASSWORD_CHARS
 from cometmq.client.admin import Admin
 from cometmq.client.errors import AccessDeniedError, BrokerError, RouteNotFoundError
 from cometmq.console.console import Console
@@ -35,6 +36,8 @@ from cometmq.remoting.errors import RemotingError, is_unknown_caller
 log = logging.getLogger(__name__)
 
 _NOTICE_SECONDS: Final = 30
+_NOT_KEPT: Final = frozenset({"confirmed", "typed", "token", "password", "again"})
+"""Fields of a form that the page of its plan does not repeat."""
 
 
 class FormError(CometMQError):
@@ -80,6 +83,8 @@ class Plan:
     warnings: Sequence[str] = ()
     typed: str = ""
     """The text that must be typed in; empty for none."""
+    asks_password: bool = False
+    """The confirmation has a new password, as the field ``password``; it is in no plan and in no log."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """For the audit log."""
 
@@ -295,20 +300,33 @@ def change(path: str, planner: Planner) -> Route:
             )
         plan = await planner(ask)
         typed_wrong = bool(plan.typed) and ask.form.get("typed") != plan.typed
-        if ask.form.get("confirmed") != "yes" or typed_wrong:
+        password_wrong = plan.asks_password and not _has_password(ask)
+        if ask.form.get("confirmed") != "yes" or typed_wrong or password_wrong:
             fields = [
                 (name, value)
                 for name, value in ask.form.multi_items()
-                if isinstance(value, str) and name not in ("confirmed", "typed", "token")
+                if isinstance(value, str) and name not in _NOT_KEPT
             ]
             asked_before = ask.form.get("confirmed") == "yes"
-            return ask.page("plan.html", plan=plan, fields=fields, typed_wrong=asked_before and typed_wrong)
+            return ask.page(
+                "plan.html",
+                plan=plan,
+                fields=fields,
+                typed_wrong=asked_before and typed_wrong,
+                password_wrong=asked_before and password_wrong,
+            )
         return ask.go(plan.then, await _done(ask, plan))
 
     async def endpoint(request: Request) -> Response:
         return await _answered(request, carry_out, is_form=True)
 
     return Route(path, endpoint, methods=["POST"], name=f"POST {path}")
+
+
+def _has_password(ask: Ask) -> bool:
+    """Tell whether a form has the same new password twice."""
+    password = str(ask.form.get("password") or "")
+    return 0 < len(password) <= MAX_PASSWORD_CHARS and password == ask.form.get("again")
 
 
 async def _done(ask: Ask, plan: Plan) -> str:
