@@ -166,6 +166,7 @@ async def test_bad_pops(wire: Wire, popper: Popper, clock: VirtualClock) -> None
     assert (await wire.call(RequestCode.ACK_MESSAGE)).code == ResponseCode.SYSTEM_ERROR
     (message,) = await popper.pop()
     assert (await popper.ack(message, message.handle._replace(queue_offset=99))).code == ResponseCode.NO_MESSAGE
+    assert (await wire.call(RequestCode.POP_ROLLBACK)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
 async def test_progress_shows_what_is_in_flight(wire: Wire, popper: Popper, clock: VirtualClock) -> None:
@@ -228,3 +229,61 @@ async def test_a_group_that_is_set_back_gets_its_messages_again_also_after_a_kil
     left.rename(root)
     broker = await start_broker()
     assert [m.body for m in await Popper(await connect_to(broker), clock).pop()] == [b"1", b"2"]
+
+
+async def test_in_order_a_message_handed_out_for_the_last_time_is_a_dead_letter_and_the_queue_goes_on(
+    start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock, tmp_path: Path
+) -> None:
+    broker = await start_broker()
+    popper = Popper(await connect_to(broker), clock)
+    group = broker.groups.find(GROUP)
+    assert group is not None
+    group.retry_max_times = 2
+    await send(popper.wire, b"bad", b"good", b"next")
+    pop = {"order": True, "invisible_time": 1_000, "queue_id": 0}
+    _, good = await popper.pop(max_msg_nums=2, **pop)
+    await popper.ack(good)
+    for _ in range(2):
+        await clock.run_for(1)
+        assert [m.body for m in await popper.pop(max_msg_nums=1, **pop)] == [b"bad"]
+    waiting = popper.command(max_msg_nums=1, poll_time=15_000, **pop)
+    popper.wire.post(waiting)
+    await clock.run_for(1)
+    (follows,) = got(await popper.wire.answer(waiting.opaque))
+    assert follows.body == b"next"
+    assert broker.offsets.query(GROUP, TOPIC, 0) == 2
+    root, left = tmp_path / "store", tmp_path / "left"
+    copy_store(root, left)
+    await broker.cut_off()
+    await broker.stop()
+    shutil.rmtree(root)
+    left.rename(root)
+    broker = await start_broker()
+    popper = Popper(await connect_to(broker), clock)
+    (dead,) = records(await popper.wire.pull(f"%DLQ%{GROUP}"))
+    assert (dead.body, dead.properties["RETRY_TOPIC"]) == (b"bad", TOPIC)
+    assert await popper.pop(**pop) == [], "the next one is still invisible"
+    await clock.run_for(1)
+    assert [m.body for m in await popper.pop(**pop)] == [b"next"]
+
+
+async def test_a_pop_with_sql92_takes_what_fits_now_and_when_it_comes_again(
+    start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock
+) -> None:
+    popper = Popper(await connect_to(await start_broker(enable_property_filter=True)), clock)
+    for n in range(6):
+        await send(popper.wire, b"%d" % n, properties=f"a\x01{n}\x02")
+    wanted = {"exp": "a BETWEEN 2 AND 4", "exp_type": "SQL92", "invisible_time": 1_000}
+    popped = await popper.pop(**wanted)
+    assert [m.body for m in popped] == [b"2", b"3", b"4"]
+    await popper.ack(popped[1])
+    await clock.run_for(1)
+    again = await popper.pop(**wanted)
+    assert [(m.body, m.times) for m in again] == [(b"2", 1), (b"4", 1)]
+    waiting = popper.command(**(wanted | {"poll_time": 15_000}))
+    popper.wire.post(waiting)
+    await send(popper.wire, b"9", properties="a\x019\x02")
+    await send(popper.wire, b"3", properties="a\x013\x02")
+    assert [m.body for m in got(await popper.wire.answer(waiting.opaque))] == [b"3"]
+    wrong = await popper.answer(exp="a >", exp_type="SQL92")
+    assert wrong.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED

@@ -5,7 +5,8 @@ once the group's ``retryMaxTimes`` is reached. The entry that ends the original 
 stands before the copy in the log and says where the copy will be: a start that finds the entry without the copy, after
 a torn write, lets the message become visible again. So a crash neither loses a message nor doubles it.
 
-Messages popped in order are not copied: their queue is open again when their time is over.
+Messages popped in order are not copied: their queue is open again when their time is over. Those that were handed out
+for the last time become dead letters then, so that they do not hold up their queue for ever.
 
 Each queue with popped messages has a next look in a heap, and one alarm rings for the first of them. A look goes
 through the due times of the queue's messages as an array.
@@ -49,6 +50,9 @@ from cometmq.remoting.bodies import SubscriptionGroupConfig
 from cometmq.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
+
+Due = list[tuple[int, int, int]]
+"""Offset, pop time and due time of messages."""
 
 _DEFAULT_RETRIES = SubscriptionGroupConfig(group_name="").retry_max_times
 
@@ -123,15 +127,17 @@ class PopReviveService:
                 continue
             queue.look_from = NEVER
             due = queue.invisible.due(now_ms, room)
-            room -= max(len(due), 1)
-            if due:
+            dead = self._dead_in_order(queue, now_ms)
+            room -= max(len(due) + len(dead), 1)
+            if due or dead:
                 try:
-                    self._revive(queue, due)
+                    self._revive(queue, due, dead)
                 except RefusedError as refused:
                     self._refused(refused)
                     self._look_at(queue, now_ms)
                     break
-            if queue.ordered is not None and queue.ordered.messages and not queue.ordered.is_locked(now_ms, ""):
+            ordered = queue.ordered
+            if ordered is not None and (ordered.messages or dead) and not ordered.is_locked(now_ms, ""):
                 self._wake(queue.topic, queue.group)
             self._look_again(queue, now_ms)
         self._set_alarm()
@@ -144,9 +150,22 @@ class PopReviveService:
             _log.warning("popped messages cannot be made visible again now; this is tried on: %s", refused)
 
     # --- what -----------------------------------------------------------------------------------
-    def _revive(self, queue: PopQueue, due: list[tuple[int, int, int]]) -> None:
+    def _dead_in_order(self, queue: PopQueue, now_ms: int) -> list[tuple[int, int, int]]:
+        """The messages of an open queue that were handed out in order for the last time."""
+        ordered = queue.ordered
+        if ordered is None or ordered.is_locked(now_ms, ""):
+            return []
+        most = self._most_retries(queue.group)
+        return [
+            (offset, handed.pop_time, handed.due)
+            for offset, handed in sorted(ordered.messages.items())
+            if handed.times >= most
+        ]
+
+    def _revive(self, queue: PopQueue, due: Due, dead: Due) -> None:
         """Store the copies of messages whose time is over, and end the originals.
 
+        :param dead: those that are dead letters, however often they were stored.
         :raises RefusedError: nothing can be stored now.
         """
         if self._turn.settle is not None:
@@ -156,23 +175,30 @@ class PopReviveService:
         copies: list[InnerMessage] = []
         ends: dict[str, int] = {}
         died = 0
-        for offset, pop_time, _ in due:
+        before = None if queue.ordered is None else queue.ordered.committed
+        for at, (offset, pop_time, _) in enumerate((*due, *dead)):
             record = record_at(self._store, queue.topic, queue.queue_id, offset)
             if record is None:
                 _log.error("popped message %d of %s queue %d is gone from the log", offset, queue.topic, queue.queue_id)
                 entries.append(Revived(*queue.key, pop_time, offset, "", 0))
                 continue
-            topic, copy = self._copy(queue, record, pop_time)
+            is_dead = at >= len(due) or record.reconsume_times >= self._most_retries(queue.group)
+            topic, copy = self._dead(queue, record) if is_dead else self._copy(queue, record, pop_time)
             if topic not in ends:
                 ends[topic] = self._store.queue(topic, 0).next_offset
             entries.append(Revived(*queue.key, pop_time, offset, topic, ends[topic]))
             ends[topic] += 1
             copies.append(copy)
-            died += topic == dlq_topic(queue.group)
+            died += is_dead
         self._log.put_with(entries, copies, partial(self._revived, queue, died))
+        ordered = queue.ordered
+        if dead and ordered is not None and self._offsets.query(queue.group, queue.topic, queue.queue_id) == before:
+            self._offsets.note(queue.group, queue.topic, queue.queue_id, ordered.committed)
 
     def _revived(self, queue: PopQueue, died: int, refusal: RefusedError | None) -> None:
         if refusal is not None:
+            if queue.ordered is not None:
+                self._offsets.note(queue.group, queue.topic, queue.queue_id, queue.ordered.committed)
             self._refused(refusal)
             return
         self._waits_for_store = False
@@ -181,12 +207,6 @@ class PopReviveService:
                 self._stats.traffic.died(queue.topic, queue.group)
 
     def _copy(self, queue: PopQueue, record: StoredRecord, pop_time: int) -> tuple[str, InnerMessage]:
-        group = self._groups.get(queue.group)
-        most = _DEFAULT_RETRIES if group is None else group.retry_max_times
-        if record.reconsume_times >= most:
-            topic = dlq_topic(queue.group)
-            self._made(topic, queue.group, DLQ_QUEUES)
-            return topic, dead_letter(record, topic, original_topic(record.topic, queue.group))
         topic = queue.topic
         if not topic.startswith(RETRY_PREFIX):
             topic = pop_retry_topic(topic, queue.group)
@@ -194,6 +214,15 @@ class PopReviveService:
         if self._offsets.query(queue.group, topic, 0) == NO_OFFSET:
             self._offsets.note(queue.group, topic, 0, 0)
         return topic, retry_copy(record, topic, pop_time)
+
+    def _dead(self, queue: PopQueue, record: StoredRecord) -> tuple[str, InnerMessage]:
+        topic = dlq_topic(queue.group)
+        self._made(topic, queue.group, DLQ_QUEUES)
+        return topic, dead_letter(record, topic, original_topic(record.topic, queue.group))
+
+    def _most_retries(self, name: str) -> int:
+        group = self._groups.get(name)
+        return _DEFAULT_RETRIES if group is None else group.retry_max_times
 
     def _made(self, topic: str, group: str, queues: int) -> None:
         if self._topics.get(topic) is None:
