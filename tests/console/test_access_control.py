@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.helpers.consoles import Surfer, console_of
@@ -10,6 +11,7 @@ from tests.helpers.consoles import Surfer, console_of
 from cometmq.auth.policies import EntryInfo, PolicyInfo
 from cometmq.auth.user_admin import UserInfo
 from cometmq.client.admin import Admin
+from cometmq.console.broker_audit import audit_files, newest_entries
 from cometmq.remoting.admin_headers import PutQuotaRequestHeader
 from cometmq.remoting.security import Security
 from cometmq.remoting.signing import Credentials
@@ -20,6 +22,7 @@ KEYS = {
     "authenticationEnabled": "true",
     "authorizationEnabled": "true",
     "initAuthenticationUser": '{"username":"root","password":"secret-of-root"}',
+    "auditLogEnable": "true",
     "innerClientAuthenticationCredentials": '{"accessKey":"servers","secretKey":"secret-of-servers"}',
 }
 
@@ -41,7 +44,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Surfer]:
 
         cluster.call(fill())
         data = tmp_path_factory.mktemp("console")
-        with console_of(cluster, data, security=Security(ROOT)) as server:
+        logs = (Path(cluster.cluster.brokers[0].config.store_path_root_dir),)
+        with console_of(cluster, data, security=Security(ROOT), audit_logs=logs) as server:
             surfer = Surfer(server.url, data=data)
             assert surfer.get("/access").status == 303, "nobody sees users without a login"
             login = surfer.get("/login")
@@ -151,6 +155,27 @@ def test_a_quota_is_set_changed_and_deleted(root: Surfer) -> None:
     assert "/ 80" not in page.words
     assert root.post("/access/quotas/delete", subject="group:reports").status == 404
     assert root.audit("quota.delete", "group:reports")[0]["outcome"] == "done"
+
+
+def test_the_audit_log_of_brokers_is_shown_to_those_who_may_read_users(root: Surfer, surfer: Surfer) -> None:
+    page = root.get("/changes/brokers?q=create_user")
+    assert "root" in page.words
+    assert "AUTH_CREATE_USER" in page.words
+    assert "secret-of" not in root.get("/changes/brokers").words
+    assert "no such entry" in root.get("/changes/brokers?q=create_user&denied=yes").words
+    alice = Surfer(root.url)
+    login = alice.get("/login")
+    assert alice.post("/login", login, name="alice", password="secret-of-alice").status == 303
+    assert alice.get("/changes/brokers").status == 403
+    assert Surfer(root.url).get("/changes/brokers").status == 303
+    assert "auditLogEnable=true" in surfer.get("/changes/brokers").words
+
+
+def test_damaged_lines_of_an_audit_log_hide_no_others(tmp_path: Path) -> None:
+    entry = '{"time": "2026-01-01T00:00:00.000Z", "event": "admin", "account": "ann", "resources": 7}'
+    (tmp_path / "audit.log").write_text(f'\x00no\n{entry}\n{{"time": "never"}}\n{{"time": 5}}\n[]\n{{"half')
+    assert [line.account for line in newest_entries(audit_files([tmp_path]), "", denied=False)] == ["ann"]
+    assert audit_files([tmp_path / "none"]) == []
 
 
 def test_a_reader_is_offered_no_changes_of_access(reader: Surfer) -> None:

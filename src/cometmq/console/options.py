@@ -35,6 +35,8 @@ class ConsoleOptions:
     key: Path | None = None
     reports: Path | None = None
     """Directory with the JSON reports of Spark jobs."""
+    audit_logs: tuple[Path, ...] = ()
+    """Audit logs of brokers: files, stores, or directories with stores."""
 
     @property
     def users_file(self) -> Path:

@@ -10,7 +10,7 @@ import click
 from cometmq.cli.connection import namesrv_alone
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.output import Column, output_option, show, tell
-from cometmq.cli.servers.console_options import reports_option
+from cometmq.cli.servers.console_options import audit_log_option, reports_option
 from cometmq.cli.servers.logs import log_options
 from cometmq.cli.servers.process import Stopping, announce, default_data, run_server
 from cometmq.console.options import DEFAULT_CONSOLE_PORT, ConsoleOptions
@@ -41,6 +41,7 @@ console_data_option = click.option(
 @click.option("--certificate", type=click.Path(path_type=Path), help="PEM file with a certificate, for HTTPS.")
 @click.option("--key", type=click.Path(path_type=Path), help="PEM file with the certificate's key.")
 @reports_option
+@audit_log_option
 @console_data_option
 @log_options
 @click.pass_context
@@ -54,6 +55,7 @@ def command(
     certificate: Path | None,
     key: Path | None,
     reports: Path | None,
+    audit_logs: tuple[Path, ...],
     data: Path,
 ) -> None:
     """Run the web console of a cluster of CometMQ or Apache RocketMQ.
@@ -82,6 +84,7 @@ def command(
                 certificate=certificate,
                 key=key,
                 reports=reports,
+                audit_logs=audit_logs,
             )
         )
         await server.start()

@@ -12,3 +12,11 @@ reports_option = click.option(
     metavar="DIR",
     help="Directory with reports of Spark jobs (-o json), for the console's page Pipeline.",
 )
+audit_log_option = click.option(
+    "--audit-log",
+    "audit_logs",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="PATH",
+    help="Audit log of a broker, or its store, for the console; may be given several times.",
+)

@@ -275,6 +275,7 @@ async def _start_console(place: Place, namesrv: str, services: AsyncExitStack) -
         port=place.console_port,
         allow_changes=place.allow_changes,
         reports=place.reports,
+        audit_logs=(place.data,),
         security=Security.from_environment(),
     )
     server = ConsoleServer(options)

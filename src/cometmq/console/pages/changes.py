@@ -12,7 +12,10 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from cometmq.auth.audit.reader import AuditReader
+from cometmq.client.errors import BrokerError
+from cometmq.console.broker_audit import audit_files, newest_entries
 from cometmq.console.page import Ask, ChangesNotAllowedError, page
+from cometmq.remoting.codes import ResponseCode
 
 _NEWEST: Final = 200
 
@@ -30,15 +33,35 @@ class ChangeLine:
     outcome: str
 
 
-async def show_changes(ask: Ask) -> Response:
-    """Show the newest changes whose fields contain a text."""
+def _demand_changer(ask: Ask) -> None:
     if not ask.may_change:
         raise ChangesNotAllowedError(
             ask.t("only who may change things sees who changed what"),
             next_step=ask.t("log in with an account that may change things, or start it with --allow-changes"),
         )
+
+
+async def show_changes(ask: Ask) -> Response:
+    """Show the newest changes whose fields contain a text."""
+    _demand_changer(ask)
     lines = await asyncio.to_thread(_newest, ask.console.options.audit_file, ask.text("q").casefold())
     return ask.page("changes/list.html", lines=lines, most=_NEWEST)
+
+
+async def show_brokers(ask: Ask) -> Response:
+    """Show the newest entries of the brokers' audit logs to those who may read users, or else configurations."""
+    _demand_changer(ask)
+    try:
+        await ask.admin.users()
+    except BrokerError as error:
+        if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise
+        for address in (await ask.admin.masters()).values():
+            await ask.admin.broker_config(address)
+    files = await asyncio.to_thread(audit_files, ask.console.options.audit_logs)
+    wanted, denied = ask.text("q").casefold(), ask.text("denied") == "yes"
+    lines = await asyncio.to_thread(newest_entries, files, wanted, denied=denied)
+    return ask.page("changes/brokers.html", files=files, lines=lines)
 
 
 def _newest(path: Path, wanted: str) -> list[ChangeLine]:
@@ -72,4 +95,4 @@ def _line(entry: dict[str, Any]) -> ChangeLine:
     )
 
 
-ROUTES = (page("/changes", show_changes),)
+ROUTES = (page("/changes", show_changes), page("/changes/brokers", show_brokers))
