@@ -315,6 +315,10 @@ MAX_CHECK_CLIENT_BYTES: Final = 128 * 1024
 """Body of CHECK_CLIENT_CONFIG (46): the longest subscription with every character escaped."""
 MAX_GROUP_CONFIG_BYTES: Final = 64 * 1024
 """Configuration of one consumer group (200); Apache's has 400 bytes, with attributes of 5.x some more."""
+MAX_LIST_BYTES: Final = 512 * 1024
+"""Topics (18) or groups (225) of one request: a thousand of 500 bytes; about 5 ms."""
+MAX_LISTED: Final = 1_000
+"""Topics or groups that one request makes: about 10 ms, with a line in the log for each."""
 MAX_HEARTBEAT_FILTER_CHARS: Final = 49_152
 """SQL92 expressions of one heartbeat: new ones are compiled at once, about 1.4 µs a character."""
 MAX_CONSUMER_FILTERS: Final = 10_000

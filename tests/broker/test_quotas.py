@@ -190,7 +190,9 @@ async def test_topics_are_counted_while_they_exist_and_across_a_restart(
 
     assert (await make("Two")).code == 0
     assert (await make("Two")).code == 0, "what exists may be changed"
-    for denied in (await make("Three"), await wire.send("Three")):
+    several = json.dumps({"topicConfigList": [{"topicName": "Two"}, {"topicName": "Three"}]}).encode()
+    many = await wire.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=several)
+    for denied in (await make("Three"), await wire.send("Three"), many):
         assert denied.code == ResponseCode.SYSTEM_BUSY
         assert denied.remark == ("[QUOTA]address:127.0.0.1 is at its limit of 2 topics: delete one that is not needed")
     assert (await wire.send("One")).code == 0

@@ -268,6 +268,15 @@ def acks() -> Bodies:
     )
 
 
+def listed(field: str, name: str, number: int) -> Frames:
+    """The most topics or groups of one request, and more than are taken, all of them new."""
+    code = 18 if field == "topicConfigList" else 225
+    return [
+        frame(code, None, json.dumps({field: [{name: f"new-{number}-{at}"} for at in range(count)]}).encode())
+        for count in (1_000, 10_000)
+    ]
+
+
 OF_BROKERS: Final[dict[int, Worst]] = {
     10: sends(10, SEND_LONG, "properties", "topic"),
     11: pulls(11),
@@ -275,6 +284,7 @@ OF_BROKERS: Final[dict[int, Worst]] = {
     14: everything(14),
     15: offsets,
     17: everything(17),
+    18: lambda number: [*bodies(18)(number), *listed("topicConfigList", "topicName", number)],
     25: bodies(25, configurations),
     33: everything(33),
     34: heartbeats,
@@ -284,6 +294,7 @@ OF_BROKERS: Final[dict[int, Worst]] = {
     42: locks(42),
     46: check_client,
     200: bodies(200, lambda: (GROUP_GROWN,)),
+    225: lambda number: [*bodies(225)(number), *listed("groupConfigList", "groupName", number)],
     307: everything(307),
     309: everything(309),
     310: sends(310, SEND, "i", "b"),

@@ -5,7 +5,14 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from cometmq.remoting.bodies import Body, DataVersion, MessageQueue, SubscriptionData
+from cometmq.remoting.bodies import (
+    Body,
+    DataVersion,
+    MessageQueue,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+    TopicConfig,
+)
 
 
 class HAConnectionRuntimeInfo(Body):
@@ -328,3 +335,15 @@ class ConsumeMessageDirectlyResult(Body):
     consume_result: str = "CR_SUCCESS"
     remark: str | None = None
     spent_time_mills: int = 0
+
+
+class CreateTopicListRequestBody(Body):
+    """UPDATE_AND_CREATE_TOPIC_LIST (18); attributes are changes, as ``+message.type``."""
+
+    topic_config_list: list[TopicConfig] = []
+
+
+class SubscriptionGroupList(Body):
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225)."""
+
+    group_config_list: list[SubscriptionGroupConfig] = []

@@ -172,3 +172,48 @@ async def test_consume_queue_units_are_shown(wire: Wire) -> None:
     assert body["queueData"][0]["physicSize"] > 0
     for index in ("-1", "5"):
         assert (await wire.call(RequestCode.QUERY_CONSUME_QUEUE, ext=fields | {"index": index})).code == 1
+
+
+def topic_list(*topics: dict[str, Any]) -> bytes:
+    return json.dumps({"topicConfigList": topics}).encode()
+
+
+async def test_many_topics_are_made_by_one_request_or_none(broker: Broker, wire: Wire) -> None:
+    first = {"topicName": "A", "readQueueNums": 3, "writeQueueNums": 3, "attributes": {"+message.type": "FIFO"}}
+    body = topic_list(first, {"topicName": "B", "perm": 4})
+    assert (await wire.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)).code == 0
+    a, b = broker.topics.get("A"), broker.topics.get("B")
+    assert a is not None
+    assert b is not None
+    assert (a.read_queue_nums, a.attributes, b.perm) == (3, {"message.type": "FIFO"}, 4)
+    for wrong, words in (
+        ({"topicName": "../x"}, "illegal characters"),
+        ({"topicName": "C", "perm": 64}, "perm=64: allowed is"),
+        ({"topicName": "C", "attributes": {"+no.such": "1"}}, "unsupported key: no.such"),
+        ({}, "topicName"),
+    ):
+        body = topic_list({"topicName": "Good"}, wrong)
+        answer = await wire.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
+        assert answer.code == 1
+        assert words in (answer.remark or "")
+    assert broker.topics.get("Good") is None
+    many = topic_list(*({"topicName": f"T{n}"} for n in range(1_001)))
+    answer = await wire.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=many)
+    assert "1001 topics in one request; 1000 is the most" in (answer.remark or "")
+
+
+async def test_many_groups_are_made_by_one_request_or_none(broker: Broker, wire: Wire) -> None:
+    def body(*groups: dict[str, Any]) -> bytes:
+        return json.dumps({"groupConfigList": groups}).encode()
+
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+    assert (await wire.call(code, body=body({"groupName": "A", "retryMaxTimes": 3}, {"groupName": "B"}))).code == 0
+    a = broker.groups.get("A")
+    assert a is not None
+    assert a.retry_max_times == 3
+    assert broker.groups.get("B") is not None
+    for wrong in ({"groupName": "../x"}, {"groupName": "C", "retryQueueNums": -1}, {}):
+        assert (await wire.call(code, body=body({"groupName": "Good"}, wrong))).code == 1
+    assert broker.groups.get("Good") is None
+    answer = await wire.call(code, body=body(*({"groupName": f"G{n}"} for n in range(1_001))))
+    assert "1001 groups in one request; 1000 is the most" in (answer.remark or "")

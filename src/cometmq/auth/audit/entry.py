@@ -29,6 +29,8 @@ _SHOWN_BODIES: Final = frozenset(
         RequestCode.AUTH_CREATE_ACL,
         RequestCode.AUTH_UPDATE_ACL,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
     }
 )
 """Requests whose body says what changes, and has no secret."""

@@ -148,6 +148,8 @@ class Limiter:
                 self._heartbeat(connection, processor, request, frame)
             elif code == RequestCode.UPDATE_AND_CREATE_TOPIC:
                 self._make_topic(connection, request.header.topic)
+            elif code == RequestCode.UPDATE_AND_CREATE_TOPIC_LIST:
+                self._make_topics(connection, processor, request, frame)
         except OverQuotaError as denied:
             self._deny(connection, request, denied)
             return True
@@ -258,6 +260,18 @@ class Limiter:
         if not self._exists(topic) and not (session is not None and session.is_super):
             now = self._clock.monotonic()
             self._count_topic(tuple(self._meters_of(connection, session, now)), topic)
+
+    def _make_topics(
+        self, connection: ServerConnection, processor: Processor, request: Request[Any], frame: Frame
+    ) -> None:
+        if processor.permission is None:
+            return
+        try:
+            names = {need.name for need in processor.permission.needs(request.header, frame.body)}
+        except BodyError:
+            return  # its handler says what is wrong
+        for name in names:
+            self._make_topic(connection, name)
 
     def more(self, connection: ServerConnection, group: str, messages: int) -> None:
         """Count further messages of a request that has passed: a batch has many."""

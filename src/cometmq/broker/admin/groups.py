@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.tables.clients import ClientChannel
-from cometmq.limits import MAX_GROUP_CONFIG_BYTES, MAX_TOPIC_QUEUES
+from cometmq.limits import MAX_GROUP_CONFIG_BYTES, MAX_LIST_BYTES, MAX_LISTED, MAX_TOPIC_QUEUES
 from cometmq.message.names import check_group
 from cometmq.remoting.admin_bodies import (
     Connection,
@@ -15,6 +15,7 @@ from cometmq.remoting.admin_bodies import (
     ProducerConnection,
     ProducerInfo,
     ProducerTableInfo,
+    SubscriptionGroupList,
 )
 from cometmq.remoting.admin_headers import (
     DeleteSubscriptionGroupRequestHeader,
@@ -53,6 +54,22 @@ def _group_needs(body: bytes) -> Iterator[Need]:
     yield on_group(decode_request(SubscriptionGroupConfig, body, MAX_GROUP_CONFIG_BYTES).group_name, Action.CREATE)
 
 
+def _listed(body: bytes) -> list[SubscriptionGroupConfig]:
+    """The groups of a request.
+
+    :raises BodyError: it cannot be read, or has too many.
+    """
+    groups = decode_request(SubscriptionGroupList, body, MAX_LIST_BYTES).group_config_list
+    if len(groups) > MAX_LISTED:
+        raise BodyError(f"{len(groups)} groups in one request; {MAX_LISTED} is the most")
+    return groups
+
+
+def _list_needs(body: bytes) -> Iterator[Need]:
+    for group in _listed(body):
+        yield on_group(group.group_name, Action.CREATE)
+
+
 class GroupAdmin:
     """Answers about groups and their connected clients (``AdminBrokerProcessor``)."""
 
@@ -70,14 +87,32 @@ class GroupAdmin:
             group = decode_request(SubscriptionGroupConfig, body, MAX_GROUP_CONFIG_BYTES)
         except BodyError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
-        wrong = check_group(group.group_name)
-        if wrong is None and not 0 <= group.retry_queue_nums <= MAX_TOPIC_QUEUES:
-            wrong = f"retryQueueNums={group.retry_queue_nums}: allowed is 0 to {MAX_TOPIC_QUEUES}"
-        if wrong is not None:
-            return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
-        if self._broker.groups.get(group.group_name) != group:
-            _log.info("%s makes the group %s", connection.remote_address, group.group_name)
-            self._broker.groups.put(group)
+        return self._make(connection, [group])
+
+    @answers(
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        limits=("MAX_LIST_BYTES", "MAX_LISTED", "MAX_TOPIC_QUEUES"),
+        permission=needs_of_body(_list_needs, "Group:`groupConfigList` Create"),
+    )
+    def create_all(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
+        """Make or change many groups, all or none."""
+        try:
+            groups = _listed(body)
+        except BodyError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
+        return self._make(connection, groups)
+
+    def _make(self, connection: ServerConnection, groups: list[SubscriptionGroupConfig]) -> Response:
+        for group in groups:
+            wrong = check_group(group.group_name)
+            if wrong is None and not 0 <= group.retry_queue_nums <= MAX_TOPIC_QUEUES:
+                wrong = f"retryQueueNums={group.retry_queue_nums}: allowed is 0 to {MAX_TOPIC_QUEUES}"
+            if wrong is not None:
+                return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
+        for group in groups:
+            if self._broker.groups.get(group.group_name) != group:
+                _log.info("%s makes the group %s", connection.remote_address, group.group_name)
+                self._broker.groups.put(group)
         return Response()
 
     @answers(RequestCode.DELETE_SUBSCRIPTIONGROUP, permission=needs_group(Action.DELETE, field="group_name"))

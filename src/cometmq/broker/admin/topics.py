@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
+
+import msgspec
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.slices import Steps, members, run_in_slices, slices
 from cometmq.broker.tables.topic_attributes import TopicAttributeError, changed_attributes
 from cometmq.broker.tables.topics import describe_topic
-from cometmq.limits import MAX_TOPIC_QUEUES
+from cometmq.errors import CometMQError
+from cometmq.limits import MAX_LIST_BYTES, MAX_LISTED, MAX_TOPIC_QUEUES
 from cometmq.message.names import PERM_INHERIT, PERM_PRIORITY, PERM_READ, PERM_WRITE, check_topic
-from cometmq.remoting.admin_bodies import GroupList, TopicOffset
+from cometmq.remoting.admin_bodies import CreateTopicListRequestBody, GroupList, TopicOffset
 from cometmq.remoting.admin_headers import (
     CreateTopicRequestHeader,
     DeleteTopicRequestHeader,
@@ -20,10 +23,27 @@ from cometmq.remoting.admin_headers import (
     GetTopicStatsInfoRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
 )
-from cometmq.remoting.bodies import MessageQueue, TopicConfig, TopicList, encode_body, encode_table
+from cometmq.remoting.bodies import (
+    BodyError,
+    MessageQueue,
+    TopicConfig,
+    TopicList,
+    decode_request,
+    encode_body,
+    encode_table,
+)
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import NoHeader
-from cometmq.remoting.permissions import Action, Kind, needs_cluster, needs_every, needs_topic
+from cometmq.remoting.permissions import (
+    Action,
+    Kind,
+    Need,
+    needs_cluster,
+    needs_every,
+    needs_of_body,
+    needs_topic,
+    on_topic,
+)
 from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
 
@@ -33,6 +53,26 @@ DEFAULT_REMARK: Final = "not set any response code"
 """Apache leaves this remark on some successful answers; tools show it."""
 _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 _PERM_BITS: Final = PERM_PRIORITY | PERM_READ | PERM_WRITE | PERM_INHERIT
+
+
+class _TopicRefusedError(CometMQError):
+    """A topic that cannot be made."""
+
+
+def _listed(body: bytes) -> list[TopicConfig]:
+    """The topics of a request.
+
+    :raises BodyError: it cannot be read, or has too many.
+    """
+    topics = decode_request(CreateTopicListRequestBody, body, MAX_LIST_BYTES).topic_config_list
+    if len(topics) > MAX_LISTED:
+        raise BodyError(f"{len(topics)} topics in one request; {MAX_LISTED} is the most")
+    return topics
+
+
+def _list_needs(body: bytes) -> Iterator[Need]:
+    for topic in _listed(body):
+        yield on_topic(topic.topic_name, Action.CREATE)
 
 
 class TopicAdmin:
@@ -55,18 +95,7 @@ class TopicAdmin:
     ) -> Response | None:
         """Make or change a topic; answered once the nameservers know it."""
         header = request.header
-        wrong = self._refuse_name(header.topic) or _refuse_numbers(header)
-        if wrong is not None:
-            return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
-        existing = self._broker.topics.get(header.topic)
-        try:
-            attributes = changed_attributes(
-                None if existing is None else existing.attributes, header.attributes or "", is_new=existing is None
-            )
-        except TopicAttributeError as error:
-            return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
-        topic = TopicConfig(
-            attributes=attributes or None,
+        asked = TopicConfig(
             topic_name=header.topic,
             read_queue_nums=header.read_queue_nums,
             write_queue_nums=header.write_queue_nums,
@@ -75,11 +104,57 @@ class TopicAdmin:
             topic_sys_flag=header.topic_sys_flag or 0,
             order=header.order,
         )
-        if existing != topic:
-            _log.info("%s makes %s", connection.remote_address, describe_topic(topic))
-            self._broker.topics.put(topic)
+        try:
+            self._make(connection, [self._changed(asked, header.attributes or "")])
+        except _TopicRefusedError as refused:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=refused.message)
         self._when_registered(lambda: connection.respond(request, Response(remark=DEFAULT_REMARK)))
         return None
+
+    @answers(
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        header=NoHeader,
+        limits=("MAX_LIST_BYTES", "MAX_LISTED", "MAX_TOPIC_QUEUES", "MAX_ATTRIBUTES_CHARS"),
+        permission=needs_of_body(_list_needs, "Topic:`topicConfigList` Create"),
+    )
+    def create_all(self, connection: ServerConnection, request: Request[NoHeader], body: bytes) -> Response | None:
+        """Make or change many topics, all or none; answered once the nameservers know them."""
+        try:
+            listed = _listed(body)
+            changed: list[TopicConfig] = []
+            for asked in listed:
+                changes = ",".join(f"{name}={value}" for name, value in (asked.attributes or {}).items())
+                changed.append(self._changed(asked, changes))
+        except BodyError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
+        except _TopicRefusedError as refused:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=refused.message)
+        self._make(connection, changed)
+        self._when_registered(lambda: connection.respond(request, Response()))
+        return None
+
+    def _changed(self, asked: TopicConfig, attribute_changes: str) -> TopicConfig:
+        """The configuration of a topic after a change.
+
+        :raises _TopicRefusedError: it cannot be made.
+        """
+        wrong = self._refuse_name(asked.topic_name) or _refuse_numbers(asked)
+        if wrong is not None:
+            raise _TopicRefusedError(wrong)
+        existing = self._broker.topics.get(asked.topic_name)
+        try:
+            attributes = changed_attributes(
+                None if existing is None else existing.attributes, attribute_changes, is_new=existing is None
+            )
+        except TopicAttributeError as error:
+            raise _TopicRefusedError(error.message) from None
+        return msgspec.structs.replace(asked, attributes=attributes or None)
+
+    def _make(self, connection: ServerConnection, topics: list[TopicConfig]) -> None:
+        for topic in topics:
+            if self._broker.topics.get(topic.topic_name) != topic:
+                _log.info("%s makes %s", connection.remote_address, describe_topic(topic))
+                self._broker.topics.put(topic)
 
     @answers(RequestCode.DELETE_TOPIC_IN_BROKER, permission=needs_topic(Action.DELETE))
     def delete(
@@ -170,7 +245,7 @@ class TopicAdmin:
         return Response()
 
 
-def _refuse_numbers(header: CreateTopicRequestHeader) -> str | None:
+def _refuse_numbers(header: TopicConfig) -> str | None:
     for what, number in (("readQueueNums", header.read_queue_nums), ("writeQueueNums", header.write_queue_nums)):
         if not 0 <= number <= MAX_TOPIC_QUEUES:
             return f"{what}={number}: allowed is 0 to {MAX_TOPIC_QUEUES}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cometmq.client.admin import Admin
+from cometmq.client.admin.groups import in_flight_of
 from cometmq.client.admin.members import connection_of
 from cometmq.client.admin.several import users_topics
 from cometmq.client.errors import BrokerError, RouteNotFoundError
@@ -32,7 +33,7 @@ class DrainRefusedError(CometMQError):
 
 @dataclass(frozen=True, slots=True)
 class GroupLeft:
-    """Messages of one topic on the broker that a group has not read."""
+    """Messages of one topic on the broker that a group has not read, or has popped and not acknowledged."""
 
     group: str
     topic: str
@@ -161,8 +162,8 @@ class Drain:
                 lags: dict[str, int] = {}
                 for stats in per_topic:
                     for queue, offsets in stats.offset_table.items():
-                        lag = offsets.broker_offset - offsets.consumer_offset
-                        lags[queue.topic] = lags.get(queue.topic, 0) + max(0, lag)
+                        lag = max(0, offsets.broker_offset - offsets.consumer_offset, in_flight_of(offsets))
+                        lags[queue.topic] = lags.get(queue.topic, 0) + lag
                 for topic, lag in lags.items():
                     if lag:
                         if group not in members:
