@@ -10,7 +10,10 @@ from string import Formatter
 import pytest
 
 import cometmq.console
+from cometmq.client.admin.broker_health import BrokerState, clock_of, disk_of, retention_of, versions_of
+from cometmq.client.admin.finding import OK
 from cometmq.console.languages import ENGLISH, LANGUAGES, catalogue, preferred, translated
+from cometmq.console.languages.answers import answer_in, sentences
 
 ROOM = Path(cometmq.console.__file__).parent
 _IN_TEMPLATES = re.compile(r"""\b_\(\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""")
@@ -40,6 +43,38 @@ def test_a_catalogue_has_all_texts_and_no_others_with_the_same_values(language: 
 
 def _values(text: str) -> set[str]:
     return {name for _, name, _, _ in Formatter().parse(text) if name}
+
+
+def test_all_findings_about_a_broker_are_translated() -> None:
+    tables: list[dict[str, str]] = [
+        {},
+        {"commitLogDiskRatio": "0.95", "currentTimestamp": "1"},
+        {"commitLogDiskRatio": "0.8", "currentTimestamp": "9999999999999"},
+    ]
+    states = [BrokerState({**table, "brokerVersionDesc": f"V{at}"}, 50_000, 50_001) for at, table in enumerate(tables)]
+    findings = [check("b-0", state) for check in (disk_of, clock_of) for state in states]
+    config = {"fileReservedTime": "1", "messageDelayLevel": "1s 2h"}
+    findings += [versions_of(states), retention_of("b-0", states[0], config), retention_of("b-0", states[0], {})]
+    assert len([one for one in findings if one.state != OK]) == 9
+    for one in findings:
+        for text in (one.check, one.todo):
+            assert answer_in("zh", text) != text, text
+            assert answer_in("en", text) == text
+    assert answer_in("zh", findings[0].check) == "b-0 的磁盘"
+
+
+def test_an_answer_of_a_server_is_translated_with_its_reason_and_its_next_step() -> None:
+    text = "not at a:1: no connection to a:1: Connection refused"
+    assert answer_in("zh", text) == "在 a:1 没有应答：无法连接 a:1：连接被拒绝"
+    text = "no connection to a:1 in time (try again)"
+    assert answer_in("zh", text) == "未能及时连接 a:1（请重试）"
+    for foreign in ("{0} on {fire}", "x" * 5_000, "disk of {what}" * 300, "", "not at " * 280):
+        assert answer_in("zh", foreign) == foreign
+
+
+def test_translated_answers_have_the_values_of_the_english_ones() -> None:
+    for pattern, other in sentences("zh"):
+        assert set(pattern.groupindex) == _values(other), other
 
 
 def test_the_language_of_a_first_visit_is_that_of_the_browser() -> None:

@@ -27,6 +27,7 @@ from cometmq.client.admin import Admin
 from cometmq.client.errors import AccessDeniedError, BrokerError, RouteNotFoundError
 from cometmq.console.console import Console
 from cometmq.console.languages import LANGUAGES, preferred, translated
+from cometmq.console.languages.answers import answer_in
 from cometmq.console.limits import MAX_FIELDS
 from cometmq.console.rendering import time_element
 from cometmq.console.security.visitors import Visitor
@@ -203,6 +204,7 @@ class Ask:
         notice = console.sessions.verified(unquote(cookies["notice"])) if "notice" in cookies else None
         html = console.templates.get_template(template).render(
             _=partial(translated, self.language),
+            told=partial(answer_in, self.language),
             time=partial(time_element, zone=self.zone),
             ask=self,
             visitor=self.visitor,

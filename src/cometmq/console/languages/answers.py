@@ -1,0 +1,56 @@
+"""Findings and errors that servers and the client give in English, in the language of the reader.
+
+They reach the console as whole sentences. The catalogue has them with names in braces where the sentence has values:
+``disk of {what}``. A value named ``reason`` is such a sentence itself, and an error may have its next step in brackets.
+A text that fits none stays English.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+from cometmq.console.languages import ENGLISH
+
+_LONGEST: Final = 2_000
+"""Characters of a text that is compared; longer ones stay English."""
+_DEPTH: Final = 3
+_REASON: Final = "reason"
+_VALUE: Final = re.compile(r"\{(\w+)\}")
+
+
+@cache
+def sentences(language: str) -> Sequence[tuple[re.Pattern[str], str]]:
+    """Return the English sentences as patterns, each with its translation; none for English."""
+    if language == ENGLISH:
+        return ()
+    text = files(__name__.rpartition(".")[0]).joinpath(f"answers_{language}.json").read_text(encoding="utf-8")
+    return [(_pattern(english), other) for english, other in json.loads(text).items()]
+
+
+def _pattern(english: str) -> re.Pattern[str]:
+    pieces = _VALUE.split(english)
+    parts = (f"(?P<{piece}>.+?)" if at % 2 else re.escape(piece) for at, piece in enumerate(pieces))
+    return re.compile("".join(parts), re.DOTALL)
+
+
+def answer_in(language: str, text: str, depth: int = _DEPTH) -> str:
+    """Return a sentence of a finding or of an error in a language, or as it is."""
+    if len(text) > _LONGEST:
+        return text
+    for pattern, other in sentences(language):
+        found = pattern.fullmatch(text)
+        if found is not None:
+            values = found.groupdict()
+            if depth and _REASON in values:
+                values[_REASON] = answer_in(language, values[_REASON], depth - 1)
+            return other.format(**values)
+    head, bracket, step = text.removesuffix(")").rpartition(" (")
+    if not depth or not bracket or not text.endswith(")"):
+        return text
+    said, todo = answer_in(language, head, 0), answer_in(language, step, 0)
+    return text if (said, todo) == (head, step) else f"{said}（{todo}）"
