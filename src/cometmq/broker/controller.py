@@ -315,8 +315,7 @@ class Broker:
         if self.is_slave:
             self.processors.add(self.slave, replaces=True)
         if self.stats.traffic is not None and self._latency is not None:
-            master = None if self.is_slave else self.transactions.open
-            timer = None if self.is_slave else self.timer
+            of_master_only = () if self.is_slave else (self.transactions.open, self.timer, self.pops.state)
             self.monitor = BrokerMonitor(
                 context,
                 self.stats.traffic,
@@ -326,8 +325,7 @@ class Broker:
                 self.ha,
                 self.advertised_check,
                 self._access.samples,
-                master,
-                timer,
+                *of_master_only,
             )
 
     def _build_context(self, host: bytes) -> BrokerContext:

@@ -62,3 +62,16 @@ def test_a_million_messages_by_batches_over_queues_take_little_memory() -> None:
         state.apply(popped("T", "G", queue_id, range(start, start + 32), start + 32, batch, 60_000))
     assert state.in_flight("T", "G") == 1_000_000
     assert resident_bytes() - before <= 60_000_000
+
+
+def test_what_is_overdue_is_counted_with_the_time_since_the_first() -> None:
+    messages = InvisibleMessages()
+    assert messages.overdue(1_000) == (0, 0)
+    messages.add([1, 2, 3], 100, 500)
+    messages.add([4], 200, 800)
+    assert messages.overdue(499) == (0, 0)
+    assert messages.overdue(700) == (3, 200)
+    messages.remove(2, 100)
+    assert messages.overdue(900) == (3, 400)
+    messages.add([5], 300, 2_000)
+    assert messages.overdue(900) == (3, 400)

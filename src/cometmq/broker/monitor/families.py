@@ -118,6 +118,16 @@ TIMER_SNAPSHOT: Final = Family(
     ("timer_bound_s", *_STORAGE),
 )
 
+POP_REVIVE_LAG: Final = Family(
+    "rocketmq_pop_revive_lag_milliseconds",
+    Kind.GAUGE,
+    "Popped messages whose time is over and that are not visible yet: a number, as Apache writes under this name.",
+    ("queue_id",),
+)
+POP_REVIVE_LATENCY: Final = Family(
+    "rocketmq_pop_revive_latency_milliseconds", Kind.GAUGE, "Time since the first of them was due.", ("queue_id",)
+)
+
 QUEUE_LAG: Final = Family(
     "cometmq_consumer_queue_lag_messages",
     Kind.GAUGE,

@@ -19,6 +19,7 @@ from cometmq.broker.monitor import families as f
 from cometmq.broker.monitor import samples
 from cometmq.broker.monitor.half_messages import HalfMessages
 from cometmq.broker.periodic import Alarm, Periodic
+from cometmq.broker.pop.state import PopState
 from cometmq.broker.pull.pull_request_hold import PullRequestHoldService
 from cometmq.broker.replication.ha_service import HAService
 from cometmq.broker.transaction.open_transactions import OpenTransactions
@@ -46,7 +47,8 @@ class BrokerMonitor:
     :param advertised: the addresses that clients get.
     :param access: gives the samples of accounts, quotas and the audit log.
     :param transactions: of a master; ``None`` at a slave …
-    :param timer: … as this.
+    :param timer: … as this …
+    :param pops: … and this.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class BrokerMonitor:
         access: Callable[[], Iterable[Sample]],
         transactions: OpenTransactions | None = None,
         timer: TimerMessageService | None = None,
+        pops: PopState | None = None,
     ) -> None:
         self._broker = broker
         self._traffic = traffic
@@ -72,6 +75,7 @@ class BrokerMonitor:
         self._access = access
         self._halves = None if transactions is None else HalfMessages(transactions)
         self._timer = timer
+        self._pops = pops
         self._waiting: dict[str, WaitingOfTopic] = {}
         """Messages with any delay, by topic, when they were last counted."""
         config = broker.config
@@ -152,6 +156,7 @@ class BrokerMonitor:
             in_slices(self._access()),
             self._half_messages(),
             in_slices(samples.of_timer(self._timer, self._waiting)),
+            samples.of_pops(self._pops, broker.clock.now_ms()),
             in_slices(self._of_loop()),
             in_slices(of_process(broker.stats.boot_ms)),
         )

@@ -11,7 +11,9 @@ from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.timer_message import TimerMessageService
 from cometmq.broker.metrics.traffic import Event, Traffic
 from cometmq.broker.monitor import families as f
+from cometmq.broker.pop.state import PopState
 from cometmq.broker.replication.ha_service import HAService
+from cometmq.limits import QUEUES_PER_SLICE
 from cometmq.message.names import (
     RETRY_PREFIX,
     SYSTEM_GROUP_PREFIX,
@@ -143,6 +145,19 @@ def of_timer(timer: TimerMessageService | None, waiting: Mapping[str, WaitingOfT
     for seconds in SNAPSHOT_SECONDS:
         due = sum(counted.due_within[seconds] for counted in waiting.values())
         yield f.TIMER_SNAPSHOT, (str(seconds), *f.STORAGE), due
+
+
+def of_pops(state: PopState | None, now_ms: int) -> Steps:
+    """Popped messages that are overdue; Apache's label is the queue of its log of checkpoints, which is one here."""
+    if state is None:
+        return
+    messages = latency = 0
+    for seen, queue in enumerate(state):
+        late, ms = queue.invisible.overdue(now_ms)
+        messages, latency = messages + late, max(latency, ms)
+        if seen % QUEUES_PER_SLICE == QUEUES_PER_SLICE - 1:
+            yield []
+    yield [(f.POP_REVIVE_LAG, ("0",), messages), (f.POP_REVIVE_LATENCY, ("0",), latency)]
 
 
 def of_groups(broker: BrokerContext, traffic: Traffic, *, per_queue: bool) -> Steps:

@@ -118,6 +118,14 @@ class InvisibleMessages:
         found.sort(key=_BY_DUE)
         return found
 
+    def overdue(self, now_ms: int) -> tuple[int, int]:
+        """The number of messages whose time is over, and the milliseconds since the first of them was due."""
+        if not self.count or self.first_due > now_ms:
+            return 0, 0
+        due = np.frombuffer(self._due, np.int64)
+        late = due[(due <= now_ms) & (due != OVER)]
+        return len(late), now_ms - int(late.min()) if len(late) else 0
+
     # --- files ----------------------------------------------------------------------------------
     def dump(self) -> tuple[bytes, bytes, bytes]:
         """Offsets, pop times and due times as little-endian int64."""
