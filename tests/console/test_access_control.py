@@ -187,3 +187,28 @@ def test_a_cluster_without_users_says_how_to_get_them(surfer: Surfer) -> None:
     page = surfer.get("/access")
     assert page.status == 200
     assert "authenticationEnabled=true" in page.words
+
+
+def test_accounts_of_acl_1_are_listed_without_secrets_and_tested(tmp_path: Path) -> None:
+    operators = Security(Credentials("operators", "secret-of-operators"))
+    billing = {"accessKey": "billing", "secretKey": "secret-of-billing", "topicPerms": ["Orders=PUB"]}
+    accounts = [
+        {"accessKey": "operators", "secretKey": "secret-of-operators", "admin": True},
+        {**billing, "whiteRemoteAddress": "10.0.0.7"},
+    ]
+    with (
+        SyncCluster(accounts=accounts) as cluster,
+        console_of(cluster, tmp_path / "console", security=operators) as server,
+    ):
+        surfer = Surfer(server.url)
+        login = surfer.get("/login")
+        assert surfer.post("/login", login, name="operators", password="secret-of-operators").status == 303
+        page = surfer.get("/access")
+        assert "billing no – – Orders=PUB – 10.0.0.7" in page.words
+        assert "secret-of" not in page.text
+        assert "/access/users/new" not in page.text
+        test = "/access?user=billing&resource=Topic:Orders"
+        assert "Allowed : plain_acl.yml allows it" in surfer.get(f"{test}&action=Pub").words
+        assert "Denied : No default permission for topic:Orders" in surfer.get(f"{test}&action=Sub").words
+        assert "Allowed : requests from this" in surfer.get(f"{test}&action=Sub&from=10.0.0.7").words
+        assert surfer.get("/access?user=nobody&action=Sub&resource=Topic:Orders").status == 404

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import errno
+import os
 import re
 from pathlib import Path
 from string import Formatter
@@ -14,6 +16,8 @@ from cometmq.client.admin.broker_health import BrokerState, clock_of, disk_of, r
 from cometmq.client.admin.finding import OK
 from cometmq.console.languages import ENGLISH, LANGUAGES, catalogue, preferred, translated
 from cometmq.console.languages.answers import answer_in, sentences
+from cometmq.remoting.errors import RemotingConnectError
+from cometmq.remoting.tls.contexts import trouble_of
 
 ROOM = Path(cometmq.console.__file__).parent
 _IN_TEMPLATES = re.compile(r"""\b_\(\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""")
@@ -64,8 +68,11 @@ def test_all_findings_about_a_broker_are_translated() -> None:
 
 
 def test_an_answer_of_a_server_is_translated_with_its_reason_and_its_next_step() -> None:
-    text = "not at a:1: no connection to a:1: Connection refused"
-    assert answer_in("zh", text) == "在 a:1 没有应答：无法连接 a:1：连接被拒绝"
+    refused = OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+    message, step = trouble_of("a:1", refused, tls=False)
+    assert answer_in("zh", f"not at a:1: {message}") == "在 a:1 没有应答：无法连接 a:1：连接被拒绝"
+    error = RemotingConnectError("a:1", message, next_step=step)
+    assert answer_in("zh", str(error)) == "无法连接 a:1：连接被拒绝（请检查服务器是否在运行、地址是否正确）"
     text = "no connection to a:1 in time (try again)"
     assert answer_in("zh", text) == "未能及时连接 a:1（请重试）"
     for foreign in ("{0} on {fire}", "x" * 5_000, "disk of {what}" * 300, "", "not at " * 280):

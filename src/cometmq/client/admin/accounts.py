@@ -30,6 +30,26 @@ from cometmq.remoting.headers import Header
 T = TypeVar("T")
 
 
+class PlainAccountInfo(msgspec.Struct, rename="camel", omit_defaults=True):
+    """An account of ACL 1.0 (``PlainAccessConfig``); a secret key in the answer of a server is not even read."""
+
+    access_key: str
+    white_remote_address: str | None = None
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: list[str] | None = None
+    group_perms: list[str] | None = None
+
+
+class PlainAccounts(msgspec.Struct, rename="camel"):
+    """The accounts of ACL 1.0 of a broker (``AclConfig``)."""
+
+    global_white_addrs: list[str] | None = None
+    """Addresses that need no signature."""
+    plain_access_configs: list[PlainAccountInfo] | None = None
+
+
 class PartlyChangedError(ClientError):
     """A change of users or policies is done at some servers, and not at others."""
 
@@ -104,6 +124,15 @@ class AccountAdmin(TopicAdmin):
         header = GetAclRequestHeader(f"User:{name}")
         body = await self._call(server, RequestCode.AUTH_GET_ACL, header, doing="asking for the policies")
         return _decoded(body, AclInfo) or AclInfo(f"User:{name}", [])
+
+    async def plain_accounts(self, *, address: str | None = None) -> PlainAccounts:
+        """The accounts of ACL 1.0 of one broker, without secrets.
+
+        :raises BrokerError: it has none.
+        """
+        server = next(iter(await self._servers(address)))
+        code, doing = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, "listing the accounts"
+        return _decoded(await self._call(server, code, doing=doing), PlainAccounts) or PlainAccounts()
 
     async def _change(
         self, address: str | None, code: RequestCode, header: Header, body: bytes = b"", *, doing: str

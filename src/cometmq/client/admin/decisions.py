@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
+
+from cometmq.auth.addresses import canonical, parse_pattern
+from cometmq.auth.plain import read_account
 from cometmq.auth.policies import DISABLE, SUPER, Resource, User, UserAccount, read_policies
 from cometmq.client.admin import Admin
+from cometmq.client.admin.accounts import PlainAccountInfo
 from cometmq.remoting.permissions import EVERY, Action, Kind, Need, on_group, on_topic
+
+_NO_SECRET = "not-known-here"
+"""Accounts are read with a secret; decisions do not depend on it."""
 
 
 @dataclass(frozen=True)
@@ -59,3 +68,18 @@ async def decision_of(
     entry = user.decide(need, cluster, ipaddress.ip_address(source))
     why = f"{entry.info().decision} on {entry.resource}" if entry else "no policy matches"
     return Decision(denied is None, why)
+
+
+def plain_decision(account: PlainAccountInfo, white: Iterable[str], need: Need, source: str) -> Decision:
+    """Decide as a broker with ACL 1.0 would.
+
+    :param white: addresses that need no signature.
+    :param source: address that the request comes from.
+    :raises AuthError: the broker's account or addresses cannot be understood.
+    """
+    read = read_account(msgspec.to_builtins(account) | {"secretKey": _NO_SECRET})
+    address = canonical(source)
+    if read.white(address) or any(parse_pattern(pattern)(address) for pattern in white):
+        return Decision(True, "requests from this address need no signature")
+    denied = read.refusal(need, 0)
+    return Decision(denied is None, "plain_acl.yml allows it" if denied is None else denied.message)

@@ -12,13 +12,14 @@ from starlette.responses import Response
 from cometmq.auth.model import AuthError
 from cometmq.auth.policies import AclInfo
 from cometmq.auth.quota.model import Limits, QuotaInfo
-from cometmq.client.admin.decisions import Decision, decision_of, need_of
-from cometmq.client.errors import BrokerError, ClientError
+from cometmq.client.admin.accounts import PlainAccounts
+from cometmq.client.admin.decisions import Decision, decision_of, need_of, plain_decision
+from cometmq.client.errors import AccessDeniedError, BrokerError, ClientError
 from cometmq.console.listing import listing
-from cometmq.console.page import Ask, FormError, page
+from cometmq.console.page import Ask, FormError, NotFoundError, page
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import RemotingError
-from cometmq.remoting.permissions import Action
+from cometmq.remoting.permissions import Action, Need
 
 _ACTIONS: Final = tuple(one.value for one in Action)
 _QUOTAS: Final = 500
@@ -43,7 +44,7 @@ async def show_access(ask: Ask) -> Response:
     except BrokerError as error:
         if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise
-        return ask.page("access/none.html", quotas=await _quotas(ask), given_limits=Limits.given)
+        return await _show_plain(ask)
     found = listing(sorted(users), ask.text("q"), ask.whole("page"))
     shown = set(found.names)
     policies = [line for info in await ask.admin.policies() for line in _lines(info) if line.user in shown]
@@ -60,7 +61,38 @@ async def show_access(ask: Ask) -> Response:
     )
 
 
-async def _decision(ask: Ask) -> Decision | None:
+async def _show_plain(ask: Ask) -> Response:
+    """Show the accounts of ACL 1.0, which change only in files of the brokers, or how a cluster gets users."""
+    known = PlainAccounts()
+    try:
+        known = await ask.admin.plain_accounts()
+    except AccessDeniedError:
+        raise
+    except BrokerError:  # it has none, or is too old to tell
+        pass
+    accounts = {one.access_key: one for one in known.plain_access_configs or ()}
+    decision = None
+    if accounts and (tested := _tested(ask)) is not None:
+        user, need, source = tested
+        if user not in accounts:
+            raise NotFoundError(ask.t("there is no account {name}", name=user))
+        decision = plain_decision(accounts[user], known.global_white_addrs or (), need, source)
+    found = listing(sorted(accounts), ask.text("q"), ask.whole("page"))
+    return ask.page(
+        "access/plain.html" if accounts else "access/none.html",
+        accounts=[accounts[name] for name in found.names],
+        names=sorted(accounts)[:1_000],
+        found=found,
+        white=known.global_white_addrs or (),
+        actions=_ACTIONS,
+        decision=decision,
+        quotas=await _quotas(ask),
+        given_limits=Limits.given,
+    )
+
+
+def _tested(ask: Ask) -> tuple[str, Need, str] | None:
+    """Return the user, the request and the address of a test that the page's address asks for."""
     user, action, resource = ask.text("user"), ask.text("action"), ask.text("resource")
     source = ask.text("from") or "127.0.0.1"
     if not user or not resource:
@@ -73,6 +105,14 @@ async def _decision(ask: Ask) -> Decision | None:
         ipaddress.ip_address(source)
     except ValueError as error:
         raise FormError(ask.t("{name} is no address", name=source)) from error
+    return user, need, source
+
+
+async def _decision(ask: Ask) -> Decision | None:
+    tested = _tested(ask)
+    if tested is None:
+        return None
+    user, need, source = tested
     clusters = sorted((await ask.admin.cluster_info()).cluster_addr_table)
     return await decision_of(ask.admin, user, need, source, cluster=clusters[0] if clusters else "DefaultCluster")
 
