@@ -192,7 +192,7 @@ def test_a_cluster_without_users_says_how_to_get_them(surfer: Surfer) -> None:
 def test_accounts_of_acl_1_are_listed_without_secrets_and_tested(tmp_path: Path) -> None:
     operators = Security(Credentials("operators", "secret-of-operators"))
     billing = {"accessKey": "billing", "secretKey": "secret-of-billing", "topicPerms": ["Orders=PUB"]}
-    accounts = [
+    accounts: list[dict[str, object]] = [
         {"accessKey": "operators", "secretKey": "secret-of-operators", "admin": True},
         {**billing, "whiteRemoteAddress": "10.0.0.7"},
     ]
