@@ -54,9 +54,6 @@ class ProxyConfig(SecurityOptions):
     max_delay_time_mills: int = option(86_400_000, "Longest delay of a message, in milliseconds.", minimum=1)
     enable_topic_message_type_check: bool = option(True, "Refuse messages of another type than their topic's.")
 
-    unused: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Not used: unknown keys are warned of."""
-
     @property
     def endpoint(self) -> EndpointConfig:
         """What the endpoint tells its clients."""
