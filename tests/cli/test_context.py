@@ -197,7 +197,7 @@ def test_every_command_that_connects_takes_a_context() -> None:
     def options(ctx: click.Context) -> set[str]:
         return {flag for param in ctx.command.params for flag in param.opts}
 
-    servers = {"cometmq broker", "cometmq context create"}
+    servers = {"cometmq broker", "cometmq context create", "cometmq proxy"}
     lacking = [
         ctx.command_path
         for ctx in ALL

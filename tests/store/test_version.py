@@ -11,7 +11,6 @@ from cometmq import __version__
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.store.config import StoreConfig
 from cometmq.store.disk import Disk
-from cometmq.store.errors import StoreError
 from cometmq.store.recovery.opening import open_store
 from cometmq.store.version import STORE_VERSION, NewerStoreError, StoreMark, demand_readable, version_file
 
@@ -28,7 +27,8 @@ def opened(root: Path) -> None:
 
 def mark(root: Path, **fields: object) -> None:
     version_file(root).parent.mkdir(parents=True, exist_ok=True)
-    version_file(root).write_text(json.dumps(fields))
+    check = StoreMark(*(fields[name] for name in ("version", "readable_by", "cometmq"))).check  # type: ignore[arg-type]
+    version_file(root).write_text(json.dumps({**fields, "check": check}))
 
 
 def everything_in(root: Path) -> dict[str, bytes]:
@@ -66,9 +66,15 @@ def test_a_newer_store_that_this_version_can_read_keeps_its_mark(tmp_path: Path)
     assert version_file(tmp_path).read_bytes() == before
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"version": "x"}', "[]"])
-def test_a_damaged_mark_says_what_to_do(tmp_path: Path, text: str) -> None:
-    version_file(tmp_path).parent.mkdir(parents=True)
-    version_file(tmp_path).write_text(text)
-    with pytest.raises(StoreError, match="delete the file"):
-        opened(tmp_path)
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"version": "x"}', "9", "\xff"])
+def test_a_damaged_mark_is_set_aside_and_stops_no_broker(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened(tmp_path)
+    whole = version_file(tmp_path).read_bytes()
+    damaged = whole.replace(b'"readable_by":1', b'"readable_by":9') if damage == "9" else damage.encode("latin-1")
+    version_file(tmp_path).write_bytes(damaged)
+    opened(tmp_path)
+    assert version_file(tmp_path).read_bytes() == whole
+    assert damaged in [path.read_bytes() for path in (tmp_path / "comet" / "quarantine").iterdir()]
+    assert "comet/store.json: damaged; the store is read as one of this version" in caplog.text

@@ -7,7 +7,6 @@ without them pay nothing, and one object serves any number of clients of a proce
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +17,7 @@ from cometmq.client.hooks import (
     SendMessageContext,
     SendMessageHook,
 )
+from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
 from cometmq.message.hosts import parse_address
 
@@ -61,9 +61,10 @@ class ClientMetrics:
     ``Producer(send_hooks=[metrics.send])``, ``PushConsumer(consume_hooks=[metrics.consume])``.
     """
 
-    def __init__(self) -> None:
-        self.send: Final = SendMessageHook(before=_begin, after=self._sent)
-        self.consume: Final = ConsumeMessageHook(before=_begin, after=self._processed)
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self.send: Final = SendMessageHook(before=self._begin, after=self._sent)
+        self.consume: Final = ConsumeMessageHook(before=self._begin, after=self._processed)
 
     def count_sent(self, sent: Sent) -> None:
         """Count an attempt to send. Called on the client's event loop."""
@@ -73,24 +74,22 @@ class ClientMetrics:
         """Count a call of a listener. Called where the listener was called."""
         raise NotImplementedError
 
+    def _begin(self, context: SendMessageContext | ConsumeMessageContext) -> None:
+        context.props[_BEGAN] = self._clock.monotonic()
+
+    def _seconds(self, context: SendMessageContext | ConsumeMessageContext) -> float:
+        began = context.props.get(_BEGAN)
+        return self._clock.monotonic() - began if isinstance(began, float) else 0.0
+
     def _sent(self, context: SendMessageContext) -> None:
         error = "" if context.error is None else type(context.error).__name__
         topic = context.messages[0].topic if context.messages else context.queue.topic
-        self.count_sent(Sent(topic, context.broker_address, len(context.messages), _seconds(context), error))
+        self.count_sent(Sent(topic, context.broker_address, len(context.messages), self._seconds(context), error))
 
     def _processed(self, context: ConsumeMessageContext) -> None:
         error = "" if context.success else (context.return_type or ConsumeReturnType.FAILED).name
         topic, count = context.messages[0].topic, len(context.messages)
-        self.count_processed(Processed(topic, context.consumer_group, count, _seconds(context), error))
-
-
-def _begin(context: SendMessageContext | ConsumeMessageContext) -> None:
-    context.props[_BEGAN] = time.perf_counter()
-
-
-def _seconds(context: SendMessageContext | ConsumeMessageContext) -> float:
-    began = context.props.get(_BEGAN)
-    return time.perf_counter() - began if isinstance(began, float) else 0.0
+        self.count_processed(Processed(topic, context.consumer_group, count, self._seconds(context), error))
 
 
 class MissingPackageError(CometMQError):
@@ -108,8 +107,8 @@ class PrometheusMetrics(ClientMetrics):
     :raises MissingPackageError: ``prometheus_client`` is not installed.
     """
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        super().__init__()
+    def __init__(self, registry: CollectorRegistry | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__(clock)
         try:
             import prometheus_client as prometheus
         except ImportError:
@@ -168,8 +167,8 @@ class OpenTelemetryMetrics(ClientMetrics):
     :raises MissingPackageError: ``opentelemetry-api`` is not installed.
     """
 
-    def __init__(self, provider: MeterProvider | None = None) -> None:
-        super().__init__()
+    def __init__(self, provider: MeterProvider | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__(clock)
         try:
             from opentelemetry import metrics
         except ImportError:

@@ -2,11 +2,13 @@
 
 ``comet/store.json`` has two numbers: the version that wrote the store last, and the lowest one that can read it. A new
 version raises the second only when earlier ones would lose or misread something. Apache's brokers do not look at it:
-log, queues, index and tables stay theirs in every version.
+log, queues, index and tables stay theirs in every version. ``check`` is the CRC-32 of the other fields: a damaged mark
+counts as none, so that a flipped bit keeps no broker from its messages.
 """
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +37,17 @@ class StoreMark(msgspec.Struct, frozen=True):
     readable_by: int = READABLE_BY
     cometmq: str = __version__
 
+    @property
+    def check(self) -> int:
+        """The CRC-32 of ``version readable_by cometmq``."""
+        return zlib.crc32(f"{self.version} {self.readable_by} {self.cometmq}".encode())
+
+
+class _Written(StoreMark, frozen=True):
+    """A mark as the file has it."""
+
+    check: int = -1
+
 
 def version_file(root: Path) -> Path:
     """Return the file of the mark in a store."""
@@ -42,24 +55,24 @@ def version_file(root: Path) -> Path:
 
 
 def demand_readable(root: Path) -> StoreMark | None:
-    """Return the mark of a store; ``None`` for a new store, one of Apache's, or one of before the mark.
+    """Return the mark of a store; ``None`` for a new store, one of Apache's, or one whose mark is damaged.
 
     :raises NewerStoreError: this version cannot read the store.
-    :raises StoreError: the mark cannot be read.
+    :raises StoreError: the file of the mark cannot be read.
     """
     path = version_file(root)
     try:
         with path.open("rb") as file:
-            mark = msgspec.json.decode(file.read(_MAX_BYTES), type=StoreMark)
+            written = msgspec.json.decode(file.read(_MAX_BYTES), type=_Written)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StoreError(f"{path}: {reason_of(error)}", next_step="check its permissions") from error
-    except msgspec.MsgspecError as error:
-        raise StoreError(
-            f"{path} is damaged: {error}",
-            next_step="if only this version of CometMQ, or an earlier one, wrote the store, delete the file",
-        ) from None
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    mark = StoreMark(written.version, written.readable_by, written.cometmq)
+    if written.check != mark.check:
+        return None
     if mark.readable_by > STORE_VERSION:
         raise NewerStoreError(
             f"the store in {root} was written by CometMQ {mark.cometmq[:50]} (store version {mark.version}), and "
@@ -79,4 +92,5 @@ def write_mark(root: Path, found: StoreMark | None) -> None:
     lowest = READABLE_BY if found is None else max(READABLE_BY, found.readable_by)
     mark = StoreMark(readable_by=lowest)
     if mark != found:
-        replace_file(version_file(root), msgspec.json.encode(mark) + b"\n")
+        fields = {**msgspec.structs.asdict(mark), "check": mark.check}
+        replace_file(version_file(root), msgspec.json.encode(fields) + b"\n")

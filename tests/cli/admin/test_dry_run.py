@@ -59,7 +59,7 @@ LOOKING = {
 }
 SENDING = {"produce", "consume", "bench produce", "bench consume", "bench roundtrip"}
 """Their work is messages: a try of them is a message."""
-SERVERS = {"broker", "context create", "console"}
+SERVERS = {"broker", "context create", "console", "proxy"}
 
 
 def test_every_command_that_changes_a_cluster_has_a_dry_run() -> None:

@@ -21,7 +21,7 @@ from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode
 from cometmq.testing import ProcessCluster, free_port
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(1200)]  # the first run compiles the clients
 
 TOPICS = {"N": "NORMAL", "F": "FIFO", "D": "DELAY", "X": "TRANSACTION"}
 MESSAGES = [f"m{number}" for number in range(10)]

@@ -264,7 +264,11 @@ async def _start_console(place: Place, namesrv: str, services: AsyncExitStack) -
     """
     if place.console_port is None:
         return
-    await asyncio.to_thread(importlib.import_module, "cometmq.console.server")
+    try:
+        await asyncio.to_thread(importlib.import_module, "cometmq.console.server")
+    except (OSError, ImportError) as error:  # no descriptor is left, or a package is gone
+        warn(f"no console: {error}")
+        return
     from cometmq.console.options import ConsoleOptions
     from cometmq.console.server import ConsoleServer
     from cometmq.remoting.security import Security

@@ -20,7 +20,7 @@ from cometmq.store.recovery.extended_units import replace_addresses
 from cometmq.store.recovery.load import Findings, log_file_size, set_unusable_aside
 from cometmq.store.recovery.position import load_position
 from cometmq.store.recovery.recovery import KnownBefore, Recovery
-from cometmq.store.version import demand_readable, write_mark
+from cometmq.store.version import demand_readable, version_file, write_mark
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def open_store(config: StoreConfig, clock: Clock, disk: Disk, *, is_slave: bool)
     try:
         mark = demand_readable(config.root)
         log = CommitLog(config.commit_log, log_file_size(config.commit_log, config.mapped_file_size_commit_log), disk)
-        opened = _recover(config, clock, disk, lock, log, is_slave=is_slave)
+        opened = _recover(config, clock, disk, lock, log, is_slave=is_slave, marked=mark is not None)
         try:
             write_mark(config.root, mark)
         except OSError as error:  # a full disk must not keep the broker from making room
@@ -77,11 +77,13 @@ def open_store(config: StoreConfig, clock: Clock, disk: Disk, *, is_slave: bool)
 
 
 def _recover(
-    config: StoreConfig, clock: Clock, disk: Disk, lock: StoreLock, log: CommitLog, *, is_slave: bool
+    config: StoreConfig, clock: Clock, disk: Disk, lock: StoreLock, log: CommitLog, *, is_slave: bool, marked: bool
 ) -> OpenedStore:
     root = config.root
     findings = Findings(root)
     set_unusable_aside(root, findings)
+    if not marked and version_file(root).is_file():
+        findings.set_aside(version_file(root), "damaged; the store is read as one of this version")
     if log.segment_size != config.mapped_file_size_commit_log:
         findings.add(
             f"{findings.name(log.directory)}: files of {log.segment_size} bytes, not "
