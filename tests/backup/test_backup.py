@@ -14,6 +14,7 @@ from tests.cli.conftest import CommandLine
 from cometmq.backup.create import Options, create_backup
 from cometmq.backup.log_end import end_of_records
 from cometmq.backup.manifest import BackupError
+from cometmq.store.version import StoreMark
 from cometmq.testing import ProcessCluster
 
 KEYS = {"mappedFileSizeCommitLog": str(1 << 20), "mappedFileSizeConsumeQueue": "2000"}
@@ -178,7 +179,8 @@ def test_a_store_of_a_newer_version_is_not_restored(
 ) -> None:
     store = tmp_path / "newer"
     shutil.copytree(cluster.store_root(0), store)
-    (store / "comet" / "store.json").write_text('{"version": 7, "readable_by": 2, "cometmq": "9.1"}')
+    fields = {"version": 7, "readable_by": 2, "cometmq": "9.1", "check": StoreMark(7, 2, "9.1").check}
+    (store / "comet" / "store.json").write_text(json.dumps(fields))
     create_backup(Options(store, tmp_path / "b"))
     refused = cometmq("backup", "restore", str(tmp_path / "b"), str(tmp_path / "into"))
     assert refused.code == 1
