@@ -373,7 +373,8 @@ def plain_registration(topics: int) -> bytes:
     return b'{"topicConfigSerializeWrapper":{"topicConfigTable":{%s}}}' % table
 
 
-MOST_TOPICS: Final = MAX_NAMESRV_TOPICS - 1_000
+MOST_TOPICS: Final = MAX_NAMESRV_TOPICS - 25_000
+"""With room for the topics that the walk through the broker has made."""
 
 
 def registrations(salt: int) -> Frames:

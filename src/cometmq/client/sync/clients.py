@@ -407,6 +407,7 @@ class SyncAdmin(SyncClient[Admin]):
     put_quota = blocking(Admin.put_quota)
     delete_quota = blocking(Admin.delete_quota)
     quotas = blocking(Admin.quotas)
+    plain_accounts = blocking(Admin.plain_accounts)
     consumer_connection = blocking(Admin.consumer_connection)
     consumer_running_info = blocking(Admin.consumer_running_info)
     producer_connection = blocking(Admin.producer_connection)
