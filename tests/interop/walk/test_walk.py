@@ -94,8 +94,8 @@ BROKER: Listed = {
     "code 907": (FIVE, ANSWERED_HERE),
     "code 370": ("recall (370)", {"code 1 != 3", "remark"}),
     **{
-        f"code {code}": ("POP of 5.x, without its fields", {"code 1 != 3", "remark"})
-        for code in (400, 401, 200050, 200051, 200052)
+        f"code {code}": ("POP and lists of 5.x, without their fields", {"code 1 != 3", "remark"})
+        for code in (18, 225, 400, 401, 200050, 200051, 200052)
     },
     "code 402": (FIVE, ANSWERED_HERE),
 }
