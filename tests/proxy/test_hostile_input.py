@@ -236,6 +236,14 @@ async def test_a_flood_is_ended_while_others_are_served(server: Server, case: st
     assert server.memory - before < GROWTH_BYTES
 
 
+async def test_a_ping_after_each_answer_as_javas_client_sends_it_is_no_flood(server: Server) -> None:
+    ping = frame(frames.PING, 0, 0, b"12345678") + frame(frames.WINDOW_UPDATE, 0, 0, (4_096).to_bytes(4, "big"))
+    async with server.attacker() as client:
+        for number in range(1, 6_001, 2):
+            status, _ = await client.status(number, headers(number, "Heartbeat") + data(number, prefixed(b"")) + ping)
+            assert status is GrpcStatus.OK
+
+
 async def test_windows_that_change_a_thousand_times_in_a_frame_hold_nobody_up(server: Server) -> None:
     streams = b"".join(headers(number, "Telemetry") for number in range(1, 2 * MAX_STREAMS, 2))
     settings = b"".join(frames.SETTING.pack(4, 1_000 + number % 2) for number in range(2_700))

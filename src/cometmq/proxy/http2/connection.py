@@ -33,6 +33,8 @@ _DEFAULT_WINDOW: Final = 65_535
 _MAX_WINDOW: Final = 2**31 - 1
 _FRAME_BYTES: Final = 16_384
 """Largest payload of a frame, in both directions: HTTP/2's default."""
+_EARNED_BY_DATA: Final = 2
+"""Frames that ask for nothing, which a frame of an answer allows."""
 
 
 class Http2Error(Exception):
@@ -104,7 +106,7 @@ class Stream:
         if length <= self.window and length <= connection.window and length <= _FRAME_BYTES:
             self.window -= length
             connection.window -= length
-            connection.put(frames.frame(frames.DATA, 0, self.id, data))
+            connection.put_data(self.id, data)
             return
         self._waiting.append((frames.DATA, data))
         self._waits(length)
@@ -140,7 +142,7 @@ class Stream:
             if size <= 0 and payload:
                 connection.blocked.add(self)
                 return
-            connection.put(frames.frame(frames.DATA, 0, self.id, payload[:size]))
+            connection.put_data(self.id, payload[:size])
             self.window -= size
             connection.window -= size
             self._waits(-size)
@@ -349,8 +351,13 @@ class Http2Connection:
         else:  # PRIORITY, GOAWAY of a client, and frames of later versions mean nothing here
             self._spend()
 
+    def put_data(self, number: int, data: bytes | memoryview) -> None:
+        """Send a frame of data. Java's clients send a ping after each, to measure the connection."""
+        self._idle_tokens = min(self._idle_tokens + _EARNED_BY_DATA, HTTP2_IDLE_FRAMES)
+        self.put(frames.frame(frames.DATA, 0, number, data))
+
     def _spend(self) -> None:
-        """Count a frame that asks for nothing: each connection has some, and gets more with time."""
+        """Count a frame that asks for nothing: each connection has some, and gets more with time and with answers."""
         self._idle_tokens -= 1
         if self._idle_tokens >= 0:
             return
