@@ -30,10 +30,10 @@ from benchmarks.machine import Beside, CpuTimes  # noqa: E402
 from benchmarks.process_cost import cpu_seconds  # noqa: E402
 from tests.helpers.waiting import wait_for  # noqa: E402
 from tests.interop import builds, probe, systems  # noqa: E402
+from tests.interop.five.tables import make_group, make_topic  # noqa: E402
 from tests.interop.systems import Server, System  # noqa: E402
 
 from cometmq.remoting.client import RemotingClient  # noqa: E402
-from cometmq.remoting.codes import RequestCode  # noqa: E402
 from cometmq.testing import free_port  # noqa: E402
 
 HERE: Final = Path(__file__).with_name("five")
@@ -137,24 +137,9 @@ async def _prepare(broker: str) -> None:
     """Make topics and groups: Apache's endpoint makes none."""
     async with RemotingClient() as client:
         for topic in ("Load", "Latency"):
-            fields = {
-                "topic": topic,
-                "defaultTopic": "TBW102",
-                "readQueueNums": "8",
-                "writeQueueNums": "8",
-                "perm": "6",
-                "topicFilterType": "SINGLE_TAG",
-                "topicSysFlag": "0",
-                "order": "false",
-                "attributes": "+message.type=NORMAL",
-            }
-            answer = await client.invoke(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, None, ext=fields, timeout_s=20)
-            assert answer.code == 0, answer.remark
+            await make_topic(client, broker, topic, "NORMAL", queues=8)
         for group in ("Receivers", "Listeners"):
-            body = json.dumps({"groupName": group}).encode()
-            code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-            answer = await client.invoke(broker, code, None, body, timeout_s=20)
-            assert answer.code == 0, answer.remark
+            await make_group(client, broker, group)
 
 
 def _memory_mb(pid: int) -> float:

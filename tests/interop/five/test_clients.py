@@ -16,9 +16,9 @@ from tempfile import mkdtemp
 import pytest
 from tests.interop import builds
 from tests.interop.conftest import unavailable
+from tests.interop.five.tables import make_group, make_topic
 
 from cometmq.remoting.client import RemotingClient
-from cometmq.remoting.codes import RequestCode
 from cometmq.testing import ProcessCluster, free_port
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1200)]  # the first run compiles the clients
@@ -74,23 +74,8 @@ async def _make_topics(broker: str, run: str) -> None:
     """Make the topics of one client, each with its type, and the group that consumes in order."""
     async with RemotingClient() as client:
         for name, kind in TOPICS.items():
-            fields = {
-                "topic": name + run,
-                "defaultTopic": "TBW102",
-                "readQueueNums": "4",
-                "writeQueueNums": "4",
-                "perm": "6",
-                "topicFilterType": "SINGLE_TAG",
-                "topicSysFlag": "0",
-                "order": "false",
-                "attributes": f"+message.type={kind}",
-            }
-            answer = await client.invoke(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, None, ext=fields, timeout_s=20)
-            assert answer.code == 0, answer.remark
-        group = {"groupName": f"GF{run}", "consumeMessageOrderly": True}
-        body = json.dumps(group).encode()
-        answer = await client.invoke(broker, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body, timeout_s=20)
-        assert answer.code == 0, answer.remark
+            await make_topic(client, broker, name + run, kind, queues=4)
+        await make_group(client, broker, f"GF{run}", consumeMessageOrderly=True)
 
 
 @pytest.mark.parametrize("name", CLIENTS)
