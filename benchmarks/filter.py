@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
+from cometmq.broker.limits import MAX_FILTER_WORK
 from cometmq.filter import parse_selector
-from cometmq.limits import MAX_FILTER_WORK
 from cometmq.message.hosts import encode_host
 from cometmq.message.record import encode_record
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.limits import MAX_TOPICS
+from cometmq.broker.limits import MAX_TOPICS
 from cometmq.remoting.headers import Header
 from cometmq.remoting.permissions import Action, Kind, needs_every
 from cometmq.remoting.processors import Request, Response, answers, handlers

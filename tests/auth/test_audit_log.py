@@ -14,8 +14,8 @@ import cometmq.auth.audit.log as log_module
 from cometmq.auth.audit.files import RotatedFile, numbered
 from cometmq.auth.audit.log import AuditLog
 from cometmq.auth.audit.reader import AuditReader, parse, read_entries
+from cometmq.auth.limits import MAX_AUDIT_QUEUE_BYTES
 from cometmq.clock import SYSTEM_CLOCK
-from cometmq.limits import MAX_AUDIT_QUEUE_BYTES
 
 
 def log_of(tmp_path: Path, size: int = 100_000, count: int = 3) -> AuditLog:

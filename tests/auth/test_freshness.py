@@ -8,8 +8,8 @@ import pytest
 
 from cometmq.auth import freshness
 from cometmq.auth.freshness import Freshness
+from cometmq.auth.limits import SIGNATURE_AHEAD_SECONDS, SIGNATURE_SECONDS, SIGNATURE_WINDOW
 from cometmq.auth.model import DeniedError
-from cometmq.limits import SIGNATURE_AHEAD_SECONDS, SIGNATURE_SECONDS, SIGNATURE_WINDOW
 from cometmq.remoting.processors import RpcRejectedError
 from cometmq.remoting.signing import Stamp, Stamps
 from cometmq.testing import VirtualClock

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.auth.limits import MAX_ACL_FILE_BYTES
 from cometmq.auth.model import AuthError, DeniedError
 from cometmq.auth.plain_files import PlainFiles
-from cometmq.limits import MAX_ACL_FILE_BYTES
 
 ONE = "accounts:\n- accessKey: account-one\n  secretKey: secret-one\n"
 TWO = "accounts:\n- accessKey: account-two\n  secretKey: secret-two\n"

@@ -15,9 +15,9 @@ from tests.broker.wire import Wire, pull_header, send_header
 
 from cometmq.auth.audit.reader import read_entries
 from cometmq.auth.audit.recorder import BY_THEMSELVES
+from cometmq.auth.limits import MAX_AUDIT_KINDS
 from cometmq.auth.model import AuthError
 from cometmq.broker.controller import Broker
-from cometmq.limits import MAX_AUDIT_KINDS
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
 from cometmq.remoting.admin_headers import (

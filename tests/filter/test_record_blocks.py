@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tests.filter import questions
 from tests.filter.stored_records import V4, V6, as_v2, record
 
+from cometmq.broker.limits import MAX_FILTER_WORK
 from cometmq.filter import FilterError, parse_selector
 from cometmq.filter.block_evaluation import block_predicate
 from cometmq.filter.record_block import RecordBlock
-from cometmq.limits import MAX_FILTER_WORK
 from cometmq.message.properties import encode_properties
 from cometmq.message.record import PHYSICAL_OFFSET_AT
 

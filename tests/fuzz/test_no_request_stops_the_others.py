@@ -28,11 +28,12 @@ from tests.fuzz.worst_inputs import (
 from tests.helpers.waiting import wait_for
 
 from cometmq.broker.controller import Broker
+from cometmq.broker.limits import MAX_TOPIC_QUEUES
 from cometmq.fastjson import loads
-from cometmq.limits import MAX_NAMESRV_BROKERS, MAX_TOPIC_QUEUES
 from cometmq.message.names import check_group, check_topic
 from cometmq.message.record import iter_records
 from cometmq.namesrv.config import NamesrvConfig
+from cometmq.namesrv.limits import MAX_NAMESRV_BROKERS
 from cometmq.namesrv.server import NameServer
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import RemotingCommand

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
-from cometmq.limits import MAX_HEADER_BYTES, MAX_LOCK_REQUEST_QUEUES, MAX_NAMESRV_TOPICS, MAX_TOPIC_QUEUES
+from cometmq.broker.limits import MAX_LOCK_REQUEST_QUEUES, MAX_TOPIC_QUEUES
+from cometmq.limits import MAX_HEADER_BYTES, MAX_NAMESRV_TOPICS
 from cometmq.remoting.codes import CURRENT_VERSION
 from cometmq.remoting.command import RemotingCommand
 

@@ -6,8 +6,8 @@ from tests.helpers.waiting import until
 from tests.namesrv.registering import MASTER, SLAVE
 from tests.namesrv.wire import Connect, Wire
 
-from cometmq.limits import MAX_NAMESRV_BROKERS
 from cometmq.namesrv.gone import CLOSED, SILENT, STOPPED, GoneBrokers
+from cometmq.namesrv.limits import MAX_NAMESRV_BROKERS
 from cometmq.namesrv.routes import BrokerIdentity
 from cometmq.namesrv.server import NameServer
 from cometmq.remoting.bodies import ClusterInfo, GoneBroker, decode_body

@@ -11,7 +11,8 @@ import pytest
 from tests.namesrv.registering import MASTER, SLAVE, register
 from tests.namesrv.wire import Connect, topic
 
-from cometmq.limits import MAX_ADDRESS_CHARS, MAX_FILTER_SERVERS, MAX_NAMESRV_TOPICS, REGISTRATION_BESIDE_BYTES
+from cometmq.limits import MAX_ADDRESS_CHARS, MAX_FILTER_SERVERS, MAX_NAMESRV_TOPICS
+from cometmq.namesrv.limits import REGISTRATION_BESIDE_BYTES
 from cometmq.namesrv.routes import RegistrationError, RouteTable
 from cometmq.namesrv.server import NameServer
 from cometmq.remoting.admin_headers import RegisterBrokerRequestHeader, UnRegisterBrokerRequestHeader

@@ -16,10 +16,11 @@ import pytest_asyncio
 from tests.proxy.client import SERVICE, Client
 
 from cometmq.client.admin import Admin
-from cometmq.limits import HANDSHAKE_SECONDS, MAX_GRPC_MESSAGE_BYTES, MAX_STREAMS
+from cometmq.limits import HANDSHAKE_SECONDS
 from cometmq.proxy.http2 import frames
 from cometmq.proxy.http2.frames import ErrorCode, frame
 from cometmq.proxy.http2.hpack import HpackDecoder, encode_headers
+from cometmq.proxy.limits import MAX_GRPC_MESSAGE_BYTES, MAX_STREAMS
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.rpc.status import GrpcStatus

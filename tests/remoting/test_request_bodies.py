@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.broker.limits import MAX_HEARTBEAT_BYTES
 from cometmq.fastjson import FastjsonError, dumps, loads, quote_keys
-from cometmq.limits import MAX_HEARTBEAT_BYTES, MAX_LOOSE_BODY_BYTES, MAX_PARSED_BODY_BYTES
+from cometmq.limits import MAX_LOOSE_BODY_BYTES, MAX_PARSED_BODY_BYTES
 from cometmq.remoting.bodies import (
     BodyError,
     DataVersion,

@@ -13,6 +13,7 @@ from cometmq.auth.audit.guard import AuditedGuard
 from cometmq.auth.audit.log import AuditLog
 from cometmq.auth.audit.recorder import AuditRecorder
 from cometmq.auth.guard import AccessGuard
+from cometmq.auth.limits import ACL_LOOK_SECONDS
 from cometmq.auth.model import AccessModel
 from cometmq.auth.options import SecurityOptions
 from cometmq.auth.plain_files import PlainFiles
@@ -27,7 +28,6 @@ from cometmq.auth.user_access import (
 )
 from cometmq.auth.users import UserTable, read_key
 from cometmq.clock import Clock, TimerHandle
-from cometmq.limits import ACL_LOOK_SECONDS
 from cometmq.options import ConfigError
 from cometmq.remoting.security import PLAIN, Security, read_credentials
 from cometmq.remoting.server import Guard

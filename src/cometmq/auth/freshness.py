@@ -14,14 +14,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from cometmq.auth.limits import MAX_SIGNERS, SIGNATURE_AHEAD_SECONDS, SIGNATURE_SECONDS, SIGNATURE_WINDOW
 from cometmq.auth.model import DeniedError
 from cometmq.clock import Clock
-from cometmq.limits import (
-    MAX_SIGNERS,
-    SIGNATURE_AHEAD_SECONDS,
-    SIGNATURE_SECONDS,
-    SIGNATURE_WINDOW,
-)
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.processors import RpcRejectedError
 from cometmq.remoting.signing import STAMP, Stamp

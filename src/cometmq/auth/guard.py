@@ -15,10 +15,11 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from cometmq.auth.freshness import Freshness
+from cometmq.auth.limits import MAX_CACHED_DECISIONS
 from cometmq.auth.model import AccessModel, Account, DeniedError
 from cometmq.clock import Clock
 from cometmq.core import CORE
-from cometmq.limits import MAX_CACHED_DECISIONS, MAX_EXT_FIELDS
+from cometmq.limits import MAX_EXT_FIELDS
 from cometmq.remoting.bodies import BodyError
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import decode_header

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from cometmq.auth.addresses import AddressMatch, canonical, parse_pattern
+from cometmq.auth.limits import MAX_ACL_FILES
 from cometmq.auth.model import Account, AuthError, DeniedError
 from cometmq.auth.plain import TRUSTED, PlainAccount, read_account
 from cometmq.auth.yaml_file import read_yaml
-from cometmq.limits import MAX_ACL_FILES
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.processors import Response
 

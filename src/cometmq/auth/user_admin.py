@@ -9,10 +9,10 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from cometmq.auth.limits import MAX_ACL_BODY_BYTES
 from cometmq.auth.model import AuthError
 from cometmq.auth.policies import SUPER, USER, AclInfo, User, policy_infos
 from cometmq.auth.users import UserTable
-from cometmq.limits import MAX_ACL_BODY_BYTES
 from cometmq.remoting.admin_headers import (
     CreateAclRequestHeader,
     CreateUserRequestHeader,

@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.auth.limits import MAX_ACL_FILE_BYTES, MAX_USERS
 from cometmq.auth.model import AuthError
 from cometmq.auth.policies import (
     CUSTOM,
@@ -40,7 +41,6 @@ from cometmq.auth.policies import (
 )
 from cometmq.durable import replace_file
 from cometmq.errors import reason_of
-from cometmq.limits import MAX_ACL_FILE_BYTES, MAX_USERS
 
 _log = logging.getLogger(__name__)
 

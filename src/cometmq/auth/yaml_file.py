@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+from cometmq.auth.limits import MAX_ACL_FILE_BYTES, MAX_ACL_FILE_DEPTH, MAX_ACL_FILE_VALUES
 from cometmq.auth.model import AuthError
 from cometmq.errors import reason_of
-from cometmq.limits import MAX_ACL_FILE_BYTES, MAX_ACL_FILE_DEPTH, MAX_ACL_FILE_VALUES
 
 _STEP: Final = "correct the file; until then the accounts that it had before stay in force"
 

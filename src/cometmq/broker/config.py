@@ -14,15 +14,9 @@ from typing import Any, Final
 
 from cometmq.apache_keys import BROKER, apache_keys
 from cometmq.auth.options import SecurityOptions
+from cometmq.broker.limits import MAX_TIMER_DELAY_SECONDS, MAX_TRANSFER_BYTES
 from cometmq.errors import reason_of
-from cometmq.limits import (
-    MAX_CONNECTIONS,
-    MAX_FRAME_BYTES,
-    MAX_MESSAGE_BYTES,
-    MAX_QUERY_MESSAGES,
-    MAX_TIMER_DELAY_SECONDS,
-    MAX_TRANSFER_BYTES,
-)
+from cometmq.limits import MAX_CONNECTIONS, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, MAX_QUERY_MESSAGES
 from cometmq.log_level import LOG_LEVEL_DOC, LOG_LEVELS
 from cometmq.message.hosts import ip_of, own_ip, parse_address, split_addresses
 from cometmq.message.listeners import EVERY_CLIENT, Advertised, parse_advertised

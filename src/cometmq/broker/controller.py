@@ -36,6 +36,16 @@ from cometmq.broker.delay.recall_message import RecallMessageProcessor
 from cometmq.broker.delay.schedule_message import ScheduleMessageService
 from cometmq.broker.delay.timer_message import TimerMessageService
 from cometmq.broker.hooks.message_hooks import BrokerHooks, load_hooks
+from cometmq.broker.limits import (
+    CLIENT_SCAN_SECONDS,
+    FILTER_SAVE_SECONDS,
+    METER_EXPIRE_SECONDS,
+    OFFSET_LOOK_SECONDS,
+    POP_SAVE_SECONDS,
+    PRODUCER_SAVE_SECONDS,
+    QUOTA_SAVE_SECONDS,
+    TABLE_RETRY_SECONDS,
+)
 from cometmq.broker.metrics.stats import BrokerStats
 from cometmq.broker.metrics.traffic import Traffic
 from cometmq.broker.monitor.monitor import BrokerMonitor
@@ -71,16 +81,6 @@ from cometmq.broker.turn.targets import SendTargets
 from cometmq.broker.turn.waiters import SendWaiters
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.core import CORE, NEXT_STEP, PATH
-from cometmq.limits import (
-    CLIENT_SCAN_SECONDS,
-    FILTER_SAVE_SECONDS,
-    METER_EXPIRE_SECONDS,
-    OFFSET_LOOK_SECONDS,
-    POP_SAVE_SECONDS,
-    PRODUCER_SAVE_SECONDS,
-    QUOTA_SAVE_SECONDS,
-    TABLE_RETRY_SECONDS,
-)
 from cometmq.log_level import LogLevel
 from cometmq.message.hosts import encode_host, format_address, parse_address
 from cometmq.quantity import quantity

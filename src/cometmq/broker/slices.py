@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any, TypeVar
 
-from cometmq.limits import QUEUES_PER_SLICE
+from cometmq.broker.limits import QUEUES_PER_SLICE
 from cometmq.remoting.bodies import encode_body
 from cometmq.remoting.processors import Request, Response, failed
 from cometmq.remoting.server_connection import ServerConnection

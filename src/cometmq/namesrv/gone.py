@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from cometmq.limits import MAX_NAMESRV_BROKERS
+from cometmq.namesrv.limits import MAX_NAMESRV_BROKERS
 from cometmq.namesrv.routes import BrokerIdentity
 from cometmq.remoting.bodies import GoneBroker
 

@@ -24,7 +24,13 @@ from cometmq import fastjson
 from cometmq.config_file import ConfigFile
 from cometmq.durable import flush_directory
 from cometmq.errors import CometMQError, reason_of
-from cometmq.limits import MAX_KV_CHARS, MAX_KV_ENTRIES, MAX_KV_NAME_CHARS, MAX_KV_VALUE_CHARS, MAX_WAITING_KV_CHANGES
+from cometmq.namesrv.limits import (
+    MAX_KV_CHARS,
+    MAX_KV_ENTRIES,
+    MAX_KV_NAME_CHARS,
+    MAX_KV_VALUE_CHARS,
+    MAX_WAITING_KV_CHANGES,
+)
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 """Namespace of the order configurations; the key is the topic, the value ``broker:queues;…``."""

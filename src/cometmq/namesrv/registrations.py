@@ -12,8 +12,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from cometmq.limits import MAX_WAITING_REGISTRATION_BYTES, REGISTRATION_BESIDE_BYTES
 from cometmq.loop import TaskSet
+from cometmq.namesrv.limits import MAX_WAITING_REGISTRATION_BYTES, REGISTRATION_BESIDE_BYTES
 from cometmq.namesrv.routes import BrokerIdentity, QueuesOfBroker, queues_of
 from cometmq.remoting.bodies import BodyError, DataVersion
 from cometmq.remoting.register_body import decode_registration

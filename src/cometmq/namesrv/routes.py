@@ -24,15 +24,10 @@ import msgspec
 
 from cometmq.errors import CometMQError
 from cometmq.index import Index
-from cometmq.limits import (
-    MAX_ADDRESS_CHARS,
-    MAX_NAMESRV_BROKERS,
-    MAX_NAMESRV_QUEUE_DATA,
-    MAX_NAMESRV_TOPICS,
-    MAX_REGISTERED_QUEUES,
-)
+from cometmq.limits import MAX_ADDRESS_CHARS, MAX_NAMESRV_TOPICS
 from cometmq.message.hosts import parse_address
 from cometmq.message.names import MASTER_ID, PERM_READ, PERM_WRITE, check_topic
+from cometmq.namesrv.limits import MAX_NAMESRV_BROKERS, MAX_NAMESRV_QUEUE_DATA, MAX_REGISTERED_QUEUES
 from cometmq.remoting.bodies import BrokerData, ClusterInfo, DataVersion, QueueData, TopicConfig, TopicRouteData
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.%|:@+\-]{1,127}")

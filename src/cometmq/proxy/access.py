@@ -16,9 +16,9 @@ from typing import Final
 from cometmq.auth.access import AccessControl
 from cometmq.auth.audit.entry import text_of
 from cometmq.auth.audit.recorder import AuditRecorder, account_of, caller
+from cometmq.auth.limits import MAX_AUDIT_RESOURCES, SIGNATURE_AHEAD_SECONDS, SIGNATURE_SECONDS
 from cometmq.auth.model import Account, DeniedError
 from cometmq.clock import Clock
-from cometmq.limits import MAX_AUDIT_RESOURCES, SIGNATURE_AHEAD_SECONDS, SIGNATURE_SECONDS
 from cometmq.proxy.context import Checker
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.metadata import AUTHORIZATION, DATE_TIME

@@ -12,10 +12,10 @@ import logging
 from typing import Final
 
 from cometmq.clock import Clock, TimerHandle
-from cometmq.limits import MAX_RENEWED_HANDLES
 from cometmq.proxy.backend.backend import Link
 from cometmq.proxy.config import EndpointConfig
 from cometmq.proxy.errors import ProxyError
+from cometmq.proxy.limits import MAX_RENEWED_HANDLES
 from cometmq.proxy.receipts import Receipt
 from cometmq.proxy.sessions import ClientSession, Sessions
 from cometmq.remoting.codes import RequestCode

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from cometmq.clock import Clock, TimerHandle
-from cometmq.limits import GRPC_SILENT_SECONDS, MAX_GRPC_CLIENTS
 from cometmq.proxy.backend.backend import Backend, Link
+from cometmq.proxy.limits import GRPC_SILENT_SECONDS, MAX_GRPC_CLIENTS
 from cometmq.proxy.metadata import client_id_of, language_of
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.rpc.call import Call

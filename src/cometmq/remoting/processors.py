@@ -128,7 +128,7 @@ class Answered:
     code: RequestCode
     header: type[Header]
     limits: tuple[str, ...]
-    """Names of the request's limits in :mod:`cometmq.limits`."""
+    """Names of the request's limits in a ``limits`` module."""
     permission: Permission | None
     """Needed where permissions are checked; without one the request is denied there."""
 
@@ -144,7 +144,7 @@ def answers(
     ``docs/protocol.md`` is made from these marks.
 
     :param header: only where the codes of a method have different ones; else it is that of ``request: Request[…]``.
-    :param limits: names in :mod:`cometmq.limits` that bound one such request.
+    :param limits: names in the ``limits`` modules that bound one such request.
     :param permission: what a request needs where permissions are checked; without it, every request is denied there.
     """
 

@@ -16,11 +16,7 @@ from typing import Any, Final, Protocol
 
 from cometmq import descriptors
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
-from cometmq.limits import (
-    FRAME_SECONDS,
-    MAX_CONNECTIONS,
-    SERVER_IDLE_SECONDS,
-)
+from cometmq.limits import FRAME_SECONDS, MAX_CONNECTIONS, SERVER_IDLE_SECONDS
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import (
     FLAG_ONEWAY,

@@ -10,7 +10,7 @@ from tests.broker.heartbeats import beat, heartbeat
 from tests.broker.wire import Wire
 
 import cometmq.broker.admin.relay
-from cometmq.limits import MAX_RELAYED_BODY_BYTES
+from cometmq.broker.limits import MAX_RELAYED_BODY_BYTES
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.testing import VirtualClock

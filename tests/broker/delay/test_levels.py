@@ -19,9 +19,9 @@ from tests.helpers.waiting import until
 
 from cometmq.broker.controller import Broker
 from cometmq.broker.delay.schedule_message import delay_level
+from cometmq.broker.limits import DELAY_BATCH_MESSAGES, DELAY_RECHECK_SECONDS
 from cometmq.broker.turn.inner_message import InnerMessage
 from cometmq.fastjson import loads
-from cometmq.limits import DELAY_BATCH_MESSAGES, DELAY_RECHECK_SECONDS
 from cometmq.message.names import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
 from cometmq.options import ConfigError, options_of
 from cometmq.remoting.codes import RequestCode, ResponseCode

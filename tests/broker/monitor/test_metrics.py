@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from cometmq.broker.limits import TIMER_COUNT_SECONDS
 from cometmq.broker.monitor.families import FAMILIES
 from cometmq.client import (
     ConsumeFromWhere,
@@ -24,7 +25,6 @@ from cometmq.client import (
     TransactionProducer,
     TransactionState,
 )
-from cometmq.limits import TIMER_COUNT_SECONDS
 from cometmq.metrics.family import Kind
 from cometmq.testing import Cluster, VirtualClock, settle
 

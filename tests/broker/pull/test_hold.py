@@ -9,8 +9,8 @@ from tests.broker.wire import Connect, Wire, records
 
 import cometmq.broker.pull.pull_request_hold
 from cometmq.broker.controller import Broker
+from cometmq.broker.limits import HELD_SLICE_SECONDS
 from cometmq.broker.pull.pull_request_hold import HeldQueue
-from cometmq.limits import HELD_SLICE_SECONDS
 from cometmq.remoting.codes import ResponseCode
 from cometmq.testing import VirtualClock
 

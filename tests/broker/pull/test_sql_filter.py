@@ -11,7 +11,7 @@ from tests.broker.pull.holding import held
 from tests.broker.wire import Wire, pull_header, records, send_header
 
 from cometmq.broker.controller import Broker
-from cometmq.limits import MAX_HEARTBEAT_FILTER_CHARS
+from cometmq.broker.limits import MAX_HEARTBEAT_FILTER_CHARS
 from cometmq.remoting.bodies import (
     CheckClientRequestBody,
     ConsumerData,

@@ -11,9 +11,9 @@ import pytest
 from tests.broker.conftest import small_config
 
 from cometmq.broker.config import BrokerConfig, LiveConfig
+from cometmq.broker.limits import MAX_CONSUMER_FILTERS
 from cometmq.broker.pull import consumer_filters
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager
-from cometmq.limits import MAX_CONSUMER_FILTERS
 from cometmq.remoting.bodies import SubscriptionData
 from cometmq.testing import VirtualClock
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.broker.limits import MAX_FILTER_SCAN_UNITS, MAX_FILTER_WORK
 from cometmq.broker.pull import filter_scan
 from cometmq.broker.pull.filter_scan import BLOCK_UNITS, FilterScan
 from cometmq.filter import Selector, parse_selector
-from cometmq.limits import MAX_FILTER_SCAN_UNITS, MAX_FILTER_WORK
 from cometmq.message.record import iter_records
 from cometmq.store.config import StoreConfig
 from cometmq.store.message_store import GetMessageStatus, GetResult, MessageStore

@@ -7,8 +7,8 @@ import tracemalloc
 
 import pytest
 
+from cometmq.broker.limits import CACHED_LONG_SUBSCRIPTIONS, MAX_SUBSCRIPTION_CHARS
 from cometmq.broker.pull.filters import SubscriptionError, parse_sql, parse_tags
-from cometmq.limits import CACHED_LONG_SUBSCRIPTIONS, MAX_SUBSCRIPTION_CHARS
 from cometmq.message.ids import tags_code
 
 

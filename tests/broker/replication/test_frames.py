@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.broker.limits import MAX_TRANSFER_BYTES
 from cometmq.broker.replication.frames import (
     ReplicationError,
     ReportReader,
@@ -16,7 +17,6 @@ from cometmq.broker.replication.frames import (
     encode_report,
     transfer_head,
 )
-from cometmq.limits import MAX_TRANSFER_BYTES
 
 OFFSETS = st.integers(0, 2**63 - 1)
 TRANSFERS = st.lists(st.builds(Transfer, OFFSETS, st.binary(max_size=40)), max_size=8)

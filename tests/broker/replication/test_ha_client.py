@@ -11,8 +11,8 @@ from tests.broker.conftest import StartBroker
 from tests.store.conftest import StoreBench, fill
 
 from cometmq.broker.controller import Broker
+from cometmq.broker.limits import MAX_TRANSFER_BYTES, REPLICATION_RETRY_SECONDS
 from cometmq.broker.replication.frames import ReportReader, transfer_head
-from cometmq.limits import MAX_TRANSFER_BYTES, REPLICATION_RETRY_SECONDS
 from cometmq.testing import VirtualClock, settle
 
 StartSlave = Callable[..., Awaitable[Broker]]

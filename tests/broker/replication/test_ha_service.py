@@ -18,8 +18,8 @@ from tests.broker.wire import Wire, send_header
 
 import cometmq.broker.replication.ha_service
 from cometmq.broker.controller import HA_PORT_DISTANCE, Broker
+from cometmq.broker.limits import MAX_SLAVES, MAX_TRANSFER_BYTES, TRANSFER_HIGH_WATER_BYTES, TRANSFER_TURN_BYTES
 from cometmq.broker.replication.frames import ReplicationError
-from cometmq.limits import MAX_SLAVES, MAX_TRANSFER_BYTES, TRANSFER_HIGH_WATER_BYTES, TRANSFER_TURN_BYTES
 from cometmq.message.batch import BatchPiece, encode_batch
 from cometmq.message.hosts import format_address
 from cometmq.remoting.codes import RequestCode, ResponseCode

@@ -21,10 +21,10 @@ from tests.broker.wire import Wire, records, send_header
 from tests.helpers.waiting import until
 
 from cometmq.broker.controller import Broker
+from cometmq.broker.limits import PRODUCER_EXPIRY_SECONDS, PRODUCER_MIN_IDLE_SECONDS, PRODUCER_SAVE_SLICE_BYTES
 from cometmq.broker.send.producer_sequences import ProducerSequences, ProducerState
 from cometmq.broker.turn.inner_message import Stored
 from cometmq.broker.turn.targets import RefusedError
-from cometmq.limits import PRODUCER_EXPIRY_SECONDS, PRODUCER_MIN_IDLE_SECONDS, PRODUCER_SAVE_SLICE_BYTES
 from cometmq.message.names import PRODUCER_RUNS_TOPIC
 from cometmq.message.producer_sequence import ProducerLane, ProducerSequence
 from cometmq.remoting.codes import RequestCode, ResponseCode

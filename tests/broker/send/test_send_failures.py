@@ -17,8 +17,8 @@ import cometmq.broker.turn.plain_sends
 import cometmq.broker.turn.store_turn
 import cometmq.broker.turn.waiters
 from cometmq.broker.controller import Broker
+from cometmq.broker.limits import TABLE_RETRY_SECONDS
 from cometmq.config_file import ConfigFile
-from cometmq.limits import TABLE_RETRY_SECONDS
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.testing import VirtualClock
 

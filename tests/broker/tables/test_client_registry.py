@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from cometmq.broker.limits import CLIENT_EXPIRY_SECONDS
 from cometmq.broker.tables.clients import ClientRegistry
-from cometmq.limits import CLIENT_EXPIRY_SECONDS
 from cometmq.remoting.bodies import ConsumerData, SubscriptionData
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.testing import VirtualClock

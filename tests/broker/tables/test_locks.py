@@ -23,9 +23,10 @@ from tests.broker.wire import Connect, Wire
 import cometmq.broker.tables.rebalance_locks
 from cometmq.broker.clients.consumer_manage import LockProcessor
 from cometmq.broker.controller import Broker
+from cometmq.broker.limits import LOCK_SECONDS, MAX_LOCK_REQUEST_QUEUES
 from cometmq.broker.tables.clients import ClientRegistry
 from cometmq.broker.tables.rebalance_locks import HeldQueues, LockFile, RebalanceLockManager
-from cometmq.limits import LOCK_SECONDS, LOCK_TRUST_SECONDS, MAX_LOCK_REQUEST_QUEUES
+from cometmq.limits import LOCK_TRUST_SECONDS
 from cometmq.remoting.bodies import LockBatchResponseBody, MessageQueue, decode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import UnregisterClientRequestHeader

@@ -10,8 +10,8 @@ from tests.broker.wire import Wire
 
 import cometmq.broker.tables.consumer_offsets
 from cometmq.broker.controller import Broker
+from cometmq.broker.limits import OFFSET_EXPIRY_SECONDS
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager, OffsetExpiry
-from cometmq.limits import OFFSET_EXPIRY_SECONDS
 from cometmq.message.names import TRANSACTION_GROUP
 from cometmq.remoting.bodies import ConsumerData, HeartbeatData, TopicConfig, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode

@@ -14,11 +14,11 @@ from tests.broker.wire import Connect
 from cometmq import fastjson
 from cometmq.broker.config import LiveConfig
 from cometmq.broker.controller import Broker
+from cometmq.broker.limits import TABLE_ROWS_PER_SLICE
 from cometmq.broker.tables.groups import SubscriptionGroupManager
 from cometmq.broker.tables.table_file import TableFile
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.broker.tables.versioned_table import RowTexts
-from cometmq.limits import TABLE_ROWS_PER_SLICE
 from cometmq.remoting.bodies import (
     DataVersion,
     RegisterBrokerBody,

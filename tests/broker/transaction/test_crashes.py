@@ -26,7 +26,7 @@ from tests.broker.wire import Wire
 from tests.helpers.contents import stored
 
 from cometmq.broker.controller import Broker
-from cometmq.limits import TRANSACTION_PROGRESS_SECONDS
+from cometmq.broker.limits import TRANSACTION_PROGRESS_SECONDS
 from cometmq.message.names import TRANS_CHECK_MAX_TIME_TOPIC
 from cometmq.store.disk import Disk
 from cometmq.testing import VirtualClock, settle

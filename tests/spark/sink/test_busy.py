@@ -9,8 +9,8 @@ import pytest
 from tests.spark.sinking import stored
 from tests.spark.topics import Topics
 
+from cometmq.broker.limits import MAX_UNFLUSHED_TOTAL_BYTES
 from cometmq.broker.turn.waiters import SendWaiters
-from cometmq.limits import MAX_UNFLUSHED_TOTAL_BYTES
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.testing import SyncCluster
 

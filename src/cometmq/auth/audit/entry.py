@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.limits import MAX_AUDIT_ENTRY_CHARS, MAX_AUDIT_RESOURCES, MAX_AUDIT_TEXT_CHARS, MAX_CONFIG_UPDATE_BYTES
+from cometmq.auth.limits import MAX_AUDIT_ENTRY_CHARS, MAX_AUDIT_RESOURCES, MAX_AUDIT_TEXT_CHARS
+from cometmq.limits import MAX_CONFIG_UPDATE_BYTES
 from cometmq.properties_file import parse_properties
 from cometmq.remoting.bodies import BodyError
 from cometmq.remoting.codes import RequestCode

@@ -20,10 +20,10 @@ from typing import Final
 
 from cometmq.auth.audit.entry import Entry, encoded, time_text
 from cometmq.auth.audit.files import RotatedFile
+from cometmq.auth.limits import MAX_AUDIT_QUEUE_BYTES
 from cometmq.auth.model import AuthError
 from cometmq.clock import Clock
 from cometmq.errors import reason_of
-from cometmq.limits import MAX_AUDIT_QUEUE_BYTES
 
 _log = logging.getLogger(__name__)
 

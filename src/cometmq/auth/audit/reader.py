@@ -11,8 +11,8 @@ from typing import IO, Any, Final, Self
 
 from cometmq.auth.audit.entry import Entry
 from cometmq.auth.audit.files import numbered
+from cometmq.auth.limits import MAX_AUDIT_ENTRY_CHARS
 from cometmq.errors import CometMQError, reason_of
-from cometmq.limits import MAX_AUDIT_ENTRY_CHARS
 
 _LOOK_SECONDS: Final = 0.25
 _MAX_FILES: Final = 1_000

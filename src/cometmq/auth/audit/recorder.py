@@ -12,8 +12,8 @@ from typing import Any, Final, Protocol
 
 from cometmq.auth.audit.entry import Entry, details_of, resources_of, short
 from cometmq.auth.audit.log import AuditLog
+from cometmq.auth.limits import MAX_AUDIT_KINDS
 from cometmq.clock import Clock, TimerHandle
-from cometmq.limits import MAX_AUDIT_KINDS
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.permissions import CALLER
 from cometmq.remoting.processors import Processor, Request, Response

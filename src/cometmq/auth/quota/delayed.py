@@ -6,8 +6,8 @@ import heapq
 import itertools
 from collections.abc import Callable
 
+from cometmq.auth.limits import MAX_DELAYED_BYTES, MAX_DELAYED_REQUESTS
 from cometmq.clock import Clock, TimerHandle
-from cometmq.limits import MAX_DELAYED_BYTES, MAX_DELAYED_REQUESTS
 
 
 class Delayed:

@@ -23,6 +23,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from cometmq.auth.limits import (
+    MAX_GROUPS_OF_CONNECTION,
+    MAX_METERED_GROUPS,
+    MAX_METERS,
+    MAX_SHOWN_SUBJECTS,
+    METER_SECONDS,
+)
 from cometmq.auth.quota.delayed import Delayed
 from cometmq.auth.quota.meter import Meter
 from cometmq.auth.quota.model import Limits, QuotaInfo, Subject, SubjectKind
@@ -30,13 +37,6 @@ from cometmq.auth.quota.over_quota import OverQuotaError
 from cometmq.auth.quota.owners import TopicOwners
 from cometmq.auth.quota.table import QuotaTable
 from cometmq.clock import Clock
-from cometmq.limits import (
-    MAX_GROUPS_OF_CONNECTION,
-    MAX_METERED_GROUPS,
-    MAX_METERS,
-    MAX_SHOWN_SUBJECTS,
-    METER_SECONDS,
-)
 from cometmq.message.names import RETRY_PREFIX
 from cometmq.remoting.bodies import BodyError
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -452,7 +452,7 @@ class Limiter:
     def listed(self, *, each: bool) -> list[QuotaInfo]:
         """The quotas; or each subject that is counted now, those that were denied most often first.
 
-        At most :data:`~cometmq.limits.MAX_SHOWN_SUBJECTS` subjects.
+        At most :data:`~cometmq.auth.limits.MAX_SHOWN_SUBJECTS` subjects.
         """
         now = self._clock.monotonic()
         if each:

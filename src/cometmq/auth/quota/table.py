@@ -9,12 +9,12 @@ from typing import Final
 
 import msgspec
 
+from cometmq.auth.limits import MAX_QUOTA_FILE_BYTES, MAX_QUOTAS
 from cometmq.auth.model import AuthError
 from cometmq.auth.quota.meter import Quota
 from cometmq.auth.quota.model import EVERY, Limits, Subject, SubjectKind
 from cometmq.durable import replace_file
 from cometmq.errors import reason_of
-from cometmq.limits import MAX_QUOTA_FILE_BYTES, MAX_QUOTAS
 
 
 class StoredQuotas(msgspec.Struct):

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterator
 
 from cometmq.broker.context import BrokerContext
+from cometmq.broker.limits import MAX_GROUP_CONFIG_BYTES, MAX_LIST_BYTES, MAX_LISTED, MAX_TOPIC_QUEUES
 from cometmq.broker.tables.clients import ClientChannel
-from cometmq.limits import MAX_GROUP_CONFIG_BYTES, MAX_LIST_BYTES, MAX_LISTED, MAX_TOPIC_QUEUES
 from cometmq.message.names import check_group
 from cometmq.remoting.admin_bodies import (
     Connection,

@@ -10,17 +10,17 @@ from typing import Any, Final
 from cometmq.broker.admin.topics import DEFAULT_REMARK
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.timer_message import TimerMessageService
-from cometmq.broker.pull.consumer_filters import is_tag_type
-from cometmq.broker.pull.filters import SubscriptionError, parse_tags
-from cometmq.broker.transaction.half_message import real_queue
-from cometmq.broker.transaction.open_transactions import OpenTransactions, describe
-from cometmq.limits import (
+from cometmq.broker.limits import (
     MAX_CONSUME_QUEUE_UNITS,
     MAX_LISTED_TRANSACTIONS,
     MAX_LISTED_WAITING,
     MAX_SEARCHED_TRANSACTIONS,
     MAX_TIMER_LOOKS,
 )
+from cometmq.broker.pull.consumer_filters import is_tag_type
+from cometmq.broker.pull.filters import SubscriptionError, parse_tags
+from cometmq.broker.transaction.half_message import real_queue
+from cometmq.broker.transaction.open_transactions import OpenTransactions, describe
 from cometmq.message.properties import REAL_QID, REAL_TOPIC, UNIQ_KEY
 from cometmq.remoting import admin_bodies
 from cometmq.remoting.admin_bodies import (

@@ -16,16 +16,16 @@ import msgspec
 
 from cometmq.broker.admin.topics import DEFAULT_REMARK
 from cometmq.broker.context import BrokerContext
-from cometmq.broker.stored_access import may_use, not_found
-from cometmq.broker.tables.clients import ClientChannel
-from cometmq.limits import (
+from cometmq.broker.limits import (
     MAX_CONSUMER_STATUS_BYTES,
     MAX_RELAYED_BODY_BYTES,
     MAX_RELAYED_BYTES,
     MAX_RELAYED_REQUESTS,
     MAX_STATUS_ANSWERS_BYTES,
-    WRITE_LOW_WATER_BYTES,
 )
+from cometmq.broker.stored_access import may_use, not_found
+from cometmq.broker.tables.clients import ClientChannel
+from cometmq.limits import WRITE_LOW_WATER_BYTES
 from cometmq.message.ids import decode_offset_msg_id
 from cometmq.remoting.admin_bodies import GetConsumerStatusBody
 from cometmq.remoting.admin_headers import (
@@ -52,7 +52,7 @@ _OLDEST_CALL_VERSION: Final = 62
 
 
 class InFlight:
-    """Bounds the requests in flight: :data:`~cometmq.limits.MAX_RELAYED_REQUESTS`, and ``most_bytes`` in all."""
+    """Bounds the requests in flight: :data:`~cometmq.broker.limits.MAX_RELAYED_REQUESTS`, and ``most_bytes`` in all."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes

@@ -9,11 +9,11 @@ from typing import Final
 import msgspec
 
 from cometmq.broker.context import BrokerContext
+from cometmq.broker.limits import MAX_LIST_BYTES, MAX_LISTED, MAX_TOPIC_QUEUES
 from cometmq.broker.slices import Steps, members, run_in_slices, slices
 from cometmq.broker.tables.topic_attributes import TopicAttributeError, changed_attributes
 from cometmq.broker.tables.topics import describe_topic
 from cometmq.errors import CometMQError
-from cometmq.limits import MAX_LIST_BYTES, MAX_LISTED, MAX_TOPIC_QUEUES
 from cometmq.message.names import PERM_INHERIT, PERM_PRIORITY, PERM_READ, PERM_WRITE, check_topic
 from cometmq.remoting.admin_bodies import CreateTopicListRequestBody, GroupList, TopicOffset
 from cometmq.remoting.admin_headers import (

@@ -8,20 +8,20 @@ from collections.abc import Iterator
 from typing import Any
 
 from cometmq.broker.context import BrokerContext
-from cometmq.broker.pull.consumer_filters import ConsumerFilterManager, is_tag_type
-from cometmq.broker.pull.filters import SubscriptionError, not_supported, parse_sql
-from cometmq.broker.tables.clients import ConsumerGroup, ConsumerManager, selection_chars
-from cometmq.clock import Clock
-from cometmq.limits import (
+from cometmq.broker.limits import (
     GROUP_NOTICES_SECONDS,
     MAX_CHECK_CLIENT_BYTES,
-    MAX_CLIENT_ID_CHARS,
     MAX_HEARTBEAT_BYTES,
     MAX_HEARTBEAT_FILTER_CHARS,
     MAX_HEARTBEAT_GROUPS,
     MAX_KIND_CHARS,
     MAX_SUBSCRIPTION_CHARS,
 )
+from cometmq.broker.pull.consumer_filters import ConsumerFilterManager, is_tag_type
+from cometmq.broker.pull.filters import SubscriptionError, not_supported, parse_sql
+from cometmq.broker.tables.clients import ConsumerGroup, ConsumerManager, selection_chars
+from cometmq.clock import Clock
+from cometmq.limits import MAX_CLIENT_ID_CHARS
 from cometmq.message.names import check_group, check_topic, retry_topic
 from cometmq.message.sysflag import TOPIC_UNIT_SUB
 from cometmq.remoting.bodies import BodyError, CheckClientRequestBody, ConsumerData, HeartbeatData, decode_request

@@ -7,15 +7,11 @@ from collections.abc import Iterator
 import msgspec
 
 from cometmq.broker.context import BrokerContext
+from cometmq.broker.limits import MAX_LOCK_REQUEST_BYTES, MAX_LOCK_REQUEST_QUEUES
 from cometmq.broker.pull.pull_message import is_in_memory
 from cometmq.broker.tables.clients import ClientRegistry
 from cometmq.broker.tables.rebalance_locks import RebalanceLockManager
-from cometmq.limits import (
-    MAX_CLIENT_ID_CHARS,
-    MAX_LOCK_REQUEST_BYTES,
-    MAX_LOCK_REQUEST_QUEUES,
-    MAX_TOPIC_CHARS,
-)
+from cometmq.limits import MAX_CLIENT_ID_CHARS, MAX_TOPIC_CHARS
 from cometmq.message.names import check_group, check_topic
 from cometmq.remoting.bodies import (
     BodyError,

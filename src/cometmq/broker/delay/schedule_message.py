@@ -30,11 +30,11 @@ from cometmq import fastjson
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.delay_offsets import DelayOffsets, DelayProgress, delivered_since, not_due
 from cometmq.broker.delay.parked_message import NotDeliverableError, delivered, moved
+from cometmq.broker.limits import DELAY_BATCH_BYTES, DELAY_BATCH_MESSAGES, DELAY_RECHECK_SECONDS, DELAY_RETRY_SECONDS
 from cometmq.broker.periodic import Alarm
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
 from cometmq.broker.turn.store_turn import StoreTurn
 from cometmq.broker.turn.targets import RefusedError
-from cometmq.limits import DELAY_BATCH_BYTES, DELAY_BATCH_MESSAGES, DELAY_RECHECK_SECONDS, DELAY_RETRY_SECONDS
 from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.message.properties import DELAY, REAL_QID, REAL_TOPIC, WAIT, decode_properties, join_properties
 from cometmq.message.record import RecordError, decode_record

@@ -45,11 +45,7 @@ from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.due import DueMessages, Waiting
 from cometmq.broker.delay.timer_counts import TimerCounts
 from cometmq.broker.delay.timer_record import message_of
-from cometmq.broker.periodic import Alarm
-from cometmq.broker.turn.inner_message import InnerMessage, Stored
-from cometmq.broker.turn.store_turn import Late, WhenStored
-from cometmq.broker.turn.targets import RefusedError
-from cometmq.limits import (
+from cometmq.broker.limits import (
     MAX_TIMER_LOADED,
     MAX_TIMER_UNWRITTEN_BYTES,
     TIMER_AHEAD_MS,
@@ -62,6 +58,10 @@ from cometmq.limits import (
     TIMER_WINDOW_MS,
     TIMER_WRITE_BYTES,
 )
+from cometmq.broker.periodic import Alarm
+from cometmq.broker.turn.inner_message import InnerMessage, Stored
+from cometmq.broker.turn.store_turn import Late, WhenStored
+from cometmq.broker.turn.targets import RefusedError
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.store.errors import StoreError
 from cometmq.store.queue.consume_queue import UNIT

@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from cometmq.broker.limits import STATS_ITEMS_PER_SLICE
 from cometmq.index import Index
-from cometmq.limits import STATS_ITEMS_PER_SLICE
 from cometmq.remoting.admin_bodies import BrokerStatsItem
 
 PERIODS_S: Final = (10, 600, 3600)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence, Set
 from enum import Enum
 from typing import Final
 
-from cometmq.limits import MAX_CONSUMER_OFFSETS
+from cometmq.broker.limits import MAX_CONSUMER_OFFSETS
 from cometmq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from cometmq.metrics.family import Histogram
 

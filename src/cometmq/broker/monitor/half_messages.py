@@ -6,9 +6,9 @@ from collections import Counter
 from itertools import islice
 from typing import Final
 
+from cometmq.broker.limits import HALF_MESSAGES_PER_SLICE, MAX_HALF_MESSAGES_BY_TOPIC
 from cometmq.broker.monitor.families import HALF_MESSAGES
 from cometmq.broker.transaction.open_transactions import OpenTransactions
-from cometmq.limits import HALF_MESSAGES_PER_SLICE, MAX_HALF_MESSAGES_BY_TOPIC
 from cometmq.message.names import TRANS_HALF_TOPIC
 from cometmq.message.properties import REAL_TOPIC
 from cometmq.metrics.family import Sample, Steps
@@ -17,7 +17,7 @@ from cometmq.metrics.family import Sample, Steps
 class HalfMessages:
     """Counts open transactions by topic; each record is read once.
 
-    With more than :data:`~cometmq.limits.MAX_HALF_MESSAGES_BY_TOPIC` all count for the half topic, as if nobody
+    With more than :data:`~cometmq.broker.limits.MAX_HALF_MESSAGES_BY_TOPIC` all count for the half topic, as if nobody
     knew theirs.
     """
 

@@ -14,6 +14,7 @@ from typing import Final
 from cometmq.broker.advertised_check import AdvertisedCheck
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.timer_message import TimerMessageService
+from cometmq.broker.limits import TIMER_COUNT_SECONDS
 from cometmq.broker.metrics.traffic import Traffic
 from cometmq.broker.monitor import families as f
 from cometmq.broker.monitor import samples
@@ -23,7 +24,6 @@ from cometmq.broker.pop.state import PopState
 from cometmq.broker.pull.pull_request_hold import PullRequestHoldService
 from cometmq.broker.replication.ha_service import HAService
 from cometmq.broker.transaction.open_transactions import OpenTransactions
-from cometmq.limits import TIMER_COUNT_SECONDS
 from cometmq.metrics.exposition import exposition, in_slices
 from cometmq.metrics.family import Histogram, Sample, Steps
 from cometmq.metrics.http import MonitorServer

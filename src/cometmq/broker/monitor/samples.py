@@ -9,11 +9,11 @@ from typing import Final
 from cometmq.broker.advertised_check import AdvertisedCheck
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.timer_message import TimerMessageService
+from cometmq.broker.limits import QUEUES_PER_SLICE
 from cometmq.broker.metrics.traffic import Event, Traffic
 from cometmq.broker.monitor import families as f
 from cometmq.broker.pop.state import PopState
 from cometmq.broker.replication.ha_service import HAService
-from cometmq.limits import QUEUES_PER_SLICE
 from cometmq.message.names import (
     RETRY_PREFIX,
     SYSTEM_GROUP_PREFIX,

@@ -15,6 +15,13 @@ from typing import Any
 import msgspec
 
 from cometmq.broker.context import BrokerContext
+from cometmq.broker.limits import (
+    MAX_ACK_BITS_CHARS,
+    MAX_ACKED_MESSAGES,
+    MAX_ACKS,
+    MAX_BATCH_ACK_BYTES,
+    MAX_POP_INVISIBLE_MS,
+)
 from cometmq.broker.pop.entries import Acked, Changed
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.pop_long_polling import PopLongPollingService
@@ -22,7 +29,6 @@ from cometmq.broker.pop.pop_message import check_queue
 from cometmq.broker.pop.state import PopQueue
 from cometmq.broker.turn.answers import OneAnswer
 from cometmq.broker.turn.targets import TOPIC_HELP, RefusedError
-from cometmq.limits import MAX_ACK_BITS_CHARS, MAX_ACKED_MESSAGES, MAX_ACKS, MAX_BATCH_ACK_BYTES, MAX_POP_INVISIBLE_MS
 from cometmq.message.pop_info import HandleError, ReceiptHandle, is_retry_of, parse_handle, real_topic
 from cometmq.remoting.bodies import Body, BodyError, decode_request
 from cometmq.remoting.codes import RequestCode, ResponseCode

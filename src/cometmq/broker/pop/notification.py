@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from cometmq.broker.context import BrokerContext
+from cometmq.broker.limits import MAX_POP_MESSAGES, MAX_POP_WAIT_MS
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.pop_long_polling import HeldPop, PopLongPollingService
 from cometmq.broker.pop.pop_message import PopMessageProcessor
 from cometmq.broker.pop.popped_records import Chunks
 from cometmq.broker.pull.filters import EVERYTHING, MessageFilter, PullFilters
 from cometmq.broker.turn.targets import RefusedError
-from cometmq.limits import MAX_POP_MESSAGES, MAX_POP_WAIT_MS
 from cometmq.message.names import PERM_READ
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.permissions import Action, needs_group, needs_topic

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from cometmq.broker.context import BrokerContext
+from cometmq.broker.limits import MAX_POP_LOG_ENTRIES
 from cometmq.broker.pop.entries import AnyEntry, encode_entries
 from cometmq.broker.pop.state import Before, PopState
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
 from cometmq.broker.turn.targets import RefusedError
-from cometmq.limits import MAX_POP_LOG_ENTRIES
 from cometmq.message.names import POP_LOG_TOPIC
 
 _log = logging.getLogger(__name__)

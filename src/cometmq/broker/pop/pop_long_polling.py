@@ -15,10 +15,10 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.broker.config import LiveConfig
+from cometmq.broker.limits import HELD_SLICE_SECONDS, MAX_HELD_POP_CHARS, MAX_HELD_POPS_OF_CONNECTION
 from cometmq.broker.pull.filters import MessageFilter
 from cometmq.clock import Clock, TimerHandle
 from cometmq.index import Index
-from cometmq.limits import HELD_SLICE_SECONDS, MAX_HELD_POP_CHARS, MAX_HELD_POPS_OF_CONNECTION
 from cometmq.message.pop_info import pop_retry_topic
 from cometmq.remoting.processors import Request, Response, RpcRejectedError
 from cometmq.remoting.server_connection import ServerConnection

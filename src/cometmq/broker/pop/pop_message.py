@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from cometmq.broker.context import BrokerContext
+from cometmq.broker.limits import MAX_POP_INVISIBLE_MS, MAX_POP_MESSAGES, MAX_POP_WAIT_MS, POP_READS_MAX
 from cometmq.broker.pop.entries import PoppedInOrder, popped
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.pop_long_polling import HeldPop, PopLongPollingService
@@ -23,7 +24,7 @@ from cometmq.broker.pop.state import NO_OFFSET
 from cometmq.broker.pull.filters import EVERYTHING, MessageFilter, PullFilters
 from cometmq.broker.pull.pull_message import is_in_memory
 from cometmq.broker.turn.targets import TOPIC_HELP, RefusedError
-from cometmq.limits import MAX_POP_INVISIBLE_MS, MAX_POP_MESSAGES, MAX_POP_WAIT_MS, MAX_TOPIC_CHARS, POP_READS_MAX
+from cometmq.limits import MAX_TOPIC_CHARS
 from cometmq.message.names import PERM_READ, RETRY_PREFIX, check_group
 from cometmq.message.pop_info import (
     ORDER_REVIVE_QUEUE,

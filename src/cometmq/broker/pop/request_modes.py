@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, Literal
 
+from cometmq.broker.limits import MAX_REQUEST_MODES
 from cometmq.broker.tables.table_file import TableFile
-from cometmq.limits import MAX_REQUEST_MODES
 from cometmq.remoting.bodies import Body
 
 PULL: Final = "PULL"

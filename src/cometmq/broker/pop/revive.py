@@ -23,6 +23,7 @@ from itertools import count
 import msgspec
 
 from cometmq.broker.context import BrokerContext
+from cometmq.broker.limits import POP_RETRY_SECONDS, POP_REVIVE_MESSAGES, POP_SCAN_MESSAGES_PER_MS, POP_SCAN_PAUSE_MS
 from cometmq.broker.periodic import Alarm
 from cometmq.broker.pop.entries import AnyEntry, Revived
 from cometmq.broker.pop.invisible import NEVER
@@ -30,13 +31,7 @@ from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.state import NO_OFFSET, PopQueue
 from cometmq.broker.turn.inner_message import InnerMessage, inner_message
 from cometmq.broker.turn.targets import DLQ_QUEUES, RefusedError
-from cometmq.limits import (
-    MAX_PROPERTIES_BYTES,
-    POP_RETRY_SECONDS,
-    POP_REVIVE_MESSAGES,
-    POP_SCAN_MESSAGES_PER_MS,
-    POP_SCAN_PAUSE_MS,
-)
+from cometmq.limits import MAX_PROPERTIES_BYTES
 from cometmq.message.names import RETRY_PREFIX, dlq_topic
 from cometmq.message.pop_info import original_topic, pop_retry_topic
 from cometmq.message.properties import (

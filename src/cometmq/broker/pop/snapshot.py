@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.broker.limits import POP_SAVE_QUEUES
 from cometmq.broker.pop.entries import AnyEntry, Revived, decode_entries
 from cometmq.broker.pop.invisible import InvisibleMessages
 from cometmq.broker.pop.order import Handed, OrderedMessages
@@ -30,7 +31,6 @@ from cometmq.broker.tables.table_file import set_aside
 from cometmq.broker.turn.store_turn import StoreTurn
 from cometmq.checksum import crc32
 from cometmq.durable import replace_file
-from cometmq.limits import POP_SAVE_QUEUES
 from cometmq.message.names import POP_LOG_TOPIC
 from cometmq.message.record import RecordError, decode_record
 from cometmq.store.errors import StoreError

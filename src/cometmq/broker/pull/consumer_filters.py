@@ -17,11 +17,11 @@ from typing import Final
 import msgspec
 
 from cometmq.broker.config import LiveConfig
+from cometmq.broker.limits import MAX_CONSUMER_FILTER_CHARS, MAX_CONSUMER_FILTERS
 from cometmq.broker.tables.table_file import TableFile
 from cometmq.clock import Clock
 from cometmq.filter import SQL92, FilterError, parse_selector
 from cometmq.filter.bloom import BloomFilter, BloomFilterData
-from cometmq.limits import MAX_CONSUMER_FILTER_CHARS, MAX_CONSUMER_FILTERS
 from cometmq.message.names import check_group, check_topic
 from cometmq.remoting.bodies import SubscriptionData
 

@@ -19,8 +19,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from cometmq.broker.limits import CACHED_FILTER_BLOCKS, MAX_FILTER_SCAN_UNITS, MAX_FILTER_WORK
 from cometmq.filter import Selector
-from cometmq.limits import CACHED_FILTER_BLOCKS, MAX_FILTER_SCAN_UNITS, MAX_FILTER_WORK
 from cometmq.store.message_store import ConsumeQueue, MessageStore
 
 BLOCK_UNITS: Final = 2_048

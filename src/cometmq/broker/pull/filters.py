@@ -13,6 +13,13 @@ from typing import Final
 import msgspec
 
 from cometmq.broker.context import BrokerContext
+from cometmq.broker.limits import (
+    CACHED_LONG_SUBSCRIPTIONS,
+    CACHED_SUBSCRIPTIONS,
+    LONG_SUBSCRIPTION_CHARS,
+    MAX_KIND_CHARS,
+    MAX_SUBSCRIPTION_CHARS,
+)
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager, is_tag_type
 from cometmq.broker.pull.filter_scan import FilterScan
 from cometmq.broker.tables.clients import BROADCASTING
@@ -20,13 +27,6 @@ from cometmq.broker.turn.targets import TOPIC_HELP, RefusedError
 from cometmq.errors import CometMQError
 from cometmq.filter import SQL92, FilterError, Selector, parse_selector
 from cometmq.filter.records import properties_of, property_reader
-from cometmq.limits import (
-    CACHED_LONG_SUBSCRIPTIONS,
-    CACHED_SUBSCRIPTIONS,
-    LONG_SUBSCRIPTION_CHARS,
-    MAX_KIND_CHARS,
-    MAX_SUBSCRIPTION_CHARS,
-)
 from cometmq.message.ids import tags_code
 from cometmq.message.names import RETRY_PREFIX
 from cometmq.message.properties import RETRY_TOPIC

@@ -20,9 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.broker.periodic import Alarm
-from cometmq.broker.pull.filters import MessageFilter, PredicateKey
-from cometmq.limits import (
+from cometmq.broker.limits import (
     HELD_CODE_CHARS,
     HELD_SLICE_SECONDS,
     HELD_SQL_CHARS,
@@ -31,6 +29,8 @@ from cometmq.limits import (
     MAX_HELD_PULLS,
     MAX_HELD_PULLS_OF_CONNECTION,
 )
+from cometmq.broker.periodic import Alarm
+from cometmq.broker.pull.filters import MessageFilter, PredicateKey
 from cometmq.remoting.headers import PullMessageRequestHeader
 from cometmq.remoting.processors import Request, Response
 from cometmq.remoting.server_connection import ServerConnection

@@ -21,8 +21,8 @@ from typing import Final
 
 import msgspec
 
+from cometmq.broker.limits import MAX_SIGN_IN_BYTES, MAX_TRANSFER_BYTES
 from cometmq.errors import CometMQError
-from cometmq.limits import MAX_SIGN_IN_BYTES, MAX_TRANSFER_BYTES
 
 SIGN_IN: Final = b"\xffCometMQ"
 REPORT_FIELD: Final = "haReport"

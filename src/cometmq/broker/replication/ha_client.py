@@ -20,6 +20,7 @@ from collections.abc import Callable, Coroutine
 from typing import Final, cast
 
 from cometmq.broker.config import BrokerConfig
+from cometmq.broker.limits import REPLICATION_CONNECT_SECONDS, REPLICATION_RETRY_SECONDS
 from cometmq.broker.periodic import Alarm
 from cometmq.broker.replication.frames import (
     REPORT_FIELD,
@@ -32,7 +33,6 @@ from cometmq.broker.replication.frames import (
 )
 from cometmq.clock import wait_for
 from cometmq.errors import CometMQError, reason_of
-from cometmq.limits import REPLICATION_CONNECT_SECONDS, REPLICATION_RETRY_SECONDS
 from cometmq.message.hosts import parse_address
 from cometmq.remoting.admin_headers import RegisterBrokerResponseHeader
 from cometmq.remoting.bodies import BodyError, KVTable, decode_body

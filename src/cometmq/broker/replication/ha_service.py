@@ -41,11 +41,7 @@ from cometmq.auth.guard import AccessGuard, fields_of
 from cometmq.auth.model import DeniedError
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.context import BrokerContext
-from cometmq.broker.periodic import Alarm
-from cometmq.broker.replication.frames import REPORT_FIELD, SIGNS_IN, ReplicationError, ReportReader, transfer_head
-from cometmq.broker.turn.group_transfer import GroupTransferService
-from cometmq.errors import reason_of
-from cometmq.limits import (
+from cometmq.broker.limits import (
     MAX_PORT,
     MAX_SIGN_IN_BYTES,
     MAX_SLAVES,
@@ -54,6 +50,10 @@ from cometmq.limits import (
     TRANSFER_HIGH_WATER_BYTES,
     TRANSFER_TURN_BYTES,
 )
+from cometmq.broker.periodic import Alarm
+from cometmq.broker.replication.frames import REPORT_FIELD, SIGNS_IN, ReplicationError, ReportReader, transfer_head
+from cometmq.broker.turn.group_transfer import GroupTransferService
+from cometmq.errors import reason_of
 from cometmq.message.hosts import format_address
 from cometmq.remoting.admin_bodies import HAConnectionRuntimeInfo, HARuntimeInfo
 from cometmq.remoting.bodies import encode_body

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from cometmq.broker.context import BrokerContext
+from cometmq.broker.limits import MAX_TABLE_ANSWER_BYTES
 from cometmq.broker.replication.ha_client import HAClient, MasterAddress
 from cometmq.broker.replication.slave_synchronize import SlaveSynchronize
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.broker.turn.targets import RefusedError
-from cometmq.limits import MAX_TABLE_ANSWER_BYTES
 from cometmq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from cometmq.message.properties import REAL_TOPIC
 from cometmq.remoting.admin_bodies import HAClientRuntimeInfo, HARuntimeInfo

@@ -20,6 +20,12 @@ import msgspec
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.delay_offsets import DelayOffsets, DelayProgress
+from cometmq.broker.limits import (
+    SLAVE_SYNC_FIRST_SECONDS,
+    SLAVE_SYNC_SECONDS,
+    SLAVE_SYNC_SOON_SECONDS,
+    SLAVE_TABLE_SECONDS,
+)
 from cometmq.broker.periodic import Alarm
 from cometmq.broker.pop.request_modes import MessageRequestModeManager, RequestModeTable
 from cometmq.broker.replication.frames import ReplicationError
@@ -28,13 +34,7 @@ from cometmq.broker.replication.store_files import MasterFiles, NotOfferedError,
 from cometmq.broker.replication.timer_copy import TimerCopy
 from cometmq.errors import CometMQError, reason_of
 from cometmq.fastjson import quote_keys
-from cometmq.limits import (
-    MAX_FRAME_BYTES,
-    SLAVE_SYNC_FIRST_SECONDS,
-    SLAVE_SYNC_SECONDS,
-    SLAVE_SYNC_SOON_SECONDS,
-    SLAVE_TABLE_SECONDS,
-)
+from cometmq.limits import MAX_FRAME_BYTES
 from cometmq.message.names import SCHEDULE_TOPIC, TRANS_OP_HALF_TOPIC
 from cometmq.remoting.admin_bodies import TopicStatsTable
 from cometmq.remoting.admin_headers import GetTopicStatsInfoRequestHeader

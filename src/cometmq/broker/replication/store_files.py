@@ -20,16 +20,16 @@ from typing import Final
 import msgspec
 
 from cometmq.broker.delay.delay_offsets import DelayOffsets, DelayProgress
-from cometmq.broker.replication.frames import ReplicationError
-from cometmq.broker.send.producer_sequences import snapshot_offsets
-from cometmq.broker.tables.rebalance_locks import HeldQueues
-from cometmq.durable import replace_file
-from cometmq.limits import (
+from cometmq.broker.limits import (
     COPIED_FILE_BYTES_PER_SECOND,
     MAX_COPIED_FILE_BYTES,
     MAX_STORE_FILE_READS,
     STORE_FILE_PART_BYTES,
 )
+from cometmq.broker.replication.frames import ReplicationError
+from cometmq.broker.send.producer_sequences import snapshot_offsets
+from cometmq.broker.tables.rebalance_locks import HeldQueues
+from cometmq.durable import replace_file
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import GetStoreFileRequestHeader, GetStoreFileResponseHeader

@@ -15,10 +15,10 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from cometmq.broker.limits import MAX_TIMER_COPY_BYTES
 from cometmq.broker.replication.frames import ReplicationError
 from cometmq.broker.replication.store_files import FilePart, MasterFiles
 from cometmq.checksum import crc32
-from cometmq.limits import MAX_TIMER_COPY_BYTES
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.store.disk import replace_whole
 from cometmq.store.message_store import MessageStore

@@ -24,12 +24,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.broker.tables.table_file import set_aside
-from cometmq.broker.turn.inner_message import Stored
-from cometmq.broker.turn.targets import RefusedError
-from cometmq.clock import Clock
-from cometmq.durable import replace_file
-from cometmq.limits import (
+from cometmq.broker.limits import (
     MAX_PRODUCER_LANES,
     MAX_PRODUCERS,
     PRODUCER_EXPIRY_SECONDS,
@@ -37,6 +32,11 @@ from cometmq.limits import (
     PRODUCER_MIN_IDLE_SECONDS,
     PRODUCER_SAVE_SLICE_BYTES,
 )
+from cometmq.broker.tables.table_file import set_aside
+from cometmq.broker.turn.inner_message import Stored
+from cometmq.broker.turn.targets import RefusedError
+from cometmq.clock import Clock
+from cometmq.durable import replace_file
 from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
 from cometmq.message.producer_sequence import ProducerSequence, SequenceError, parse_sequence
 from cometmq.message.properties import PRODUCER_SEQUENCE

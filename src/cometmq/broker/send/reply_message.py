@@ -11,11 +11,12 @@ from collections.abc import Awaitable
 from typing import Any, Final
 
 from cometmq.broker.context import BrokerContext
+from cometmq.broker.limits import MAX_WAITING_REPLY_BYTES
 from cometmq.broker.send.send_message import BUSY
 from cometmq.broker.turn.answers import OneAnswer
 from cometmq.broker.turn.inner_message import InnerMessage, Stored, read_properties
 from cometmq.broker.turn.targets import RefusedError, SendHeader, SendTarget
-from cometmq.limits import MAX_PROPERTIES_BYTES, MAX_WAITING_REPLY_BYTES
+from cometmq.limits import MAX_PROPERTIES_BYTES
 from cometmq.loop import TaskSet
 from cometmq.message.properties import CLUSTER, PUSH_REPLY_TIME, REPLY_TO_CLIENT, decode_properties
 from cometmq.remoting.codes import RequestCode, ResponseCode

@@ -1,7 +1,7 @@
 """Connected producers and consumers by group and connection (``ProducerManager``, ``ConsumerManager``).
 
 A heartbeat enters a client. It leaves when it says so, when its connection closes, or after
-:data:`~cometmq.limits.CLIENT_EXPIRY_SECONDS` of silence.
+:data:`~cometmq.broker.limits.CLIENT_EXPIRY_SECONDS` of silence.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Final
 
 import msgspec
 
-from cometmq.clock import Clock
-from cometmq.index import Index
-from cometmq.limits import (
+from cometmq.broker.limits import (
     CLIENT_EXPIRY_SECONDS,
     MAX_GROUP_MEMBERS,
     MAX_GROUPS,
     MAX_LIVE_SUBSCRIPTION_CHARS,
     SUBSCRIPTION_OVERHEAD_CHARS,
 )
+from cometmq.clock import Clock
+from cometmq.index import Index
 from cometmq.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from cometmq.remoting.server_connection import ServerConnection
 

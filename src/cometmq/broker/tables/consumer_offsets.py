@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Final
 
 from cometmq import fastjson
-from cometmq.broker.tables.table_file import TableFile, int64, offset_table
-from cometmq.clock import Clock
-from cometmq.index import Index
-from cometmq.limits import (
+from cometmq.broker.limits import (
     MAX_CONSUMER_OFFSET_TABLES,
     MAX_CONSUMER_OFFSETS,
     OFFSET_EXPIRY_SECONDS,
     OFFSET_LOOK_KEYS,
     TABLE_ROWS_PER_SLICE,
 )
+from cometmq.broker.tables.table_file import TableFile, int64, offset_table
+from cometmq.clock import Clock
+from cometmq.index import Index
 from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, TRANSACTION_GROUP, check_group, check_topic
 
 _SEPARATOR: Final = "@"
@@ -219,7 +219,7 @@ class ConsumerOffsetManager:
 class OffsetExpiry:
     """Forgets offsets of topics that do not exist, so that names chosen by chance do not fill the table for ever.
 
-    A pair of topic and group goes when, for :data:`~cometmq.limits.OFFSET_EXPIRY_SECONDS` on end, the broker had
+    A pair of topic and group goes when, for :data:`~cometmq.broker.limits.OFFSET_EXPIRY_SECONDS` on end, the broker had
     neither that topic nor a queue of it and the group had no live member. The time begins again after a restart. The
     table is looked through in slices. (``scanUnsubscribedTopic``, which nothing calls in Apache 4.9.7.)
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cometmq.broker.config import LiveConfig
+from cometmq.broker.limits import MAX_GROUPS, MAX_TOPIC_QUEUES
 from cometmq.broker.tables.versioned_table import INT32_MAX, VersionedTable
 from cometmq.clock import Clock
-from cometmq.limits import MAX_GROUPS, MAX_TOPIC_QUEUES
 from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, check_group
 from cometmq.remoting.bodies import SubscriptionGroupConfig, SubscriptionGroupWrapper
 

@@ -1,11 +1,10 @@
 """Locks of queues that are consumed in order, and their file (``RebalanceLockManager``).
 
 Members of an orderly group read only queues that they hold a lock of. A lock lasts for
-:data:`~cometmq.limits.LOCK_SECONDS` from its last renewal, twice as long as clients trust one, so that a queue never
-has two readers, however a member was lost. A connection that closes frees nothing, since its client may go on over
-another one. A member that says that it leaves frees all that it holds, also what it would have unlocked later: Java's
-client forgets its delayed unlocks when it is shut down.
-"""
+:data:`~cometmq.broker.limits.LOCK_SECONDS` from its last renewal, twice as long as clients trust one, so that a queue
+never has two readers, however a member was lost. A connection that closes frees nothing, since its client may go on
+over another one. A member that says that it leaves frees all that it holds, also what it would have unlocked later:
+Java's client forgets its delayed unlocks when it is shut down. """
 
 from __future__ import annotations
 
@@ -15,9 +14,10 @@ from pathlib import Path
 
 import msgspec
 
+from cometmq.broker.limits import LOCK_SECONDS, MAX_LOCKED_QUEUES
 from cometmq.broker.tables.table_file import set_aside
 from cometmq.clock import Clock
-from cometmq.limits import LOCK_SECONDS, LOCK_TRUST_SECONDS, MAX_LOCKED_QUEUES
+from cometmq.limits import LOCK_TRUST_SECONDS
 from cometmq.remoting.bodies import MessageQueue
 
 _log = logging.getLogger(__name__)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from cometmq.broker.limits import MAX_GROUPS
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
 from cometmq.broker.tables.groups import SubscriptionGroupManager
 from cometmq.broker.tables.topics import TopicConfigManager
-from cometmq.limits import MAX_GROUPS
 from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_GROUPS, check_group
 from cometmq.remoting.bodies import SubscriptionGroupConfig
 from cometmq.store.message_store import MessageStore

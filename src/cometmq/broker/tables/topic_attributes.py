@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from cometmq.broker.limits import MAX_ATTRIBUTES_CHARS
 from cometmq.errors import CometMQError
-from cometmq.limits import MAX_ATTRIBUTES_CHARS
 
 MESSAGE_TYPE: Final = "message.type"
 MESSAGE_TYPES: Final = ("UNSPECIFIED", "MIXED", "TRANSACTION", "PRIORITY", "FIFO", "DELAY", "LITE", "NORMAL")

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.broker.config import LiveConfig
+from cometmq.broker.limits import MAX_TOPIC_QUEUES, MAX_TOPICS
 from cometmq.broker.tables.versioned_table import INT32_MAX, VersionedTable
 from cometmq.clock import Clock
-from cometmq.limits import MAX_TOPIC_QUEUES, MAX_TOPICS
 from cometmq.message.names import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from cometmq import fastjson
+from cometmq.broker.limits import TABLE_ROWS_PER_SLICE
 from cometmq.broker.slices import batches
 from cometmq.broker.tables.table_file import TableFile
 from cometmq.clock import Clock
-from cometmq.limits import TABLE_ROWS_PER_SLICE
 from cometmq.remoting.bodies import Body, BodyError, DataVersion, decode_body, to_builtins
 
 INT32_MAX: Final = 2**31 - 1

@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 
 from cometmq.broker.context import BrokerContext
+from cometmq.broker.limits import MAX_GIVEN_UP_LINES, MAX_HALF_LAG, MAX_OPEN_TRANSACTIONS, TRANSACTION_SLICE
 from cometmq.broker.transaction.half_message import (
     HALF_QUEUE,
     check_body,
@@ -34,13 +35,7 @@ from cometmq.broker.transaction.open_transactions import OpenTransactions, Trans
 from cometmq.broker.turn.answers import OneAnswer
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
 from cometmq.broker.turn.targets import RefusedError
-from cometmq.limits import (
-    MAX_GIVEN_UP_LINES,
-    MAX_HALF_LAG,
-    MAX_OPEN_TRANSACTIONS,
-    MAX_QUERY_MESSAGES,
-    TRANSACTION_SLICE,
-)
+from cometmq.limits import MAX_QUERY_MESSAGES
 from cometmq.message.ids import decode_offset_msg_id
 from cometmq.message.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
 from cometmq.message.properties import PGROUP, REAL_TOPIC, UNIQ_KEY

@@ -14,9 +14,10 @@ from typing import Final
 import msgspec
 
 from cometmq.broker.config import LiveConfig
+from cometmq.broker.limits import HALF_PROPERTIES_RESERVE_BYTES, MAX_OPEN_TRANSACTIONS
 from cometmq.broker.turn.inner_message import Detour, InnerMessage, inner_message, read_properties
 from cometmq.broker.turn.targets import RefusedError
-from cometmq.limits import HALF_PROPERTIES_RESERVE_BYTES, MAX_OPEN_TRANSACTIONS, MAX_PROPERTIES_BYTES
+from cometmq.limits import MAX_PROPERTIES_BYTES
 from cometmq.message.names import RETRY_PREFIX, TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from cometmq.message.properties import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,

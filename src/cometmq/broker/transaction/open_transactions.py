@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.broker.limits import COMMITTED_SCAN_BYTES, MAX_TRANSACTION_MARKS
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
 from cometmq.broker.transaction.half_message import (
     HALF_QUEUE,
@@ -30,7 +31,6 @@ from cometmq.broker.transaction.half_message import (
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
 from cometmq.broker.turn.store_turn import StoreTurn, WhenStored
 from cometmq.broker.turn.targets import RefusedError
-from cometmq.limits import COMMITTED_SCAN_BYTES, MAX_TRANSACTION_MARKS
 from cometmq.message.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_GROUP
 from cometmq.message.properties import (
     PGROUP,

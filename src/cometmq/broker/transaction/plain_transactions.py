@@ -15,12 +15,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from cometmq.broker.config import LiveConfig
+from cometmq.broker.limits import HALF_PROPERTIES_RESERVE_BYTES
 from cometmq.broker.transaction.half_message import HALF_QUEUE, OP_PROPERTIES, OP_READ, room_for_halves
 from cometmq.broker.transaction.open_transactions import OpenTransactions
 from cometmq.broker.turn.inner_message import Stored
 from cometmq.broker.turn.plain_sends import End
 from cometmq.broker.turn.targets import RefusedError, SendTargets
-from cometmq.limits import HALF_PROPERTIES_RESERVE_BYTES, MAX_PROPERTIES_BYTES
+from cometmq.limits import MAX_PROPERTIES_BYTES
 from cometmq.message.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from cometmq.remoting.frame import JSON, ROCKETMQ
 from cometmq.remoting.processors import Response, encode_response

@@ -34,6 +34,7 @@ from functools import partial
 from typing import Final
 
 from cometmq.broker.context import BrokerContext
+from cometmq.broker.limits import TRANSACTION_PROGRESS_SECONDS
 from cometmq.broker.metrics.traffic import TRANSACTION, Event
 from cometmq.broker.periodic import Alarm, Periodic
 from cometmq.broker.stored_access import may_use, not_found
@@ -45,7 +46,6 @@ from cometmq.broker.turn.answers import OneAnswer
 from cometmq.broker.turn.inner_message import Stored, from_map
 from cometmq.broker.turn.store_turn import Late, WhenStored
 from cometmq.broker.turn.targets import RefusedError
-from cometmq.limits import TRANSACTION_PROGRESS_SECONDS
 from cometmq.message.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_GROUP
 from cometmq.message.properties import PGROUP, REAL_TOPIC
 from cometmq.message.record import StoredRecord

@@ -31,11 +31,12 @@ from typing import Any, Final, Protocol
 from cometmq.auth.audit.recorder import Sampler
 from cometmq.auth.guard import AccessGuard
 from cometmq.auth.quota.limiter import NO_BOUNDS, Limiter, Room
+from cometmq.broker.limits import MAX_TURN_BYTES
 from cometmq.broker.turn.answers import SendAnswers
 from cometmq.broker.turn.inner_message import Stored
 from cometmq.broker.turn.store_turn import StoreTurn
 from cometmq.broker.turn.targets import RefusedError, SendTarget, SendTargets
-from cometmq.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES, MAX_PROPERTIES_BYTES, MAX_TURN_BYTES
+from cometmq.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES, MAX_PROPERTIES_BYTES
 from cometmq.message.properties import CLUSTER
 from cometmq.remoting.frame import FrameTaker
 from cometmq.remoting.server_connection import ServerConnection

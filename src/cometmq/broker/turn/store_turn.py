@@ -29,13 +29,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
+from cometmq.broker.limits import MAX_TURN_BYTES
 from cometmq.broker.metrics.stats import BrokerStats
 from cometmq.broker.metrics.traffic import DELAY, FIFO, NORMAL, SMALL_BYTES
 from cometmq.broker.turn.answers import PendingSend, PlainAnswers
 from cometmq.broker.turn.inner_message import InnerMessage, SendProperties, Stored, read_properties
 from cometmq.broker.turn.targets import RefusedError, SendTarget, SendTargets
 from cometmq.broker.turn.waiters import SendWaiters
-from cometmq.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_CHARS, MAX_TURN_BYTES
+from cometmq.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_CHARS
 from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
 from cometmq.message.record import MIN_RECORD_BYTES
 from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from cometmq.broker.config import BrokerConfig, LiveConfig
+from cometmq.broker.limits import MAX_TOPICS
 from cometmq.broker.tables.groups import SubscriptionGroupManager
 from cometmq.broker.tables.topics import TopicConfigManager, describe_topic
-from cometmq.limits import MAX_TOPICS
 from cometmq.message.names import (
     NOT_ALLOWED_SEND_TOPICS,
     PERM_WRITE,

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
+from cometmq.broker.limits import MAX_UNFLUSHED_CONNECTION_BYTES, MAX_UNFLUSHED_TOTAL_BYTES
 from cometmq.broker.turn.answers import PendingSend, PlainAnswers, SendAnswers
 from cometmq.broker.turn.group_transfer import GroupTransferService
 from cometmq.broker.turn.targets import SendHeader
 from cometmq.clock import TimerHandle
-from cometmq.limits import MAX_UNFLUSHED_CONNECTION_BYTES, MAX_UNFLUSHED_TOTAL_BYTES
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.errors import StoreError

@@ -10,7 +10,6 @@ from cometmq.client.errors import ClientError, RouteNotFoundError
 from cometmq.client.route import RouteTable
 from cometmq.clock import Clock, TimerHandle
 from cometmq.errors import CometMQError
-from cometmq.limits import HEARTBEAT_BROKER_SECONDS, MAX_FLEET_TOPICS, TOPIC_LOOK_SECONDS
 from cometmq.loop import TaskSet
 from cometmq.message.message import split_records
 from cometmq.message.names import MASTER_ID
@@ -19,6 +18,7 @@ from cometmq.message.record import RecordError
 from cometmq.proxy.backend.backend import ASK_SECONDS, Asked, BrokerQueues, GroupInfo, Link, Reply, TopicInfo
 from cometmq.proxy.backend.topics import MIXED, NORMAL, GroupBody, group_info, message_type_of, no_route
 from cometmq.proxy.errors import ProxyError
+from cometmq.proxy.limits import HEARTBEAT_BROKER_SECONDS, MAX_FLEET_TOPICS, TOPIC_LOOK_SECONDS
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.remoting.admin_headers import GetSubscriptionGroupConfigRequestHeader, GetTopicConfigRequestHeader
 from cometmq.remoting.bodies import BodyError, ClusterInfo, HeartbeatData, TopicConfig, decode_body, encode_body

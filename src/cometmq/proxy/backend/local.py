@@ -13,11 +13,11 @@ from typing import Any
 
 from cometmq.broker.controller import Broker
 from cometmq.clock import TimerHandle
-from cometmq.limits import HEARTBEAT_BROKER_SECONDS
 from cometmq.message.hosts import encode_host, format_address
 from cometmq.proxy.backend.backend import ASK_SECONDS, Asked, BrokerQueues, GroupInfo, Link, Reply, TopicInfo
 from cometmq.proxy.backend.topics import GroupBody, group_info, message_type_of, no_route
 from cometmq.proxy.errors import ProxyError
+from cometmq.proxy.limits import HEARTBEAT_BROKER_SECONDS
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.remoting.bodies import HeartbeatData, decode_body, encode_body
 from cometmq.remoting.codes import RequestCode

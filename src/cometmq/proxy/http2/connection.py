@@ -17,7 +17,10 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from cometmq.clock import Clock
-from cometmq.limits import (
+from cometmq.proxy.http2 import frames
+from cometmq.proxy.http2.frames import ErrorCode
+from cometmq.proxy.http2.hpack import HpackDecoder, HpackError
+from cometmq.proxy.limits import (
     HTTP2_IDLE_FRAMES,
     HTTP2_IDLE_FRAMES_A_SECOND,
     HTTP2_WINDOW_BYTES,
@@ -25,9 +28,6 @@ from cometmq.limits import (
     MAX_HEADER_LIST_BYTES,
     MAX_STREAMS,
 )
-from cometmq.proxy.http2 import frames
-from cometmq.proxy.http2.frames import ErrorCode
-from cometmq.proxy.http2.hpack import HpackDecoder, HpackError
 
 _DEFAULT_WINDOW: Final = 65_535
 _MAX_WINDOW: Final = 2**31 - 1

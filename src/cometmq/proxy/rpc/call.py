@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from cometmq.clock import Clock
-from cometmq.limits import MAX_GRPC_MESSAGE_BYTES
 from cometmq.proxy.http2.connection import Stream
+from cometmq.proxy.limits import MAX_GRPC_MESSAGE_BYTES
 from cometmq.proxy.rpc.status import HEADERS, OK_TRAILERS, GrpcError, GrpcStatus, trailers
 
 _log = logging.getLogger(__name__)

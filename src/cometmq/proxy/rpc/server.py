@@ -18,13 +18,8 @@ from typing import Any, Final, cast
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.limits import (
     FRAMES_PER_LOOK,
-    GRPC_PING_SECONDS,
-    GRPC_SILENT_SECONDS,
     HANDSHAKE_SECONDS,
     MAX_CONNECTIONS,
-    MAX_GRPC_CONNECTION_WAITING_BYTES,
-    MAX_GRPC_UNFINISHED_BYTES,
-    MAX_GRPC_WAITING_BYTES,
     TURN_SECONDS,
     WRITE_HIGH_WATER_BYTES,
     WRITE_LOW_WATER_BYTES,
@@ -32,6 +27,13 @@ from cometmq.limits import (
 from cometmq.message.hosts import format_address
 from cometmq.proxy.http2.connection import Http2Connection, Http2Error, Inbound, Stream
 from cometmq.proxy.http2.frames import ErrorCode
+from cometmq.proxy.limits import (
+    GRPC_PING_SECONDS,
+    GRPC_SILENT_SECONDS,
+    MAX_GRPC_CONNECTION_WAITING_BYTES,
+    MAX_GRPC_UNFINISHED_BYTES,
+    MAX_GRPC_WAITING_BYTES,
+)
 from cometmq.proxy.rpc.call import Call, Method
 from cometmq.proxy.rpc.status import HEADERS, GrpcStatus, plain_answer, trailers
 from cometmq.remoting.listener import Listener, close_all

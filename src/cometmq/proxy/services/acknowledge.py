@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from cometmq.limits import MAX_ACK_ENTRIES
 from cometmq.proxy.context import EndpointContext
 from cometmq.proxy.errors import OK, ProxyError
+from cometmq.proxy.limits import MAX_ACK_ENTRIES
 from cometmq.proxy.names import group_of, topic_of
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code

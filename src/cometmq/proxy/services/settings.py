@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from cometmq.limits import MAX_SETTINGS_TOPICS
 from cometmq.proxy.backend.backend import GroupInfo
 from cometmq.proxy.config import EndpointConfig
 from cometmq.proxy.errors import ProxyError
+from cometmq.proxy.limits import MAX_SETTINGS_TOPICS
 from cometmq.proxy.names import full_name, group_of, topic_of
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import ClientType, Code, FilterType

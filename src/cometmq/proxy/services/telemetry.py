@@ -11,9 +11,9 @@ import asyncio
 import logging
 from typing import Final
 
-from cometmq.limits import MAX_TELEMETRY_WAITING_BYTES
 from cometmq.proxy.context import EndpointContext
 from cometmq.proxy.errors import OK, ProxyError
+from cometmq.proxy.limits import MAX_TELEMETRY_WAITING_BYTES
 from cometmq.proxy.names import full_name
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code

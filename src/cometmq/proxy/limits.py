@@ -1,0 +1,46 @@
+"""The limits of the gRPC endpoint, each with its unit in the name and its reason beside it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_STREAMS: Final = 1_024
+"""Calls under way of one HTTP/2 connection; clients keep more back themselves. Netty's clients take 100 at least."""
+HTTP2_WINDOW_BYTES: Final = 1024 * 1024
+"""Bytes that a client may send on one stream, and on one connection, before it is told of room for more."""
+MAX_HEADER_LIST_BYTES: Final = 16_384
+"""Headers of one call, as HTTP/2 counts them; gRPC's own servers take as much."""
+MAX_HEADER_BLOCK_BYTES: Final = 65_536
+"""The same as the client encodes them, in all frames; above it the connection ends."""
+HTTP2_IDLE_FRAMES: Final = 2_000
+"""Frames that ask for nothing (pings, settings, resets, priorities) that a connection may send at once."""
+HTTP2_IDLE_FRAMES_A_SECOND: Final = 200
+"""Such frames that it may send more each second; a client with a thousand calls that end early sends fewer."""
+MAX_GRPC_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+"""One message of a call: a batch of four of the largest bodies."""
+MAX_GRPC_UNFINISHED_BYTES: Final = 256 * 1024 * 1024
+"""Messages of all calls that have not arrived completely; above it the connection with most of them is closed."""
+MAX_GRPC_WAITING_BYTES: Final = 256 * 1024 * 1024
+"""Answers of all calls that wait for the windows of clients; above it the connection with most of them is closed."""
+MAX_GRPC_CONNECTION_WAITING_BYTES: Final = 32 * 1024 * 1024
+"""The same for one connection; above it its new calls get RESOURCE_EXHAUSTED."""
+GRPC_PING_SECONDS: Final = 60.0
+"""A client that sends nothing for so long is asked for a sign of life by a ping."""
+GRPC_SILENT_SECONDS: Final = 120.0
+"""A client that has sent nothing for so long is gone (Apache: grpcClientIdleTimeMills)."""
+HEARTBEAT_BROKER_SECONDS: Final = 30.0
+"""Between two heartbeats that the endpoint sends to a broker for a client."""
+MAX_GRPC_CLIENTS: Final = 16_384
+"""Clients that one endpoint remembers; about 4 KB each."""
+TOPIC_LOOK_SECONDS: Final = 5.0
+"""How long `cometmq proxy` takes a topic or group for what it was when it asked last."""
+MAX_FLEET_TOPICS: Final = 10_000
+"""Topics, and groups, that it remembers."""
+MAX_ACK_ENTRIES: Final = 1_024
+"""Messages that one AckMessage of gRPC acknowledges; a client receives 32 at once."""
+MAX_RENEWED_HANDLES: Final = 200_000
+"""Messages whose time one endpoint makes longer while their clients work on them; about 600 bytes each."""
+MAX_SETTINGS_TOPICS: Final = 1_024
+"""Topics or subscriptions in the settings of one client."""
+MAX_TELEMETRY_WAITING_BYTES: Final = 8 * 1024 * 1024
+"""Commands that a client does not read from its Telemetry stream; above it the stream ends."""
