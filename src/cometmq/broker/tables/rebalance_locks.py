@@ -4,7 +4,7 @@ Members of an orderly group read only queues that they hold a lock of. A lock la
 :data:`~cometmq.broker.limits.LOCK_SECONDS` from its last renewal, twice as long as clients trust one, so that a queue
 never has two readers, however a member was lost. A connection that closes frees nothing, since its client may go on
 over another one. A member that says that it leaves frees all that it holds, also what it would have unlocked later:
-Java's client forgets its delayed unlocks when it is shut down. """
+Java's client forgets its delayed unlocks when it is shut down."""
 
 from __future__ import annotations
 
