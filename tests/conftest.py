@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import signal
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,28 @@ for _name in LONG:
     assert (Path(__file__).parent / _name).exists(), f"{_name} has moved: change LONG"
 
 
+IN_PROCESSES = frozenset({"interop", "crash"})
+"""Markers of tests that start processes, or real clients and brokers."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not read files without a test that is asked for: each process of ``-m "interop or crash"`` reads a fifth."""
+    asked = set(config.option.markexpr.split(" or "))
+    if asked <= IN_PROCESSES and collection_path.name.startswith("test_") and collection_path.suffix == ".py":
+        return not _marks_processes(collection_path) or None
+    return None
+
+
+@cache
+def _marks_processes(file: Path) -> bool:
+    """Whether a file, or a ``conftest.py`` beside or above it, names one of those markers."""
+    if not file.is_relative_to(Path(__file__).parent):
+        return True  # another project's: nobody checks its markers below
+    above = [parent / "conftest.py" for parent in file.parents if parent.is_relative_to(Path(__file__).parent)]
+    texts = [place.read_text(encoding="utf-8") for place in (file, *above) if place.exists()]
+    return any(f"pytest.mark.{marker}" in text for marker in IN_PROCESSES for text in texts)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let the longest files begin first: one that begins last is waited for while other processors have nothing to do.
 
@@ -61,7 +83,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {Path(__file__).parent / name: number for number, name in enumerate(LONG)}
     items.sort(key=lambda item: place.get(item.path, len(place)))
     for item in items:
-        alone = item.get_closest_marker("spark") and not any(map(item.get_closest_marker, ("interop", "crash")))
+        in_processes = any(map(item.get_closest_marker, IN_PROCESSES))
+        if in_processes and not _marks_processes(item.path):
+            raise pytest.UsageError(f"{item.nodeid}: name its marker in its file, or in a conftest.py")
+        alone = item.get_closest_marker("spark") and not in_processes
         if alone and not item.path.is_relative_to(SPARK):
             raise pytest.UsageError(f"{item.nodeid}: scripts/test looks for such tests of Spark in {SPARK} only")
 
