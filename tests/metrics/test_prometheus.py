@@ -76,7 +76,7 @@ def asked(url: str, query: str) -> list[Any]:
     """The samples of a query; none while Prometheus starts."""
     try:
         return list(api(url, "query", query=query)["data"]["result"])
-    except OSError:
+    except (OSError, json.JSONDecodeError):  # it answers 503 without JSON
         return []
 
 

@@ -136,6 +136,13 @@ ALERTS: Final = (
         "{{ $labels.request_code }} at {{ $labels.node_id }} is answered {{ $labels.response_code }}",
     ),
     Alert(
+        "CometMQAuditEntriesLost",
+        'increase(cometmq_audit_entries_total{outcome="lost"}[10m]) > 0',
+        0,
+        "critical",
+        "{{ $labels.node_id }} cannot write its audit log",
+    ),
+    Alert(
         "CometMQConnectionsUnread",
         "cometmq_unsent_bytes > 134217728",
         5,

@@ -138,6 +138,17 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 ),
                 "ms",
             ),
+            Panel(
+                "Denied requests",
+                (
+                    (
+                        "sum by (node_id) (rate(cometmq_access_denied_total[$__rate_interval]))",  # nameservers, too
+                        "{{node_id}} account or permission",
+                    ),
+                    (_rate("cometmq_quota_denied_total", "node_id, subject"), "{{node_id}} quota of {{subject}}"),
+                ),
+                "reqps",
+            ),
         ),
     ),
     (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -25,14 +25,22 @@ class NamesrvMonitor:
     """Collects the metrics of a nameserver and serves them.
 
     :param servers: their requests and connections are counted.
+    :param access: gives the samples of accounts and the audit log.
     """
 
     def __init__(
-        self, config: NamesrvConfig, routes: RouteTable, servers: Sequence[RemotingServer], *, clock: Clock
+        self,
+        config: NamesrvConfig,
+        routes: RouteTable,
+        servers: Sequence[RemotingServer],
+        access: Callable[[], Iterable[Sample]],
+        *,
+        clock: Clock,
     ) -> None:
         self._config = config
         self._routes = routes
         self._servers = servers
+        self._access = access
         self._boot_ms = clock.now_ms()
         self._latency = RpcLatency(clock)
         for server in servers:
@@ -69,7 +77,10 @@ class NamesrvMonitor:
 
     def _steps(self) -> Steps:
         return chain(
-            in_slices(self._of_routes()), in_slices(self._latency.samples()), in_slices(of_process(self._boot_ms))
+            in_slices(self._of_routes()),
+            in_slices(self._latency.samples()),
+            in_slices(self._access()),
+            in_slices(of_process(self._boot_ms)),
         )
 
     def _of_routes(self) -> Iterator[Sample]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import platform
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from cometmq import __version__
 from cometmq.auth.access import guard_of, open_access, open_audit
+from cometmq.auth.metrics import of_access
 from cometmq.auth.user_admin import UserAdmin
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.message.hosts import address_here
 from cometmq.message.listeners import EVERY_CLIENT
+from cometmq.metrics.family import Sample
 from cometmq.namesrv.config import NamesrvConfig, Settings
 from cometmq.namesrv.gone import SILENT
 from cometmq.namesrv.kv import KvConfig
@@ -61,7 +64,7 @@ class NameServer:
         self._scan_timer: TimerHandle | None = None
         self.monitor: NamesrvMonitor | None = None
         if config.has_metrics:
-            self.monitor = NamesrvMonitor(config, self.routes, self._servers, clock=clock)
+            self.monitor = NamesrvMonitor(config, self.routes, self._servers, self._access_samples, clock=clock)
 
     def _new_server(self, listener: str, guard: Guard | None, tls: ServerTls) -> RemotingServer:
         config = self.config
@@ -76,6 +79,9 @@ class NameServer:
         )
         server.on_answer = None if self.audit is None else self.audit.answered
         return server
+
+    def _access_samples(self) -> Iterator[Sample]:
+        return of_access(None if self.access is None else self.access.guard, None, self.audit)
 
     @property
     def config(self) -> NamesrvConfig:

@@ -9,10 +9,9 @@ from typing import Final
 
 from cometmq.auth import metrics as access
 from cometmq.broker.metrics.traffic import DELAY_BOUNDS_S, FINISH_BOUNDS_S, SIZE_BOUNDS
-from cometmq.metrics import process
-from cometmq.metrics.exposition import LEFT_OUT
+from cometmq.metrics import exposition, process
 from cometmq.metrics.family import Family, Kind
-from cometmq.remoting.rpc_latency import RPC_LATENCY, TURNS
+from cometmq.remoting import rpc_latency
 
 _STORAGE: Final = ("storage_type", "storage_medium")
 STORAGE: Final = ("local", "disk")
@@ -163,17 +162,14 @@ ADDRESS_WRONG: Final = Family(
     ("listener", "address"),
 )
 SLAVES: Final = Family("cometmq_slaves", Kind.GAUGE, "Connected slaves.")
+_OF_ALL_SERVERS: Final = (access, exposition, process, rpc_latency)
 FAMILIES: Final = tuple(
     sorted(
         (
             found
             for found in (
                 *globals().values(),
-                *vars(process).values(),
-                *access.FAMILIES,
-                RPC_LATENCY,
-                TURNS,
-                LEFT_OUT,
+                *(value for module in _OF_ALL_SERVERS for value in vars(module).values()),
             )
             if isinstance(found, Family)
         ),
