@@ -87,14 +87,14 @@ class Bench:
 
         return start
 
-    def stream(self, side: Side, most: int | None, sink: str = "noop") -> Start:
+    def stream(self, side: Side, most: int | None, sink: str = "noop", *, seven: bool = False) -> Start:
         """Stream until all is read, into noop or Spark's Parquet files."""
 
         def start() -> Check:
             options = {"checkpointLocation": str(self.place / "run" / "checkpoint")}
             if sink == "parquet":
                 options["path"] = str(self.place / "run" / "lake")
-            frame = side.stream(self.spark, self.topics[side.name], most)
+            frame = side.stream(self.spark, self.topics[side.name], most, seven=seven)
             query = frame.writeStream.format(sink).options(**options).trigger(availableNow=True).start()
             query.awaitTermination()
             if sink == "parquet":
@@ -154,6 +154,7 @@ CASES: Final[Mapping[str, Callable[[Bench, Any], Start]]] = {
     "stream": lambda bench, side: bench.stream(side, None),
     "batches": lambda bench, side: bench.stream(side, STREAM_BATCH),
     "parquet": lambda bench, side: bench.stream(side, ARCHIVE_BATCH, "parquet"),
+    "seven": lambda bench, side: bench.stream(side, ARCHIVE_BATCH, "parquet", seven=True),
     "archive": lambda bench, side: bench.archive(side),
     "store": lambda bench, side: bench.archive_store(side),
     "write": lambda bench, side: bench.write(side),
@@ -161,13 +162,13 @@ CASES: Final[Mapping[str, Callable[[Bench, Any], Start]]] = {
     "exactly": lambda bench, side: bench.write(side, guarantee="exactly-once"),
 }
 IDLE: Final = "idle"
-OURS_ONLY: Final = ("archive", "store", "effectively", "exactly")
+OURS_ONLY: Final = ("seven", "archive", "store", "effectively", "exactly")
 IN_TURN: Final = (
     ("read",),
     ("place",),
     ("stream",),
     ("batches",),
-    ("parquet", "archive", "store"),
+    ("parquet", "seven", "archive", "store"),
     (IDLE,),
     ("write", "effectively", "exactly"),
 )

@@ -67,8 +67,8 @@ class Side(Protocol):
     def read(self, spark: Any, topic: str, *, columns: bool = True) -> Any:
         """A topic as a DataFrame, with all columns or only queue, offset and time."""
 
-    def stream(self, spark: Any, topic: str, most: int | None, *, latest: bool = False) -> Any:
-        """A topic as a stream of all columns, with at most so many messages in a batch."""
+    def stream(self, spark: Any, topic: str, most: int | None, *, latest: bool = False, seven: bool = False) -> Any:
+        """A topic as a stream of all columns, or of those that Kafka's connector has, by batches of so many at most."""
 
     def send(self, topic: str, queue_id: int) -> None:
         """One small message, stored when this returns."""
@@ -82,6 +82,8 @@ class CometSide:
 
     name = "CometMQ"
     place = "queueId int, queueOffset bigint, storeTimestamp timestamp"
+    seven = f"keys string, body binary, topic string, {place}, sysFlag int"
+    """What Kafka's connector has of a record: key, value, topic, partition, offset, time and a flag."""
 
     def __init__(self, directory: Path) -> None:
         self.deployment = deploy(System.COMETMQ, directory)
@@ -127,9 +129,10 @@ class CometSide:
         reader = spark.read.format("rocketmq").options(namesrvAddr=self.deployment.address, topic=topic)
         return (reader if columns else reader.schema(self.place)).load()
 
-    def stream(self, spark: Any, topic: str, most: int | None, *, latest: bool = False) -> Any:
+    def stream(self, spark: Any, topic: str, most: int | None, *, latest: bool = False, seven: bool = False) -> Any:
         """A topic as a stream."""
         reader = spark.readStream.format("rocketmq").options(namesrvAddr=self.deployment.address, topic=topic)
+        reader = reader.schema(self.seven) if seven else reader
         reader = reader.option("startingOffsets", "latest" if latest else "earliest")
         return (reader if most is None else reader.option("maxOffsetsPerTrigger", most)).load()
 
@@ -250,8 +253,8 @@ class KafkaSide:
         frame = reader.load()
         return frame if columns else frame.select(*self.place.split(", "))
 
-    def stream(self, spark: Any, topic: str, most: int | None, *, latest: bool = False) -> Any:
-        """A topic as a stream."""
+    def stream(self, spark: Any, topic: str, most: int | None, *, latest: bool = False, seven: bool = False) -> Any:
+        """A topic as a stream, which has seven columns."""
         reader = spark.readStream.format("kafka")
         reader = reader.options(**{"kafka.bootstrap.servers": self._address, "subscribe": topic})
         reader = reader.option("startingOffsets", "latest" if latest else "earliest")
