@@ -118,9 +118,3 @@ def golden() -> Path:
 def golden_frames() -> list[dict[str, Any]]:
     """Recorded frames, one map each, in the order they were seen."""
     return _json_lines(GOLDEN / "wire" / "frames.jsonl.gz")
-
-
-@pytest.fixture(scope="session")
-def golden_admin_output() -> list[dict[str, Any]]:
-    """The output of real mqadmin, one map a command."""
-    return _json_lines(GOLDEN / "wire" / "admin-output.jsonl.gz")

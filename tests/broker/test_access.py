@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +51,6 @@ accounts:
   groupPerms: [readers=SUB]
 """
 DENIED = "org.apache.rocketmq.acl.common.AclException: "
-
-Signed = Callable[..., Awaitable[RemotingCommand]]
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ from cometmq.broker.replication.ha_service import HAService, HaStatusAdmin
 from cometmq.broker.replication.slave import Slave, no_messages
 from cometmq.broker.replication.store_files import StoreFileProcessor
 from cometmq.broker.send.plain_batches import PlainBatches
-from cometmq.broker.send.producer_sequences import ProducerSequenceLog
+from cometmq.broker.send.producer_sequence_log import ProducerSequenceLog
 from cometmq.broker.send.reply_message import ReplyMessageProcessor
 from cometmq.broker.send.send_back import SendBackProcessor
 from cometmq.broker.send.send_message import SendMessageProcessor

@@ -39,7 +39,7 @@ class CommandStream(Protocol):
 class ClientSession:
     """One client."""
 
-    __slots__ = ("client_id", "heartbeat", "language", "link", "peer", "seen_at", "settings", "stream", "waiters")
+    __slots__ = ("client_id", "heartbeat", "language", "link", "peer", "seen_at", "settings", "stream")
 
     def __init__(self, client_id: str, peer: tuple[str, int], language: str) -> None:
         self.client_id: Final = client_id
@@ -52,39 +52,11 @@ class ClientSession:
         """What the brokers know of the client."""
         self.stream: CommandStream | None = None
         self.seen_at = 0.0
-        self.waiters: list[asyncio.Future[None]] = []
 
     @property
     def is_consumer(self) -> bool:
         """Its settings are those of a consumer."""
         return self.settings is not None and self.settings.WhichOneof("pub_sub") == "subscription"
-
-    def set_settings(self, settings: v2.Settings) -> None:
-        """Take new settings, and let go on who waits for them."""
-        self.settings = settings
-        waiters, self.waiters = self.waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    async def wait_for_settings(self, clock: Clock, seconds: float) -> v2.Settings | None:
-        """The settings, once they are there; ``None`` after a time without."""
-        if self.settings is None:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.waiters.append(waiter)
-            timer = clock.call_later(seconds, _expire, waiter)
-            try:
-                await waiter
-            finally:
-                timer.cancel()
-                if waiter in self.waiters:
-                    self.waiters.remove(waiter)
-        return self.settings
-
-
-def _expire(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
 
 
 def producer_heartbeat(client_id: str, topics: Iterable[str]) -> HeartbeatData:

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tests.broker.wire import Wire, send_header
+from tests.broker.wire import Wire, records, send_header
 
 from cometmq.message.batch import BatchPiece, encode_batch
 from cometmq.message.producer_sequence import ProducerLane, ProducerLanes, ProducerSequence
@@ -67,3 +67,11 @@ async def send(
     return await wire.call(
         RequestCode.SEND_BATCH_MESSAGE, header, body or body_of(range(first + numbers.start, first + numbers.stop))
     )
+
+
+async def all_stored(wire: Wire, queue_id: int = 0) -> list[int]:
+    """The numbers in the bodies of a queue's messages."""
+    found: list[int] = []
+    while (answer := await wire.pull("T", queue_id=queue_id, queue_offset=len(found))).code == ResponseCode.SUCCESS:
+        found += [int(record.body) for record in records(answer)]
+    return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 TOPIC, GROUP, CLIENT, PRODUCERS = "Walk", "WalkGroup", "127.0.0.1@walk", "WalkProducers"
 FAR_FUTURE = str(4_000_000_000_000)
 HALF = {"TRAN_MSG": "true", "PGROUP": PRODUCERS}
-SUSPENDS = 1 << 1
 SUBSCRIBES = 1 << 2
 
 

@@ -27,7 +27,7 @@ from cometmq.broker.limits import (
     STORE_FILE_PART_BYTES,
 )
 from cometmq.broker.replication.frames import ReplicationError
-from cometmq.broker.send.producer_sequences import snapshot_offsets
+from cometmq.broker.send.producer_sequence_log import snapshot_offsets
 from cometmq.broker.tables.rebalance_locks import HeldQueues
 from cometmq.durable import replace_file
 from cometmq.remoting.client import RemotingClient

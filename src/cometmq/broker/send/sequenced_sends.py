@@ -12,14 +12,8 @@ from functools import partial
 from typing import Final
 
 from cometmq.broker.context import BrokerContext
-from cometmq.broker.send.producer_sequences import (
-    UNKNOWN_CRC,
-    Lane,
-    ProducerSequenceLog,
-    ProducerState,
-    lane_name,
-    topic_of,
-)
+from cometmq.broker.send.producer_sequence_log import ProducerSequenceLog
+from cometmq.broker.send.producer_sequences import UNKNOWN_CRC, Lane, ProducerState, lane_name, topic_of
 from cometmq.broker.turn.answers import OneAnswer
 from cometmq.broker.turn.inner_message import InnerMessage, SendProperties, Stored
 from cometmq.broker.turn.targets import RefusedError, SendHeader

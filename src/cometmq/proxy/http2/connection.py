@@ -1,6 +1,6 @@
 """One HTTP/2 connection of a client, without its socket (RFC 9113).
 
-Theory of operation. Bytes go in by :meth:`Http2Connection.receive`; headers, data and ends of streams are told to an
+Theory of operation. Bytes go in by :meth:`Http2Connection.receive`; headers, data and ends of streams go to an
 :class:`Inbound` for each stream; what is to be sent collects in ``out``. A stream is open until both sides have ended
 it, or one has reset it. The client's window bounds what is sent: what exceeds it waits in its stream. Our own window is
 enlarged as data arrives; the layer above bounds what it keeps.
@@ -18,11 +18,10 @@ from typing import Final, Protocol
 
 from cometmq.clock import Clock
 from cometmq.proxy.http2 import frames
-from cometmq.proxy.http2.frames import ErrorCode
+from cometmq.proxy.http2.frames import ErrorCode, Http2Error
 from cometmq.proxy.http2.hpack import HpackDecoder, HpackError
+from cometmq.proxy.http2.idle_frames import IdleFrames
 from cometmq.proxy.limits import (
-    HTTP2_IDLE_FRAMES,
-    HTTP2_IDLE_FRAMES_A_SECOND,
     HTTP2_WINDOW_BYTES,
     MAX_HEADER_BLOCK_BYTES,
     MAX_HEADER_LIST_BYTES,
@@ -33,16 +32,6 @@ _DEFAULT_WINDOW: Final = 65_535
 _MAX_WINDOW: Final = 2**31 - 1
 _FRAME_BYTES: Final = 16_384
 """Largest payload of a frame, in both directions: HTTP/2's default."""
-_EARNED_BY_DATA: Final = 2
-"""Frames that ask for nothing, which a frame of an answer allows."""
-
-
-class Http2Error(Exception):
-    """The connection must end; ``code`` and words are for the GOAWAY."""
-
-    def __init__(self, code: ErrorCode, words: str) -> None:
-        super().__init__(words)
-        self.code = code
 
 
 class Inbound(Protocol):
@@ -182,11 +171,9 @@ class Http2Connection:
         "_block_flags",
         "_block_stream",
         "_buffer",
-        "_clock",
         "_decoder",
         "_first_window",
-        "_idle_since",
-        "_idle_tokens",
+        "_idle",
         "_last_stream",
         "_leaving",
         "_opened",
@@ -210,7 +197,6 @@ class Http2Connection:
         self._opened = opened
         self._wrote = wrote
         self.waits: Final = waits
-        self._clock = clock
         self._decoder = HpackDecoder(MAX_HEADER_LIST_BYTES)
         self._buffer = b""
         self.has_preface = False
@@ -221,8 +207,7 @@ class Http2Connection:
         self._unread = 0
         self._block: bytearray | None = None
         self._block_flags = self._block_stream = 0
-        self._idle_tokens = float(HTTP2_IDLE_FRAMES)
-        self._idle_since = clock.monotonic()
+        self._idle = IdleFrames(clock)
         self.window = _DEFAULT_WINDOW
         self.streams: dict[int, Stream] = {}
         self.blocked: set[Stream] = set()
@@ -328,7 +313,7 @@ class Http2Connection:
         elif kind == frames.WINDOW_UPDATE:
             self._window_update(number, payload)
         elif kind == frames.RST_STREAM:
-            self._spend()
+            self._idle.spend()
             stream = self.streams.get(number)
             if number == 0 or len(payload) != 4 or number > self._last_stream:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a wrong RST_STREAM")
@@ -342,31 +327,19 @@ class Http2Connection:
             if number or len(payload) != 8:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a wrong PING")
             if not flags & frames.ACK:
-                self._spend()
+                self._idle.spend()
                 self.put(frames.frame(frames.PING, frames.ACK, 0, payload))
         elif kind == frames.CONTINUATION:
             self._continuation(flags, number, payload)
         elif kind == frames.PUSH_PROMISE:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "clients push nothing")
         else:  # PRIORITY, GOAWAY of a client, and frames of later versions mean nothing here
-            self._spend()
+            self._idle.spend()
 
     def put_data(self, number: int, data: bytes | memoryview) -> None:
-        """Send a frame of data. Java's clients send a ping after each, to measure the connection."""
-        self._idle_tokens = min(self._idle_tokens + _EARNED_BY_DATA, HTTP2_IDLE_FRAMES)
+        """Send a frame of data."""
+        self._idle.earn()
         self.put(frames.frame(frames.DATA, 0, number, data))
-
-    def _spend(self) -> None:
-        """Count a frame that asks for nothing: each connection has some, and gets more with time and with answers."""
-        self._idle_tokens -= 1
-        if self._idle_tokens >= 0:
-            return
-        now = self._clock.monotonic()
-        earned = (now - self._idle_since) * HTTP2_IDLE_FRAMES_A_SECOND
-        self._idle_since = now
-        self._idle_tokens = min(self._idle_tokens + earned, HTTP2_IDLE_FRAMES)
-        if self._idle_tokens < 0:
-            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "too many pings, resets or other frames that ask for nothing")
 
     def _data(self, flags: int, number: int, payload: bytes) -> None:
         length = len(payload)
@@ -378,12 +351,12 @@ class Http2Connection:
         if stream is None or stream.inbound is None:
             if number == 0 or number > self._last_stream:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "data of a stream that is not open")
-            self._spend()  # it was answered already, or reset
+            self._idle.spend()  # it was answered already, or reset
             return
         if stream.is_ended_there:
             raise Http2Error(ErrorCode.STREAM_CLOSED, "data after the end")
         if flags & frames.PADDED:
-            payload = _unpadded(payload)
+            payload = frames.unpadded(payload)
         is_end = flags & frames.END_STREAM
         if payload:
             stream.unread += length
@@ -394,14 +367,14 @@ class Http2Connection:
                 stream.unread = 0
             stream.inbound.data(payload)
         elif not is_end:
-            self._spend()
+            self._idle.spend()
         if is_end and number in self.streams:
             stream.is_ended_there = True
             stream.inbound.ended()
 
     def _headers(self, flags: int, number: int, payload: bytes) -> None:
         if flags & frames.PADDED:
-            payload = _unpadded(payload)
+            payload = frames.unpadded(payload)
         if flags & frames.HAS_PRIORITY:
             payload = payload[5:]
         if flags & frames.END_HEADERS:
@@ -413,7 +386,7 @@ class Http2Connection:
         if self._block is None or number != self._block_stream:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a CONTINUATION of nothing")
         if not payload:
-            self._spend()
+            self._idle.spend()
         self._block += payload
         if len(self._block) > MAX_HEADER_BLOCK_BYTES:
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"headers of more than {MAX_HEADER_BLOCK_BYTES} bytes")
@@ -436,7 +409,7 @@ class Http2Connection:
             return
         if number <= self._last_stream:
             if number and number % 2:
-                self._spend()  # trailers of a stream that has ended here
+                self._idle.spend()  # trailers of a stream that has ended here
                 return
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a wrong number of a stream")
         if not number % 2:
@@ -445,7 +418,7 @@ class Http2Connection:
             return
         self._last_stream = number
         if len(self.streams) >= MAX_STREAMS:
-            self._spend()
+            self._idle.spend()
             self.put(frames.reset(number, ErrorCode.REFUSED_STREAM))
             return
         stream = self.streams[number] = Stream(self, number, self._first_window)
@@ -459,7 +432,7 @@ class Http2Connection:
             raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "wrong SETTINGS")
         if flags & frames.ACK:
             return
-        self._spend()
+        self._idle.spend()
         first = self._first_window
         for key, value in frames.SETTING.iter_unpack(payload):
             if key == frames.INITIAL_WINDOW_SIZE:
@@ -500,9 +473,3 @@ class Http2Connection:
         blocked, self.blocked = self.blocked, set()
         for stream in blocked:
             stream.pump()
-
-
-def _unpadded(payload: bytes) -> bytes:
-    if not payload or payload[0] >= len(payload):
-        raise Http2Error(ErrorCode.PROTOCOL_ERROR, "more padding than payload")
-    return payload[1 : len(payload) - payload[0]]

@@ -54,6 +54,14 @@ class ErrorCode(enum.IntEnum):
     ENHANCE_YOUR_CALM = 11
 
 
+class Http2Error(Exception):
+    """The connection must end; ``code`` and words are for the GOAWAY."""
+
+    def __init__(self, code: ErrorCode, words: str) -> None:
+        super().__init__(words)
+        self.code = code
+
+
 def frame(kind: int, flags: int, stream: int, payload: bytes | memoryview = b"") -> bytes:
     """Encode a frame."""
     length = len(payload)
@@ -78,3 +86,13 @@ def reset(stream: int, code: ErrorCode) -> bytes:
 def goaway(last_stream: int, code: ErrorCode, words: str = "") -> bytes:
     """Encode GOAWAY."""
     return frame(GOAWAY, 0, 0, NUMBER.pack(last_stream) + NUMBER.pack(code) + words.encode())
+
+
+def unpadded(payload: bytes) -> bytes:
+    """The payload of a padded frame without its padding.
+
+    :raises Http2Error: there is more padding than payload.
+    """
+    if not payload or payload[0] >= len(payload):
+        raise Http2Error(ErrorCode.PROTOCOL_ERROR, "more padding than payload")
+    return payload[1 : len(payload) - payload[0]]

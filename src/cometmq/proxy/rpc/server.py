@@ -25,8 +25,8 @@ from cometmq.limits import (
     WRITE_LOW_WATER_BYTES,
 )
 from cometmq.message.hosts import format_address
-from cometmq.proxy.http2.connection import Http2Connection, Http2Error, Inbound, Stream
-from cometmq.proxy.http2.frames import ErrorCode
+from cometmq.proxy.http2.connection import Http2Connection, Inbound, Stream
+from cometmq.proxy.http2.frames import ErrorCode, Http2Error
 from cometmq.proxy.limits import (
     GRPC_PING_SECONDS,
     GRPC_SILENT_SECONDS,

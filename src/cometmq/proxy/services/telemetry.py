@@ -114,7 +114,7 @@ class TelemetryStream:
         self._session = session
         if before is not None and before is not self:
             before.close()
-        session.set_settings(answer)
+        session.settings = answer
         self.command(v2.TelemetryCommand(status=OK, settings=answer))
 
     # --- what the client gets -------------------------------------------------------------------
