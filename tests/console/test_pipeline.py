@@ -27,6 +27,7 @@ class QueueLine:
 class ArchivedReport(RunReport):
     """A report of a job, as its command writes it."""
 
+    TITLE = "Archive of {0.directory}"
     directory: str
     rows: int
     seconds: float
@@ -67,9 +68,11 @@ def test_reports_are_listed_with_their_state_and_shown_as_figures_and_tables(see
     os.utime(reports / "half.json", (1, 1))
     listed = seen.get("/pipeline").words
     assert listed.index("good.json") < listed.index("half.json"), "the newest is the first"
-    assert "something is missing, or to look at 2 s 1" in listed
     assert "half.json" not in seen.get("/pipeline?q=GOOD").words
+    assert "half.json Archive of /lake/orders" in listed
+    assert "something is missing, or to look at The run was stopped before its end, with 1 warning 2 s 1" in listed
     page = seen.get("/pipeline/good.json").words
+    assert "Archive of /lake/orders done · The run is complete ·" in page
     assert "rows 12,345" in page
     assert "directory /lake/orders" in page
     assert "finished yes" in page
@@ -81,7 +84,7 @@ def test_reports_are_listed_with_their_state_and_shown_as_figures_and_tables(see
 def test_a_report_cannot_act_in_the_page(seen: Surfer, reports: Path) -> None:
     markup = "<img src=x onerror=alert(1)>"
     name = f"{markup[:12]}\u202e.json"
-    content = {markup: [{markup: markup, "n": {"deep": markup}}], "text": "\x1b[31m\u202e", "exit_code": 0}
+    content = {"title": markup + "\x1b\u202e", "verdict": markup * 100, markup: [{markup: markup, "n": {"deep": markup}}], "text": "\x1b[31m\u202e", "exit_code": 0}
     (reports / name).write_text(json.dumps({**content, "warnings": [markup], "huge": 10**400, "most": 1e308}))
     for page in (seen.get("/pipeline"), seen.get(f"/pipeline/{quote(name)}")):
         assert page.status == 200, page.words
@@ -101,6 +104,7 @@ def test_a_report_cannot_act_in_the_page(seen: Surfer, reports: Path) -> None:
         ("half-pair.json", b'{"exit_code": 0, "a": "\\ud800"}'),
         ("bytes.json", b'{"exit_code": 0, "a": "\xff"}'),
         ("no-code.json", b'{"warnings": []}'),
+        ("no-title.json", b'{"exit_code": 0, "title": 7, "verdict": {}}'),
         ("wrong-types.json", b'{"exit_code": 0, "warnings": "<b>"}'),
         ("large.json", b'{"exit_code": 0, "a": "' + b"x" * MAX_REPORT_BYTES + b'"}'),
     ],

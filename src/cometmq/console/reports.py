@@ -29,7 +29,7 @@ from cometmq.errors import CometMQError, reason_of
 
 _SUFFIX: Final = ".json"
 _CELL_CHARS: Final = 200
-_NOT_FIGURES: Final = frozenset({"exit_code", "warnings"})
+_NOT_FIGURES: Final = frozenset({"title", "verdict", "exit_code", "warnings"})
 
 DONE: Final = "done"
 LOOK: Final = "look"
@@ -43,9 +43,11 @@ class ReportError(CometMQError):
 
 
 class _Head(msgspec.Struct):
-    """The members that all reports have, and some that many have."""
+    """The members that all reports have, and some that many have; reports of earlier versions have no title."""
 
     exit_code: int
+    title: str = ""
+    verdict: str = ""
     seconds: float | None = None
     warnings: list[str] = []
 
@@ -58,6 +60,8 @@ class ReportLine:
     modified_ms: float
     size: int
     state: str
+    title: str = ""
+    verdict: str = ""
     seconds: float | None = None
     warnings: int = 0
 
@@ -146,7 +150,8 @@ def _line(directory: str, name: str, modified: float, size: int) -> ReportLine:
     except (msgspec.MsgspecError, RecursionError, ValueError, ReportError):
         return ReportLine(name, modified * 1000, size, DAMAGED)
     state = DONE if head.exit_code == 0 else LOOK if head.exit_code == _PARTLY_DONE else FAILED
-    return ReportLine(name, modified * 1000, size, state, head.seconds, len(head.warnings))
+    texts = str(_cell(head.title)), str(_cell(head.verdict))
+    return ReportLine(name, modified * 1000, size, state, *texts, head.seconds, len(head.warnings))
 
 
 def _content(directory: str, name: str) -> bytes:

@@ -50,15 +50,24 @@ def test_notes_are_indented_and_a_next_step_stands_below_its_note() -> None:
     assert Notes(["lost"], "what is wrong:", ["look"]).lines() == ["", "what is wrong:", "  lost", "    → look"]
 
 
-def test_json_has_fields_and_computed_properties() -> None:
+def test_json_has_title_verdict_fields_and_computed_properties() -> None:
     @dataclass(frozen=True)
     class Counted(Report):
-        TITLE = "Counted"
+        TITLE = "Counted up to {0.total}"
         COMPUTED = ("total",)
         counts: tuple[int, ...]
+
+        @property
+        def verdict(self) -> str:
+            return "all there"
 
         @property
         def total(self) -> int:
             return sum(self.counts)
 
-    assert Counted((1, 2)).to_dict() == {"counts": (1, 2), "total": 3}
+    assert Counted((1, 2)).to_dict() == {
+        "title": "Counted up to 3",
+        "verdict": "all there",
+        "counts": (1, 2),
+        "total": 3,
+    }

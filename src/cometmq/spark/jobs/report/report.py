@@ -74,8 +74,8 @@ class Report:
         return ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
+        """Title, verdict and all figures as plain values, for JSON."""
+        plain: dict[str, Any] = {"title": self.title, "verdict": self.verdict} | msgspec.to_builtins(self)
         return plain | {name: getattr(self, name) for name in self.COMPUTED}
 
     def render(self) -> str:
