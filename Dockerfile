@@ -1,13 +1,13 @@
-# syntax=docker/dockerfile:1
 # CometMQ in a container. Build: docker build -t cometmq .   Without the compiled core: --build-arg CORE=pure
 ARG PYTHON=3.12
 ARG CORE=compiled
 
-# The package and what it depends on, as wheels.
+# The package and what it depends on, as wheels. The package has the hash of the core that fits it: native is needed.
 FROM python:${PYTHON}-slim-bookworm AS package
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src src
+COPY native native
 RUN pip wheel --no-cache-dir --wheel-dir /wheels .
 
 # The compiled core: one wheel, or none.
@@ -32,7 +32,6 @@ LABEL org.opencontainers.image.title="CometMQ" \
 RUN --mount=type=bind,from=package,source=/wheels,target=/wheels \
     --mount=type=bind,from=core,source=/core,target=/core \
     find /wheels /core -name '*.whl' -exec pip install --no-cache-dir --no-index --no-deps {} + \
-    && python -m compileall -q /usr/local/lib/python3.*/site-packages/cometmq \
     && groupadd --gid 10001 comet \
     && useradd --uid 10001 --gid comet --no-create-home --shell /usr/sbin/nologin comet \
     && install -d -o comet -g comet -m 0750 /data

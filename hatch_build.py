@@ -18,6 +18,8 @@ class CoreSources(BuildHookInterface):  # type: ignore[type-arg]
         if version == "editable":
             return
         root = Path(self.root)
+        if not (root / "native" / "src").is_dir():
+            raise FileNotFoundError(f"{root / 'native'} is missing: without it no core would ever fit the wheel")
         spec = importlib.util.spec_from_file_location("core_sources", root / "src/cometmq/core_sources.py")
         assert spec is not None
         assert spec.loader is not None

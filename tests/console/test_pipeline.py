@@ -84,7 +84,8 @@ def test_reports_are_listed_with_their_state_and_shown_as_figures_and_tables(see
 def test_a_report_cannot_act_in_the_page(seen: Surfer, reports: Path) -> None:
     markup = "<img src=x onerror=alert(1)>"
     name = f"{markup[:12]}\u202e.json"
-    content = {"title": markup + "\x1b\u202e", "verdict": markup * 100, markup: [{markup: markup, "n": {"deep": markup}}], "text": "\x1b[31m\u202e", "exit_code": 0}
+    head = {"title": markup + "\x1b\u202e", "verdict": markup * 100, "exit_code": 0}
+    content = {**head, markup: [{markup: markup, "n": {"deep": markup}}], "text": "\x1b[31m\u202e"}
     (reports / name).write_text(json.dumps({**content, "warnings": [markup], "huge": 10**400, "most": 1e308}))
     for page in (seen.get("/pipeline"), seen.get(f"/pipeline/{quote(name)}")):
         assert page.status == 200, page.words
