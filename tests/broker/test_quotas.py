@@ -15,7 +15,7 @@ from tests.broker.test_access import ask
 from tests.broker.test_users import ALICE, INIT, ROOT, create_user, put_acl
 from tests.broker.wire import Connect, Wire, records, send_header
 
-import cometmq.auth.quota.limiter as limiter_module
+import cometmq.auth.quota.meters as meters_module
 from cometmq.auth.model import AuthError
 from cometmq.auth.quota.limiter import Limiter
 from cometmq.auth.quota.meter import Bucket
@@ -391,7 +391,7 @@ def limiter_of(tmp_path: Path, clock: VirtualClock, **quotas: Limits) -> Limiter
 async def test_a_thousand_addresses_and_groups_are_bounded_and_expire(
     tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limiter_module, "MAX_METERS", 1_500)
+    monkeypatch.setattr(meters_module, "MAX_METERS", 1_500)
     limiter = limiter_of(tmp_path, clock, address=Limits(messages_out=10), group=Limits(messages_out=10))
     peers: list[Any] = [Peer(f"10.0.{at // 250}.{at % 250}") for at in range(1_000)]
     for at, peer in enumerate(peers):
@@ -399,16 +399,16 @@ async def test_a_thousand_addresses_and_groups_are_bounded_and_expire(
     one: Any = Peer("10.9.9.9")
     for at in range(5_000):
         limiter._pull(one, f"other-{at}")
-    assert len(limiter._meters) == 1_500
+    assert len(limiter._meters.known) == 1_500
     assert len(one.quota.groups) <= 1_000
     for peer in (*peers, one):
         for callback in peer.on_close:
             callback(peer)
-    assert limiter._metered_groups == 0
-    assert all(meter.connections == 0 for meter in limiter._meters.values())
+    assert limiter._meters._metered_groups == 0
+    assert all(meter.connections == 0 for meter in limiter._meters.known.values())
     clock.advance(601)
     limiter.expire()
-    assert not limiter._meters
+    assert not limiter._meters.known
     assert [info.subjects for info in limiter.listed(each=False)] == [0, 0]
 
 

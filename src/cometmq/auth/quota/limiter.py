@@ -1,18 +1,15 @@
 """The check of requests against quotas.
 
-Theory of operation. A connection that sends, pulls or sends heartbeats has a :class:`_Uses`: the meters of its address
-and its account, and those of the groups that it names. It is made by the first such request, and again when a quota or
-the account has changed; making it counts the connection. Each request asks the meters, and takes from their buckets
-only if none refuses. Sends that the compiled core takes are counted for a whole look at the connection's bytes:
-:meth:`Limiter.room` before, :meth:`Limiter.took` after. What a pull gets is counted by its handler, since a pull may
-wait for messages.
+Theory of operation. A connection that sends, pulls or sends heartbeats has the meters of its address and its account,
+and those of the groups that it names (:mod:`~cometmq.auth.quota.meters`). They are found at the first such request, and
+again when a quota or the account has changed; from then on the connection counts. Each request asks the meters, and
+takes from their buckets only if none refuses. Sends that the compiled core takes are counted for a whole look at the
+connection's bytes: :meth:`Limiter.room` before, :meth:`Limiter.took` after. What a pull gets is counted by its handler,
+since a pull may wait for messages.
 
 A request over a quota waits if there is room within :data:`MAX_DELAY_SECONDS`: a send has taken its tokens by then, so
 that those after it wait longer, and order is kept. Otherwise it is answered SYSTEM_BUSY, after that time: clients that
 send again at once cost little.
-
-Memory is bounded: meters of idle subjects expire, the oldest goes when there are too many, and so do groups of one
-connection. A subject that was forgotten begins with full buckets, as one that was idle has them.
 """
 
 from __future__ import annotations
@@ -20,18 +17,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
-from cometmq.auth.limits import (
-    MAX_GROUPS_OF_CONNECTION,
-    MAX_METERED_GROUPS,
-    MAX_METERS,
-    MAX_SHOWN_SUBJECTS,
-    METER_SECONDS,
-)
+from cometmq.auth.limits import MAX_SHOWN_SUBJECTS
 from cometmq.auth.quota.delayed import Delayed
 from cometmq.auth.quota.meter import Meter
+from cometmq.auth.quota.meters import ConnectionMeters, Meters
 from cometmq.auth.quota.model import Limits, QuotaInfo, Subject, SubjectKind
 from cometmq.auth.quota.over_quota import OverQuotaError
 from cometmq.auth.quota.owners import TopicOwners
@@ -78,21 +70,6 @@ Handle = Callable[[ServerConnection, Processor, Request[Any], bytes], None]
 OnDenial = Callable[[ServerConnection, Request[Any], str], None]
 
 
-class _Uses:
-    """The meters of one connection."""
-
-    __slots__ = ("groups", "meters", "producer_group", "session", "version")
-
-    def __init__(self) -> None:
-        self.version = -1
-        """The version of the table; -1: not made, so the connection does not count."""
-        self.session: Any = None
-        self.meters: tuple[Meter, ...] = ()
-        self.groups: dict[str, Meter | None] = {}
-        self.producer_group: str | None = None
-        """The one of the last send that Python let pass."""
-
-
 class Limiter:
     """Asks the quotas of one broker for each request; :class:`~cometmq.remoting.server.Limiter`.
 
@@ -105,8 +82,7 @@ class Limiter:
         self._exists = exists
         self._clock = clock
         self._delayed = Delayed(clock=clock)
-        self._meters: dict[Subject, Meter] = {}
-        self._metered_groups = 0
+        self._meters = Meters(table, clock=clock)
         self.on_denial: OnDenial | None = None
         """Called with each denied request."""
         self.denied: Final[Counter[tuple[SubjectKind, str]]] = Counter()
@@ -195,8 +171,8 @@ class Limiter:
     def _send(self, connection: ServerConnection, request: Request[Any], frame: Frame) -> OverQuotaError | None:
         now = self._clock.monotonic()
         header = request.header
-        uses = self._uses(connection, now)
-        meters = self._with_group(uses, header.producer_group, now)
+        uses = self._meters.of(connection, now)
+        meters = self._meters.with_group(uses, header.producer_group, now)
         size = _size(frame)
         over = self._check(meters, _IN, now, size)
         if not self._exists(header.topic) and not header.topic.startswith(RETRY_PREFIX):
@@ -209,7 +185,7 @@ class Limiter:
     def _store(self, connection: ServerConnection, group: str, frame: Frame) -> OverQuotaError | None:
         """Count a message that a group sends back, as one that it sends."""
         now = self._clock.monotonic()
-        meters = self._with_group(self._uses(connection, now), group, now)
+        meters = self._meters.with_group(self._meters.of(connection, now), group, now)
         size = _size(frame)
         over = self._check(meters, _IN, now, size)
         for meter in meters:
@@ -221,15 +197,15 @@ class Limiter:
 
         A transaction whose end is denied would stay open, and be asked about again and again.
         """
-        uses: _Uses | None = connection.quota
+        uses: ConnectionMeters | None = connection.quota
         if uses is not None:
             now = self._clock.monotonic()
-            for meter in self._counting(uses, group):
+            for meter in self._meters.counting(uses, group):
                 meter.take(_IN, 0, _size(frame), now)
 
     def _pull(self, connection: ServerConnection, group: str | None) -> OverQuotaError | None:
         now = self._clock.monotonic()
-        return self._check(self._with_group(self._uses(connection, now), group, now), _OUT, now, 0)
+        return self._check(self._meters.with_group(self._meters.of(connection, now), group, now), _OUT, now, 0)
 
     def _pull_again(self, connection: ServerConnection, request: Request[Any]) -> OverQuotaError | None:
         """The quota that a pull is over, though it has waited: others were before it."""
@@ -243,7 +219,7 @@ class Limiter:
     ) -> None:
         """Count the connection; a member that may not pull must not be given queues."""
         now = self._clock.monotonic()
-        uses = self._uses(connection, now)
+        uses = self._meters.of(connection, now)
         if SubjectKind.GROUP not in self.table.kinds or processor.permission is None:
             return
         try:
@@ -253,13 +229,13 @@ class Limiter:
         except BodyError:
             return  # its handler says what is wrong
         for group in groups:
-            self._group(uses, group, now)
+            self._meters.group(uses, group, now)
 
     def _make_topic(self, connection: ServerConnection, topic: str) -> None:
         session = connection.account
         if not self._exists(topic) and not (session is not None and session.is_super):
             now = self._clock.monotonic()
-            self._count_topic(tuple(self._meters_of(connection, session, now)), topic)
+            self._count_topic(tuple(self._meters.named_by(connection, session, now)), topic)
 
     def _make_topics(
         self, connection: ServerConnection, processor: Processor, request: Request[Any], frame: Frame
@@ -275,24 +251,24 @@ class Limiter:
 
     def more(self, connection: ServerConnection, group: str, messages: int) -> None:
         """Count further messages of a request that has passed: a batch has many."""
-        uses: _Uses | None = connection.quota
+        uses: ConnectionMeters | None = connection.quota
         if uses is not None and messages:
             now = self._clock.monotonic()
-            for meter in self._counting(uses, group):
+            for meter in self._meters.counting(uses, group):
                 meter.take(_IN, messages, 0, now)
 
     def got(self, connection: ServerConnection, group: str | None, messages: int, size: int) -> None:
         """Count messages that a connection gets."""
-        uses: _Uses | None = connection.quota
+        uses: ConnectionMeters | None = connection.quota
         if uses is not None:
             now = self._clock.monotonic()
-            for meter in self._counting(uses, group):
+            for meter in self._meters.counting(uses, group):
                 meter.take(_OUT, messages, size, now)
 
     # --- plain sends --------------------------------------------------------------------------
     def room(self, connection: ServerConnection) -> Room | None:
         """The sends that the core may take now; ``None`` when Python must see the connection's next request."""
-        uses: _Uses | None = connection.quota
+        uses: ConnectionMeters | None = connection.quota
         if uses is None or uses.version != self.table.version or uses.session is not connection.account:
             return None
         now = self._clock.monotonic()
@@ -302,7 +278,7 @@ class Limiter:
             group = uses.producer_group
             if group is None or group not in uses.groups:
                 return None
-            meters = self._counting(uses, group)
+            meters = self._meters.counting(uses, group)
         messages, size = _MOST_MESSAGES, _MOST_BYTES
         for meter in meters:
             messages, size = meter.room(_IN, (messages, size), now)
@@ -310,9 +286,9 @@ class Limiter:
 
     def took(self, connection: ServerConnection, group: str | None, messages: int, size: int) -> None:
         """Count what the compiled core has taken."""
-        uses: _Uses = connection.quota
+        uses: ConnectionMeters = connection.quota
         now = self._clock.monotonic()
-        for meter in self._counting(uses, group):
+        for meter in self._meters.counting(uses, group):
             meter.take(_IN, messages, size, now)
 
     # --- meters -------------------------------------------------------------------------------
@@ -340,113 +316,9 @@ class Limiter:
         for meter in limited:
             self._owners.add(str(meter.subject), topic)
 
-    def _uses(self, connection: ServerConnection, now: float) -> _Uses:
-        """The meters of a connection, which counts from now on."""
-        uses: _Uses | None = connection.quota
-        session = connection.account
-        version = self.table.version
-        if uses is not None and uses.version == version and uses.session is session:
-            return uses
-        if uses is None:
-            uses = connection.quota = _Uses()
-            connection.on_close.append(self._closed)
-        self._release(uses)
-        meters = tuple(self._meters_of(connection, session, now))
-        for meter in meters:
-            self._check_connections(meter)
-        for meter in meters:
-            meter.connections += 1
-        uses.meters, uses.session, uses.version = meters, session, version
-        return uses
-
-    def _meters_of(self, connection: ServerConnection, session: Any, now: float) -> Iterator[Meter]:
-        address = self._meter(SubjectKind.ADDRESS, connection.peer_ip, now)
-        if address is not None:
-            yield address
-        account = None if session is None else self._meter(SubjectKind.ACCOUNT, session.account.name, now)
-        if account is not None:
-            yield account
-
-    def _check_connections(self, meter: Meter) -> None:
-        most = meter.limits.connections
-        if most is not None and meter.connections >= most:
-            raise OverQuotaError(meter, "connections", math.inf)
-
-    def _with_group(self, uses: _Uses, group: str | None, now: float) -> tuple[Meter, ...]:
-        if group is None or SubjectKind.GROUP not in self.table.kinds:
-            return uses.meters
-        meter = self._group(uses, group, now)
-        return uses.meters if meter is None else (*uses.meters, meter)
-
-    def _counting(self, uses: _Uses, group: str | None) -> tuple[Meter, ...]:
-        meter = None if group is None else uses.groups.get(group)
-        return uses.meters if meter is None else (*uses.meters, meter)
-
-    def _group(self, uses: _Uses, name: str, now: float) -> Meter | None:
-        """The meter of a group, for which the connection counts from now on."""
-        if name in uses.groups:
-            return uses.groups[name]
-        meter = self._meter(SubjectKind.GROUP, name, now)
-        if meter is not None:
-            self._check_connections(meter)
-        if len(uses.groups) >= MAX_GROUPS_OF_CONNECTION or self._metered_groups >= MAX_METERED_GROUPS:
-            self._forget_groups(uses)
-        uses.groups[name] = meter
-        self._metered_groups += 1
-        if meter is not None:
-            meter.connections += 1
-        return meter
-
-    def _meter(self, kind: SubjectKind, name: str, now: float) -> Meter | None:
-        if kind not in self.table.kinds or not name:
-            return None
-        subject = Subject(kind, name)
-        meter = self._meters.get(subject)
-        version = self.table.version
-        if meter is not None and meter.version == version:
-            return meter
-        quota = self.table.match(kind, name)
-        if quota is None:
-            if meter is not None:
-                self._forget(meter)
-            return None
-        if meter is None:
-            if len(self._meters) >= MAX_METERS:
-                self._forget(next(iter(self._meters.values())))
-            meter = self._meters[subject] = Meter(subject, quota, version, now)
-        else:
-            meter.adopt(quota, version, now)
-        return meter
-
     def expire(self) -> None:
         """Forget subjects that have been idle; their buckets are full again."""
-        oldest = self._clock.monotonic() - METER_SECONDS
-        for meter in [meter for meter in self._meters.values() if meter.used_at < oldest and not meter.connections]:
-            self._forget(meter)
-
-    def _forget(self, meter: Meter) -> None:
-        meter.quota.subjects -= 1
-        del self._meters[meter.subject]
-
-    def _forget_groups(self, uses: _Uses) -> None:
-        for meter in uses.groups.values():
-            if meter is not None:
-                meter.connections -= 1
-        self._metered_groups -= len(uses.groups)
-        uses.groups.clear()
-        uses.producer_group = None
-
-    def _release(self, uses: _Uses) -> None:
-        """Count a connection no more."""
-        if uses.version >= 0:
-            uses.version = -1
-            for meter in uses.meters:
-                meter.connections -= 1
-            uses.meters = ()
-        self._forget_groups(uses)
-
-    def _closed(self, connection: ServerConnection) -> None:
-        self._release(connection.quota)
+        self._meters.expire()
 
     # --- lists --------------------------------------------------------------------------------
     def listed(self, *, each: bool) -> list[QuotaInfo]:
@@ -456,12 +328,12 @@ class Limiter:
         """
         now = self._clock.monotonic()
         if each:
-            most = heapq.nlargest(MAX_SHOWN_SUBJECTS, self._meters.values(), key=lambda meter: meter.denials)
-            current = (self._meter(*meter.subject, now) for meter in most)
+            most = heapq.nlargest(MAX_SHOWN_SUBJECTS, self._meters.known.values(), key=lambda meter: meter.denials)
+            current = (self._meters.meter(*meter.subject, now) for meter in most)
             return [self._info(meter) for meter in current if meter is not None]
         found: list[QuotaInfo] = []
         for subject, quota in self.table.quotas.items():
-            meter = self._meter(*subject, now) if subject in self._meters else None
+            meter = self._meters.meter(*subject, now) if subject in self._meters.known else None
             info = self._info(meter) if meter is not None else QuotaInfo(str(subject), quota.limits, str(subject))
             info.denials, info.delayed = quota.denials, quota.delayed
             if not subject.is_one:
@@ -477,7 +349,7 @@ class Limiter:
                 return None
             text = str(subject)
             return QuotaInfo(text, quota.limits, text, {}, quota.denials, quota.delayed, quota.subjects)
-        meter = self._meter(*subject, self._clock.monotonic())
+        meter = self._meters.meter(*subject, self._clock.monotonic())
         return None if meter is None else self._info(meter)
 
     def _info(self, meter: Meter) -> QuotaInfo:

@@ -1,0 +1,156 @@
+"""The meters of the subjects that a broker counts, and those of each connection.
+
+Memory is bounded: meters of idle subjects expire, the oldest goes when there are too many, and so do groups of one
+connection. A subject that was forgotten begins with full buckets, as one that was idle has them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Final
+
+from cometmq.auth.limits import MAX_GROUPS_OF_CONNECTION, MAX_METERED_GROUPS, MAX_METERS, METER_SECONDS
+from cometmq.auth.quota.meter import Meter
+from cometmq.auth.quota.model import Subject, SubjectKind
+from cometmq.auth.quota.over_quota import OverQuotaError
+from cometmq.auth.quota.table import QuotaTable
+from cometmq.clock import Clock
+from cometmq.remoting.server_connection import ServerConnection
+
+
+class ConnectionMeters:
+    """The meters of one connection."""
+
+    __slots__ = ("groups", "meters", "producer_group", "session", "version")
+
+    def __init__(self) -> None:
+        self.version = -1
+        """The version of the table; -1: not made, so the connection does not count."""
+        self.session: Any = None
+        self.meters: tuple[Meter, ...] = ()
+        self.groups: dict[str, Meter | None] = {}
+        self.producer_group: str | None = None
+        """The one of the last send that Python let pass."""
+
+
+class Meters:
+    """The meters of one broker."""
+
+    def __init__(self, table: QuotaTable, *, clock: Clock) -> None:
+        self.table: Final = table
+        self._clock = clock
+        self.known: Final[dict[Subject, Meter]] = {}
+        self._metered_groups = 0
+
+    def of(self, connection: ServerConnection, now: float) -> ConnectionMeters:
+        """The meters of a connection, which counts from now on."""
+        uses: ConnectionMeters | None = connection.quota
+        session = connection.account
+        version = self.table.version
+        if uses is not None and uses.version == version and uses.session is session:
+            return uses
+        if uses is None:
+            uses = connection.quota = ConnectionMeters()
+            connection.on_close.append(self._closed)
+        self._release(uses)
+        meters = tuple(self.named_by(connection, session, now))
+        for meter in meters:
+            self._check_connections(meter)
+        for meter in meters:
+            meter.connections += 1
+        uses.meters, uses.session, uses.version = meters, session, version
+        return uses
+
+    def named_by(self, connection: ServerConnection, session: Any, now: float) -> Iterator[Meter]:
+        """The meters of its address and its account."""
+        address = self.meter(SubjectKind.ADDRESS, connection.peer_ip, now)
+        if address is not None:
+            yield address
+        account = None if session is None else self.meter(SubjectKind.ACCOUNT, session.account.name, now)
+        if account is not None:
+            yield account
+
+    def _check_connections(self, meter: Meter) -> None:
+        most = meter.limits.connections
+        if most is not None and meter.connections >= most:
+            raise OverQuotaError(meter, "connections", math.inf)
+
+    def with_group(self, uses: ConnectionMeters, group: str | None, now: float) -> tuple[Meter, ...]:
+        """The meters of a connection and of a group that it names, for which it counts from now on."""
+        if group is None or SubjectKind.GROUP not in self.table.kinds:
+            return uses.meters
+        meter = self.group(uses, group, now)
+        return uses.meters if meter is None else (*uses.meters, meter)
+
+    def counting(self, uses: ConnectionMeters, group: str | None) -> tuple[Meter, ...]:
+        """The meters of a connection, and of a group if it counts for that already."""
+        meter = None if group is None else uses.groups.get(group)
+        return uses.meters if meter is None else (*uses.meters, meter)
+
+    def group(self, uses: ConnectionMeters, name: str, now: float) -> Meter | None:
+        """The meter of a group, for which the connection counts from now on."""
+        if name in uses.groups:
+            return uses.groups[name]
+        meter = self.meter(SubjectKind.GROUP, name, now)
+        if meter is not None:
+            self._check_connections(meter)
+        if len(uses.groups) >= MAX_GROUPS_OF_CONNECTION or self._metered_groups >= MAX_METERED_GROUPS:
+            self._forget_groups(uses)
+        uses.groups[name] = meter
+        self._metered_groups += 1
+        if meter is not None:
+            meter.connections += 1
+        return meter
+
+    def meter(self, kind: SubjectKind, name: str, now: float) -> Meter | None:
+        """The meter of a subject; ``None`` without a quota for it."""
+        if kind not in self.table.kinds or not name:
+            return None
+        subject = Subject(kind, name)
+        meter = self.known.get(subject)
+        version = self.table.version
+        if meter is not None and meter.version == version:
+            return meter
+        quota = self.table.match(kind, name)
+        if quota is None:
+            if meter is not None:
+                self._forget(meter)
+            return None
+        if meter is None:
+            if len(self.known) >= MAX_METERS:
+                self._forget(next(iter(self.known.values())))
+            meter = self.known[subject] = Meter(subject, quota, version, now)
+        else:
+            meter.adopt(quota, version, now)
+        return meter
+
+    def expire(self) -> None:
+        """Forget subjects that have been idle; their buckets are full again."""
+        oldest = self._clock.monotonic() - METER_SECONDS
+        for meter in [meter for meter in self.known.values() if meter.used_at < oldest and not meter.connections]:
+            self._forget(meter)
+
+    def _forget(self, meter: Meter) -> None:
+        meter.quota.subjects -= 1
+        del self.known[meter.subject]
+
+    def _forget_groups(self, uses: ConnectionMeters) -> None:
+        for meter in uses.groups.values():
+            if meter is not None:
+                meter.connections -= 1
+        self._metered_groups -= len(uses.groups)
+        uses.groups.clear()
+        uses.producer_group = None
+
+    def _release(self, uses: ConnectionMeters) -> None:
+        """Count a connection no more."""
+        if uses.version >= 0:
+            uses.version = -1
+            for meter in uses.meters:
+                meter.connections -= 1
+            uses.meters = ()
+        self._forget_groups(uses)
+
+    def _closed(self, connection: ServerConnection) -> None:
+        self._release(connection.quota)
