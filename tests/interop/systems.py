@@ -96,7 +96,12 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def launch(self, command: list[str], environment: Mapping[str, str]) -> None:
-        """Start the process; its output is appended to a file in its directory."""
+        """Start the process; its output is appended to a file in its directory.
+
+        :raises RuntimeError: another program has its port, which would answer in its place.
+        """
+        if probe.port_open(self.address):
+            raise RuntimeError(f"{self.system.value} {self.name}: another program listens at {self.address}")
         self._command, self._environment = command, {**os.environ, **environment}
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(
