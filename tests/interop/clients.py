@@ -18,6 +18,7 @@ PATIENCE_S = 90.0
 # How often the Java clients look at their group without a notice. Left to themselves they wait
 # 20 s, and 5.3.3 now and then misses the moment of its start.
 REBALANCE_MS = 2000
+LOOK_AGAIN_S = 0.05
 READ_AGAIN_S = 0.2
 
 # What the Java client says when a query finds nothing: MQClientException with ResponseCode.NO_MESSAGE.
@@ -188,12 +189,14 @@ class Client:
             running.wait(PATIENCE_S)
             return running.named("message")
 
-        messages = read()
         deadline = time.monotonic() + PATIENCE_S
-        while len(messages) < expect and time.monotonic() < deadline:
-            time.sleep(READ_AGAIN_S)  # each look starts a consumer
+        while True:
+            while probe.readable(namesrv, topic) < expect and time.monotonic() < deadline:
+                time.sleep(LOOK_AGAIN_S)
             messages = read()
-        return messages
+            if len(messages) >= expect or time.monotonic() >= deadline:
+                return messages
+            time.sleep(READ_AGAIN_S)  # some of a damaged store cannot be read
 
     def admin(self, namesrv: str, call: str, **more: Any) -> list[Event]:
         """One administration call (Java); its `result` and `message` events."""

@@ -56,6 +56,11 @@ def delivered(java: Client, address: str, topic: str, expect: int = 0) -> list[s
     return sorted(event["bodySha256"] for event in java.read_topic(address, topic, expect))
 
 
+def wait_delivered(address: str, topic: str, count: int) -> None:
+    """Wait until consumers can read so many messages."""
+    wait_for(lambda: probe.readable(address, topic) >= count, f"{count} messages of {topic} are delivered", PATIENCE_S)
+
+
 def checks(running: Running) -> list[str]:
     """The transactions that a producer was asked about, in turn; Java gives such a message its offset id as msgId."""
     return [event["properties"]["UNIQ_KEY"] for event in running.named("checked")]
@@ -77,9 +82,7 @@ def test_what_is_committed_is_delivered_and_what_is_rolled_back_is_not(
     states = "commit,rollback,commit,rollback,commit,rollback,unknown"
     running = clients(name).start_transacting(quick.address, series, group, states=states)
     is_sent(running)
-    wait_for(
-        lambda: len(delivered(java, quick.address, topic)) == 3, "the committed messages are delivered", PATIENCE_S
-    )
+    wait_delivered(quick.address, topic, 3)
     keys_of = {event["index"]: event["msgId"] for event in running.named("sent")}
     running.wait_until(lambda: checks(running).count(keys_of[6]) >= 2, PATIENCE_S, "the open one is asked about")
     running.stop()
@@ -109,7 +112,7 @@ def test_what_is_unknown_is_asked_about(
     asked = {event["msgId"] for event in running.named("sent")}
     running.wait_until(lambda: asked_about(running) == asked, PATIENCE_S, "all are asked about")
     if answer == "commit":
-        wait_for(lambda: len(delivered(java, quick.address, topic)) == 3, "all are delivered", PATIENCE_S)
+        wait_delivered(quick.address, topic, 3)
     last = Series(topic, 1, 100, body="last")
     clients("java4").produce(quick.address, last)
     running.stop()
@@ -130,7 +133,7 @@ def test_another_producer_of_the_group_answers(
     first.stop()
     own = Series(topic, 1, 50, body="own")
     second = clients(stays).start_transacting(quick.address, own, group, states="rollback", answer="commit")
-    wait_for(lambda: len(delivered(java, quick.address, topic)) == 2, "both are delivered", PATIENCE_S)
+    wait_delivered(quick.address, topic, 2)
     second.stop()
     assert delivered(java, quick.address, topic, 2) == bodies(series, 0, 1)
     assert asked_about(second) == {event["msgId"] for event in first.named("sent")}
@@ -191,7 +194,7 @@ def test_open_transactions_go_from_one_system_to_the_other(
     series = Series(topic, 9, body="tx", keys="order-{i}")
     running = java.start_transacting(deployment.address, series, group, states="commit,rollback,unknown")
     is_sent(running)
-    wait_for(lambda: len(delivered(java, deployment.address, topic)) == 3, "three are delivered", PATIENCE_S)
+    wait_delivered(deployment.address, topic, 3)
     running.stop()
     deployment.broker.stop() if polite else deployment.broker.kill()
 
@@ -199,7 +202,7 @@ def test_open_transactions_go_from_one_system_to_the_other(
     deployment.start_again(second)
     own = Series(topic, 1, 50, body="own")
     answering = java.start_transacting(deployment.address, own, group, states="rollback", answer="commit")
-    wait_for(lambda: len(delivered(java, deployment.address, topic)) == 6, "the open ones are committed", PATIENCE_S)
+    wait_delivered(deployment.address, topic, 6)
     unknown = {event["msgId"] for event in running.named("sent") if event["index"] in (2, 5, 8)}
     assert asked_about(answering) == unknown
     answering.stop()
@@ -211,7 +214,7 @@ def test_open_transactions_go_from_one_system_to_the_other(
     again = java.start_transacting(
         deployment.address, Series(topic, 1, 70, body="again"), group, states="unknown", answer="commit"
     )
-    wait_for(lambda: len(delivered(java, deployment.address, topic)) >= 7, "one more is committed", PATIENCE_S)
+    wait_delivered(deployment.address, topic, 7)
     again.stop()
     assert asked_about(again) == {event["msgId"] for event in again.named("sent")}
     assert len(delivered(java, deployment.address, topic, 7)) == 7
