@@ -30,6 +30,7 @@ from benchmarks.machine import Beside, CpuTimes  # noqa: E402
 from benchmarks.process_cost import cpu_seconds  # noqa: E402
 from tests.helpers.waiting import wait_for  # noqa: E402
 from tests.interop import builds, probe, systems  # noqa: E402
+from tests.interop.five.apache_endpoint import start_apache  # noqa: E402
 from tests.interop.five.tables import make_group, make_topic  # noqa: E402
 from tests.interop.systems import Server, System  # noqa: E402
 
@@ -40,20 +41,6 @@ HERE: Final = Path(__file__).with_name("five")
 HEAP: Final = ("-Xms1g", "-Xmx1g")
 PHASES: Final = ("send", "receive", "latency")
 KEYS: Final = {"autoCreateTopicEnable": "false", "autoCreateSubscriptionGroup": "true"}
-VERSION: Final = "5.5.0"
-
-
-def _proxy_jars() -> Path:
-    """The jars of Apache's broker with its endpoint."""
-
-    def make(target: Path) -> None:
-        goal = "dependency:copy-dependencies"
-        subprocess.run(
-            [builds.tool("mvn"), "-q", "-B", "-f", str(HERE / "pom.xml"), f"-Doutput.directory={target}", goal],
-            check=True,
-        )
-
-    return builds.built(builds.Build(f"apache-proxy-{VERSION}", (HERE / "pom.xml",), make))
 
 
 def _load_classes() -> tuple[Path, Path]:
@@ -67,70 +54,22 @@ def _load_classes() -> tuple[Path, Path]:
     return builds.built(builds.Build("java-load-five", (HERE / "Load.java",), make)), client
 
 
-def _start_apache(directory: Path, namesrv: str, port: int, grpc_port: int) -> Server:
-    """Apache's broker and endpoint in one process."""
-    home = directory / "home"
-    (home / "conf").mkdir(parents=True)
-    logback = home / "conf" / "rmq.proxy.logback.xml"
-    logback.write_text(systems.LOGBACK.format(file=directory / "proxy.log", package="org.apache.rocketmq.logging."))
-    broker = {
-        "brokerClusterName": systems.CLUSTER_NAME,
-        "brokerName": "broker-a",
-        "brokerId": "0",
-        "brokerIP1": "127.0.0.1",
-        "listenPort": str(port),
-        "storePathRootDir": str(directory / "store"),
-        "storePathCommitLog": str(directory / "store" / "commitlog"),
-        **systems.APACHE_PATIENCE,
-        **KEYS,
-    }
-    (directory / "broker.conf").write_text("".join(f"{key}={value}\n" for key, value in broker.items()))
-    proxy = {
-        "rocketMQClusterName": systems.CLUSTER_NAME,
-        "proxyMode": "LOCAL",
-        "namesrvAddr": namesrv,
-        "brokerConfigPath": str(directory / "broker.conf"),
-        "grpcServerPort": grpc_port,
-        "remotingListenPort": free_port(),
-        "localServeAddr": "127.0.0.1",
-    }
-    configuration = directory / "rmq-proxy.json"
-    configuration.write_text(json.dumps(proxy))
-    options = [*HEAP, *systems.JAVA_OPTIONS, f"-Duser.home={home}", f"-Drmq.logback.configurationFile={logback}"]
-    server = Server("broker", System.APACHE55, directory, port)
-    server.launch(
-        [
-            builds.java(),
-            *options,
-            "-cp",
-            f"{_proxy_jars() / 'lib'}/*",
-            "org.apache.rocketmq.proxy.ProxyStartup",
-            "-pc",
-            str(configuration),
-        ],
-        {"ROCKETMQ_HOME": str(home), "RMQ_PROXY_HOME": str(home)},
-    )
-    server.wait_ready(namesrv)
-    return server
-
-
 @contextmanager
 def _endpoint(system: System) -> Iterator[tuple[Server, str]]:
     """A fresh nameserver and broker with an endpoint; the broker's process and the endpoint's address."""
     with tempfile.TemporaryDirectory(prefix="bench-five-") as name:
         directory = Path(name)
-        grpc_port = free_port()
         with systems.start_namesrv(system, directory / "namesrv") as namesrv:
             if system is System.COMETMQ:
-                keys = {**KEYS, "grpcServerPort": str(grpc_port)}
+                address = f"127.0.0.1:{free_port()}"
+                keys = {**KEYS, "grpcServerPort": address.rpartition(":")[2]}
                 server = systems.start_broker(system, directory / "broker", namesrv.address, keys)
             else:
-                (directory / "broker").mkdir()
-                server = _start_apache(directory / "broker", namesrv.address, free_port(), grpc_port)
+                server, address = start_apache(directory / "broker", namesrv.address, KEYS, HEAP)
             with server:
-                wait_for(lambda: probe.port_open(f"127.0.0.1:{grpc_port}"), "the endpoint answers", 60)
+                wait_for(lambda: probe.port_open(address), "the endpoint answers", 60)
                 asyncio.run(_prepare(server.address))
-                yield server, f"127.0.0.1:{grpc_port}"
+                yield server, address
 
 
 async def _prepare(broker: str) -> None:

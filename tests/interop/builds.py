@@ -99,6 +99,12 @@ def apache_servers(version: str) -> Path:
     return built(Build(f"apache-{version}", _files("apache"), make))
 
 
+def apache_proxy(version: str) -> Path:
+    """The jars of Apache's broker with its gRPC endpoint: `lib`."""
+    java()
+    return built(Build(f"apache-proxy-{version}", _files("five/apache"), partial(_maven, "five/apache", version, ())))
+
+
 def go_client() -> Path:
     """The Go program: `client`."""
 
@@ -111,14 +117,17 @@ def go_client() -> Path:
 
 def node_client() -> Path:
     """The Node program with its modules: `client.js`."""
+    return _node("node-client", "node")
 
+
+def _node(name: str, folder: str) -> Path:
     def make(target: Path) -> None:
-        for source in _files("node"):
+        for source in _files(folder):
             shutil.copy(source, target)
         _run([tool("npm"), "ci", "--ignore-scripts", "--no-audit", "--no-fund"], target)
 
     tool("node")
-    return built(Build("node-client", _files("node"), make))
+    return built(Build(name, _files(folder), make))
 
 
 def cpp_client() -> Path:
@@ -151,6 +160,11 @@ def python_client_five() -> Path:
         _run([str(target / "bin/python"), "-m", "pip", "install", "--quiet", "-r", str(requirements)], HERE)
 
     return built(Build("python-client-five", (requirements, Path(sys.executable)), make))
+
+
+def node_client_five() -> Path:
+    """The Node programs for gRPC with Apache's client: `client.js` and `restart.js`."""
+    return _node("node-client-five", "five/node")
 
 
 def rust_client_five() -> Path:

@@ -78,6 +78,31 @@ async def test_settings_of_a_consumer_are_merged(client: Client) -> None:
     assert not merged.subscription.fifo
 
 
+async def test_a_client_that_says_that_it_leaves_ends_its_stream_itself(cluster: Cluster, client: Client) -> None:
+    stream = await client.publish("T")
+    answer = await client.ask("NotifyClientTermination", v2.NotifyClientTerminationRequest())
+    assert answer.status.code == Code.OK
+    await client.ask("QueryRoute", v2.QueryRouteRequest(topic=v2.Resource(name="T")))
+    assert not stream.call.done()
+    await stream.call.done_writing()
+    assert await stream.call.code() == grpc.StatusCode.OK
+
+
+async def test_nodes_client_gets_its_settings_again_after_its_last_route(client: Client) -> None:
+    stream = client.telemetry()
+    settings = await stream.settings(
+        v2.Settings(
+            client_type=v2.ClientType.PRODUCER,
+            publishing=v2.Publishing(topics=[v2.Resource(name="T")]),
+            user_agent=v2.UA(language=v2.Language.NODE_JS),
+        )
+    )
+    for _ in range(2):
+        await client.ask("QueryRoute", v2.QueryRouteRequest(topic=v2.Resource(name="T")))
+    again = await stream.read()
+    assert (again.status.code, again.settings) == (Code.OK, settings)
+
+
 async def test_settings_of_nobody_end_the_stream(client: Client) -> None:
     stream = client.telemetry()
     await stream.call.write(v2.TelemetryCommand(settings=v2.Settings()))

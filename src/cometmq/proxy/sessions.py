@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from cometmq.clock import Clock, TimerHandle
 from cometmq.proxy.backend.backend import Backend, Link
+from cometmq.proxy.errors import OK
 from cometmq.proxy.limits import GRPC_SILENT_SECONDS, MAX_GRPC_CLIENTS
 from cometmq.proxy.metadata import client_id_of, language_of
 from cometmq.proxy.protocol import v2
@@ -23,6 +24,7 @@ from cometmq.remoting.headers import Header
 _log = logging.getLogger(__name__)
 
 _SWEEP_SECONDS: Final = 5.0
+_REPEAT_SECONDS: Final = 0.3
 OnCommand = Callable[["ClientSession", str, int, "Header | dict[str, str]", bytes], None]
 
 
@@ -33,13 +35,13 @@ class CommandStream(Protocol):
         """Send a command; tell whether the client reads its stream."""
 
     def close(self) -> None:
-        """End the stream: another one takes its place, or the client has left."""
+        """End the stream: another one takes its place, or the client is silent."""
 
 
 class ClientSession:
     """One client."""
 
-    __slots__ = ("client_id", "heartbeat", "language", "link", "peer", "seen_at", "settings", "stream")
+    __slots__ = ("client_id", "heartbeat", "language", "link", "peer", "repeat", "seen_at", "settings", "stream")
 
     def __init__(self, client_id: str, peer: tuple[str, int], language: str) -> None:
         self.client_id: Final = client_id
@@ -51,12 +53,31 @@ class ClientSession:
         self.heartbeat: HeartbeatData | None = None
         """What the brokers know of the client."""
         self.stream: CommandStream | None = None
+        self.repeat: TimerHandle | None = None
+        """Sends the settings again; see :meth:`repeat_settings`."""
         self.seen_at = 0.0
 
     @property
     def is_consumer(self) -> bool:
         """Its settings are those of a consumer."""
         return self.settings is not None and self.settings.WhichOneof("pub_sub") == "subscription"
+
+    def repeat_settings(self, clock: Clock) -> None:
+        """Send the settings again soon, after a route, to a client that may not have heard them.
+
+        Node's client (1.0.8) looks up the routes of its topics one after the other, and asks for settings after the
+        first. Only then it waits for the settings, for ever if they have come before.
+        """
+        if self.settings is None or self.settings.user_agent.language != v2.Language.NODE_JS:
+            return
+        if self.repeat is not None:
+            self.repeat.cancel()
+        self.repeat = clock.call_later(_REPEAT_SECONDS, self._repeat)
+
+    def _repeat(self) -> None:
+        self.repeat = None
+        if self.stream is not None and self.settings is not None:
+            self.stream.command(v2.TelemetryCommand(status=OK, settings=self.settings))
 
 
 def producer_heartbeat(client_id: str, topics: Iterable[str]) -> HeartbeatData:
@@ -139,12 +160,17 @@ class Sessions:
         self._by_id[client_id] = session
         return session
 
-    def forget(self, session: ClientSession) -> None:
-        """Forget a client, and tell the brokers."""
+    def forget(self, session: ClientSession, *, closes: bool = True) -> None:
+        """Forget a client, and tell the brokers.
+
+        :param closes: end its stream; a client that says that it leaves ends it by itself.
+        """
         if self._by_id.get(session.client_id) is not session:
             return
         del self._by_id[session.client_id]
-        if session.stream is not None:
+        if session.repeat is not None:
+            session.repeat.cancel()
+        if closes and session.stream is not None:
             session.stream.close()
         task = asyncio.get_running_loop().create_task(self._leave(session))
         self._leaving.add(task)

@@ -1,4 +1,4 @@
-"""Apache's own clients of RocketMQ 5 against the endpoint of a broker.
+"""Apache's own clients of RocketMQ 5 against the endpoint of a broker, and against Apache's own of 5.5.0.
 
 Each client is one process that runs all scenarios: messages, order, delay, a listener that fails once, transactions.
 """
@@ -10,13 +10,15 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from tempfile import mkdtemp
 
 import pytest
 from tests.interop import builds
 from tests.interop.conftest import unavailable
+from tests.interop.five.apache_endpoint import start_apache
 from tests.interop.five.tables import make_group, make_topic
+from tests.interop.systems import SMALL_JAVA, System, start_namesrv
 
 from cometmq.remoting.client import RemotingClient
 from cometmq.testing import ProcessCluster, free_port
@@ -32,7 +34,11 @@ EXPECTED = {
     "push": sorted([*MESSAGES, "m3"]),
     "transactions": ["commit", "orphan"],
 }
+GROUPS = ("GN", "GF", "GD", "GP", "GX")
+PATIENCE_S = 240
 KEYS = {"transactionTimeOut": "2000", "transactionCheckInterval": "3000"}
+APACHE_KEYS = {**KEYS, "transactionOpBatchInterval": "200"}
+"""Without it Apache notes the ends of transactions each 3 seconds, and asks about ended ones in between."""
 
 
 def _java(version: str, mode: str) -> Callable[[], list[str]]:
@@ -53,34 +59,50 @@ def _python() -> list[str]:
     return [str(builds.python_client_five() / "bin" / "python"), str(program)]
 
 
+def _node() -> list[str]:
+    return ["node", str(builds.node_client_five() / "client.js")]
+
+
 CLIENTS: dict[str, tuple[Callable[[], list[str]], tuple[str, ...]]] = {
     "java-5.2.0-tls": (_java("5.2.0", "tls"), tuple(EXPECTED)),
     "java-5.0.7-plain": (_java("5.0.7", "plain"), tuple(EXPECTED)),
     "python-5.1.2": (_python, tuple(EXPECTED)),
+    "node-1.0.8": (_node, tuple(EXPECTED)),
     "rust-5.0.0": (_rust, ("normal", "fifo")),
 }
 """Name → its command, and the scenarios that it has."""
 
 
 @pytest.fixture(scope="module")
-def endpoint() -> Iterator[tuple[str, str]]:
-    """The address of an endpoint, and that of the broker behind it."""
+def endpoints(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[str, str]]]:
+    """For each system the address of an endpoint, and that of the broker behind it."""
     port = free_port("127.0.0.1")
-    with ProcessCluster(broker_keys={**KEYS, "grpcServerPort": str(port)}) as cluster:
-        yield f"127.0.0.1:{port}", f"127.0.0.1:{cluster._ports[0]}"
+    directory = tmp_path_factory.mktemp("apache55")
+    with ExitStack() as running:
+        cluster = running.enter_context(ProcessCluster(broker_keys={**KEYS, "grpcServerPort": str(port)}))
+        try:
+            namesrv = running.enter_context(start_namesrv(System.COMETMQ, directory / "namesrv"))
+            apache, address = start_apache(directory / "broker", namesrv.address, APACHE_KEYS, SMALL_JAVA)
+        except builds.ToolMissingError as problem:
+            unavailable(problem)
+        running.enter_context(apache)
+        ours = f"127.0.0.1:{port}", f"127.0.0.1:{cluster._ports[0]}"
+        yield {"cometmq": ours, "apache55": (address, apache.address)}
 
 
-async def _make_topics(broker: str, run: str) -> None:
-    """Make the topics of one client, each with its type, and the group that consumes in order."""
+async def _make_tables(broker: str, run: str) -> None:
+    """Make the topics of one client, each with its type, and its groups, which Apache's endpoint does not make."""
     async with RemotingClient() as client:
         for name, kind in TOPICS.items():
             await make_topic(client, broker, name + run, kind, queues=4)
-        await make_group(client, broker, f"GF{run}", consumeMessageOrderly=True)
+        for name in GROUPS:
+            await make_group(client, broker, name + run, consumeMessageOrderly=name == "GF")
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_an_official_client_does_all_that_it_can(endpoint: tuple[str, str], name: str) -> None:
-    address, broker = endpoint
+def test_an_official_client_does_the_same_as_with_apache(
+    endpoints: dict[str, tuple[str, str]], tmp_path: Path, name: str
+) -> None:
     make, scenarios = CLIENTS[name]
     try:
         command = make()
@@ -88,15 +110,24 @@ def test_an_official_client_does_all_that_it_can(endpoint: tuple[str, str], name
         unavailable(problem)
     mode = [command.pop()] if name.startswith("java") else []
     run = name.replace(".", "_")
-    asyncio.run(_make_topics(broker, run))
-    done = subprocess.run(
-        [*command, address, run, *mode],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env={**os.environ, "HOME": mkdtemp(prefix="cometmq-five-")},
-    )
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    got = {line["scenario"]: line["got"] for line in lines}
-    assert got == {scenario: EXPECTED[scenario] for scenario in scenarios}, done.stdout[-2000:] + done.stderr[-3000:]
+    programs = {}
+    for system, (address, broker) in endpoints.items():  # at the same time: they wait most of it
+        asyncio.run(_make_tables(broker, run))
+        home = tmp_path / system
+        home.mkdir()
+        with (home / "out").open("w") as out:
+            programs[system] = subprocess.Popen(
+                [*command, address, run, *mode], stdout=out, stderr=out, env={**os.environ, "HOME": str(home)}
+            )
+    try:
+        for program in programs.values():
+            program.wait(PATIENCE_S)
+    finally:
+        for program in programs.values():
+            program.kill()
+            program.wait()
+    for system in programs:
+        told = (tmp_path / system / "out").read_text()
+        lines = [json.loads(line) for line in told.splitlines() if line.startswith('{"scenario"')]
+        got = {line["scenario"]: line["got"] for line in lines}
+        assert got == {scenario: EXPECTED[scenario] for scenario in scenarios}, f"{system}: {told[-4000:]}"

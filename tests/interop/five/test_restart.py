@@ -1,4 +1,4 @@
-"""Apache's Python client goes on by itself after the server that it uses is killed and started again.
+"""Apache's Python and Node clients go on by themselves after the server that they use is killed and started again.
 
 What a kill takes on its way to the client comes again after its time, which is a minute for push consumers;
 ``tests/crash/test_kill_under_grpc.py`` waits for such messages.
@@ -11,6 +11,7 @@ import os
 import subprocess
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,15 @@ pytestmark = pytest.mark.interop
 KILLS = 2
 EACH = 30
 PATIENCE_S = 60
-PROGRAM = Path(__file__).parent / "python" / "restart.py"
+
+
+def _python() -> list[str]:
+    program = Path(__file__).parent / "python" / "restart.py"
+    return [str(builds.python_client_five() / "bin" / "python"), str(program)]
+
+
+def _node() -> list[str]:
+    return ["node", str(builds.node_client_five() / "restart.js")]
 
 
 class Told:
@@ -60,9 +69,10 @@ class Told:
             assert sent <= set(self.got), sent - set(self.got)
 
 
-async def test_the_python_client_goes_on_after_kills(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [_python, _node], ids=["python-5.1.2", "node-1.0.8"])
+async def test_a_client_goes_on_after_kills(tmp_path: Path, make: Callable[[], list[str]]) -> None:
     try:
-        python = builds.python_client_five() / "bin" / "python"
+        command = make()
     except builds.ToolMissingError as problem:
         unavailable(problem)
     port = free_port("127.0.0.1")
@@ -73,7 +83,7 @@ async def test_the_python_client_goes_on_after_kills(tmp_path: Path) -> None:
         environment = {**os.environ, "HOME": str(tmp_path)}
         with (tmp_path / "errors").open("w") as errors:
             process = subprocess.Popen(
-                [str(python), str(PROGRAM), f"127.0.0.1:{port}", "Restart"],
+                [*command, f"127.0.0.1:{port}", "Restart"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -43,7 +43,10 @@ class ClientService:
     async def notify_client_termination(
         self, call: Call, request: v2.NotifyClientTerminationRequest
     ) -> v2.NotifyClientTerminationResponse:
-        """Forget a client."""
+        """Forget a client.
+
+        Its Telemetry stream stays until it ends it: Node's client opens another one when the server does.
+        """
         session = call.session
         needs = []
         if session.is_consumer:
@@ -51,5 +54,5 @@ class ClientService:
         self._context.checker.check(call, needs)
         if session.settings is None:
             raise ProxyError(Code.UNRECOGNIZED_CLIENT_TYPE, "cannot find client settings for this client")
-        self._context.sessions.forget(session)
+        self._context.sessions.forget(session, closes=False)
         return v2.NotifyClientTerminationResponse(status=OK)

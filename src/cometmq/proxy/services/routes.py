@@ -13,6 +13,7 @@ from cometmq.proxy.names import group_of, topic_of
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code, MessageType, Permission
 from cometmq.proxy.rpc.call import Call
+from cometmq.proxy.sessions import ClientSession
 from cometmq.remoting.permissions import Action, on_group, on_topic
 
 _TYPES: Final[dict[str, tuple[MessageType, ...]]] = {
@@ -49,6 +50,8 @@ class RouteService:
             for found in info.queues
             for number, permission in enumerate(_permissions(found))
         ]
+        session: ClientSession = call.session
+        session.repeat_settings(self._context.clock)
         return v2.QueryRouteResponse(status=OK, message_queues=queues)
 
     async def query_assignment(self, call: Call, request: v2.QueryAssignmentRequest) -> v2.QueryAssignmentResponse:
