@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         RouteNotFoundError,
         SendFailedError,
         SerializationError,
+        UnknownBrokerError,
     )
     from cometmq.client.hooks import (
         CheckForbiddenContext,
@@ -141,6 +142,7 @@ __all__ = [
     "TransactionProducer",
     "TransactionSendResult",
     "TransactionState",
+    "UnknownBrokerError",
     "by_sharding_key",
     "from_json",
     "to_json",

@@ -38,6 +38,7 @@ __all__ = [
     "RouteNotFoundError",
     "SendFailedError",
     "SerializationError",
+    "UnknownBrokerError",
 ]
 
 REQUEST_TIMEOUT: Final = 10_006
@@ -106,6 +107,16 @@ def refusal(address: str, code: int, remark: str | None, doing: str) -> BrokerEr
     """Return the error for an answer with an error ``code``; ``doing`` names the request."""
     kind = BrokerError if denial_step(code, remark) is None else AccessDeniedError
     return kind(address, code, remark, doing)
+
+
+class UnknownBrokerError(ClientError):
+    """An offset id holds an address that is not that of a broker of the cluster; nothing was sent there."""
+
+    def __init__(self, offset_msg_id: str) -> None:
+        super().__init__(
+            f"{offset_msg_id} leads to no broker of this cluster",
+            next_step="if a client gave this id, name its topic; else see that the broker of this message runs",
+        )
 
 
 class RouteNotFoundError(ClientError):

@@ -113,7 +113,7 @@ async def test_the_right_key_sends_in_every_way_and_consumes(server: Secured, ov
         await producer.send_oneway(Message("Orders", bodies["oneway"]))
     await consumed(server, security, set(bodies.values()))
     async with Admin(server.address, security=security) as admin:
-        assert (await admin.message_by_id(sent.offset_msg_id)).body == bodies["one"]
+        assert (await admin.message_by_id(sent.offset_msg_id, "Orders")).body == bodies["one"]
         assert "Orders" in await admin.topics()
 
 

@@ -15,7 +15,7 @@ from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import Change
 from cometmq.client.admin.several import asked_masters
-from cometmq.client.errors import BrokerError, RouteNotFoundError
+from cometmq.client.errors import BrokerError, RouteNotFoundError, UnknownBrokerError
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
 from cometmq.message.names import TRANS_CHECK_MAX_TIME_TOPIC
@@ -85,7 +85,7 @@ def resume(ids: tuple[str, ...], namesrv: str) -> int:
                     continue
                 await admin.resume_transaction(place)
                 tell(f"{one}: its producers will be asked")
-            except (ValueError, BrokerError, RouteNotFoundError) as error:
+            except (ValueError, BrokerError, RouteNotFoundError, UnknownBrokerError) as error:
                 failed.append(f"{one}: {error}")
         only_shown("transactions", resumed)
         return failed

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
+from cometmq.client.admin.offset_ids import place_of
 from cometmq.client.admin.topics import TopicAdmin
 from cometmq.client.errors import BrokerError
-from cometmq.message.hosts import format_address
-from cometmq.message.ids import decode_offset_msg_id
 from cometmq.message.message import MessageExt, split_records
 from cometmq.remoting.admin_bodies import (
     OpenTransaction,
@@ -22,6 +22,7 @@ from cometmq.remoting.admin_headers import (
     GetWaitingMessagesRequestHeader,
     ResumeCheckHalfMessageRequestHeader,
 )
+from cometmq.remoting.bodies import BrokerData
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import QueryMessageRequestHeader, ViewMessageRequestHeader
 
@@ -40,15 +41,20 @@ class MessageAdmin(TopicAdmin):
 
         :raises BrokerError: it is not stored (any more).
         :raises ValueError: ``msg_id`` is not an offset id, and no message of ``topic`` has it as unique key.
+        :raises UnknownBrokerError: the offset id leads to no broker of the topic or, without one, of the cluster.
         """
         if topic is not None:
             found = await self.query_message(topic, msg_id, max_messages=1, unique_key=True)
             if found:
                 return found[0]
-        ip, port, offset = decode_offset_msg_id(msg_id)
+        brokers = await self._brokers() if topic is None else (await self.topic_route(topic)).broker_datas
+        address, offset = await place_of(msg_id, brokers)
         header, doing = ViewMessageRequestHeader(offset), f"looking for message {msg_id}"
-        answer = await self._call(format_address(ip, port), RequestCode.VIEW_MESSAGE_BY_ID, header, doing=doing)
+        answer = await self._call(address, RequestCode.VIEW_MESSAGE_BY_ID, header, doing=doing)
         return next(iter(split_records(answer)))
+
+    async def _brokers(self) -> Iterable[BrokerData]:
+        return (await self.cluster_info()).broker_addr_table.values()
 
     async def query_message(
         self,
@@ -159,9 +165,10 @@ class MessageAdmin(TopicAdmin):
 
         :param offset_msg_id: of its message in ``TRANS_CHECK_MAX_TIME_TOPIC``, or of a half message.
         :raises ValueError: it is not an offset id.
+        :raises UnknownBrokerError: it leads to no broker of the cluster.
         :raises BrokerError: there is no such message, or its transaction has ended (Apache's broker begins it again).
         """
-        ip, port, _ = decode_offset_msg_id(offset_msg_id)
+        address, _ = await place_of(offset_msg_id, await self._brokers())
         header = ResumeCheckHalfMessageRequestHeader(offset_msg_id)
         doing = f"resuming the transaction of {offset_msg_id}"
-        await self._call(format_address(ip, port), RequestCode.RESUME_CHECK_HALF_MESSAGE, header, doing=doing)
+        await self._call(address, RequestCode.RESUME_CHECK_HALF_MESSAGE, header, doing=doing)

@@ -17,12 +17,11 @@ from cometmq.client.consumer.newest import Found, Search, newest
 from cometmq.client.consumer.pull_consumer import PullConsumer
 from cometmq.client.consumer.pulling import PullStatus
 from cometmq.client.consumer.subscription import ALL, SQL92, TAG
-from cometmq.client.errors import BrokerError, RouteNotFoundError
+from cometmq.client.errors import BrokerError, RouteNotFoundError, UnknownBrokerError
 from cometmq.client.producer.producer import Producer
 from cometmq.client.trace.reader import way_of
 from cometmq.client.trace.steps import TraceStep, steps_of
 from cometmq.console.bodies import FORMS, best_form, body_as, decoded_avro, decoded_protobuf
-from cometmq.console.offset_ids import leads_to_broker
 from cometmq.console.page import Ask, FormError, NotFoundError, Plan, Table, change, page, posted
 from cometmq.limits import MAX_QUERY_MESSAGES
 from cometmq.message.message import Message, MessageExt
@@ -147,18 +146,17 @@ async def _message_of(ask: Ask, msg_id: str, topic: str) -> MessageExt:
         if found:
             return found[0]
     try:
-        is_here = await leads_to_broker(ask.admin, msg_id)
+        return await ask.admin.message_by_id(msg_id)
     except ValueError as error:
         raise NotFoundError(
             ask.t("there is no message {id}", id=msg_id),
             next_step=ask.t("name its topic for the id that a client gave; it may have expired, too"),
         ) from error
-    if not is_here:
+    except UnknownBrokerError as error:
         raise FormError(
             ask.t("{id} leads to no broker of this cluster", id=msg_id),
             next_step=ask.t("if a client gave this id, name its topic; it may have expired, too"),
-        )
-    return await ask.admin.message_by_id(msg_id)
+        ) from error
 
 
 async def _broker_at(ask: Ask, message: MessageExt) -> str:

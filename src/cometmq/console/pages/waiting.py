@@ -12,9 +12,8 @@ from cometmq.client.admin import END_OF_TIME_MS
 from cometmq.client.admin.several import asked_masters
 from cometmq.client.consumer.newest import Found, Search, newest
 from cometmq.client.consumer.pull_consumer import PullConsumer
-from cometmq.client.errors import BrokerError, RouteNotFoundError
+from cometmq.client.errors import BrokerError, RouteNotFoundError, UnknownBrokerError
 from cometmq.client.producer.producer import Producer
-from cometmq.console.offset_ids import leads_to_broker
 from cometmq.console.page import Ask, FormError, NotFoundError, Plan, Table, change, page
 from cometmq.console.rendering import time_element
 from cometmq.message.ids import RecallHandle
@@ -192,14 +191,14 @@ async def resume(ask: Ask) -> Plan:
             next_step=ask.t("load the page again, and choose one there"),
         )
 
-    if not await leads_to_broker(ask.admin, found.offset_msg_id):
-        raise NotFoundError(
-            ask.t("{id} leads to no broker of this cluster", id=found.offset_msg_id),
-            next_step=ask.t("its broker has another address now; see that it runs"),
-        )
-
     async def run() -> str:
-        await ask.admin.resume_transaction(found.offset_msg_id)
+        try:
+            await ask.admin.resume_transaction(found.offset_msg_id)
+        except UnknownBrokerError as error:
+            raise NotFoundError(
+                ask.t("{id} leads to no broker of this cluster", id=found.offset_msg_id),
+                next_step=ask.t("its broker has another address now; see that it runs"),
+            ) from error
         return ask.t("The producers of {id} will be asked.", id=found.transaction_id)
 
     return Plan(
