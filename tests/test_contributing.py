@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,6 +49,19 @@ def test_the_table_has_every_part_of_rocketmq_that_a_module_stands_for() -> None
         head = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n\n")[0]
         missing += [(name, path.name) for name in PART.findall(head) if not re.search(rf"\b{name}\b", TABLE)]
     assert not missing, 'add rows to the table "Where is …?" of CONTRIBUTING.md'
+
+
+def test_no_module_is_above_500_lines_and_no_folder_above_25_files() -> None:
+    modules = list((ROOT / "src").rglob("*.py"))
+    long = {path: n for path in modules if (n := path.read_bytes().count(b"\n")) > 500}
+    full = {folder: n for folder, n in Counter(path.parent for path in modules).items() if n > 25}
+    assert not long, "find the second reason that moved in"
+    assert not full
+
+
+def test_the_table_has_each_concept_once() -> None:
+    concepts = [concept for row, _ in ROWS for concept in row.split(", ") if concept[0].isupper()]
+    assert sorted(concepts) == sorted(set(concepts))
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/README.md"])

@@ -26,7 +26,6 @@ from cometmq.broker.admin.quotas import QuotaAdmin
 from cometmq.broker.admin.relay import RelayAdmin
 from cometmq.broker.admin.topics import TopicAdmin
 from cometmq.broker.advertised_check import AdvertisedCheck
-from cometmq.broker.clients.client_lines import PERIOD_SECONDS, ClientLines
 from cometmq.broker.clients.client_manage import ClientManageProcessor
 from cometmq.broker.clients.consumer_manage import ConsumerManageProcessor, LockProcessor
 from cometmq.broker.config import SLAVE, SYNC_MASTER, BrokerConfig, LiveConfig, ip_of_clients, with_host
@@ -37,19 +36,14 @@ from cometmq.broker.delay.schedule_message import ScheduleMessageService
 from cometmq.broker.delay.timer_message import TimerMessageService
 from cometmq.broker.hooks.message_hooks import BrokerHooks, load_hooks
 from cometmq.broker.limits import (
-    CLIENT_SCAN_SECONDS,
-    FILTER_SAVE_SECONDS,
-    METER_EXPIRE_SECONDS,
-    OFFSET_LOOK_SECONDS,
     POP_SAVE_SECONDS,
     PRODUCER_SAVE_SECONDS,
-    QUOTA_SAVE_SECONDS,
-    TABLE_RETRY_SECONDS,
 )
 from cometmq.broker.metrics.stats import BrokerStats
 from cometmq.broker.metrics.traffic import Traffic
 from cometmq.broker.monitor.monitor import BrokerMonitor
 from cometmq.broker.periodic import Periodic
+from cometmq.broker.periodic_work import periodic_work
 from cometmq.broker.pop.service import PopService
 from cometmq.broker.ports import ClientPorts
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager
@@ -70,7 +64,6 @@ from cometmq.broker.send.sequenced_sends import SequencedSends
 from cometmq.broker.stops import Stops
 from cometmq.broker.tables.broker_tables import BrokerTables
 from cometmq.broker.tables.clients import ClientRegistry
-from cometmq.broker.tables.consumer_offsets import OffsetExpiry
 from cometmq.broker.transaction.transactions import TransactionalMessageService
 from cometmq.broker.turn.answers import SendAnswers
 from cometmq.broker.turn.group_transfer import GroupTransferService
@@ -194,9 +187,9 @@ class Broker:
             self._open_store()
             self._access.start(self._stops)
             await self._ports.bind(self._stops)
-            self._build(encode_host(ip, parse_address(self.address)[1]))
+            context = self._build(encode_host(ip, parse_address(self.address)[1]))
             await self._listen()
-            self._start_services()
+            self._start_services(context)
             if self.monitor is not None:
                 await self.monitor.start()
                 self._stops.add("metrics", self.monitor.stop)
@@ -258,7 +251,7 @@ class Broker:
         self.store.start()
 
     # --- the parts ------------------------------------------------------------------------------
-    def _build(self, host: bytes) -> None:
+    def _build(self, host: bytes) -> BrokerContext:
         """Build everything that answers requests or works by itself.
 
         :param host: as :attr:`BrokerContext.host`.
@@ -327,6 +320,7 @@ class Broker:
                 self._access.samples,
                 *of_master_only,
             )
+        return context
 
     def _build_context(self, host: bytes) -> BrokerContext:
         config, store, clock = self.config, self.store, self.clock
@@ -421,28 +415,12 @@ class Broker:
         await self.ha.start(config.bind_address, port)
 
     # --- services ------------------------------------------------------------------------------
-    def _start_services(self) -> None:
+    def _start_services(self, context: BrokerContext) -> None:
         config = self.config
         self.hold.start()
         self.stats.start()
         self._stops.add("statistics", self.stats.stop)
-        expiry = OffsetExpiry(
-            self.offsets,
-            lambda topic: self.topics.get(topic) is not None or topic in self.store.queues(),
-            lambda group: self.clients.consumers.get(group) is not None,
-            clock=self.clock,
-        )
-        repeated = [
-            ("expire offsets", OFFSET_LOOK_SECONDS, expiry.look),
-            ("expire clients", CLIENT_SCAN_SECONDS, self.clients.expire),
-            ("expire locks", CLIENT_SCAN_SECONDS, self.locks.expire),
-            ("write consumer offsets", config.flush_consumer_offset_interval / 1000, self.offsets.save_in_background),
-            ("write filters", FILTER_SAVE_SECONDS, self.filters.save_in_background),
-            ("expire quotas", METER_EXPIRE_SECONDS, self.limiter.expire),
-            ("write topics of quotas", QUOTA_SAVE_SECONDS, self._access.topic_owners.save_in_background),
-            ("write tables", TABLE_RETRY_SECONDS, self._tables.save),
-            ("tell of clients", PERIOD_SECONDS, ClientLines(self.clients).tell),
-        ]
+        repeated = periodic_work(context, self._tables, self.filters, self._access.topic_owners)
         if not config.namesrv_addr:
             repeated.append(("warn", WARN_S, _warn_of_no_nameserver))
         if self.is_slave:

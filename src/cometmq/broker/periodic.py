@@ -11,6 +11,10 @@ from cometmq.clock import Clock, TimerHandle
 _log = logging.getLogger(__name__)
 
 
+Work = Callable[[], Awaitable[None] | None]
+"""Done, or to be waited for."""
+
+
 class Alarm:
     """Calls a function once at a time, which may be set again; never after ``close``."""
 
@@ -59,7 +63,7 @@ class Periodic:
     A failure is logged, and the next call comes anyway.
     """
 
-    def __init__(self, name: str, seconds: float, work: Callable[[], Awaitable[None] | None], *, clock: Clock) -> None:
+    def __init__(self, name: str, seconds: float, work: Work, *, clock: Clock) -> None:
         self._name = name
         self._seconds = seconds
         self._work = work

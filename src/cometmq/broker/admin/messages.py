@@ -10,6 +10,7 @@ from typing import Any, Final
 from cometmq.broker.admin.topics import DEFAULT_REMARK
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.timer_message import TimerMessageService
+from cometmq.broker.delay.waiting_messages import count_waiting, list_waiting
 from cometmq.broker.limits import (
     MAX_CONSUME_QUEUE_UNITS,
     MAX_LISTED_TRANSACTIONS,
@@ -204,7 +205,7 @@ class TimerAdmin:
             self._looking -= 1
 
     async def _metrics(self) -> TimerMetrics:
-        topics = await self._timer.count_waiting()
+        topics = await count_waiting(self._timer)
         return TimerMetrics(
             timing_count={name: _metrics(waiting) for name, waiting in topics.items()},
             data_version=DataVersion(timestamp=self._timer.log.position.until_ms, counter=0),
@@ -213,7 +214,7 @@ class TimerAdmin:
     async def _page(self, header: GetWaitingMessagesRequestHeader) -> WaitingMessages:
         most = min(max(header.max_num, 1), MAX_LISTED_WAITING)
         wanted = Wanted((header.begin_time, header.position), header.end_time, most)
-        listed, next_place = await self._timer.list_waiting(wanted, header.topic)
+        listed, next_place = await list_waiting(self._timer, wanted, header.topic)
         next_due, next_position = next_place or (None, None)
         return WaitingMessages([_waiting_message(one) for one in listed], next_due, next_position)
 

@@ -33,13 +33,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
-
-import numpy as np
-import numpy.typing as npt
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.due import DueMessages, Waiting
@@ -68,16 +65,7 @@ from cometmq.store.queue.consume_queue import UNIT
 from cometmq.store.timer.log import FOREVER_MS, TimerLog
 from cometmq.store.timer.position import SetBack, TimerPosition
 from cometmq.store.timer.recovery import open_timer_log
-from cometmq.store.timer.unit import TimerEntry, Units, entry_of, text_hash
-from cometmq.store.timer.waiting import (
-    DUE_WITHIN_SECONDS,
-    Listed,
-    Place,
-    WaitingOfTopic,
-    Wanted,
-    count_waiting,
-    list_waiting,
-)
+from cometmq.store.timer.unit import TimerEntry, entry_of
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -107,7 +95,7 @@ class TimerMessageService:
         self._store = store
         self._turn = broker.turn
         self._schedule = broker.schedule_turn
-        self._clock = clock
+        self.clock: Final = clock
         self._queue = store.queue(TIMER_TOPIC, 0)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="cometmq-store-timer")
         self._stopped = False
@@ -123,7 +111,8 @@ class TimerMessageService:
         """Below this serial messages were here at the start."""
         self._unwritten: list[TimerEntry] = []
         self._unwritten_bytes = 0
-        self._horizon_ms = _LONG_AGO_MS
+        self.horizon_ms = _LONG_AGO_MS
+        """See the invariants."""
         self._next_ms = _LONG_AGO_MS if self.log.exists else FOREVER_MS
         self._loading = False
         self._load_alarm = Alarm(self._work, clock=clock)
@@ -179,16 +168,20 @@ class TimerMessageService:
             **self._counts.runtime_info(),
         }
 
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Work on the timer log in its thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+
     @property
     def behind_ms(self) -> int:
         """Milliseconds since the first message was due that is not delivered; 0 when none is due."""
         due_ms = self.due.next_due()
-        return max(self._clock.now_ms() - due_ms, 0) if due_ms is not None else 0
+        return max(self.clock.now_ms() - due_ms, 0) if due_ms is not None else 0
 
     @property
     def overdue(self) -> int:
         """The number of messages that are due and not delivered."""
-        return len(self.due.due_until(self._clock.now_ms())) if self.behind_ms else 0
+        return len(self.due.due_until(self.clock.now_ms())) if self.behind_ms else 0
 
     @property
     def unread(self) -> int:
@@ -199,32 +192,7 @@ class TimerMessageService:
     def unread_ms(self) -> int:
         """The age of the first of them in milliseconds; 0 without any."""
         stored_ms = self._store.store_time(TIMER_TOPIC, 0, self._read) if self.unread else -1
-        return max(self._clock.now_ms() - stored_ms, 0) if stored_ms >= 0 else 0
-
-    async def count_waiting(self, within: Sequence[int] = DUE_WITHIN_SECONDS) -> dict[str, WaitingOfTopic]:
-        """Count the waiting messages by topic: those in the timer log, where a message arrives after about a second.
-
-        :param within: seconds; messages that are due in that time are counted, too.
-        :raises OSError: the timer log cannot be read.
-        """
-        near = self.due.due_until(FOREVER_MS)
-        work = partial(count_waiting, self.log, self._horizon_ms, near, self._clock.now_ms(), within)
-        return await self._in_thread(work)
-
-    async def list_waiting(self, wanted: Wanted, topic: str | None) -> tuple[list[Listed], Place | None]:
-        """The first wanted messages, and the place to go on from; see :meth:`count_waiting`.
-
-        :param topic: only messages for this topic.
-        :raises OSError: the timer log cannot be read.
-        """
-        horizon_ms, near = self._horizon_ms, np.array(self.due.due_until(wanted.end_ms), np.int64)
-        of_topic = text_hash(topic) if topic is not None else None
-
-        def chosen(units: Units) -> npt.NDArray[np.bool_]:
-            found: npt.NDArray[np.bool_] = (units["due"] >= horizon_ms) | np.isin(units["serial"], near)
-            return found if of_topic is None else found & (units["topic"] == of_topic)
-
-        return await self._in_thread(partial(list_waiting, self.log, wanted, chosen))
+        return max(self.clock.now_ms() - stored_ms, 0) if stored_ms >= 0 else 0
 
     # --- recalls --------------------------------------------------------------------------------
     def recall(
@@ -244,7 +212,7 @@ class TimerMessageService:
 
         self._turn.put_inner(message, stored, late=late)
         # Its message may be near already, and due before the recall is read.
-        if due_ms < self._horizon_ms or self._loading or self._read < self._found_until:
+        if due_ms < self.horizon_ms or self._loading or self._read < self._found_until:
             self.due.recall(due_ms, key)
 
     # --- reading the topic ----------------------------------------------------------------------
@@ -290,7 +258,7 @@ class TimerMessageService:
         self._counts.came(entry)
         self._unwritten.append(entry)
         self._unwritten_bytes += len(entry.record)
-        if entry.due_ms < self._horizon_ms:
+        if entry.due_ms < self.horizon_ms:
             self.due.add(entry)
         elif entry.due_ms < self._next_ms:
             self._next_ms = entry.due_ms
@@ -299,7 +267,7 @@ class TimerMessageService:
     def _move_horizon(self) -> None:
         """Let messages that come be near at once, as far as the timer log has nothing."""
         if not self._loading and self._read >= self._found_until:
-            self._horizon_ms = max(self._horizon_ms, min(self._next_ms, self._clock.now_ms() + TIMER_WINDOW_MS))
+            self.horizon_ms = max(self.horizon_ms, min(self._next_ms, self.clock.now_ms() + TIMER_WINDOW_MS))
 
     # --- delivery -------------------------------------------------------------------------------
     def _set_due_alarm(self) -> None:
@@ -311,7 +279,7 @@ class TimerMessageService:
             self._due_alarm.at(due_ms)
 
     def _deliver(self) -> None:
-        waiting = self.due.take(self._clock.now_ms(), TIMER_BATCH_MESSAGES)
+        waiting = self.due.take(self.clock.now_ms(), TIMER_BATCH_MESSAGES)
         if waiting:
             self._counts.waiting -= len(waiting)
             self._put(waiting)
@@ -350,7 +318,7 @@ class TimerMessageService:
         else:
             self._counts.delivered(len(batch.waiting), batch.topics)
             self._save_soon()
-            if self._next_ms <= self._clock.now_ms() + TIMER_AHEAD_MS:  # there may be room to load more
+            if self._next_ms <= self.clock.now_ms() + TIMER_AHEAD_MS:  # there may be room to load more
                 self._work()
         if not self._under_way:
             self._idle.set()
@@ -394,11 +362,11 @@ class TimerMessageService:
 
     async def _round(self) -> None:
         if not self._is_counted:
-            self._counts.waiting += await self._in_thread(self.log.count_at_start)
+            self._counts.waiting += await self.in_thread(self.log.count_at_start)
             self._is_counted = True
         position = await self._write()
         await self._load()
-        if position is not None and self._clock.monotonic() - self._saved_at_s >= self._pause_s:
+        if position is not None and self.clock.monotonic() - self._saved_at_s >= self._pause_s:
             await self._save(position)
         else:
             self._save_soon()
@@ -410,7 +378,7 @@ class TimerMessageService:
         position = self._position()
         if batch:
             try:
-                await self._in_thread(partial(self.log.append, batch))
+                await self.in_thread(partial(self.log.append, batch))
             except BaseException:  # of any kind: no position may claim that these are in the timer log
                 self._unwritten = batch + self._unwritten
                 self._unwritten_bytes += size
@@ -423,23 +391,23 @@ class TimerMessageService:
         """Load windows until the next is not near, or memory has enough."""
         if self._read < self._found_until:
             return
-        while self._next_ms <= (now := self._clock.now_ms()) + TIMER_AHEAD_MS and not self._stopped:
+        while self._next_ms <= (now := self.clock.now_ms()) + TIMER_AHEAD_MS and not self._stopped:
             room = MAX_TIMER_LOADED - len(self.due)
             if room < MAX_TIMER_LOADED // 2:
                 return
-            low_ms = self._horizon_ms
+            low_ms = self.horizon_ms
             high_ms = max(low_ms, now + TIMER_WINDOW_MS, self._until_ms + 1)
             serial = self._unwritten[0].serial if self._unwritten else self._read
             self._loading = True
             try:
-                loaded = await self._in_thread(partial(self.log.load, low_ms, high_ms, serial, room))
+                loaded = await self.in_thread(partial(self.log.load, low_ms, high_ms, serial, room))
             finally:
                 self._loading = False
-            self._horizon_ms, self._next_ms = loaded.until_ms, loaded.next_ms
+            self.horizon_ms, self._next_ms = loaded.until_ms, loaded.next_ms
             for entry in self._unwritten:  # not in the timer log yet, and it may have come meanwhile
-                if low_ms <= entry.due_ms < self._horizon_ms:
+                if low_ms <= entry.due_ms < self.horizon_ms:
                     self.due.add(entry)
-                elif entry.due_ms >= self._horizon_ms:
+                elif entry.due_ms >= self.horizon_ms:
                     self._next_ms = min(self._next_ms, entry.due_ms)
             self.due.add_window(loaded.units)
             self._set_due_alarm()
@@ -448,11 +416,11 @@ class TimerMessageService:
     def _position(self) -> TimerPosition | None:
         """The position to save now; ``None`` until all messages due until the last delivery are in memory."""
         self._move_horizon()
-        if self._horizon_ms <= self._until_ms:
+        if self.horizon_ms <= self._until_ms:
             return None
         log_offset = self._under_way[0].log_offset if self._under_way else self._store.max_physical_offset
-        now_ms = max(self._clock.now_ms(), self.due.taken_until_ms)  # the clock may have moved backwards since
-        self._until_ms = max(self._until_ms, min(now_ms, self._horizon_ms - 1))
+        now_ms = max(self.clock.now_ms(), self.due.taken_until_ms)  # the clock may have moved backwards since
+        self._until_ms = max(self._until_ms, min(now_ms, self.horizon_ms - 1))
         self._notice_clock_moved_back()
         return TimerPosition(self._read, log_offset, self._until_ms, self._undelivered())
 
@@ -465,13 +433,13 @@ class TimerMessageService:
 
         Else all messages due until the old time would stay there, and in each saved position. They are loaded later.
         """
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         horizon_ms = now_ms + TIMER_WINDOW_MS
         late = any(waiting.due_ms >= horizon_ms for batch in self._under_way for waiting in batch.waiting)
         if self._until_ms <= horizon_ms or late:
             return
         self.log.set_back(SetBack(self._read, self._until_ms, self._undelivered()))
-        self._until_ms, self._horizon_ms, self._next_ms = now_ms, horizon_ms, horizon_ms
+        self._until_ms, self.horizon_ms, self._next_ms = now_ms, horizon_ms, horizon_ms
         self.due.forget_from(horizon_ms)
         self._set_due_alarm()
 
@@ -479,10 +447,10 @@ class TimerMessageService:
         self._save_alarm.cancel()
         if not self.log.exists:
             return
-        began_s = self._clock.monotonic()
+        began_s = self.clock.monotonic()
         await self._store.wait_flushed(position.log_offset)
-        await self._in_thread(partial(self.log.save, position))
-        self._saved_at_s = self._clock.monotonic()
+        await self.in_thread(partial(self.log.save, position))
+        self._saved_at_s = self.clock.monotonic()
         self._pause_s = max(TIMER_SAVE_SECONDS, TIMER_SAVE_SHARE * (self._saved_at_s - began_s))
         self._pin(position.log_offset)
         self._save_at = position.log_offset + TIMER_SAVE_LOG_BYTES
@@ -493,6 +461,3 @@ class TimerMessageService:
     def _pin(self, log_offset: int) -> None:
         self._pinned = True
         self._store.pin_log("timer", log_offset)
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._worker, work)

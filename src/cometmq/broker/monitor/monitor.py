@@ -14,6 +14,7 @@ from typing import Final
 from cometmq.broker.advertised_check import AdvertisedCheck
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.timer_message import TimerMessageService
+from cometmq.broker.delay.waiting_messages import count_waiting
 from cometmq.broker.limits import TIMER_COUNT_SECONDS
 from cometmq.broker.metrics.traffic import Traffic
 from cometmq.broker.monitor import families as f
@@ -134,7 +135,7 @@ class BrokerMonitor:
 
     async def _count_waiting(self) -> None:
         assert self._timer is not None
-        self._waiting = await self._timer.count_waiting(samples.SNAPSHOT_SECONDS)
+        self._waiting = await count_waiting(self._timer, samples.SNAPSHOT_SECONDS)
 
     # --- collecting -----------------------------------------------------------------------------
     def pieces(self) -> Iterator[bytes]:
