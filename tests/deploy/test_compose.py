@@ -7,6 +7,7 @@ import asyncio
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -46,7 +47,7 @@ class Containers:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.running: dict[str, subprocess.Popen[bytes]] = {}
-        self.ports = {name: free_port() for name in ("namesrv-a", "namesrv-b", "broker-a", "broker-a-slave", "console")}
+        self.ports = {name: free_port() for name in OURS if name not in JOBS}
         self.outside = {name: free_port() for name in ("namesrv-a", "namesrv-b")}
         self.metrics = {name: free_port() for name in self.ports}
         self.secret = directory / "secret"
@@ -75,8 +76,8 @@ class Containers:
         return word.replace("/data", str(self.data(name)))
 
     def data(self, name: str) -> Path:
-        """The volume of a service."""
-        [volume] = OURS[name]["volumes"]
+        """The volume of a service; one without has what the image's VOLUME makes."""
+        [volume] = OURS[name].get("volumes", [name])
         directory = self.directory / str(volume).partition(":")[0]
         if not directory.exists():
             directory.mkdir(mode=0o700)
@@ -101,6 +102,9 @@ class Containers:
         """Ask what the container's HEALTHCHECK asks."""
         path = f"{self.ports[name]}/healthz" if name == "console" else f"{self.metrics[name]}/readyz"
         try:
+            if name == "proxy":
+                socket.create_connection(("127.0.0.1", self.ports[name]), 4).close()
+                return True
             with urllib.request.urlopen(f"http://127.0.0.1:{path}", timeout=4) as answer:
                 return bool(answer.status == 200)
         except OSError:
@@ -119,7 +123,9 @@ def containers() -> Iterator[Containers]:
 def running(directory: Path) -> Iterator[Containers]:
     made = Containers(directory)
     os.chmod(made.secret, 0o644)
-    order = sorted(OURS, key=lambda name: (name.startswith(("broker", "console")), name == "console", len(name)))
+    order = sorted(
+        OURS, key=lambda name: (name.startswith(("broker", "console", "proxy")), name == "console", len(name))
+    )
     try:
         for name in order:
             process = made.start(name)
@@ -169,6 +175,8 @@ def test_prometheus_asks_every_server_and_grafana_reads_what_the_job_exports(con
     mounts = [mount.split(":")[:2] for mount in COMPOSE["services"]["grafana"]["volumes"]]
     assert ["monitoring", providers[0]["options"]["path"]] in mounts
     assert "cometmq-dashboard.json" in names
+    for name in ("prometheus", "grafana"):
+        assert COMPOSE["services"][name]["group_add"] == ["10001"], "others may not read what our image writes"
 
 
 def test_files_that_compose_mounts_exist_and_containers_may_do_little() -> None:
@@ -177,6 +185,7 @@ def test_files_that_compose_mounts_exist_and_containers_may_do_little() -> None:
             if mount.startswith("./"):
                 assert (ROOT / mount.split(":")[0]).is_file(), mount
     for name, service in OURS.items():
-        assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"]), name
+        has_secret = "secrets" in service  # Compose copies it into the container
+        assert (service["read_only"], service["cap_drop"]) == (not has_secret, ["ALL"]), name
         for published in service.get("ports", ()):
             assert published.startswith("127.0.0.1:"), "without accounts, only this machine"

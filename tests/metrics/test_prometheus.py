@@ -1,6 +1,6 @@
 """Real Prometheus scrapes a real broker, and is asked every query of the dashboard and every rule. Skipped without.
 
-Both programs come from a checkout of github.com/prometheus/prometheus: ``go build ./cmd/prometheus ./cmd/promtool``.
+Debian's package ``prometheus`` has both programs.
 """
 
 from __future__ import annotations

@@ -35,6 +35,8 @@ _REMEDY: Final = (
     "give the address that clients connect to with --advertise HOST[:PORT] (advertisedListeners); "
     "cometmq doctor --cluster checks it from the machine of a client"
 )
+_ELSEWHERE: Final = "nothing answers there on this machine"
+"""Of the loopback address of a listener: a tunnel or a published port, which is on the machine of the clients."""
 
 
 class AdvertisedCheck:
@@ -80,21 +82,22 @@ class AdvertisedCheck:
     async def _run(self) -> None:
         pauses = iter(FIRST_PAUSES_S)
         while True:
-            self.wrong = await self._look()
+            found = await self._look()
+            self.wrong = {name: reason for name, reason in found.items() if reason not in ("", _ELSEWHERE)}
             pause = LOOK_SECONDS
-            if self.wrong and (early := next(pauses, None)) is not None:
+            if any(found.values()) and (early := next(pauses, None)) is not None:
                 pause = early
             else:
-                self._tell()
+                self._tell(found)
                 self.looked.set()
             await self._clock.sleep(pause)
 
     async def _look(self) -> dict[str, str]:
         async with RemotingClient(clock=self._clock, security=self._security) as client:
-            found = await asyncio.gather(*(self._trouble(client, address) for address in self._addresses.values()))
-        return {name: reason for name, reason in zip(self._addresses, found, strict=True) if reason}
+            found = await asyncio.gather(*(self._trouble(client, *named) for named in self._addresses.items()))
+        return dict(zip(self._addresses, found, strict=True))
 
-    async def _trouble(self, client: RemotingClient, address: str) -> str:
+    async def _trouble(self, client: RemotingClient, name: str, address: str) -> str:
         """Return what is wrong with an address, nothing if it is right or nobody can tell."""
         try:
             answer = await client.invoke(address, RequestCode.GET_BROKER_RUNTIME_INFO)
@@ -107,6 +110,8 @@ class AdvertisedCheck:
             answer = await client.invoke(address, RequestCode.GET_BROKER_CONFIG)
             keys = {key: value for _, key, value in parse_properties(answer.body.decode("utf-8", "replace"))}
         except RemotingConnectError as error:
+            if name and _is_loopback(parse_address(address)[0]):
+                return _ELSEWHERE
             return f"it cannot be reached from this machine ({error.message})"
         except (RemotingError, BodyError) as error:
             return f"what answers there is no broker ({error.message})"
@@ -116,14 +121,20 @@ class AdvertisedCheck:
             f"broker {keys['brokerName']} of cluster {keys.get('brokerClusterName')} answers there instead of this one"
         )
 
-    def _tell(self) -> None:
+    def _tell(self, found: Mapping[str, str]) -> None:
         for name, address in self._addresses.items():
-            reason = self.wrong.get(name, "")
+            reason = found[name]
             if reason == self._told.get(name):
                 continue
             self._told[name] = reason
             whose = f"clients of the listener {name}" if name else "clients"
-            if reason:
+            if reason == _ELSEWHERE:
+                _log.info(
+                    "%s get the address %s of their own machine; cometmq doctor --cluster checks it there",
+                    whose,
+                    address,
+                )
+            elif reason:
                 _log.warning(
                     "the address %s, which %s get for this broker, is wrong: %s; %s", address, whose, reason, _REMEDY
                 )
