@@ -312,7 +312,7 @@ async def test_requests_that_wait_are_bounded_and_handled_when_the_broker_stops(
     assert [(await wire.answer(command.opaque)).code for command in commands[5:8]] == [0, 0, 0]
 
 
-async def test_quotas_are_kept_and_a_damaged_file_ends_the_start(
+async def test_quotas_are_kept_also_by_a_damaged_file_and_without_its_bak_the_start_ends(
     start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock, tmp_path: Path
 ) -> None:
     broker = await start_broker()
@@ -331,10 +331,20 @@ async def test_quotas_are_kept_and_a_damaged_file_ends_the_start(
     await again.stop()
     path = tmp_path / "store" / "config" / "quotas.json"
     assert path.stat().st_mode & 0o777 == 0o600
+    backup = path.with_name("quotas.json.bak")
+    assert (backup.read_text(), backup.stat().st_mode) == (path.read_text(), path.stat().st_mode)
     for damaged in ("{", '{"quotas":{"account:a":{"messagesIn":-1}}}', '{"quotas":{"what":{"topics":1}}}', "[]"):
         path.write_text(damaged)
+        one_damaged = await start_broker()
+        assert (await quota_of(await connect_to(one_damaged), "group:*"))["limits"] == {"messagesIn": 1}
+        await one_damaged.stop()
+    for damaged in ("{", '{"quotas":{"account:a":{"messagesIn":-1}}}', '{"quotas":{"what":{"topics":1}}}', "[]"):
+        backup.write_text(damaged)
         with pytest.raises(AuthError):
             await start_broker()
+    backup.unlink()
+    with pytest.raises(AuthError):
+        await start_broker()
 
 
 async def test_a_change_that_cannot_be_written_is_not_in_force(

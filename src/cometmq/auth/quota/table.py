@@ -1,8 +1,13 @@
-"""The quotas of one broker in ``quotas.json``, and which of them counts for a subject (the most specific one)."""
+"""The quotas of one broker in ``quotas.json``, and which of them counts for a subject (the most specific one).
+
+``quotas.json.bak`` has the same content: it is read when the file is damaged. Without either the broker does not start,
+since nobody would be limited.
+"""
 
 from __future__ import annotations
 
 import ipaddress
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -15,6 +20,8 @@ from cometmq.auth.quota.meter import Quota
 from cometmq.auth.quota.model import EVERY, Limits, Subject, SubjectKind
 from cometmq.durable import replace_file
 from cometmq.errors import reason_of
+
+_log = logging.getLogger(__name__)
 
 
 class StoredQuotas(msgspec.Struct):
@@ -29,9 +36,10 @@ class QuotaTable:
     def __init__(self, path: Path) -> None:
         """Read the file.
 
-        :raises AuthError: it is not valid.
+        :raises AuthError: neither it nor its ``.bak`` is valid.
         """
         self.path: Final = path
+        self._backup: Final = path.with_name(path.name + ".bak")
         self.version = 0
         """Grows with every change."""
         self.quotas: dict[Subject, Quota] = {}
@@ -42,7 +50,14 @@ class QuotaTable:
         self._networks: dict[tuple[int, int], dict[int, Quota]] = {}
         self._widths: list[tuple[int, int]] = []
         """Version and length of the networks, the longest first."""
-        self._use({subject: Quota(subject, limits) for subject, limits in self._read().items()})
+        try:
+            read = _read(path)
+        except AuthError as error:
+            if not self._backup.exists():
+                raise
+            read = _read(self._backup)
+            _log.error("%s; %s is used", error, self._backup)
+        self._use({subject: Quota(subject, limits) for subject, limits in read.items()})
 
     def changed(self, subject: Subject, limits: Limits | None) -> dict[Subject, Limits]:
         """The limits of all subjects with those of one replaced, or gone.
@@ -64,8 +79,10 @@ class QuotaTable:
         :raises AuthError: the file cannot be written; the old one stays.
         """
         data = msgspec.json.encode(StoredQuotas({str(subject): limits for subject, limits in found.items()}))
+        text = msgspec.json.format(data, indent=2)
         try:
-            replace_file(self.path, msgspec.json.format(data, indent=2), private=True)
+            for path in (self._backup, self.path):
+                replace_file(path, text, private=True)
         except OSError as error:
             raise AuthError(f"{self.path} cannot be written: {reason_of(error)}") from None
 
@@ -117,25 +134,26 @@ class QuotaTable:
         self._widths = sorted(self._networks, reverse=True)
         self.version += 1
 
-    def _read(self) -> dict[Subject, Limits]:
-        try:
-            if self.path.stat().st_size > MAX_QUOTA_FILE_BYTES:
-                raise AuthError(f"{self.path} is too large")
-            data = self.path.read_bytes()
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            raise AuthError(f"{self.path} cannot be read: {reason_of(error)}") from None
-        try:
-            stored = msgspec.json.decode(data, type=StoredQuotas)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise AuthError(
-                f"{self.path} is not a file of quotas", next_step="mend it, or delete it and set the quotas anew"
-            ) from None
-        if len(stored.quotas) > MAX_QUOTAS:
-            raise AuthError(f"{self.path} has more than {MAX_QUOTAS:,} quotas")
-        found: dict[Subject, Limits] = {}
-        for text, limits in stored.quotas.items():
-            limits.check()
-            found[Subject.parse(text)] = limits
-        return found
+
+def _read(path: Path) -> dict[Subject, Limits]:
+    try:
+        if path.stat().st_size > MAX_QUOTA_FILE_BYTES:
+            raise AuthError(f"{path} is too large")
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise AuthError(f"{path} cannot be read: {reason_of(error)}") from None
+    try:
+        stored = msgspec.json.decode(data, type=StoredQuotas)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise AuthError(
+            f"{path} is not a file of quotas", next_step="mend it, or delete it and set the quotas anew"
+        ) from None
+    if len(stored.quotas) > MAX_QUOTAS:
+        raise AuthError(f"{path} has more than {MAX_QUOTAS:,} quotas")
+    found: dict[Subject, Limits] = {}
+    for text, limits in stored.quotas.items():
+        limits.check()
+        found[Subject.parse(text)] = limits
+    return found

@@ -105,7 +105,7 @@ class TimerMessageService:
         self._is_counted = not self.log.exists
         """True once the messages are counted that were in the timer log at the start."""
         position = self.log.position
-        self._read = max(position.serial, self._queue.min_offset())
+        self._read = max(self.log.read_from, self._queue.min_offset())
         """The serial of the message that is read next."""
         self._found_until: Final = self._queue.max_offset()
         """Below this serial messages were here at the start."""
@@ -242,7 +242,7 @@ class TimerMessageService:
             except ValueError as error:
                 _log.error("message %d of %s cannot be delivered and is passed over: %s", serial, TIMER_TOPIC, error)
                 continue
-            if not self.log.delivered.has(serial, entry.due_ms):
+            if self.log.needs(serial, entry.due_ms):
                 self._entered(entry)
                 if self._unwritten_bytes > unwritten_bytes + TIMER_WRITE_BYTES:
                     break

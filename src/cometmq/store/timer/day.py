@@ -20,7 +20,7 @@ import numpy.typing as npt
 from cometmq.checksum import crc32
 from cometmq.store.disk import Disk, open_file
 from cometmq.store.timer.position import RENUMBERED
-from cometmq.store.timer.unit import UNIT_BYTES, UNIT_DTYPE, Chosen, TimerEntry, Units, sound_units
+from cometmq.store.timer.unit import UNIT_BYTES, UNIT_DTYPE, Chosen, TimerEntry, Units, are_damaged, sound_units
 
 DAY_MS: Final = 86_400_000
 _EPOCH: Final = datetime.date(1970, 1, 1)
@@ -85,6 +85,8 @@ class TimerDay:
         """True when anything was written since the last flush."""
         self.lost: list[tuple[int, int, int]] = []
         """``(count, serial, added)``: of the first ``count`` units, those from ``serial`` on get ``added``."""
+        self._damaged: frozenset[int] = frozenset()
+        """Places of the units, before the last one, that are damaged."""
         self._data_size = 0
         self._disk = disk
         self._files = files
@@ -117,12 +119,20 @@ class TimerDay:
                     break
                 left -= 1
         self.count = left
-        if count is not None and left < count:
-            return (
-                f"comet/timer/{self.index_path.name}: {count - left} of {count} waiting messages cannot be read "
-                "any more and are lost, unless the log still has them"
-            )
-        return None
+        self._damaged = frozenset(self._find_damaged())
+        missing = len(self._damaged) + (max(0, count - left) if count is not None else 0)
+        if not missing:
+            return None
+        return (
+            f"comet/timer/{self.index_path.name}: {missing} of {left if count is None else count} waiting messages "
+            "cannot be read; they are read from the log again, and are lost if it has them no more"
+        )
+
+    def _find_damaged(self) -> Iterator[int]:
+        first = 0
+        for units in self._blocks():
+            yield from (first + np.flatnonzero(are_damaged(units))).tolist()
+            first += len(units)
 
     # --- writing --------------------------------------------------------------------------------
     def append(self, entries: Sequence[TimerEntry]) -> None:
@@ -200,15 +210,25 @@ class TimerDay:
                 units = np.frombuffer(file.read(min(left, _READ_UNITS) * UNIT_BYTES), UNIT_DTYPE)
                 if not len(units):
                     return
-                yield self._renumbered(units, self.count - left) if self.lost else units
+                yield self._sound(self._renumbered(units, self.count - left), self.count - left)
                 left -= len(units)
 
+    def _sound(self, units: Units, first: int) -> Units:
+        within = [place - first for place in self._damaged if first <= place < first + len(units)]
+        return np.delete(units, within) if within else units
+
     def _renumbered(self, units: Units, first: int) -> Units:
+        if not self.lost:
+            return units
         units = units.copy()
         for count, serial, added in self.lost:
             serials = units["serial"][: max(count - first, 0)]
             serials[(serials >= serial) & (serials < RENUMBERED)] += added
         return units
+
+    def serials(self) -> npt.NDArray[np.int64]:
+        """The serials of all units, in no order."""
+        return np.concatenate([np.empty(0, np.int64), *(units["serial"] for units in self._blocks())])
 
     def last_serial(self) -> int:
         """The greatest serial as the units say it; −1 for none."""

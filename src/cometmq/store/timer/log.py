@@ -12,8 +12,9 @@ saved serial is in the files of its day. A message counts as delivered only wher
 is deleted only with its day, when all of that day is delivered.
 
 Fault model: as of the store (:mod:`cometmq.store.message_store`). Bytes behind the position may be torn;
-they are written again from the log. A record that does not match its CRC any more is read from the log
-if that still has it. Appending, loading and saving block; they belong to one worker thread.
+they are written again from the log. Units that do not match their CRC are passed over, and the whole log is read again
+for what they said. A record that does not match its CRC any more is read from the log if that still has it.
+Appending, loading and saving block; they belong to one worker thread.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from cometmq.limits import MAX_OPEN_TIMER_DAYS
 from cometmq.store.disk import Disk, replace_whole
@@ -59,6 +61,10 @@ class TimerLog:
         self.position = TimerPosition()
         """The position that was saved last."""
         self.delivered = Delivered(self.position, {})
+        self.read_from = 0
+        """The serial from which on the log is read: the position's, or the first where units are damaged."""
+        self._kept: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        """Where units are damaged, the sorted serials of the sound ones."""
         self._set_back: list[SetBack] = []
 
     @property
@@ -82,7 +88,7 @@ class TimerLog:
         if not self.exists:
             return
         position = read_position(self._position_path)
-        is_cut_back = False
+        is_cut_back = is_damaged = False
         numbers = {number for path in self._directory.iterdir() if (number := day_number_of(path)) is not None}
         if position is None:
             if numbers:
@@ -100,6 +106,7 @@ class TimerLog:
             wrong = day.recover(position.days.get(number, 0) if position is not None else None)
             if wrong is not None:
                 self.findings.append(wrong)
+                is_damaged = True
             if day.count:
                 self._days[number] = day
             elif position is not None and number not in position.days and _is_over(number, position):
@@ -113,6 +120,19 @@ class TimerLog:
         self._number_lost()
         self._set_back = self.position.set_back
         self.delivered = Delivered(self.position, {})
+        self.read_from = 0 if is_damaged else self.position.serial
+        if is_damaged:
+            self._kept = np.sort(
+                np.concatenate([np.empty(0, np.int64), *(day.serials() for day in self._days.values())])
+            )
+
+    def needs(self, serial: int, due_ms: int) -> bool:
+        """True when a message of the log is neither delivered nor, where it is read again, in the files already."""
+        if len(self._kept):
+            place = int(np.searchsorted(self._kept, serial))
+            if place < len(self._kept) and self._kept[place] == serial:
+                return False
+        return not self.delivered.has(serial, due_ms)
 
     def _last_serial(self) -> int:
         return max((day.last_serial() for day in self._days.values()), default=-1)
@@ -137,6 +157,12 @@ class TimerLog:
             ) from error
 
     def _number_lost(self) -> None:
+        counts = {day.number: day.count for day in self._days.values()}
+        lost = []
+        for one in self.position.lost:  # what is appended behind a damaged end is not among them
+            days = {number: min(count, counts.get(number, 0)) for number, count in one.days.items()}
+            lost.append(msgspec.structs.replace(one, days=days))
+        self.position = msgspec.structs.replace(self.position, lost=lost)
         for day in self._days.values():
             day.lost = [
                 (lost.days[day.number], lost.serial, lost.added)

@@ -125,6 +125,19 @@ def entry_of(record: bytes, serial: int, physical_offset: int) -> TimerEntry:
     )
 
 
+_CRC_OF_BYTES: Final = np.array([crc32(bytes((byte ^ 0xFF,))) ^ 0xFF000000 for byte in range(256)], np.uint32)
+
+
+def are_damaged(units: Units) -> npt.NDArray[np.bool_]:
+    """A mask of the units whose CRC is wrong: CRC32 byte by byte, of all units at once."""
+    rows = units.view(np.uint8).reshape(-1, UNIT_BYTES)[:, : -_CHECK.size]
+    crc = np.full(len(units), 0xFFFFFFFF, np.uint32)
+    for column in rows.T:
+        crc = _CRC_OF_BYTES[(crc ^ column) & 0xFF] ^ (crc >> 8)
+    damaged: npt.NDArray[np.bool_] = ~crc != units["check"]
+    return damaged
+
+
 def sound_units(data: bytes) -> int:
     """The number of whole, undamaged units that ``data`` begins with, counted from its end.
 
