@@ -43,7 +43,7 @@ async def ack(client: Client, *messages: v2.Message) -> v2.AckMessageResponse:
         )
         for found in messages
     ]
-    answer = await client.ask("AckMessage", v2.AckMessageRequest(group=G, topic=T, entries=entries))
+    answer = await client.ask("AckMessage", v2.AckMessageRequest(group=G, topic=messages[0].topic, entries=entries))
     assert isinstance(answer, v2.AckMessageResponse)
     return answer
 
@@ -140,6 +140,25 @@ async def test_results_that_differ_are_told_for_each_message(client: Client) -> 
     answer = await ack(client, found, wrong)
     assert answer.status.code == Code.MULTIPLE_RESULTS
     assert [entry.status.code for entry in answer.entries] == [Code.OK, Code.INVALID_RECEIPT_HANDLE]
+
+
+async def test_a_message_group_that_is_held_stops_no_other_over_grpc(cluster: Cluster, client: Client) -> None:
+    await cluster.create_topic("F", queues=1)
+    broker = cluster.broker(0)
+    broker.topics.table["F"].attributes = {"message.type": "FIFO"}
+    await client.subscribe("G", "F")
+    group = broker.groups.find("G")
+    assert group is not None
+    group.consume_message_orderly = True
+    for body in (b"a1", b"a2", b"b1", b"b2"):
+        assert (await client.send("F", body, message_group=body[:1].decode())).status.code == Code.OK
+    (a1,) = await messages_of(client, "F", batch_size=1)
+    others = await messages_of(client, "F")
+    waiting = asyncio.create_task(messages_of(client, "F"))
+    await ack(client, a1)
+    (a2,) = await waiting
+    assert [found.body for found in (a1, *others, a2)] == [b"a1", b"b1", b"b2", b"a2"]
+    assert [found.system_properties.message_group for found in (a1, *others, a2)] == ["a", "b", "b", "a"]
 
 
 async def test_a_message_goes_to_the_dead_letters(cluster: Cluster, client: Client) -> None:

@@ -70,6 +70,8 @@ MAX_ACK_BITS_CHARS: Final = 64 * 1024
 """Base64 of the bits of one of them: offsets up to 393,216 behind the first one."""
 MAX_ACKED_MESSAGES: Final = 16_384
 """Messages of one BATCH_ACK_MESSAGE, about 10 ms."""
+MAX_ORDERED_MESSAGES: Final = 1_024
+"""Messages of one queue and group that are handed out in the order of message groups, or wait; 300 bytes each."""
 POP_READS_MAX: Final = 4
 """Reads of a queue for one pop that finds messages which its filter does not want; then it waits a turn."""
 POP_REVIVE_MESSAGES: Final = 128

@@ -26,6 +26,8 @@ class PopMessageRequestHeader(Header):
     exp: str | None = None
     order: bool | None = None
     attempt_id: str | None = None
+    by_message_group: bool | None = None
+    """With ``order``: lock message groups, not queues. CometMQ's endpoint for gRPC sends it; Apache ignores it."""
 
 
 class PopMessageResponseHeader(Header):

@@ -171,12 +171,12 @@ class AckMessageProcessor:
     # --- ends -----------------------------------------------------------------------------------
     def _end(self, queue: PopQueue, offsets: list[int], pop_time: int) -> None:
         ordered = queue.ordered
-        before = None if ordered is None else ordered.committed
+        before, was_full = (None, False) if ordered is None else (ordered.committed, ordered.is_full)
         self._log.add(Acked(*queue.key, pop_time, offsets))
         if ordered is not None:
             if ordered.committed != before and self._offsets.query(queue.group, queue.topic, queue.queue_id) == before:
                 self._offsets.note(queue.group, queue.topic, queue.queue_id, ordered.committed)
-            if not ordered.is_locked(self._clock.now_ms(), ""):
+            if was_full or ordered.may_give(self._clock.now_ms()):
                 self._polling.wake(queue.topic, queue.group)
 
     def _answer(
@@ -224,8 +224,7 @@ def is_held(queue: PopQueue, offset: int, pop_time: int) -> bool:
     times = queue.invisible.find(offset)
     if times is not None and times[0] == pop_time:
         return True
-    handed = None if queue.ordered is None else queue.ordered.messages.get(offset)
-    return handed is not None and handed.pop_time == pop_time
+    return queue.ordered is not None and queue.ordered.held(offset, pop_time) is not None
 
 
 def read_handle(text: str) -> ReceiptHandle:

@@ -17,6 +17,8 @@ from typing import Any, Final
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import MAX_POP_INVISIBLE_MS, MAX_POP_MESSAGES, MAX_POP_WAIT_MS, POP_READS_MAX
 from cometmq.broker.pop.entries import PoppedInOrder, popped
+from cometmq.broker.pop.order import OrderedMessages
+from cometmq.broker.pop.ordered_choice import OrderedChoice
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.pop_long_polling import HeldPop, PopLongPollingService
 from cometmq.broker.pop.popped_records import Chunks, as_original, record_offsets
@@ -198,9 +200,7 @@ class PopMessageProcessor:
             count = topic.read_queue_nums
             queue_ids = [(number + i) % count for i in range(count)] if count else ()
         found = Found(self._pop_time(header, queue_ids, retry))
-        take = (
-            partial(self._take_in_order, header, found) if header.order else partial(self._take, header, wanted, found)
-        )
+        take = partial(self._take_in_order if header.order else self._take, header, wanted, found)
         places = [(header.topic, queue_id) for queue_id in queue_ids]
         if retry is not None:
             places.insert(0 if number % _RETRY_FIRST == 0 else len(places), (retry, 0))
@@ -279,69 +279,50 @@ class PopMessageProcessor:
         )
         self._add(header, found, queue, topic_type(topic, group), offsets, chunks)
 
-    def _take_in_order(self, header: PopMessageRequestHeader, found: Found, topic: str, queue_id: int) -> None:
-        """Take messages of one queue whose messages before are all acknowledged or past their time."""
+    def _take_in_order(
+        self, header: PopMessageRequestHeader, wanted: MessageFilter, found: Found, topic: str, queue_id: int
+    ) -> None:
+        """Take messages of a queue, or of its message groups, that are not locked."""
         queue = self._store.queue(topic, queue_id)
         group, attempt_id = header.consumer_group, header.attempt_id or ""
         begin = self._start(header, queue)
         state = self._state.queue(topic, group, queue_id)
+        if state.ordered is None:
+            state.ordered = OrderedMessages(begin)
         ordered = state.ordered
-        if ordered is not None and ordered.committed != begin:
+        if ordered.committed != begin:
             ordered.move_to(begin)
         now_ms = self._clock.now_ms()
+        if not header.by_message_group and ordered.is_locked(now_ms, attempt_id):
+            return
         most = header.max_msg_nums - found.count
-        next_offset = begin if ordered is None else ordered.next_offset
-        if ordered is not None and ordered.is_locked(now_ms, attempt_id):
-            return
         if most <= 0:
-            found.rest += max(queue.max_offset() - next_offset, 0)
+            found.rest += max(queue.max_offset() - ordered.next_offset, 0)
             return
-        config = self._live.current
-        left_bytes = config.max_transfer_bytes_on_message_in_memory - found.size
-        offsets: list[int] = []
-        chunks: Chunks = []
-        size = 0
-        for offset in [] if ordered is None else ordered.again(most):
-            result = self._store.get_message(queue, offset, 1, max_bytes=left_bytes)
-            if result.status is GetMessageStatus.FOUND and (not offsets or size + result.size <= left_bytes):
-                offsets.append(offset)
-                chunks += result.chunks
-                size += result.size
-        if len(offsets) < most and size < left_bytes and (ordered is None or len(offsets) == len(ordered.messages)):
-            for _ in range(POP_READS_MAX):
-                if next_offset == queue.max_offset():
-                    break
-                wanted = EVERYTHING if not header.exp else self._filters.of_expression(header.exp, header.exp_type)
-                result = self._store.get_message(
-                    queue,
-                    next_offset,
-                    most - len(offsets),
-                    tag_codes=wanted.codes,
-                    predicate=wanted.predicate,
-                    choose=wanted.choose,
-                    max_bytes=left_bytes - size,
-                )
-                next_offset = result.next_begin_offset
-                if result.status is GetMessageStatus.FOUND:
-                    offsets += record_offsets(result.chunks)
-                    chunks += result.chunks
-                    break
+        most_bytes = self._live.current.max_transfer_bytes_on_message_in_memory - found.size
+        choice = OrderedChoice(self._store, queue, ordered, most=most, most_bytes=most_bytes)
+        if header.by_message_group:
+            choice.by_group(wanted, now_ms, attempt_id)
+        else:
+            choice.by_queue(wanted)
+        offsets, next_offset = choice.offsets, choice.next_offset
         found.rest += max(queue.max_offset() - next_offset, 0)
-        if not offsets:
-            if ordered is None or not ordered.messages:
+        if not offsets and not choice.waiting:
+            if not ordered.messages:
                 self._offsets.note(group, topic, queue_id, next_offset)
-                if ordered is not None:
-                    ordered.next_offset = next_offset
-                    state.next_offset = next_offset
+                ordered.next_offset = state.next_offset = next_offset
             return
         self._log.check()
-        counts = [0] * len(offsets) if ordered is None else ordered.counts(offsets, attempt_id)
+        counts = ordered.counts(offsets, attempt_id)
         self._log.add(
             PoppedInOrder(
-                *(topic, group, queue_id, offsets, counts, next_offset),
-                *(found.pop_time, header.invisible_time, attempt_id),
+                *(topic, group, queue_id, offsets + choice.waiting, counts + [-1] * len(choice.waiting), next_offset),
+                *(found.pop_time, header.invisible_time, attempt_id if offsets else ""),
             )
         )
+        if not offsets:
+            self._log.when_stored(_nobody)
+            return
         committed = self._state.queue(topic, group, queue_id).next_offset
         self._offsets.note(group, topic, queue_id, committed)
         kind = topic_type(topic, group)
@@ -349,7 +330,7 @@ class PopMessageProcessor:
             if times:
                 found.order_counts.append(f"{kind} qo{queue_id}%{offset} {times}")
         found.order_counts.append(f"{kind} {queue_id} {min(counts)}")
-        self._add(header, found, queue, kind, offsets, chunks)
+        self._add(header, found, queue, kind, offsets, choice.chunks)
         found.moves.append((topic, queue_id, begin, committed))
 
     def _add(
@@ -463,3 +444,7 @@ def check_queue(topic: TopicConfig, queue_id: int, connection: ServerConnection,
             f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}] "
             f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[/{connection.remote_address}]",
         )
+
+
+def _nobody(_refusal: RefusedError | None) -> None:
+    """Nobody waits for a note of messages that wait."""

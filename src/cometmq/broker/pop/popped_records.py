@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Final
 
 from cometmq.limits import MAX_PROPERTIES_BYTES
@@ -18,13 +19,17 @@ _QUEUE_OFFSET: Final = struct.Struct(">q")
 
 def record_offsets(chunks: Chunks) -> list[int]:
     """The queue offsets of records in answers to reads."""
-    offsets: list[int] = []
+    return [offset for offset, _ in each_record(chunks)]
+
+
+def each_record(chunks: Chunks) -> Iterator[tuple[int, bytes | memoryview]]:
+    """Each record of answers to reads, with its queue offset."""
     for chunk in chunks:
         at = 0
         while at < len(chunk):
-            offsets.append(_QUEUE_OFFSET.unpack_from(chunk, at + QUEUE_OFFSET_AT)[0])
-            at += _RECORD_HEAD.unpack_from(chunk, at)[0]
-    return offsets
+            size = _RECORD_HEAD.unpack_from(chunk, at)[0]
+            yield _QUEUE_OFFSET.unpack_from(chunk, at + QUEUE_OFFSET_AT)[0], chunk[at : at + size]
+            at += size
 
 
 def as_original(records: bytes, topic: str, handle: ReceiptHandle) -> bytes:

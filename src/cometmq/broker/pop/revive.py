@@ -5,8 +5,8 @@ once the group's ``retryMaxTimes`` is reached. The entry that ends the original 
 stands before the copy in the log and says where the copy will be: a start that finds the entry without the copy, after
 a torn write, lets the message become visible again. So a crash neither loses a message nor doubles it.
 
-Messages popped in order are not copied: their queue is open again when their time is over. Those that were handed out
-for the last time become dead letters then, so that they do not hold up their queue for ever.
+Messages popped in order are not copied: they are handed out again when their time is over. Those that were handed out
+for the last time become dead letters then, so that they do not hold up others for ever.
 
 Each queue with popped messages has a next look in a heap, and one alarm rings for the first of them. A look goes
 through the due times of the queue's messages as an array.
@@ -132,7 +132,7 @@ class PopReviveService:
                     self._look_at(queue, now_ms)
                     break
             ordered = queue.ordered
-            if ordered is not None and (ordered.messages or dead) and not ordered.is_locked(now_ms, ""):
+            if ordered is not None and (ordered.messages or dead) and ordered.may_give(now_ms):
                 self._wake(queue.topic, queue.group)
             self._look_again(queue, now_ms)
         self._set_alarm()
@@ -146,16 +146,11 @@ class PopReviveService:
 
     # --- what -----------------------------------------------------------------------------------
     def _dead_in_order(self, queue: PopQueue, now_ms: int) -> list[tuple[int, int, int]]:
-        """The messages of an open queue that were handed out in order for the last time."""
-        ordered = queue.ordered
-        if ordered is None or ordered.is_locked(now_ms, ""):
+        """The messages that were handed out in order for the last time, and whose time is over."""
+        if queue.ordered is None:
             return []
-        most = self._most_retries(queue.group)
-        return [
-            (offset, handed.pop_time, handed.due)
-            for offset, handed in sorted(ordered.messages.items())
-            if handed.times >= most
-        ]
+        dead = queue.ordered.dead(now_ms, self._most_retries(queue.group))
+        return [(offset, handed.pop_time, handed.due) for offset, handed in dead]
 
     def _revive(self, queue: PopQueue, due: Due, dead: Due) -> None:
         """Store the copies of messages whose time is over, and end the originals.

@@ -7,7 +7,7 @@ aside; then the POP log is read from its first record that is kept.
 
 The file is a CRC32 (big-endian) and MessagePack: an array of version, offset in the POP log, and queues. A queue is an
 array of topic, group, queue id, next offset, floor, three arrays of little-endian int64 (offset, pop time, due time of
-each message), and ``nil`` or next offset, attempt id and messages of the ordered pops.
+each message), and ``nil`` or next offset, attempt id, messages and all attempt ids of the ordered pops.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class SavedOrder(msgspec.Struct, array_like=True):
     next_offset: int
     attempt_id: str
     messages: dict[int, Handed]
+    attempts: dict[int, str] = {}
+    """By pop time; ``attempt_id`` is that of the latest one."""
 
 
 class SavedQueue(msgspec.Struct, array_like=True):
@@ -189,7 +191,10 @@ class PopSnapshot:
 
 def _saved(queue: PopQueue) -> SavedQueue:
     ordered = queue.ordered
-    saved = None if ordered is None else SavedOrder(ordered.next_offset, ordered.attempt_id, dict(ordered.messages))
+    saved = None
+    if ordered is not None:
+        attempt_id = ordered.attempts.get(ordered.latest, "")
+        saved = SavedOrder(ordered.next_offset, attempt_id, dict(ordered.messages), dict(ordered.attempts))
     return SavedQueue(
         *(queue.topic, queue.group, queue.queue_id, queue.next_offset, queue.floor_ms),
         *queue.invisible.dump(),
@@ -202,6 +207,7 @@ def _queue(saved: SavedQueue) -> PopQueue:
     queue.next_offset, queue.floor_ms = saved.next_offset, saved.floor_ms
     queue.invisible = InvisibleMessages.load(saved.offsets, saved.pop_times, saved.due)
     if saved.ordered is not None:
-        queue.ordered = OrderedMessages(saved.ordered.next_offset, saved.ordered.attempt_id)
-        queue.ordered.messages = saved.ordered.messages
+        queue.ordered = ordered = OrderedMessages(saved.ordered.next_offset)
+        ordered.messages = saved.ordered.messages
+        ordered.attempts = saved.ordered.attempts or {ordered.latest: saved.ordered.attempt_id}
     return queue

@@ -67,7 +67,7 @@ class PopQueue:
     @property
     def in_flight(self) -> int:
         """Messages that are handed out and not acknowledged."""
-        return self.invisible.count + (0 if self.ordered is None else len(self.ordered.messages))
+        return self.invisible.count + (0 if self.ordered is None else self.ordered.in_flight)
 
 
 class PopState:
@@ -159,10 +159,10 @@ class PopState:
         ordered = queue.ordered
         if due is not None or ordered is None:
             return due
-        handed = ordered.messages.get(offset)
-        if handed is None or handed.pop_time != pop_time:
+        handed = ordered.held(offset, pop_time)
+        if handed is None:
             return None
-        del ordered.messages[offset]
+        ordered.remove(offset)
         queue.next_offset = ordered.committed
         return handed
 
@@ -183,8 +183,8 @@ class PopState:
             queue.invisible.add((entry.offset,), entry.new_pop_time, due)
             self._will_be_due(queue, due)
             return before
-        handed = None if queue.ordered is None else queue.ordered.messages.get(entry.offset)
-        if queue.ordered is None or handed is None or handed.pop_time != entry.pop_time:
+        handed = None if queue.ordered is None else queue.ordered.held(entry.offset, entry.pop_time)
+        if queue.ordered is None or handed is None:
             return None
         queue.ordered.messages[entry.offset] = Handed(entry.new_pop_time, due, handed.times)
         self._will_be_due(queue, due)
@@ -193,13 +193,10 @@ class PopState:
     def _popped_in_order(self, queue: PopQueue, entry: PoppedInOrder) -> Before:
         before = queue.next_offset, queue.is_moved, queue.ordered
         due = entry.pop_time + entry.invisible_ms
-        ordered = OrderedMessages(entry.next_offset, entry.attempt_id)
-        if queue.ordered is not None:
-            ordered.messages.update(queue.ordered.messages)
-        for offset, count in zip(entry.offsets, entry.counts, strict=False):
-            ordered.messages[offset] = Handed(entry.pop_time, due, count)
-        queue.ordered = ordered
-        queue.next_offset = ordered.committed
+        ordered = queue.ordered or OrderedMessages(entry.next_offset)
+        times = Handed(entry.pop_time, due, 0)
+        queue.ordered = ordered.popped(entry.offsets, entry.counts, entry.next_offset, times, entry.attempt_id)
+        queue.next_offset = queue.ordered.committed
         self._will_be_due(queue, due)
         return before
 

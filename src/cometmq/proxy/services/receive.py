@@ -86,6 +86,7 @@ class ReceiveService:
             exp_type="SQL92" if expression.type == FilterType.SQL else "TAG",
             exp=expression.expression or "*",
             order=info.is_orderly,
+            by_message_group=info.is_orderly or None,
             attempt_id=request.attempt_id or None,
         )
         if header.max_msg_nums < 0:

@@ -1,0 +1,133 @@
+"""OrderedChoice: which messages of a queue an ordered pop takes, in the order of the queue or of its message groups."""
+
+from __future__ import annotations
+
+from cometmq.broker.limits import MAX_ORDERED_MESSAGES, MAX_POP_MESSAGES, POP_READS_MAX
+from cometmq.broker.pop.order import OrderedMessages
+from cometmq.broker.pop.popped_records import Chunks, each_record, record_offsets
+from cometmq.broker.pull.filters import MessageFilter
+from cometmq.message.properties import SHARDING_KEY
+from cometmq.message.record import RecordError, decode_record
+from cometmq.store.message_store import ConsumeQueue, GetMessageStatus, GetResult, MessageStore
+
+
+class OrderedChoice:
+    """First messages that were handed out before, then new ones; nothing is changed.
+
+    :param most: messages to take, with ``most_bytes`` in all; one message may be longer.
+    """
+
+    def __init__(
+        self, store: MessageStore, queue: ConsumeQueue, ordered: OrderedMessages, *, most: int, most_bytes: int
+    ) -> None:
+        self._store = store
+        self._queue = queue
+        self._ordered = ordered
+        self._most = most
+        self._most_bytes = most_bytes
+        self._size = 0
+        self.offsets: list[int] = []
+        self.chunks: Chunks = []
+        self.waiting: list[int] = []
+        """New messages that wait for their message group."""
+        self.next_offset = ordered.next_offset
+        """The offset behind all that were taken or wait."""
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self.offsets) >= self._most or self._size >= self._most_bytes
+
+    def by_queue(self, wanted: MessageFilter) -> None:
+        """Take messages as they stand in the queue, which is not locked."""
+        if not self._take_again(frozenset()):
+            return
+        for _ in range(POP_READS_MAX):
+            if self._is_full or self.next_offset >= self._queue.max_offset():
+                return
+            result = self._read(wanted, self._most - len(self.offsets), self._most_bytes - self._size)
+            self.next_offset = result.next_begin_offset
+            if result.status is GetMessageStatus.FOUND:
+                self.offsets += record_offsets(result.chunks)
+                self.chunks += result.chunks
+                return
+
+    def by_group(self, wanted: MessageFilter, now_ms: int, attempt_id: str) -> None:
+        """Take messages of all message groups that are not locked."""
+        ordered = self._ordered
+        locked = ordered.locked_groups(now_ms, attempt_id, self._group_at)
+        if not self._take_again(locked):
+            return
+        misses, again = 0, len(self.offsets)
+        while not self._is_full and misses < POP_READS_MAX and self.next_offset < self._queue.max_offset():
+            room = MAX_ORDERED_MESSAGES - len(ordered.messages) - (len(self.offsets) - again) - len(self.waiting)
+            if room <= 0:
+                return
+            result = self._read(wanted, min(room, MAX_POP_MESSAGES), self._most_bytes)
+            if result.status is not GetMessageStatus.FOUND:
+                misses += 1
+            elif not self._take_new(result, locked):
+                return
+            self.next_offset = result.next_begin_offset
+
+    def _take_again(self, locked: set[str] | frozenset[str]) -> bool:
+        """Take what was handed out before or waits; False when new messages must not follow."""
+        goes_on = True
+        for offset in sorted(self._ordered.messages):
+            if locked and self._group_at(offset) in locked:
+                continue
+            if self._is_full:
+                return False
+            result = self._store.get_message(self._queue, offset, 1, max_bytes=self._most_bytes)
+            if result.status is not GetMessageStatus.FOUND:  # it cannot be read
+                goes_on = False
+                continue
+            if not self._take(offset, result.chunks):
+                return False
+        return goes_on
+
+    def _take_new(self, result: GetResult, locked: set[str]) -> bool:
+        """Take, or let wait, what was read; False at the first message that finds no room."""
+        for offset, record in each_record(result.chunks):
+            group = self._ordered.groups[offset] = message_group(record)
+            if group in locked:
+                self.waiting.append(offset)
+            elif self._is_full or not self._take(offset, [record]):
+                self.next_offset = offset
+                return False
+        return True
+
+    def _take(self, offset: int, chunks: Chunks) -> bool:
+        size = sum(map(len, chunks))
+        if self.offsets and self._size + size > self._most_bytes:
+            return False
+        self.offsets.append(offset)
+        self.chunks += chunks
+        self._size += size
+        return True
+
+    def _read(self, wanted: MessageFilter, most: int, most_bytes: int) -> GetResult:
+        return self._store.get_message(
+            self._queue,
+            self.next_offset,
+            most,
+            tag_codes=wanted.codes,
+            predicate=wanted.predicate,
+            choose=wanted.choose,
+            max_bytes=most_bytes,
+        )
+
+    def _group_at(self, offset: int) -> str:
+        groups = self._ordered.groups
+        found = groups.get(offset)
+        if found is None:
+            result = self._store.get_message(self._queue, offset, 1)
+            found = groups[offset] = message_group(b"".join(result.chunks))
+        return found
+
+
+def message_group(record: bytes | memoryview) -> str:
+    """The message group of a record; empty without one."""
+    try:
+        return decode_record(record, check_crc=False).properties.get(SHARDING_KEY, "")
+    except RecordError:
+        return ""
