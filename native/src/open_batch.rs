@@ -14,6 +14,9 @@ const MIN_RECORD_BYTES: usize = 91;
 /// The first bound of the histogram of message sizes (`SMALL_BYTES`).
 const SMALL_BYTES: usize = 1024;
 
+/// Bytes of an entry of `opaques`.
+pub const OPAQUE_BYTES: usize = 5;
+
 /// A topic that messages may be stored in.
 pub struct Topic {
     pub target: Py<PyAny>,
@@ -86,9 +89,8 @@ impl Queue {
 /// The answers to consecutive sends of one connection.
 pub struct Answered {
     pub connection: Py<PyAny>,
-    pub frames: Vec<u8>,
-    /// For each send its opaque and whether its header is binary, for refusals.
-    pub opaques: Vec<u8>,
+    /// The end of its frames in those of the batch, which begin where those of the connection before end.
+    pub frames_end: usize,
     pub body_bytes: usize,
     pub messages: usize,
 }
@@ -119,6 +121,10 @@ pub struct Batch {
     pub index_hashes: Vec<i32>,
     pub index_offsets: Vec<i64>,
     pub answers: Vec<Answered>,
+    /// Frames of all answers.
+    pub frames: Vec<u8>,
+    /// For each answer its opaque and whether its header is binary, for refusals.
+    pub opaques: Vec<u8>,
     pub ends: Vec<Ended>,
 }
 
@@ -236,21 +242,31 @@ impl Batch {
         self.messages += 1;
     }
 
-    /// The answers to the sends of a connection, which follow each other.
-    pub fn answers_of(&mut self, connection: &Bound<'_, PyAny>) -> Option<&mut Answered> {
-        if self
-            .answers
-            .last()
-            .is_none_or(|last| !last.connection.is(connection))
-        {
-            self.answers.push(Answered {
+    /// Append the answer to a send of a connection; `write` appends its frame.
+    pub fn answer(
+        &mut self,
+        connection: &Bound<'_, PyAny>,
+        opaque: i32,
+        is_binary: bool,
+        body_bytes: usize,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) {
+        write(&mut self.frames);
+        self.opaques.extend_from_slice(&opaque.to_ne_bytes());
+        self.opaques.push(u8::from(is_binary));
+        let frames_end = self.frames.len();
+        match self.answers.last_mut() {
+            Some(last) if last.connection.is(connection) => {
+                last.frames_end = frames_end;
+                last.body_bytes += body_bytes;
+                last.messages += 1;
+            }
+            _ => self.answers.push(Answered {
                 connection: connection.clone().unbind(),
-                frames: Vec::new(),
-                opaques: Vec::new(),
-                body_bytes: 0,
-                messages: 0,
-            });
+                frames_end,
+                body_bytes,
+                messages: 1,
+            }),
         }
-        self.answers.last_mut()
     }
 }

@@ -6,7 +6,7 @@
 //! of the batch, so that each queue's next offset is read once.
 
 use crate::account::Account;
-use crate::open_batch::{Batch, Message, Queue, Slot, Topic};
+use crate::open_batch::{Batch, Message, Queue, Slot, Topic, OPAQUE_BYTES};
 use crate::transactions::{InnerQueue, Transactions, TRANSACTION};
 use cometmq_codec::answer::Answers;
 use cometmq_codec::fields::END_TRANSACTION;
@@ -349,14 +349,31 @@ impl PlainSends {
             topic.size_bytes = 0;
         }
         let answers = PyList::empty(py);
+        let (mut all_frames, mut all_opaques) = (
+            std::mem::take(&mut batch.frames),
+            std::mem::take(&mut batch.opaques),
+        );
+        let (mut frames, mut opaques) = (all_frames.as_slice(), all_opaques.as_slice());
+        let mut begin = 0;
         for answered in batch.answers.drain(..) {
+            let (own_frames, other_frames) = frames.split_at(answered.frames_end - begin);
+            let (own_opaques, other_opaques) = opaques.split_at(answered.messages * OPAQUE_BYTES);
             answers.append((
                 answered.connection,
-                PyBytes::new(py, &answered.frames),
-                PyBytes::new(py, &answered.opaques),
+                PyBytes::new(py, own_frames),
+                PyBytes::new(py, own_opaques),
                 answered.messages,
                 answered.body_bytes,
             ))?;
+            (frames, opaques, begin) = (other_frames, other_opaques, answered.frames_end);
+        }
+        for (kept, used) in [
+            (&mut batch.frames, &mut all_frames),
+            (&mut batch.opaques, &mut all_opaques),
+        ] {
+            used.clear();
+            used.shrink_to(KEPT_BYTES);
+            std::mem::swap(kept, used);
         }
         let ends = PyList::empty(py);
         for ended in batch.ends.drain(..) {
@@ -575,21 +592,23 @@ impl PlainSends {
                 .then_some(|seed, out: &mut _| properties.index_hashes(seed, out)),
         );
         if !request.is_oneway {
-            if let Some(last) = batch.answers_of(connection) {
-                last.messages += 1;
-                last.body_bytes += found.body.len();
-                last.opaques
-                    .extend_from_slice(&request.opaque.to_ne_bytes());
-                last.opaques.push(u8::from(found.is_binary));
-                self.answers.write(
-                    found.is_binary,
-                    request.opaque,
-                    log_offset,
-                    fields.queue_id,
-                    queue_offset,
-                    &mut last.frames,
-                );
-            }
+            let answers = &mut self.answers;
+            batch.answer(
+                connection,
+                request.opaque,
+                found.is_binary,
+                found.body.len(),
+                |out| {
+                    answers.write(
+                        found.is_binary,
+                        request.opaque,
+                        log_offset,
+                        fields.queue_id,
+                        queue_offset,
+                        out,
+                    );
+                },
+            );
         }
         Ok(found.size)
     }

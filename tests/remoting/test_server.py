@@ -441,6 +441,31 @@ async def test_when_unsent_answers_are_twice_too_much_who_has_most_is_cut_off(
         await raw.close()
 
 
+async def test_bytes_that_end_a_turn_count_as_unsent_too(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cometmq.remoting.unsent, "MAX_UNSENT_BYTES", 5_500_000)
+    raw = await ask_big_and_do_not_read(service, 5)
+    (connection,) = service.server.connections
+    assert not connection.is_behind
+    connection.write_last(RemotingCommand(code=0, body=BIG).encode())
+    await until(lambda: connection.is_behind)
+    await take_big(raw, 6)
+    await raw.close()
+
+
+async def test_bytes_that_end_a_turn_keep_their_place_behind_queued_ones(service: Service) -> None:
+    raw = await Raw.connect(service)
+    await raw.ask(RemotingCommand(code=34))
+    (connection,) = service.kept
+    frames = [RemotingCommand(code=0, opaque=number).encode() for number in range(5)]
+    for number, frame in enumerate(frames):
+        (connection.write if number in (1, 3) else connection.write_last)(frame)
+    for number in range(5):
+        answer = await raw.next()
+        assert answer is not None
+        assert answer.opaque == number
+    await raw.close()
+
+
 async def test_a_silent_connection_is_closed_after_two_minutes_and_a_talking_one_is_not(service: Service) -> None:
     silent, talking = await Raw.connect(service), await Raw.connect(service)
     for _ in range(5):

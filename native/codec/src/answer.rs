@@ -1,7 +1,5 @@
 //! The answer to a stored message: a template in which only offsets, queue id and opaque differ.
 
-use std::io::Write;
-
 const FLAG_RESPONSE: i32 = 1;
 
 /// The parts of the answers of a broker.
@@ -104,11 +102,54 @@ fn field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
 /// Sixteen digits, in upper case.
 fn hex(number: i64, out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    for shift in (0..16).rev() {
-        out.push(DIGITS[(number >> (shift * 4) & 0xF) as usize]);
+    let mut text = [0; 16];
+    for (at, digit) in text.iter_mut().enumerate() {
+        *digit = DIGITS[(number >> ((15 - at) * 4) & 0xF) as usize];
     }
+    out.extend_from_slice(&text);
 }
 
+/// As `write!` does, without the costs of formatting.
 fn decimal(number: i64, out: &mut Vec<u8>) {
-    let _ = write!(out, "{number}"); // a Vec takes every byte
+    let mut text = [0; 20];
+    let mut at = text.len();
+    let mut rest = number.unsigned_abs();
+    loop {
+        at -= 1;
+        text[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if number < 0 {
+        at -= 1;
+        text[at] = b'-';
+    }
+    out.extend_from_slice(&text[at..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{decimal, hex};
+
+    #[test]
+    fn numbers_are_written_as_rust_formats_them() {
+        let mut numbers = vec![i64::MIN, i64::MAX, 0, -1];
+        for shift in 0..63 {
+            let power = 1i64 << shift;
+            numbers.extend([power, -power, power - 1, power.wrapping_mul(5)]);
+        }
+        for power in 0..19 {
+            let power = 10i64.pow(power);
+            numbers.extend([power, power - 1, -power]);
+        }
+        for number in numbers {
+            let (mut digits, mut hex_digits) = (Vec::new(), Vec::new());
+            decimal(number, &mut digits);
+            hex(number, &mut hex_digits);
+            assert_eq!(digits, number.to_string().into_bytes());
+            assert_eq!(hex_digits, format!("{number:016X}").into_bytes());
+        }
+    }
 }

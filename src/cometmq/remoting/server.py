@@ -129,7 +129,8 @@ class RemotingServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._dirty: list[ServerConnection] = []
         self._resume: list[ServerConnection] = []
-        self._turn_scheduled = False
+        self.turn_is_scheduled = False
+        """True from the first request of a turn to its end."""
         self._sweeper: TimerHandle | None = None
 
     @property
@@ -248,14 +249,14 @@ class RemotingServer:
 
     def schedule_turn(self) -> None:
         """Begin a turn if none has begun; it ends after everything that has arrived is handled."""
-        if not self._turn_scheduled and self._loop is not None:
-            self._turn_scheduled = True
+        if not self.turn_is_scheduled and self._loop is not None:
+            self.turn_is_scheduled = True
             if self.latency is not None:
                 self.latency.begin_turn()
             self._loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
-        self._turn_scheduled = False
+        self.turn_is_scheduled = False
         for hook in self.turn_hooks:
             hook()
         dirty = self._dirty

@@ -120,7 +120,7 @@ class SendAnswers:
                 if latency is not None:
                     self._count_plain(send, _SUCCESS)
                 for connection, frames, _, _, _ in send.connections:
-                    connection.write(frames)
+                    connection.write_last(frames)
                 continue
             connection = send.connection
             request = send.request
