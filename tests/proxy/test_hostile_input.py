@@ -14,6 +14,7 @@ import grpc
 import pytest
 import pytest_asyncio
 from tests.proxy.client import SERVICE, Client
+from tests.proxy.wire import GRPC, HELLO, data, headers, prefixed
 
 from cometmq.client.admin import Admin
 from cometmq.limits import HANDSHAKE_SECONDS
@@ -29,11 +30,9 @@ from cometmq.testing import Cluster, ProcessCluster, VirtualClock, free_port
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 BROKER = v2.Broker(name="broker-0")
-HELLO = frames.PREFACE + frames.settings({})
 FLOOD = 10_000
 ANSWER_SECONDS = 0.15
 GROWTH_BYTES = 64 * 1024 * 1024
-GRPC = (("content-type", "application/grpc"), ("te", "trailers"))
 
 
 class Server:
@@ -123,27 +122,6 @@ class Attacker:
                 headers, _ = self._decoder.decode(payload)
                 if stream == number and "grpc-status" in headers:
                     return GrpcStatus(int(headers["grpc-status"])), headers.get("grpc-message", "")
-
-
-def headers(stream: int, method: str, *more: tuple[str, str], client: str = "attacker", flags: int = 0) -> bytes:
-    """The beginning of a call."""
-    own = (("x-mq-client-id", client),) if client else ()
-    block = encode_headers((":method", "POST"), (":path", SERVICE + method), *GRPC, *own, *more)
-    return frame(frames.HEADERS, frames.END_HEADERS | flags, stream, block)
-
-
-def data(stream: int, payload: bytes, *, ends: bool = True) -> bytes:
-    """A message, or a part of it, in frames."""
-    parts = [payload[at : at + 16_384] for at in range(0, len(payload), 16_384)] or [b""]
-    last = len(parts) - 1
-    return b"".join(
-        frame(frames.DATA, frames.END_STREAM if ends and at == last else 0, stream, part)
-        for at, part in enumerate(parts)
-    )
-
-
-def prefixed(payload: bytes) -> bytes:
-    return b"\0" + len(payload).to_bytes(4, "big") + payload
 
 
 @pytest.fixture(scope="module")

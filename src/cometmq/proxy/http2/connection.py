@@ -72,8 +72,8 @@ class Stream:
         self._is_ended_here = False
         self.unread = 0
         """Bytes that came since our window was enlarged."""
-        self._waiting: deque[tuple[int, bytes | memoryview]] = deque()
-        """Frames that wait for the window: type and payload; the last headers end the stream."""
+        self._waiting: deque[tuple[int, bytes | memoryview]] | None = None
+        """Frames that wait for the window: type and payload; the last headers end the stream. Few streams have any."""
         self.waiting_bytes = 0
         """Bytes of data that wait for the client's window."""
 
@@ -87,16 +87,14 @@ class Stream:
         if self._is_ended_here:
             return
         connection = self._connection
-        if self._waiting:
-            self._waiting.append((frames.DATA, data))
-            self._waits(len(data))
-            return
         length = len(data)
-        if length <= self.window and length <= connection.window and length <= _FRAME_BYTES:
+        if not self._waiting and length <= min(self.window, connection.window, _FRAME_BYTES):
             self.window -= length
             connection.window -= length
             connection.put_data(self.id, data)
             return
+        if self._waiting is None:
+            self._waiting = deque()
         self._waiting.append((frames.DATA, data))
         self._waits(length)
         self.pump()

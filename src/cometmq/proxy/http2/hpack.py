@@ -6,6 +6,7 @@ row of numbers, and one or two texts that are new in each request.
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 TABLE_BYTES: Final = 4_096
@@ -147,7 +148,8 @@ class HpackDecoder:
                         number, at = _number(block, at, 0x7F)
                     entry = _STATIC[number] if number < _FIRST_OWN else own[number - _FIRST_OWN]
                 elif first >= 0x40:
-                    entry, at = self._literal(block, at, 0x3F)
+                    (name, value, length), at = self._literal(block, at, 0x3F)
+                    entry = (sys.intern(name), sys.intern(value), length)  # the tables of all clients are much alike
                     self._add(entry)
                 elif first >= 0x20:
                     limit, at = _prefixed(block, at, 0x1F)
