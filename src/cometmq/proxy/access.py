@@ -53,8 +53,9 @@ CODES: Final = {
 class NoAccounts:
     """Allows everything."""
 
-    def check(self, call: Call, needs: Sequence[Need]) -> None:
+    def check(self, call: Call, needs: Sequence[Need]) -> str | None:
         """Do nothing."""
+        return None
 
 
 class AccountChecker:
@@ -69,8 +70,8 @@ class AccountChecker:
         self._clock = clock
         self._requires_fresh = requires_fresh
 
-    def check(self, call: Call, needs: Sequence[Need]) -> None:
-        """Check that the account of a call may do what it asks for.
+    def check(self, call: Call, needs: Sequence[Need]) -> str | None:
+        """Check that the account of a call may do what it asks for; return its name, if it has one.
 
         :raises ProxyError: it may not, or is none.
         """
@@ -85,15 +86,14 @@ class AccountChecker:
                 if self._requires_fresh:
                     self._check_age(moment)
             CALLER.set(_Caller(account))
-            if account.is_super:
-                return
-            for need in needs:
+            for need in () if account.is_super else needs:
                 refusal = account.refusal(need, RequestCode.SEND_MESSAGE_V2)
                 if refusal is not None:
                     raise refusal
         except DeniedError as denied:
             self._guard.note_denial(call.name, call.peer.remote_address, denied)
             raise ProxyError(Code.UNAUTHORIZED, denied.message) from None
+        return account.name or None
 
     def _check_age(self, moment: str) -> None:
         try:
@@ -118,8 +118,8 @@ class AuditedChecker:
         self._checker = checker
         self._recorder = recorder
 
-    def check(self, call: Call, needs: Sequence[Need]) -> None:
-        """Check that the account of a call may do what it asks for.
+    def check(self, call: Call, needs: Sequence[Need]) -> str | None:
+        """Check that the account of a call may do what it asks for; return its name, if it has one.
 
         :raises ProxyError: it may not, or is none.
         """
@@ -127,13 +127,14 @@ class AuditedChecker:
         code = CODES.get(call.name, RequestCode.HEART_BEAT)
         resources = [text_of(need) for need in needs[:MAX_AUDIT_RESOURCES]]
         try:
-            self._checker.check(call, needs)
+            name = self._checker.check(call, needs)
         except ProxyError as denial:
             account = self._login(call)
             claimed = _credentials(call.metadata.get(AUTHORIZATION, ""))[0] if account is None else None
             self._recorder.denied(call.peer, code, str(denial), account=account, claimed=claimed, resources=resources)
             raise
         self._recorder.passed(call.peer, code, self._login(call), resources)
+        return name
 
     def _login(self, call: Call) -> str | None:
         """The account of a call, once its signature was accepted."""

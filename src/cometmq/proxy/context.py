@@ -17,8 +17,8 @@ from cometmq.remoting.permissions import Need
 class Checker(Protocol):
     """Checks the account of a call."""
 
-    def check(self, call: Call, needs: Sequence[Need]) -> None:
-        """Check that the account of a call may do what it asks for.
+    def check(self, call: Call, needs: Sequence[Need]) -> str | None:
+        """Check that the account of a call may do what it asks for; return its name, if it has one.
 
         :raises ProxyError: it may not, or is none.
         """
@@ -33,3 +33,10 @@ class EndpointContext:
     sessions: Sessions
     checker: Checker
     clock: Clock
+
+    def admit(self, call: Call, needs: Sequence[Need]) -> None:
+        """Check that the account of a call may do what it asks for; from then on its client is known.
+
+        :raises ProxyError: it may not, or is none.
+        """
+        call.session = self.sessions.of(call, self.checker.check(call, needs))

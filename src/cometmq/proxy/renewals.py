@@ -17,7 +17,7 @@ from cometmq.proxy.config import EndpointConfig
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.limits import MAX_RENEWED_HANDLES
 from cometmq.proxy.receipts import Receipt
-from cometmq.proxy.sessions import ClientSession, Sessions
+from cometmq.proxy.sessions import ClientSession, Key, Sessions
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.pop_headers import ChangeInvisibleTimeRequestHeader, ChangeInvisibleTimeResponseHeader
 
@@ -29,6 +29,7 @@ _STEPS_MS: Final = (1 * _MINUTE, 3 * _MINUTE, 5 * _MINUTE, 10 * _MINUTE, 30 * _M
 _GONE_MS: Final = 1_000
 """Messages of a client that is gone are visible again after so long, as in Apache's proxy."""
 _MOST_FAILURES: Final = 3
+_Key = tuple[Key, str, str]
 
 
 class _Renewed:
@@ -72,8 +73,8 @@ class Renewals:
         self._config = config
         self._sessions = sessions
         self._clock = clock
-        self._held: dict[tuple[str, str, str], _Renewed] = {}
-        """By client id, group and the first handle."""
+        self._held: dict[_Key, _Renewed] = {}
+        """By client, group and the first handle."""
         self._timer: TimerHandle | None = None
         self._round: asyncio.Task[None] | None = None
 
@@ -99,17 +100,17 @@ class Renewals:
 
     def hold(self, session: ClientSession, group: str, topic: str, receipt: Receipt) -> None:
         """Renew a message from now on."""
-        key = (session.client_id, group, receipt.encode())
+        key = (session.key, group, receipt.encode())
         self._held[key] = _Renewed(session, group, topic, receipt, self._clock.now_ms())
 
     def current(self, session: ClientSession, group: str, text: str) -> Receipt | None:
         """What stands for the first handle of a client now; ``None`` if the message is not renewed."""
-        held = self._held.get((session.client_id, group, text))
+        held = self._held.get((session.key, group, text))
         return None if held is None else held.receipt
 
     def release(self, session: ClientSession, group: str, text: str) -> None:
         """Renew a message no more."""
-        self._held.pop((session.client_id, group, text), None)
+        self._held.pop((session.key, group, text), None)
 
     def _look(self) -> None:
         self._round = asyncio.get_running_loop().create_task(self._renew_all(), name="renew receipt handles")
@@ -118,7 +119,7 @@ class Renewals:
         try:
             now_ms = self._clock.now_ms()
             for key, held in list(self._held.items()):
-                if self._sessions.get(held.session.client_id) is not held.session:
+                if not self._sessions.has(held.session):
                     self._held.pop(key, None)
                     await self._free(held)
                 elif held.receipt.ends_ms - now_ms <= self._config.renew_ahead_ms:
@@ -126,7 +127,7 @@ class Renewals:
         finally:
             self._timer = self._clock.call_later(self._config.renew_every_ms / 1000, self._look)
 
-    async def _renew(self, key: tuple[str, str, str], held: _Renewed) -> None:
+    async def _renew(self, key: _Key, held: _Renewed) -> None:
         now_ms = self._clock.now_ms()
         if held.receipt.ends_ms <= now_ms or now_ms - held.began_ms >= self._config.renew_most_ms:
             self._held.pop(key, None)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from cometmq.errors import CometMQError
 from cometmq.proxy.context import EndpointContext
 from cometmq.proxy.errors import ProxyError
+from cometmq.proxy.metadata import client_id_of
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.renewals import Renewals
@@ -56,11 +57,11 @@ def methods_of(context: EndpointContext, transactions: TransactionService, renew
         "PullMessage": offsets.pull_message,
     }
     methods = {
-        SERVICE + name: Method(_request(name).FromString, _unary(context, name, handler))
+        SERVICE + name: Method(_request(name).FromString, _unary(name, handler))
         for name, handler in found.items()
     }
     for name, handler in streaming.items():
-        methods[SERVICE + name] = Method(_request(name).FromString, _unary(context, name, handler))
+        methods[SERVICE + name] = Method(_request(name).FromString, _unary(name, handler))
     methods[f"{SERVICE}Telemetry"] = Method(v2.TelemetryCommand.FromString, converse=telemetry.converse)
     return methods
 
@@ -69,13 +70,13 @@ def _request(name: str) -> Any:
     return getattr(v2, f"{name}Request")
 
 
-def _unary(context: EndpointContext, name: str, handler: Handler) -> Handler:
-    """Wrap a handler: the client is known before it, and every error becomes the status of an answer after it."""
+def _unary(name: str, handler: Handler) -> Handler:
+    """Wrap a handler: the call has a client id before it, and every error becomes the status of an answer after it."""
     response = getattr(v2, f"{name}Response")
 
     async def handle(call: Call, request: Any) -> Any:
         try:
-            call.session = context.sessions.of(call)
+            client_id_of(call)
             return await handler(call, request)
         except ProxyError as error:
             return response(status=error.status)

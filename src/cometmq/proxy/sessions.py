@@ -1,7 +1,8 @@
 """The clients of the endpoint: their settings, their Telemetry streams, and their ways to the brokers.
 
-A client is known by its id from its first call. It is forgotten when it says that it has left, or after a time without
-calls and without a Telemetry stream.
+A client is known by its account and its id, from the first call that its account may make: nobody else keeps memory
+here, and nobody speaks for a client of another account. It is forgotten when it says that it has left, or after a time
+without calls and without a Telemetry stream. When there are too many, the address with the most of them loses one.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from cometmq.clock import Clock, TimerHandle
 from cometmq.proxy.backend.backend import Backend, Link
@@ -18,6 +19,7 @@ from cometmq.proxy.limits import GRPC_SILENT_SECONDS, MAX_GRPC_CLIENTS
 from cometmq.proxy.metadata import client_id_of, language_of
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.rpc.call import Call
+from cometmq.proxy.times import ms_of
 from cometmq.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from cometmq.remoting.headers import Header
 
@@ -25,6 +27,11 @@ _log = logging.getLogger(__name__)
 
 _SWEEP_SECONDS: Final = 5.0
 _REPEAT_SECONDS: Final = 0.3
+_MAX_REPEATED_BYTES: Final = 16_384
+"""Larger settings are not kept."""
+_SECOND_CHANCES: Final = 8
+Key = tuple[str | None, str]
+"""Account and client id."""
 OnCommand = Callable[["ClientSession", str, int, "Header | dict[str, str]", bytes], None]
 
 
@@ -38,18 +45,40 @@ class CommandStream(Protocol):
         """End the stream: another one takes its place, or the client is silent."""
 
 
+class ClientSettings(NamedTuple):
+    """What is kept of the settings of a client."""
+
+    client_type: int
+    is_consumer: bool
+    request_timeout_ms: int
+    repeated: v2.Settings | None
+    """All of them, for a client that must hear them again."""
+
+    @classmethod
+    def of(cls, settings: v2.Settings) -> ClientSettings:
+        """What is kept of merged settings."""
+        is_node = settings.user_agent.language == v2.Language.NODE_JS
+        return cls(
+            settings.client_type,
+            settings.WhichOneof("pub_sub") == "subscription",
+            ms_of(settings.request_timeout),
+            settings if is_node and settings.ByteSize() <= _MAX_REPEATED_BYTES else None,
+        )
+
+
 class ClientSession:
     """One client."""
 
-    __slots__ = ("client_id", "heartbeat", "language", "link", "peer", "repeat", "seen_at", "settings", "stream")
+    __slots__ = ("client_id", "heartbeat", "key", "language", "link", "peer", "repeat", "seen_at", "settings", "stream")
 
-    def __init__(self, client_id: str, peer: tuple[str, int], language: str) -> None:
+    def __init__(self, account: str | None, client_id: str, peer: tuple[str, int], language: str) -> None:
+        self.key: Final = (account, client_id)
         self.client_id: Final = client_id
         self.peer: Final = peer
         self.language: Final = language
         self.link: Link
-        self.settings: v2.Settings | None = None
-        """The merged settings, once the client has sent its own."""
+        self.settings: ClientSettings | None = None
+        """Once the client has sent them."""
         self.heartbeat: HeartbeatData | None = None
         """What the brokers know of the client."""
         self.stream: CommandStream | None = None
@@ -60,7 +89,7 @@ class ClientSession:
     @property
     def is_consumer(self) -> bool:
         """Its settings are those of a consumer."""
-        return self.settings is not None and self.settings.WhichOneof("pub_sub") == "subscription"
+        return self.settings is not None and self.settings.is_consumer
 
     def repeat_settings(self, clock: Clock) -> None:
         """Send the settings again soon, after a route, to a client that may not have heard them.
@@ -68,7 +97,7 @@ class ClientSession:
         Node's client (1.0.8) looks up the routes of its topics one after the other, and asks for settings after the
         first. Only then it waits for the settings, for ever if they have come before.
         """
-        if self.settings is None or self.settings.user_agent.language != v2.Language.NODE_JS:
+        if self.settings is None or self.settings.repeated is None:
             return
         if self.repeat is not None:
             self.repeat.cancel()
@@ -76,8 +105,8 @@ class ClientSession:
 
     def _repeat(self) -> None:
         self.repeat = None
-        if self.stream is not None and self.settings is not None:
-            self.stream.command(v2.TelemetryCommand(status=OK, settings=self.settings))
+        if self.stream is not None and self.settings is not None and self.settings.repeated is not None:
+            self.stream.command(v2.TelemetryCommand(status=OK, settings=self.settings.repeated))
 
 
 def producer_heartbeat(client_id: str, topics: Iterable[str]) -> HeartbeatData:
@@ -106,13 +135,14 @@ class Sessions:
     def __init__(self, backend: Backend, clock: Clock) -> None:
         self._backend = backend
         self._clock = clock
-        self._by_id: dict[str, ClientSession] = {}
+        self._by_key: dict[Key, ClientSession] = {}
+        self._of_address: dict[str, dict[ClientSession, None]] = {}
         self._sweeper: TimerHandle | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self.on_command: OnCommand | None = None
 
     def __len__(self) -> int:
-        return len(self._by_id)
+        return len(self._by_key)
 
     def start(self) -> None:
         """Forget silent clients from now on."""
@@ -122,52 +152,73 @@ class Sessions:
         """Forget all."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for session in list(self._by_id.values()):
+        for session in list(self._by_key.values()):
             self.forget(session)
         await asyncio.gather(*self._leaving, return_exceptions=True)
 
-    def of(self, call: Call) -> ClientSession:
-        """The client of a call.
+    def of(self, call: Call, account: str | None) -> ClientSession:
+        """The client of a call that its account may make.
 
         :raises ProxyError: the call has no client id.
         """
-        client_id = client_id_of(call)
-        session = self._by_id.get(client_id)
-        if session is None:
-            session = self._new(client_id, call)
-        session.seen_at = self._clock.monotonic()
+        return self.known(call, account) or self._new(client_id_of(call), account, call)
+
+    def known(self, call: Call, account: str | None) -> ClientSession | None:
+        """The client of a call, if it has called before.
+
+        :raises ProxyError: the call has no client id.
+        """
+        session = self._by_key.get((account, client_id_of(call)))
+        if session is not None:
+            session.seen_at = self._clock.monotonic()
         return session
 
-    def get(self, client_id: str) -> ClientSession | None:
-        """The client of an id."""
-        return self._by_id.get(client_id)
+    def has(self, session: ClientSession) -> bool:
+        """Tell whether a client is still there."""
+        return self._by_key.get(session.key) is session
 
     def all(self) -> list[ClientSession]:
         """All clients."""
-        return list(self._by_id.values())
+        return list(self._by_key.values())
 
-    def _new(self, client_id: str, call: Call) -> ClientSession:
-        if len(self._by_id) >= MAX_GRPC_CLIENTS:
-            idle = [session for session in self._by_id.values() if session.stream is None]
-            self.forget(min(idle or self._by_id.values(), key=lambda session: session.seen_at))
-        session = ClientSession(client_id, (call.peer.peer_ip, call.peer.peer_port), language_of(call))
+    def _new(self, client_id: str, account: str | None, call: Call) -> ClientSession:
+        if len(self._by_key) >= MAX_GRPC_CLIENTS:
+            self.forget(self._least_missed())
+        peer = (call.peer.peer_ip, call.peer.peer_port)
+        session = ClientSession(account, client_id, peer, language_of(call))
+        session.seen_at = self._clock.monotonic()
 
         def asked(broker: str, code: int, header: Header | dict[str, str], body: bytes) -> None:
             if self.on_command is not None:
                 self.on_command(session, broker, code, header, body)
 
         session.link = self._backend.link(client_id, session.peer, session.language, asked)
-        self._by_id[client_id] = session
+        self._by_key[session.key] = session
+        self._of_address.setdefault(session.peer[0], {})[session] = None
         return session
+
+    def _least_missed(self) -> ClientSession:
+        """An old client of the address with the most; one of the first without a stream, if there is any."""
+        crowd = max(self._of_address.values(), key=len)
+        for _ in range(_SECOND_CHANCES):
+            session = next(iter(crowd))
+            if session.stream is None:
+                break
+            crowd[session] = crowd.pop(session)
+        return next(iter(crowd))
 
     def forget(self, session: ClientSession, *, closes: bool = True) -> None:
         """Forget a client, and tell the brokers.
 
         :param closes: end its stream; a client that says that it leaves ends it by itself.
         """
-        if self._by_id.get(session.client_id) is not session:
+        if not self.has(session):
             return
-        del self._by_id[session.client_id]
+        del self._by_key[session.key]
+        neighbours = self._of_address[session.peer[0]]
+        del neighbours[session]
+        if not neighbours:
+            del self._of_address[session.peer[0]]
         if session.repeat is not None:
             session.repeat.cancel()
         if closes and session.stream is not None:
@@ -184,7 +235,7 @@ class Sessions:
 
     def _sweep(self) -> None:
         now = self._clock.monotonic()
-        for session in list(self._by_id.values()):
+        for session in list(self._by_key.values()):
             if session.stream is None and now - session.seen_at > GRPC_SILENT_SECONDS:
                 self.forget(session)
         self._sweeper = self._clock.call_later(_SWEEP_SECONDS, self._sweep)

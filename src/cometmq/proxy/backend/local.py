@@ -145,11 +145,11 @@ class LocalLink:
 
     async def register(self, data: HeartbeatData) -> None:
         """See :class:`~cometmq.proxy.backend.backend.Link`."""
+        (await self.ask(self._name, RequestCode.HEART_BEAT, None, encode_body(data))).checked()
         self._data = data
         if self._renewal is not None:
             self._renewal.cancel()
         self._renewal = self._broker.clock.call_later(HEARTBEAT_BROKER_SECONDS, self._renew)
-        (await self.ask(self._name, RequestCode.HEART_BEAT, None, encode_body(data))).checked()
 
     def _renew(self) -> None:
         assert self._data is not None

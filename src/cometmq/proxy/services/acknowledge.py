@@ -29,7 +29,7 @@ class AcknowledgeService:
     async def ack_message(self, call: Call, request: v2.AckMessageRequest) -> v2.AckMessageResponse:
         """Acknowledge messages; each has its own status."""
         topic, group = topic_of(request.topic), group_of(request.group)
-        self._context.checker.check(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
+        self._context.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
         if not len(request.entries):
             raise ProxyError(Code.INTERNAL_SERVER_ERROR, "ack message result is empty")
         if len(request.entries) > MAX_ACK_ENTRIES:
@@ -62,9 +62,10 @@ class AcknowledgeService:
         self, call: Call, request: v2.ChangeInvisibleDurationRequest
     ) -> v2.ChangeInvisibleDurationResponse:
         """Set when a message is visible again; its handle is another one from then on."""
-        context, session = self._context, call.session
+        context = self._context
         topic, group = topic_of(request.topic), group_of(request.group)
-        context.checker.check(call, [on_group(group, Action.SUB)])
+        context.admit(call, [on_group(group, Action.SUB)])
+        session: ClientSession = call.session
         invisible_ms = ms_of(request.invisible_duration)
         if invisible_ms > context.config.invisible_max_ms:
             raise ProxyError(

@@ -10,6 +10,7 @@ from cometmq.proxy.protocol import v2
 from cometmq.proxy.receipts import Receipt, live_receipt
 from cometmq.proxy.renewals import Renewals
 from cometmq.proxy.rpc.call import Call
+from cometmq.proxy.sessions import ClientSession
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.headers import ConsumerSendMsgBackRequestHeader
 from cometmq.remoting.permissions import Action, on_group, on_topic
@@ -30,9 +31,10 @@ class DeadLetterService:
         self, call: Call, request: v2.ForwardMessageToDeadLetterQueueRequest
     ) -> v2.ForwardMessageToDeadLetterQueueResponse:
         """Store the message as a dead letter, then acknowledge it."""
-        context, session = self._context, call.session
+        context = self._context
         topic, group = topic_of(request.topic), group_of(request.group)
-        context.checker.check(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
+        context.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
+        session: ClientSession = call.session
         text = request.receipt_handle
         receipt = self._renewals.current(session, group, text) or live_receipt(text, context.clock.now_ms())
         await forward(session.link, group, topic, receipt, request.message_id)

@@ -62,7 +62,7 @@ class OffsetService:
     async def _pull(self, call: Call, request: v2.PullMessageRequest) -> tuple[list[v2.Message], int]:
         config = self._context.config
         topic, group = topic_of(request.message_queue.topic), group_of(request.group)
-        self._context.checker.check(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
+        self._context.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
         if request.offset < 0:
             raise ProxyError(Code.ILLEGAL_OFFSET, f"the offset {request.offset} is below 0")
         wait_ms = min(max(ms_of(request.long_polling_timeout), 0), config.long_polling_max_ms)
@@ -95,7 +95,7 @@ class OffsetService:
         """Set the offset of a group."""
         queue = request.message_queue
         topic, group = topic_of(queue.topic), group_of(request.group)
-        self._context.checker.check(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
+        self._context.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
         if request.offset < 0:
             raise ProxyError(Code.ILLEGAL_OFFSET, f"the offset {request.offset} is below 0")
         header = UpdateConsumerOffsetRequestHeader(
@@ -108,7 +108,7 @@ class OffsetService:
         """The offset of a group."""
         queue = request.message_queue
         topic, group = topic_of(queue.topic), group_of(request.group)
-        self._context.checker.check(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
+        self._context.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
         header = QueryConsumerOffsetRequestHeader(
             consumer_group=group, topic=topic, queue_id=queue.id, set_zero_if_not_found=False
         )
@@ -122,7 +122,7 @@ class OffsetService:
         """The first or last offset of a queue, or that of a time."""
         queue = request.message_queue
         topic = topic_of(queue.topic)
-        self._context.checker.check(call, [on_topic(topic, Action.SUB)])
+        self._context.admit(call, [on_topic(topic, Action.SUB)])
         ask = call.session.link.ask
         policy = request.query_offset_policy
         if policy == QueryOffsetPolicy.TIMESTAMP:

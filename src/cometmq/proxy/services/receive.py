@@ -63,9 +63,9 @@ class ReceiveService:
 
     async def _receive(self, call: Call, request: v2.ReceiveMessageRequest) -> tuple[v2.Status, list[v2.Message]]:
         context = self._context
-        session: ClientSession = call.session
         topic, group = topic_of(request.message_queue.topic), group_of(request.group)
-        context.checker.check(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
+        context.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
+        session: ClientSession = call.session
         poll_ms = self._poll_ms(call, request)
         invisible_ms = self._invisible_ms(request)
         info = await context.backend.group(group)
@@ -127,7 +127,7 @@ class ReceiveService:
         elif left_ms is None:
             poll_ms = config.long_polling_max_ms
         else:
-            asked_ms = ms_of(settings.request_timeout) if settings is not None else 0
+            asked_ms = settings.request_timeout_ms if settings is not None else 0
             poll_ms = left_ms - asked_ms // 2
         poll_ms = min(max(poll_ms, config.long_polling_min_ms), config.long_polling_max_ms)
         if left_ms is None or poll_ms <= left_ms:

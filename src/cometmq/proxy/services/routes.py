@@ -36,7 +36,7 @@ class RouteService:
     async def query_route(self, call: Call, request: v2.QueryRouteRequest) -> v2.QueryRouteResponse:
         """All queues of a topic, each with the endpoint for its broker."""
         topic = topic_of(request.topic)
-        self._context.checker.check(call, [on_topic(topic, Action.PUB, Action.SUB, Action.GET)])
+        self._context.admit(call, [on_topic(topic, Action.PUB, Action.SUB, Action.GET)])
         info = await self._context.backend.topic(topic)
         types = _TYPES.get(info.message_type, (MessageType.MESSAGE_TYPE_UNSPECIFIED,))
         queues = [
@@ -57,7 +57,7 @@ class RouteService:
     async def query_assignment(self, call: Call, request: v2.QueryAssignmentRequest) -> v2.QueryAssignmentResponse:
         """The queues that a push consumer asks: one for each broker, or in order each of them."""
         topic, group = topic_of(request.topic), group_of(request.group)
-        self._context.checker.check(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
+        self._context.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
         info = await self._context.backend.topic(topic)
         is_orderly = (await self._context.backend.group(group)).is_orderly
         assignments = [

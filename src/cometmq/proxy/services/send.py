@@ -57,7 +57,7 @@ class SendService:
             raise ProxyError(Code.MESSAGE_CORRUPTED, "no message to send")
         first = messages[0]
         topic = topic_of(first.topic)
-        context.checker.check(call, [on_topic(topic, Action.PUB)])
+        context.admit(call, [on_topic(topic, Action.PUB)])
         now_ms = context.clock.now_ms()
         for message in messages:
             if message.topic != first.topic:
@@ -220,7 +220,7 @@ class SendService:
     async def recall_message(self, call: Call, request: v2.RecallMessageRequest) -> v2.RecallMessageResponse:
         """Take back a delayed message."""
         topic = topic_of(request.topic)
-        self._context.checker.check(call, [on_topic(topic, Action.PUB)])
+        self._context.admit(call, [on_topic(topic, Action.PUB)])
         try:
             broker = RecallHandle.decode(request.recall_handle).broker_name
         except RecallHandleError as error:

@@ -20,7 +20,7 @@ from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.rpc.call import Call
 from cometmq.proxy.rpc.status import GrpcError, GrpcStatus
 from cometmq.proxy.services.settings import check_settings, heartbeat_of, merged
-from cometmq.proxy.sessions import ClientSession
+from cometmq.proxy.sessions import ClientSession, ClientSettings
 from cometmq.remoting.permissions import Action, Need, on_group, on_topic
 
 _log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class TelemetryService:
         self._work: set[asyncio.Task[None]] = set()
 
     def converse(self, call: Call) -> TelemetryStream:
-        """Begin a stream."""
+        """Begin a stream. Its account is checked with the settings: some clients cannot read why it ends before."""
         return TelemetryStream(self._context, call, self._work)
 
 
@@ -96,25 +96,25 @@ class TelemetryStream:
 
     async def _take(self, settings: v2.Settings) -> None:
         context = self._context
-        session = context.sessions.of(self._call)
         group = check_settings(settings)
-        context.checker.check(self._call, list(_needs(settings, group)))
+        context.admit(self._call, list(_needs(settings, group)))
+        session: ClientSession = self._call.session
         info = await context.backend.group(group) if group else None
         answer = merged(settings, info, context.config)
         heartbeat = heartbeat_of(session.client_id, settings, context.clock.now_ms())
         if heartbeat != session.heartbeat:
-            session.heartbeat = heartbeat
             try:
                 await session.link.register(heartbeat)
             except ProxyError as error:
                 raise ProxyError(Code.INTERNAL_SERVER_ERROR, str(error)) from error
+            session.heartbeat = heartbeat
         if self._call.is_done:
             return
         before, session.stream = session.stream, self
         self._session = session
         if before is not None and before is not self:
             before.close()
-        session.settings = answer
+        session.settings = ClientSettings.of(answer)
         self.command(v2.TelemetryCommand(status=OK, settings=answer))
 
     # --- what the client gets -------------------------------------------------------------------

@@ -46,7 +46,7 @@ class TransactionService:
     async def end_transaction(self, call: Call, request: v2.EndTransactionRequest) -> v2.EndTransactionResponse:
         """Commit or roll back a half message; without a resolution it is asked for again later."""
         topic = topic_of(request.topic)
-        self._context.checker.check(call, [on_topic(topic, Action.PUB)])
+        self._context.admit(call, [on_topic(topic, Action.PUB)])
         if not request.message_id:
             raise ProxyError(Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty")
         if not request.transaction_id or request.transaction_id.isspace():
