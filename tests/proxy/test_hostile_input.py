@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from statistics import median
 
@@ -145,6 +145,14 @@ async def server(process: tuple[int, ProcessCluster]) -> AsyncIterator[Server]:
         yield running
 
 
+BOMB = b"\x40" + encode_headers(("x-large", "x" * 3_900))[1:]
+"""A header that the table keeps; 0xbe is its number then."""
+
+
+def headers_frame(block: bytes, stream: int = 1) -> bytes:
+    return frame(frames.HEADERS, frames.END_HEADERS, stream, block)
+
+
 GARBAGE = {
     "http-1": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", ErrorCode.PROTOCOL_ERROR),
     "remoting": (b"\0\0\0\x6a\0\0\0\x5f" + b"{" * 98, ErrorCode.PROTOCOL_ERROR),
@@ -155,6 +163,8 @@ GARBAGE = {
     "continuation-of-nothing": (HELLO + frame(frames.CONTINUATION, 0, 1, b"x"), ErrorCode.PROTOCOL_ERROR),
     "push": (HELLO + frame(frames.PUSH_PROMISE, 0, 1, b"x"), ErrorCode.PROTOCOL_ERROR),
     "even-stream": (HELLO + headers(2, "Heartbeat"), ErrorCode.PROTOCOL_ERROR),
+    "bomb-of-headers": (HELLO + headers_frame(BOMB + b"\xbe" * 12_000), ErrorCode.COMPRESSION_ERROR),
+    "sizes-of-the-table": (HELLO + headers_frame(b"\x20\x3f\xe1\x1f" * 4_000), ErrorCode.COMPRESSION_ERROR),
     "bad-headers": (HELLO + frame(frames.HEADERS, frames.END_HEADERS, 1, b"\xff" * 40), ErrorCode.COMPRESSION_ERROR),
     "padding": (HELLO + frame(frames.HEADERS, frames.PADDED, 1, b"\xff"), ErrorCode.PROTOCOL_ERROR),
     "window-of-0": (HELLO + frames.window_update(0, 0), ErrorCode.PROTOCOL_ERROR),
@@ -302,6 +312,21 @@ async def test_messages_that_never_end_cost_their_sender_the_connection(server: 
             await attacker.status(1)
         await served
     assert (await server.client.send("T", b"mine")).status.code == Code.OK
+
+
+async def test_calls_with_large_metadata_that_stay_open_cost_their_sender_the_connection(server: Server) -> None:
+    call = encode_headers((":method", "POST"), (":path", f"{SERVICE}Telemetry"), *GRPC) + b"\xbe" * 4
+    calls = headers_frame(BOMB + call) + b"".join(headers_frame(call, stream) for stream in range(3, 2_001, 2))
+    before = server.memory
+    async with AsyncExitStack() as stack:
+        attackers = [await stack.enter_async_context(server.attacker(HELLO + calls)) for _ in range(20)]
+        ends = [asyncio.ensure_future(attacker.goaway()) for attacker in attackers]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        await server.answers()
+        for end in ends:
+            end.cancel()
+        await asyncio.gather(*ends, return_exceptions=True)
+    assert server.memory - before < GROWTH_BYTES
 
 
 async def test_answers_that_are_never_read_are_bounded(server: Server) -> None:

@@ -19,7 +19,8 @@ HTTP2_IDLE_FRAMES_A_SECOND: Final = 200
 MAX_GRPC_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 """One message of a call: a batch of four of the largest bodies."""
 MAX_GRPC_UNFINISHED_BYTES: Final = 256 * 1024 * 1024
-"""Messages of all calls that have not arrived completely; above it the connection with most of them is closed."""
+"""Messages of all calls that have not arrived completely, and the metadata of all open calls; above it the connection
+with most of them is closed."""
 MAX_GRPC_WAITING_BYTES: Final = 256 * 1024 * 1024
 """Answers of all calls that wait for the windows of clients; above it the connection with most of them is closed."""
 MAX_GRPC_CONNECTION_WAITING_BYTES: Final = 32 * 1024 * 1024

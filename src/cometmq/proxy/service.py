@@ -57,8 +57,7 @@ def methods_of(context: EndpointContext, transactions: TransactionService, renew
         "PullMessage": offsets.pull_message,
     }
     methods = {
-        SERVICE + name: Method(_request(name).FromString, _unary(name, handler))
-        for name, handler in found.items()
+        SERVICE + name: Method(_request(name).FromString, _unary(name, handler)) for name, handler in found.items()
     }
     for name, handler in streaming.items():
         methods[SERVICE + name] = Method(_request(name).FromString, _unary(name, handler))

@@ -12,15 +12,15 @@ gets GOAWAY with ENHANCE_YOUR_CALM.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from cometmq.clock import Clock
 from cometmq.proxy.http2 import frames
 from cometmq.proxy.http2.frames import ErrorCode, Http2Error
 from cometmq.proxy.http2.hpack import HpackDecoder, HpackError
 from cometmq.proxy.http2.idle_frames import IdleFrames
+from cometmq.proxy.http2.stream import FRAME_BYTES, Inbound, Stream
 from cometmq.proxy.limits import (
     HTTP2_WINDOW_BYTES,
     MAX_HEADER_BLOCK_BYTES,
@@ -30,138 +30,16 @@ from cometmq.proxy.limits import (
 
 _DEFAULT_WINDOW: Final = 65_535
 _MAX_WINDOW: Final = 2**31 - 1
-_FRAME_BYTES: Final = 16_384
-"""Largest payload of a frame, in both directions: HTTP/2's default."""
-
-
-class Inbound(Protocol):
-    """What comes on one stream."""
-
-    def data(self, chunk: bytes) -> None:
-        """Take some bytes."""
-
-    def ended(self) -> None:
-        """The client sends nothing more."""
-
-    def cancelled(self) -> None:
-        """The stream is gone: the client has reset it, or the connection is lost."""
-
-
-class Stream:
-    """One stream; the layer above writes to it."""
-
-    __slots__ = (
-        "_connection",
-        "_is_ended_here",
-        "_waiting",
-        "id",
-        "inbound",
-        "is_ended_there",
-        "unread",
-        "waiting_bytes",
-        "window",
-    )
-
-    def __init__(self, connection: Http2Connection, number: int, window: int) -> None:
-        self._connection = connection
-        self.id: Final = number
-        self.window = window
-        """Bytes of data that the client still takes."""
-        self.inbound: Inbound | None = None
-        self.is_ended_there = False
-        self._is_ended_here = False
-        self.unread = 0
-        """Bytes that came since our window was enlarged."""
-        self._waiting: deque[tuple[int, bytes | memoryview]] | None = None
-        """Frames that wait for the window: type and payload; the last headers end the stream. Few streams have any."""
-        self.waiting_bytes = 0
-        """Bytes of data that wait for the client's window."""
-
-    def send_headers(self, block: bytes) -> None:
-        """Send the headers of the answer."""
-        if not self._is_ended_here:
-            self._connection.put(frames.frame(frames.HEADERS, frames.END_HEADERS, self.id, block))
-
-    def send_data(self, data: bytes) -> None:
-        """Send data, or keep it until the client's window has room."""
-        if self._is_ended_here:
-            return
-        connection = self._connection
-        length = len(data)
-        if not self._waiting and length <= min(self.window, connection.window, _FRAME_BYTES):
-            self.window -= length
-            connection.window -= length
-            connection.put_data(self.id, data)
-            return
-        if self._waiting is None:
-            self._waiting = deque()
-        self._waiting.append((frames.DATA, data))
-        self._waits(length)
-        self.pump()
-
-    def end(self, trailers: bytes) -> None:
-        """End the answer after everything that waits."""
-        if self._is_ended_here:
-            return
-        self._is_ended_here = True
-        if self._waiting:
-            self._waiting.append((frames.HEADERS, trailers))
-        else:
-            self._finish(trailers)
-
-    def reset(self, code: ErrorCode) -> None:
-        """End the stream at once, in both directions."""
-        self._is_ended_here = True
-        self._connection.put(frames.reset(self.id, code))
-        self._connection.close_stream(self)
-
-    def pump(self) -> None:
-        """Send what the windows have room for."""
-        connection = self._connection
-        waiting = self._waiting
-        while waiting:
-            kind, payload = waiting[0]
-            if kind == frames.HEADERS:
-                waiting.popleft()
-                self._finish(payload)
-                return
-            size = min(len(payload), self.window, connection.window, _FRAME_BYTES)
-            if size <= 0 and payload:
-                connection.blocked.add(self)
-                return
-            connection.put_data(self.id, payload[:size])
-            self.window -= size
-            connection.window -= size
-            self._waits(-size)
-            if size == len(payload):
-                waiting.popleft()
-            else:
-                waiting[0] = (kind, memoryview(payload)[size:])
-
-    def drop(self) -> None:
-        """Forget what waits."""
-        if self._waiting:
-            self._waiting.clear()
-            self._waits(-self.waiting_bytes)
-
-    def _waits(self, change: int) -> None:
-        self.waiting_bytes += change
-        self._connection.waits(change)
-
-    def _finish(self, trailers: bytes | memoryview) -> None:
-        connection = self._connection
-        connection.put(frames.frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, self.id, trailers))
-        if not self.is_ended_there:
-            connection.put(frames.reset(self.id, ErrorCode.NO_ERROR))
-        connection.close_stream(self)
 
 
 class Http2Connection:
     """The state of one connection.
 
-    :param opened: called with each new stream, its headers, and whether they are all; returns who takes the rest.
+    :param opened: called with each new stream, its headers, and the size of their list; returns who takes the rest.
+        A list above the limit is not complete.
     :param wrote: called when the first bytes are in ``out``.
     :param waits: called with each change of the bytes that wait for the client's windows.
+    :param unfinished: called with each change of the bytes of headers that are not complete.
     """
 
     __slots__ = (
@@ -175,6 +53,7 @@ class Http2Connection:
         "_last_stream",
         "_leaving",
         "_opened",
+        "_unfinished",
         "_unread",
         "_wrote",
         "blocked",
@@ -187,14 +66,16 @@ class Http2Connection:
 
     def __init__(
         self,
-        opened: Callable[[Stream, dict[str, str], bool], Inbound],
+        opened: Callable[[Stream, dict[str, str], int], Inbound],
         wrote: Callable[[], None],
         waits: Callable[[int], None],
+        unfinished: Callable[[int], None],
         clock: Clock,
     ) -> None:
         self._opened = opened
         self._wrote = wrote
         self.waits: Final = waits
+        self._unfinished = unfinished
         self._decoder = HpackDecoder(MAX_HEADER_LIST_BYTES)
         self._buffer = b""
         self.has_preface = False
@@ -208,7 +89,8 @@ class Http2Connection:
         self._idle = IdleFrames(clock)
         self.window = _DEFAULT_WINDOW
         self.streams: dict[int, Stream] = {}
-        self.blocked: set[Stream] = set()
+        self.blocked: dict[Stream, None] = {}
+        """Streams that wait for the window of the connection, the first first."""
         self.out: list[bytes] = []
 
     def begin(self) -> None:
@@ -244,7 +126,7 @@ class Http2Connection:
     def close_stream(self, stream: Stream) -> None:
         """Forget a stream."""
         self.streams.pop(stream.id, None)
-        self.blocked.discard(stream)
+        self.blocked.pop(stream, None)
         stream.drop()
 
     def lost(self) -> None:
@@ -252,6 +134,7 @@ class Http2Connection:
         streams = list(self.streams.values())
         self.streams.clear()
         self.blocked.clear()
+        self._free_block()
         for stream in streams:
             stream.drop()
             if stream.inbound is not None:
@@ -289,7 +172,7 @@ class Http2Connection:
             while most and end - at >= frames.HEAD_BYTES:
                 high, low, kind, flags, number = unpack(buffer, at)
                 length = high << 8 | low
-                if length > _FRAME_BYTES:
+                if length > FRAME_BYTES:
                     raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "a frame is too large")
                 begin = at + frames.HEAD_BYTES
                 if end - begin < length:
@@ -379,6 +262,7 @@ class Http2Connection:
             self._block_done(flags, number, payload)
         else:
             self._block, self._block_flags, self._block_stream = bytearray(payload), flags, number
+            self._unfinished(len(payload))
 
     def _continuation(self, flags: int, number: int, payload: bytes) -> None:
         if self._block is None or number != self._block_stream:
@@ -386,15 +270,20 @@ class Http2Connection:
         if not payload:
             self._idle.spend()
         self._block += payload
+        self._unfinished(len(payload))
         if len(self._block) > MAX_HEADER_BLOCK_BYTES:
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"headers of more than {MAX_HEADER_BLOCK_BYTES} bytes")
         if flags & frames.END_HEADERS:
-            block, self._block = bytes(self._block), None
-            self._block_done(self._block_flags, number, block)
+            self._block_done(self._block_flags, number, self._free_block())
+
+    def _free_block(self) -> bytes:
+        block, self._block = bytes(self._block or b""), None
+        self._unfinished(-len(block))
+        return block
 
     def _block_done(self, flags: int, number: int, block: bytes) -> None:
         try:
-            headers, are_all = self._decoder.decode(block)
+            headers, size = self._decoder.decode(block)
         except HpackError as error:
             raise Http2Error(ErrorCode.COMPRESSION_ERROR, str(error)) from None
         stream = self.streams.get(number)
@@ -421,7 +310,7 @@ class Http2Connection:
             return
         stream = self.streams[number] = Stream(self, number, self._first_window)
         stream.is_ended_there = bool(flags & frames.END_STREAM)
-        inbound = stream.inbound = self._opened(stream, headers, are_all)
+        inbound = stream.inbound = self._opened(stream, headers, size)
         if stream.is_ended_there and number in self.streams:
             inbound.ended()
 
@@ -439,9 +328,9 @@ class Http2Connection:
                 first = value
         change, self._first_window = first - self._first_window, first
         if change:  # once for a frame, however often it says so
-            for stream in self.streams.values():
+            for stream in list(self.streams.values()):
                 stream.window += change
-            self._go_on()
+                stream.pump()
         self.put(frames.frame(frames.SETTINGS, frames.ACK, 0))
 
     def _window_update(self, number: int, payload: bytes) -> None:
@@ -461,13 +350,13 @@ class Http2Connection:
             stream.window += size
             if stream.window > _MAX_WINDOW:
                 stream.reset(ErrorCode.FLOW_CONTROL_ERROR)
-            elif stream in self.blocked:
-                self.blocked.discard(stream)
+            else:
                 stream.pump()
         elif number > self._last_stream:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a window of a stream that is not open")
 
     def _go_on(self) -> None:
-        blocked, self.blocked = self.blocked, set()
-        for stream in blocked:
+        while self.window > 0 and self.blocked:  # a stream is here again only when nothing is left of the window
+            stream = next(iter(self.blocked))
+            del self.blocked[stream]
             stream.pump()

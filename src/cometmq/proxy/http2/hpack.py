@@ -13,6 +13,10 @@ TABLE_BYTES: Final = 4_096
 """Largest table of a client; HTTP/2's default."""
 _ENTRY_BYTES: Final = 32
 """What an entry counts beside its texts (RFC 7541, 4.1)."""
+_MAX_UPDATES: Final = 2
+"""Changes of the table's size at the beginning of a block (RFC 7541, 4.2)."""
+_BOMB: Final = 16
+"""A list of headers so many times larger than the largest is an attack: its block names one large entry repeatedly."""
 
 _STATIC_TEXT: Final = (
     "=;:authority=;:method=GET;:method=POST;:path=/;:path=/index.html;:scheme=http;:scheme=https;:status=200;"
@@ -129,14 +133,14 @@ class HpackDecoder:
         self._bytes = 0
         self._limit = TABLE_BYTES
 
-    def decode(self, block: bytes) -> tuple[dict[str, str], bool]:
-        """Return the headers of a block, the last of each name, and whether they are all.
+    def decode(self, block: bytes) -> tuple[dict[str, str], int]:
+        """Return the headers of a block, the last of each name, and the size of the whole list.
 
         :raises HpackError: the block is not valid.
         """
         own = self._own
         headers: dict[str, str] = {}
-        size = at = 0
+        size = at = updates = 0
         end = len(block)
         try:
             while at < end:
@@ -153,7 +157,8 @@ class HpackDecoder:
                     self._add(entry)
                 elif first >= 0x20:
                     limit, at = _prefixed(block, at, 0x1F)
-                    if limit > TABLE_BYTES or headers:
+                    updates += 1
+                    if limit > TABLE_BYTES or headers or updates > _MAX_UPDATES:
                         raise HpackError("a wrong size of the table")
                     self._limit = limit
                     self._shrink()
@@ -163,9 +168,11 @@ class HpackDecoder:
                 size += entry[2]
                 if size <= self._max_bytes:
                     headers[entry[0]] = entry[1]
+                elif size > self._max_bytes * _BOMB:
+                    raise HpackError("a list of headers is far too large")
         except IndexError:
             raise HpackError("a block ends too early, or names an entry that is not there") from None
-        return headers, size <= self._max_bytes
+        return headers, size
 
     def _literal(self, block: bytes, at: int, mask: int) -> tuple[tuple[str, str, int], int]:
         number, at = _prefixed(block, at, mask)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from cometmq.clock import Clock
-from cometmq.proxy.http2.connection import Stream
+from cometmq.proxy.http2.stream import Stream
 from cometmq.proxy.limits import MAX_GRPC_MESSAGE_BYTES
 from cometmq.proxy.rpc.status import HEADERS, OK_TRAILERS, GrpcError, GrpcStatus, trailers
 
@@ -23,6 +23,8 @@ _PREFIX_BYTES: Final = 5
 _UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 """Of ``grpc-timeout``."""
 _TIMEOUT_DIGITS: Final = 8
+_CALL_BYTES: Final = 1_000
+"""What an open call takes beside its metadata and messages."""
 
 
 class Message(Protocol):
@@ -77,11 +79,14 @@ class Peer(Protocol):
     local_address: tuple[str, int]
 
     def unfinished(self, change: int) -> None:
-        """Note that more, or fewer, bytes of messages that are not complete are here."""
+        """Note that more, or fewer, bytes of what is not complete are here."""
 
 
 class Call:
-    """One call; see the module's docstring."""
+    """One call; see the module's docstring.
+
+    :param metadata_bytes: the size of the metadata, which stays as long as the call.
+    """
 
     __slots__ = (
         "_buffer",
@@ -92,13 +97,22 @@ class Call:
         "_owner",
         "_stream",
         "_task",
+        "_weight",
         "arrived",
         "metadata",
         "peer",
         "session",
     )
 
-    def __init__(self, owner: CallOwner, peer: Peer, stream: Stream, metadata: dict[str, str], method: Method) -> None:
+    def __init__(
+        self,
+        owner: CallOwner,
+        peer: Peer,
+        stream: Stream,
+        metadata: dict[str, str],
+        method: Method,
+        metadata_bytes: int,
+    ) -> None:
         self._owner = owner
         self._stream = stream
         self._method = method
@@ -112,6 +126,8 @@ class Call:
         self.arrived: Final = owner.clock.monotonic()
         self.session: Any = None
         """For the service: the client of the call."""
+        self._weight: Final = _CALL_BYTES + metadata_bytes
+        peer.unfinished(self._weight)
         if method.converse is not None:
             self._conversation = method.converse(self)
 
@@ -220,12 +236,16 @@ class Call:
             self.peer.unfinished(-len(buffer))
         return buffer
 
+    def _done(self) -> None:
+        self._is_done = True
+        self._free_buffer()
+        self.peer.unfinished(-self._weight)
+
     def cancelled(self) -> None:
         """Stop: the client is gone."""
         if self._is_done:
             return
-        self._is_done = True
-        self._free_buffer()
+        self._done()
         if self._task is not None:
             self._task.cancel()
         if self._conversation is not None:
@@ -268,6 +288,5 @@ class Call:
     def _end(self, block: bytes) -> None:
         if self._is_done:
             return
-        self._is_done = True
-        self._free_buffer()
+        self._done()
         self._stream.end(block if self._has_headers else HEADERS + block)

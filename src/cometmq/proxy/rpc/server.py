@@ -3,8 +3,9 @@
 A connection has a time in a turn of the event loop; what it has asked beyond that waits for the next turn. One that
 does not read its answers is not read either. Whoever sends nothing is asked for a sign of life, and closed without it.
 
-Two amounts are bounded for all connections together: parts of messages that are not complete, and answers that wait
-for the windows of clients. Above a bound the connection that has most of it is closed, so nobody pays for others.
+Two amounts are bounded for all connections together: calls that are not complete, with their metadata and the parts of
+their messages, and answers that wait for the windows of clients. Above a bound the connection that has most of it is
+closed, so nobody pays for others.
 """
 
 from __future__ import annotations
@@ -25,14 +26,16 @@ from cometmq.limits import (
     WRITE_LOW_WATER_BYTES,
 )
 from cometmq.message.hosts import format_address
-from cometmq.proxy.http2.connection import Http2Connection, Inbound, Stream
+from cometmq.proxy.http2.connection import Http2Connection
 from cometmq.proxy.http2.frames import ErrorCode, Http2Error
+from cometmq.proxy.http2.stream import Inbound, Stream
 from cometmq.proxy.limits import (
     GRPC_PING_SECONDS,
     GRPC_SILENT_SECONDS,
     MAX_GRPC_CONNECTION_WAITING_BYTES,
     MAX_GRPC_UNFINISHED_BYTES,
     MAX_GRPC_WAITING_BYTES,
+    MAX_HEADER_LIST_BYTES,
 )
 from cometmq.proxy.rpc.call import Call, Method
 from cometmq.proxy.rpc.status import HEADERS, GrpcStatus, plain_answer, trailers
@@ -88,7 +91,7 @@ class GrpcServer:
         self.methods: Final = methods
         self.clock: Clock = clock
         self.connections: Final[set[GrpcConnection]] = set()
-        self.unfinished = Shares(MAX_GRPC_UNFINISHED_BYTES, "its messages are not complete")
+        self.unfinished = Shares(MAX_GRPC_UNFINISHED_BYTES, "its calls that are not complete hold too much")
         self.waiting = Shares(MAX_GRPC_WAITING_BYTES, "it does not read its answers")
         self._tasks: set[asyncio.Task[None]] = set()
         self._max_connections = max_connections
@@ -170,7 +173,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def __init__(self, server: GrpcServer) -> None:
         self._server = server
-        self._http2 = Http2Connection(self._opened, self._wrote, self._waits, server.clock)
+        self._http2 = Http2Connection(self._opened, self._wrote, self._waits, self.unfinished, server.clock)
         self._is_ending = False
         self._transport: asyncio.Transport | None = None
         self._is_paused = False
@@ -251,7 +254,7 @@ class GrpcConnection(asyncio.Protocol):
             self._drain()
 
     # --- calls ----------------------------------------------------------------------------------
-    def _opened(self, stream: Stream, headers: dict[str, str], are_all: bool) -> Inbound:
+    def _opened(self, stream: Stream, headers: dict[str, str], size: int) -> Inbound:
         if headers.get(":method") != "POST" or not headers.get("content-type", "").startswith("application/grpc"):
             stream.end(plain_answer(415))
             return _NOBODY
@@ -259,7 +262,7 @@ class GrpcConnection(asyncio.Protocol):
             words = "the answers to earlier calls of this connection are not read"
             stream.end(HEADERS + trailers(GrpcStatus.RESOURCE_EXHAUSTED, words))
             return _NOBODY
-        if not are_all:
+        if size > MAX_HEADER_LIST_BYTES:
             words = "the metadata of the call is too large"
             stream.end(HEADERS + trailers(GrpcStatus.RESOURCE_EXHAUSTED, words))
             return _NOBODY
@@ -268,11 +271,11 @@ class GrpcConnection(asyncio.Protocol):
         if method is None:
             stream.end(HEADERS + trailers(GrpcStatus.UNIMPLEMENTED, f"Method not found: {path[1:200]}"))
             return _NOBODY
-        return Call(self._server, self, stream, headers, method)
+        return Call(self._server, self, stream, headers, method, size)
 
     # --- writing --------------------------------------------------------------------------------
     def unfinished(self, change: int) -> None:
-        """Note that more, or fewer, bytes of messages that are not complete are here."""
+        """Note that more, or fewer, bytes of what is not complete are here."""
         self._server.unfinished.change(self, change)
 
     def _waits(self, change: int) -> None:

@@ -1,0 +1,135 @@
+"""Windows of HTTP/2, without sockets: what a client has no room for waits, and costs nothing until there is room."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+
+import pytest
+
+from cometmq.clock import SYSTEM_CLOCK
+from cometmq.proxy.http2 import frames
+from cometmq.proxy.http2.connection import Http2Connection
+from cometmq.proxy.http2.frames import frame
+from cometmq.proxy.http2.hpack import encode_headers
+from cometmq.proxy.http2.stream import Inbound, Stream
+
+TRAILERS = b"trailers"
+
+
+class Server(Inbound):
+    """Takes streams and remembers them."""
+
+    def __init__(self, first_window: int) -> None:
+        self.streams: dict[int, Stream] = {}
+        self.waiting = self.unfinished = 0
+        self.connection = Http2Connection(self._opened, lambda: None, self._waits, self._unfinish, SYSTEM_CLOCK)
+        self.got: dict[int, bytes] = defaultdict(bytes)
+        self.complete: set[int] = set()
+        self.frames_of_data = 0
+        self.receive(frames.PREFACE + frames.settings({frames.INITIAL_WINDOW_SIZE: first_window}))
+
+    def _opened(self, stream: Stream, _headers: dict[str, str], _size: int) -> Inbound:
+        self.streams[stream.id] = stream
+        return self
+
+    def _waits(self, change: int) -> None:
+        self.waiting += change
+
+    def _unfinish(self, change: int) -> None:
+        self.unfinished += change
+
+    def data(self, chunk: bytes) -> None:
+        """Drop it."""
+
+    def ended(self) -> None:
+        """Do nothing."""
+
+    def cancelled(self) -> None:
+        """Do nothing."""
+
+    def open(self, number: int) -> Stream:
+        block = encode_headers((":method", "POST"))
+        self.receive(frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, number, block))
+        return self.streams[number]
+
+    def receive(self, data: bytes) -> None:
+        self.connection.push(data)
+        while self.connection.handle(1_000):
+            pass
+        self._read()
+
+    def _read(self) -> None:
+        out, self.connection.out = b"".join(self.connection.out), []
+        at = 0
+        while at < len(out):
+            high, low, kind, _, stream = frames.HEAD.unpack_from(out, at)
+            end = at + frames.HEAD_BYTES + (high << 8 | low)
+            if kind == frames.DATA:
+                assert stream not in self.complete
+                self.frames_of_data += 1
+                self.got[stream] += out[at + frames.HEAD_BYTES : end]
+            elif kind == frames.HEADERS:
+                self.complete.add(stream)
+            at = end
+
+
+def more(stream: int, size: int) -> bytes:
+    return frames.window_update(stream, size)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_byte_is_sent_once_in_order_and_never_beyond_the_windows(seed: int) -> None:
+    chance = random.Random(seed)
+    server = Server(first_window=chance.choice((0, 1, 1_000)))
+    sent: dict[int, bytes] = {}
+    room = dict.fromkeys(range(1, 13, 2), server.connection._first_window)
+    whole = 65_535
+    for number in room:
+        stream = server.open(number)
+        parts = [chance.randbytes(chance.choice((0, 1, 700, 40_000))) for _ in range(chance.randrange(1, 5))]
+        sent[number] = b"".join(parts)
+        for part in parts:
+            stream.send_data(part)
+        stream.end(TRAILERS)
+    for _ in range(3_000):
+        number, size = chance.choice((0, *room)), chance.choice((1, 100, 5_000))
+        if number:
+            room[number] += size
+        else:
+            whole += size
+        server.receive(more(number, size))
+        assert all(sent[number].startswith(got) and len(got) <= room[number] for number, got in server.got.items())
+        assert sum(map(len, server.got.values())) <= whole
+    for number in (0, *room):
+        server.receive(more(number, 1_000_000))
+    assert {number: server.got[number] for number in sent} == sent
+    assert server.complete == set(sent)
+    assert (server.waiting, server.connection.streams) == (0, {})
+
+
+def test_a_window_of_one_byte_more_is_no_work_for_a_thousand_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(first_window=1_000_000)
+    for number in range(1, 2_001, 2):
+        server.open(number).send_data(bytes(1_000))
+    before, pumps = server.frames_of_data, 0
+    pump = Stream.pump
+
+    def counted(stream: Stream) -> None:
+        nonlocal pumps
+        pumps += 1
+        pump(stream)
+
+    monkeypatch.setattr(Stream, "pump", counted)
+    for _ in range(500):
+        server.receive(more(0, 1))
+    assert server.frames_of_data - before == 500
+    assert pumps <= 1_000
+
+
+def test_headers_that_are_not_complete_are_counted_until_the_connection_ends() -> None:
+    server = Server(first_window=0)
+    server.receive(frame(frames.HEADERS, 0, 1, bytes(1_000)) + frame(frames.CONTINUATION, 0, 1, bytes(500)))
+    assert server.unfinished == 1_500
+    server.connection.lost()
+    assert server.unfinished == 0
