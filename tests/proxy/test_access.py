@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import hashlib
 import hmac
@@ -26,6 +27,7 @@ from cometmq.client.instance import ClientInstance
 from cometmq.proxy.access import SCHEME
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
+from cometmq.proxy.sessions import Sessions
 from cometmq.remoting.security import Security
 from cometmq.remoting.signing import Credentials
 from cometmq.testing import Cluster
@@ -106,6 +108,7 @@ class Guarded:
 
     acl: int
     channel: grpc.aio.Channel
+    sessions: Sessions
 
     def client(self, headers: dict[str, str]) -> Client:
         return client_of(self.channel, headers)
@@ -117,7 +120,7 @@ async def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
         running(tmp_path_factory.mktemp("guarded"), request.param) as cluster,
         grpc.aio.insecure_channel(cluster.grpc_address) as channel,
     ):
-        yield Guarded(request.param, channel)
+        yield Guarded(request.param, channel, cluster.endpoint(0).sessions)
 
 
 @pytest.mark.parametrize("upper", [False, True], ids=["lower-hex", "upper-hex"])
@@ -184,6 +187,44 @@ async def refused_telemetry(client: Client) -> None:
     await stream.call.write(v2.TelemetryCommand(settings=settings))
     await stream.call.read()
     raise AssertionError(await stream.call.code())
+
+
+async def test_nobody_is_remembered_before_the_account_is_checked(guarded: Guarded) -> None:
+    before = len(guarded.sessions)
+    for headers in ({}, signed("alice-account", "wrong"), signed("nobody", "secret")):
+        client = guarded.client(headers)
+        for name in ("QueryRoute", "QueryAssignment", "EndTransaction", "AckMessage", "RecallMessage", "QueryOffset"):
+            request = getattr(v2, f"{name}Request")()
+            fields = {field.name for field in request.DESCRIPTOR.fields}
+            if "topic" in fields:
+                request.topic.name = "Ours"
+            if "message_queue" in fields:
+                request.message_queue.topic.name = "Ours"
+            if "group" in fields:
+                request.group.name = "G"
+            assert (await client.ask(name, request)).status.code == UNAUTHORIZED
+        assert (await client.ask("Heartbeat", v2.HeartbeatRequest())).status.code == UNAUTHORIZED
+        left = await client.ask("NotifyClientTermination", v2.NotifyClientTerminationRequest())
+        assert left.status.code == UNAUTHORIZED
+        with pytest.raises(grpc.aio.AioRpcError):
+            await refused_telemetry(client)
+    assert len(guarded.sessions) == before
+
+
+async def test_a_client_is_ended_by_no_other_account_that_uses_its_id(tmp_path: Path) -> None:
+    bob = {**copy.deepcopy(ACL_1[0]), "accessKey": "bob-account", "secretKey": "secret-of-bob"}
+    async with (
+        running(tmp_path, 1, accounts=[*ACL_1, bob]) as cluster,
+        grpc.aio.insecure_channel(cluster.grpc_address) as channel,
+    ):
+        alice, other = client_of(channel, ALICE), client_of(channel, signed("bob-account", "secret-of-bob"))
+        other.metadata = (alice.metadata[0], *other.metadata[1:])
+        stream = await alice.publish("Ours")
+        left = await other.ask("NotifyClientTermination", v2.NotifyClientTerminationRequest())
+        assert left.status.code == Code.UNRECOGNIZED_CLIENT_TYPE
+        await other.publish("Ours")
+        await stream.settings(v2.Settings(publishing=v2.Publishing(topics=[T])))
+        assert (await alice.ask("Heartbeat", v2.HeartbeatRequest())).status.code == Code.OK
 
 
 def denial(acl: int, kind: str, name: str) -> str:

@@ -10,6 +10,7 @@ from cometmq.message.hosts import format_address
 from cometmq.proxy.access import checker_of
 from cometmq.proxy.backend.local import LocalBackend
 from cometmq.proxy.endpoint import GrpcEndpoint
+from cometmq.proxy.sessions import Sessions
 from cometmq.remoting.tls.server import ServerTls
 
 _log = logging.getLogger(__name__)
@@ -38,6 +39,11 @@ class BrokerEndpoint:
             ),
             clock=broker.clock,
         )
+
+    @property
+    def sessions(self) -> Sessions:
+        """The clients."""
+        return self._endpoint.sessions
 
     @property
     def address(self) -> str:

@@ -24,6 +24,7 @@ from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import decode_command
 from cometmq.remoting.frame import FrameDecoder
 from cometmq.remoting.headers import Header, NoHeader
+from cometmq.remoting.permissions import CALLER
 from cometmq.remoting.processors import Buffer, Request, Response
 from cometmq.remoting.server_connection import ServerConnection
 
@@ -123,6 +124,9 @@ class LocalLink:
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         opaque = next(self._opaques) & 0x7FFFFFFF
         connection = self.connection
+        caller: Any = CALLER.get()
+        if caller is not None and (connection.account is None or connection.account.account is not caller.account):
+            connection.account = caller  # quotas count for it
         timer: TimerHandle | None = None
 
         def done(reply: Reply) -> None:
