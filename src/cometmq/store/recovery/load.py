@@ -103,14 +103,29 @@ def set_unusable_aside(root: Path, findings: Findings) -> None:
 
     Every such file can be missing; one that cannot be replaced could never be written again.
     """
+    there: dict[str, set[str]] = {}
     for name in _SMALL_FILES:
-        for path in (root / name, root / f"{name}.bak", root / f"{name}.tmp", (root / name).with_suffix(".tmp")):
+        directory, _, file = name.rpartition("/")
+        if directory not in there:
+            there[directory] = _names_in(root / directory)
+        for one in (file, f"{file}.bak", f"{file}.tmp", f"{file.removesuffix('.json')}.tmp"):
+            if one not in there[directory]:
+                continue
+            path = root / directory / one
             if path.is_symlink() and not path.exists():
                 findings.set_aside(path, "a link that leads nowhere")
             elif path.exists() and not path.is_file():
                 findings.set_aside(path, "not a file")
             elif path.is_file() and not os.access(path, os.R_OK | os.W_OK):
                 findings.set_aside(path, "cannot be read and written")
+
+
+def _names_in(directory: Path) -> set[str]:
+    """The names in a directory; none when it is not there. Most of the small files are not, on each of many starts."""
+    try:
+        return {path.name for path in directory.iterdir()}
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
 
 
 def offset_of_name(name: str) -> int | None:
