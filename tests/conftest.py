@@ -5,8 +5,12 @@ from __future__ import annotations
 import gc
 import gzip
 import json
+import shutil
 import signal
-from collections.abc import Generator
+import subprocess
+import warnings
+from collections.abc import Generator, Iterator
+from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -135,3 +139,31 @@ def golden() -> Path:
 def golden_frames() -> list[dict[str, Any]]:
     """Recorded frames, one map each, in the order they were seen."""
     return _json_lines(GOLDEN / "wire" / "frames.jsonl.gz")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 1 MiB."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(path)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.decode().strip()}")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A real browser; tests with it are left out where there is none."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (--group dev)")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        pytest.skip("there is no Chromium (apt-get install chromium)")
+    with warnings.catch_warnings(), playwright.sync_playwright() as running:
+        started = running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield started
+        with suppress(Exception):
+            started.close()

@@ -1,14 +1,16 @@
-"""Stores as a crash leaves them: copies, made while the broker runs."""
+"""Stores as a crash leaves them (copies, made while the broker runs), and those of real brokers."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
+import tarfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from cometmq.broker.config import BrokerConfig, load_broker_config
 from cometmq.store.disk import Disk
 
 
@@ -25,6 +27,23 @@ def copy_store(store: Path, copy: Path) -> None:
             shutil.copytree(store, copy, ignore=shutil.ignore_patterns("lock"))
             if before == written():
                 return
+
+
+def unpacked(packed: Path, place: Path, **keys: Any) -> BrokerConfig:
+    """The configuration of a broker on a real broker's packed store, from which retention deletes nothing."""
+    with tarfile.open(packed) as archive:
+        archive.extractall(place, filter="data")
+    (conf,) = place.rglob("broker.conf")
+    config, _ = load_broker_config(
+        conf,
+        store_path_root_dir=str(conf.parent / "store"),
+        store_path_commit_log=str(conf.parent / "store" / "commitlog"),
+        bind_address="127.0.0.1",
+        listen_port=0,
+        file_reserved_time=1_000_000,
+        **keys,
+    )
+    return config
 
 
 Note = TypeVar("Note")

@@ -5,16 +5,15 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import tarfile
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.broker.snapshots import unpacked
 from tests.broker.wire import Wire, records
 
-from cometmq.broker.config import load_broker_config
 from cometmq.broker.controller import Broker
 from cometmq.fastjson import loads
 from cometmq.message.names import PERM_READ, TRANS_OP_HALF_TOPIC
@@ -48,17 +47,7 @@ def manifest(packed: Path) -> Manifest:
 @pytest.fixture
 async def broker(packed: Path, tmp_path: Path, manifest: Manifest) -> AsyncIterator[Broker]:
     """It runs at the time at which the real one stopped, so that what is delayed still waits."""
-    with tarfile.open(packed / "store.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    (conf,) = tmp_path.rglob("broker.conf")
-    config, _ = load_broker_config(
-        conf,
-        store_path_root_dir=str(conf.parent / "store"),
-        store_path_commit_log=str(conf.parent / "store" / "commitlog"),
-        bind_address="127.0.0.1",
-        listen_port=0,
-        file_reserved_time=1_000_000,
-    )
+    config = unpacked(packed / "store.tar.gz", tmp_path)
     stopped_ms = max(entry["storeTimestamp"] for entry in manifest["message"])
     running = Broker(config, clock=VirtualClock(stopped_ms))
     await running.start()

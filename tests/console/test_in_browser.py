@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +23,6 @@ from cometmq.remoting.signing import Credentials
 from cometmq.testing.cluster import Cluster
 from cometmq.testing.sync import SyncCluster
 
-CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PICTURES: Final = Path(__file__).parents[2] / "docs" / "images"
 PAGES: Final = (
     "/",
@@ -142,19 +138,6 @@ def console(cluster: SyncCluster, members: None, tmp_path_factory: pytest.TempPa
     (reports / "archive.json").write_text(json.dumps({**report, "exit_code": 3}))
     with console_of(cluster, tmp_path_factory.mktemp("console"), allow_changes=True, reports=reports) as server:
         yield server
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A real browser; these tests are left out where there is none."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (--group dev)")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium (apt-get install chromium)")
-    with warnings.catch_warnings(), playwright.sync_playwright() as running:
-        started = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        with suppress(Exception):
-            started.close()
 
 
 @pytest.fixture

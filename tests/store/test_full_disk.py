@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import errno
 import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -183,20 +181,6 @@ def test_no_room_for_units_refuses_messages_but_serves_them(bench: StoreBench) -
     put(store, "TopicTest", 0, b"accepted")
     store.commit()
     assert len(served(store)["TopicTest", 0]) == 12
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 1 MiB."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(path)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.decode().strip()}")
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 def fill_up(path: Path) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import tarfile
 from pathlib import Path
 
 import msgspec
 import pytest
 from tests.broker.conftest import ConnectTo, StartBroker
+from tests.broker.snapshots import unpacked
 from tests.broker.transacting import (
     COMMIT,
     ROLLBACK,
@@ -27,7 +27,6 @@ from tests.broker.transacting import (
 from tests.broker.wire import Wire
 from tests.helpers.contents import stored
 
-from cometmq.broker.config import load_broker_config
 from cometmq.broker.controller import Broker
 from cometmq.broker.transaction.half_message import HALF_QUEUE, committed, op_message, put_back
 from cometmq.broker.turn.inner_message import InnerMessage, inner_message
@@ -304,18 +303,8 @@ async def test_open_transactions_of_a_real_broker(
     golden: Path, tmp_path: Path, connect_to: ConnectTo, name: str, group: str, topic: str, halves: list[int]
 ) -> None:
     """``killed`` ends between copies and the offsets that say so: 26 to 28 are copies of 23 to 25."""
-    with tarfile.open(golden / "stores" / name / "store.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    (conf,) = tmp_path.rglob("broker.conf")
-    config, _ = load_broker_config(
-        conf,
-        store_path_root_dir=str(conf.parent / "store"),
-        store_path_commit_log=str(conf.parent / "store" / "commitlog"),
-        bind_address="127.0.0.1",
-        listen_port=0,
-        file_reserved_time=1_000_000,
-        transaction_check_interval=86_400_000,
-    )
+    packed = golden / "stores" / name / "store.tar.gz"
+    config = unpacked(packed, tmp_path, transaction_check_interval=86_400_000)
     keys = keys_of_halves(golden / "stores" / name / "manifest.jsonl.gz")
     broker = Broker(config)
     await broker.start()

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
-from tests.broker.conftest import small_config
-from tests.cli.admin.test_user_and_acl import USERS
-from tests.cli.conftest import CommandLine, Result
+from tests.cli.admin.conftest import Run
 from tests.cli.test_help import ALL
 
 from cometmq.broker.controller import Broker
 from cometmq.cli.dry_run import READING_ONLY, DryRunError
-from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import RemotingCommand
-
-Run = Callable[..., Awaitable[Result]]
 
 CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "topic create": ("fresh --queues 3", ("fresh", "3 queues, permission rw")),
@@ -74,30 +67,6 @@ def test_every_command_that_changes_a_cluster_has_a_dry_run() -> None:
     assert connecting.keys() - SERVERS == CASES.keys() | LOOKING | SENDING, "say of a new command what it does"
     assert [name for name in CASES if "--dry-run" not in connecting[name]] == []
     assert [name for name in LOOKING if "--dry-run" in connecting[name]] == []
-
-
-@pytest.fixture
-async def servers(tmp_path: Path) -> AsyncIterator[tuple[NameServer, Broker]]:
-    config = NamesrvConfig(listen_port=0, bind_address="127.0.0.1", kv_config_path=str(tmp_path / "kv.json"), **USERS)
-    nameserver = NameServer(config)
-    await nameserver.start()
-    broker = Broker(small_config(tmp_path, namesrv_addr=nameserver.address, **USERS))
-    await broker.start()
-    yield nameserver, broker
-    await broker.stop()
-    await nameserver.stop()
-
-
-@pytest.fixture
-def run(servers: tuple[NameServer, Broker], monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "root")
-    monkeypatch.setenv("ROCKETMQ_SECRET_KEY", "secret-of-root")
-    command = CommandLine(servers[0].address)
-
-    async def in_thread(*arguments: str) -> Result:
-        return await asyncio.to_thread(command, *arguments)
-
-    return in_thread
 
 
 def state_of(nameserver: NameServer, broker: Broker) -> dict[str, Any]:

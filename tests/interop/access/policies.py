@@ -8,16 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
-from tests.broker.wire import pull_header, send_header
-from tests.interop.access.verdicts import Probe
+from tests.interop.access.probes import Probe, kinds, secret, signed
 
 from cometmq.remoting.admin_headers import (
     CreateAclRequestHeader,
-    CreateTopicRequestHeader,
     CreateUserRequestHeader,
     DeleteAclRequestHeader,
-    DeleteSubscriptionGroupRequestHeader,
     DeleteUserRequestHeader,
     GetAclRequestHeader,
     GetUserRequestHeader,
@@ -26,17 +22,11 @@ from cometmq.remoting.admin_headers import (
     UpdateAclRequestHeader,
     UpdateUserRequestHeader,
 )
-from cometmq.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.headers import (
-    ConsumerSendMsgBackRequestHeader,
-    GetConsumerListByGroupRequestHeader,
     Header,
     QueryConsumerOffsetRequestHeader,
-    QueryMessageRequestHeader,
-    UnregisterClientRequestHeader,
-    UpdateConsumerOffsetRequestHeader,
 )
 from cometmq.remoting.signing import Credentials
 
@@ -80,11 +70,6 @@ SOURCES: Final[tuple[list[str], ...]] = (
 USERS: Final = 80
 
 
-def secret(name: str) -> str:
-    """The password of a generated user."""
-    return f"secret-of-{name}"
-
-
 def entry(dice: random.Random) -> dict[str, Any]:
     """A valid entry of a policy."""
     return {
@@ -120,17 +105,10 @@ def setup(seed: int) -> Iterator[Probe]:
 
 
 def probes(seed: int, count: int) -> Iterator[Probe]:
-    """Requests of every kind that Apache's broker checks, by known, unknown and wrong keys."""
+    """Requests of known and unknown users."""
     dice = random.Random(seed)
     for _ in range(count):
-        name = f"user-{dice.randrange(USERS + 3)}"
-        by: Credentials | None = Credentials(name, secret(name))
-        chance = dice.random()
-        if chance < 0.03:
-            by = None
-        elif chance < 0.06:
-            by = Credentials(name, "another-secret")
-        yield Probe(by, *dice.choice(_KINDS)(dice))
+        yield signed(dice, f"user-{dice.randrange(USERS + 3)}", _KINDS)
 
 
 def verdict(answer: RemotingCommand) -> tuple[int, str] | None:
@@ -142,72 +120,15 @@ def verdict(answer: RemotingCommand) -> tuple[int, str] | None:
 
 
 # --- requests ---------------------------------------------------------------------------------
-def _topic(dice: random.Random) -> str:
-    return dice.choice(TOPICS)
-
-
-def _send(dice: random.Random) -> tuple[int, Header, bytes]:
-    group = dice.choice(GROUPS)
-    topic = _topic(dice) if dice.random() < 0.85 else "%RETRY%" + group
-    return RequestCode.SEND_MESSAGE_V2, send_header(topic, producer_group=group, queue_id=0), b"verdict"
-
-
-def _pull(dice: random.Random) -> tuple[int, Header, bytes]:
-    group = dice.choice(GROUPS)
-    topic = _topic(dice) if dice.random() < 0.85 else "%RETRY%" + group
-    return RequestCode.PULL_MESSAGE, pull_header(topic, consumer_group=group), b""
-
-
-def _heartbeat(dice: random.Random) -> tuple[int, Header | None, bytes]:
-    subscriptions = [SubscriptionData(topic=_topic(dice), sub_string="*")]
-    consumers = [ConsumerData(group_name=dice.choice(GROUPS), subscription_data_set=subscriptions)]
-    return RequestCode.HEART_BEAT, None, msgspec.json.encode(HeartbeatData("verdict", [], consumers))
-
-
 def _as_root(code: int, header: Header, body: bytes = b"") -> Probe:
     return Probe(ROOT, code, header, body)
 
 
 _KINDS: Final = (
-    _send,
-    _send,
-    _pull,
-    _pull,
-    _heartbeat,
-    lambda dice: (RequestCode.QUERY_MESSAGE, QueryMessageRequestHeader(_topic(dice), "k", 1, 0, 2**62), b""),
-    lambda dice: (
-        RequestCode.CONSUMER_SEND_MSG_BACK,
-        ConsumerSendMsgBackRequestHeader(offset=2**40, group=dice.choice(GROUPS), delay_level=1),
-        b"",
-    ),
-    lambda dice: (
-        RequestCode.UNREGISTER_CLIENT,
-        UnregisterClientRequestHeader("verdict", None, dice.choice((*GROUPS, None))),
-        b"",
-    ),
-    lambda dice: (
-        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-        GetConsumerListByGroupRequestHeader(dice.choice(GROUPS)),
-        b"",
-    ),
+    *kinds(TOPICS, GROUPS),
     lambda dice: (
         RequestCode.QUERY_CONSUMER_OFFSET,
-        QueryConsumerOffsetRequestHeader(dice.choice(GROUPS), _topic(dice), 0),
-        b"",
-    ),
-    lambda dice: (
-        RequestCode.UPDATE_CONSUMER_OFFSET,
-        UpdateConsumerOffsetRequestHeader(dice.choice(GROUPS), _topic(dice), 0, 0),
-        b"",
-    ),
-    lambda dice: (
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
-        CreateTopicRequestHeader(_topic(dice), "TBW102", 1, 1, 6, "SINGLE_TAG", order=False),
-        b"",
-    ),
-    lambda dice: (
-        RequestCode.DELETE_SUBSCRIPTIONGROUP,
-        DeleteSubscriptionGroupRequestHeader("nobody" + dice.choice(GROUPS)),
+        QueryConsumerOffsetRequestHeader(dice.choice(GROUPS), dice.choice(TOPICS), 0),
         b"",
     ),
     lambda dice: (RequestCode.AUTH_LIST_USER, ListUsersRequestHeader(""), b""),

@@ -13,7 +13,7 @@ from tests.broker.wire import Wire
 from tests.interop import builds, systems
 from tests.interop.access import policies
 from tests.interop.access.policies import Shown
-from tests.interop.access.verdicts import Probe
+from tests.interop.access.probes import Probe
 from tests.interop.clients import Client
 from tests.interop.conftest import unavailable
 from tests.interop.systems import Deployment, System

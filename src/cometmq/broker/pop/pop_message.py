@@ -25,9 +25,9 @@ from cometmq.broker.pop.popped_records import Chunks, as_original, record_offset
 from cometmq.broker.pop.state import NO_OFFSET
 from cometmq.broker.pull.filters import EVERYTHING, MessageFilter, PullFilters
 from cometmq.broker.pull.pull_message import is_in_memory
-from cometmq.broker.turn.targets import TOPIC_HELP, RefusedError
+from cometmq.broker.turn.targets import TOPIC_HELP, RefusedError, consuming_group
 from cometmq.limits import MAX_TOPIC_CHARS
-from cometmq.message.names import PERM_READ, RETRY_PREFIX, check_group
+from cometmq.message.names import PERM_READ, RETRY_PREFIX
 from cometmq.message.pop_info import (
     ORDER_REVIVE_QUEUE,
     ReceiptHandle,
@@ -155,17 +155,7 @@ class PopMessageProcessor:
         """
         check_queue(self.readable(header.topic), header.queue_id, connection)
         name = header.consumer_group
-        group = self._groups.find(name)
-        if group is None:
-            wrong = check_group(name)
-            if wrong is not None:
-                raise RefusedError(ResponseCode.SYSTEM_ERROR, wrong)
-            raise RefusedError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{name}] does not exist, {TOPIC_HELP.strip()}",
-            )
-        if not group.consume_enable:
-            raise RefusedError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {name}")
+        consuming_group(self._groups, name)
         retry = pop_retry_topic(header.topic, name)
         if len(retry) > MAX_TOPIC_CHARS and not header.topic.startswith(RETRY_PREFIX):
             raise RefusedError(

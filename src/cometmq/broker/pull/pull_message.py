@@ -13,8 +13,8 @@ from cometmq.broker.config import SLAVE, BrokerConfig
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.pull.filters import MessageFilter, PullFilters
 from cometmq.broker.pull.pull_request_hold import HeldPull, PullRequestHoldService
-from cometmq.broker.turn.targets import TOPIC_HELP, RefusedError
-from cometmq.message.names import MASTER_ID, PERM_READ, check_group
+from cometmq.broker.turn.targets import TOPIC_HELP, RefusedError, consuming_group
+from cometmq.message.names import MASTER_ID, PERM_READ
 from cometmq.message.sysflag import PULL_COMMIT, PULL_SUSPEND
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import PullMessageRequestHeader, PullMessageResponseHeader
@@ -102,18 +102,7 @@ class PullMessageProcessor:
             raise RefusedError(
                 ResponseCode.NO_PERMISSION, f"the broker[{config.broker_ip1}] pulling message is forbidden"
             )
-        name = header.consumer_group
-        group = self._groups.find(name)
-        if group is None:
-            wrong = check_group(name)
-            if wrong is not None:
-                raise RefusedError(ResponseCode.SYSTEM_ERROR, wrong)
-            raise RefusedError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{name}] does not exist, {TOPIC_HELP.strip()}",
-            )
-        if not group.consume_enable:
-            raise RefusedError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {name}")
+        group = consuming_group(self._groups, header.consumer_group)
         topic = self._topics.get(header.topic)
         if topic is None:
             raise RefusedError(

@@ -22,7 +22,7 @@ from cometmq.message.names import (
     dlq_topic,
 )
 from cometmq.message.sysflag import MULTI_TAGS, TOPIC_UNIT, TOPIC_UNIT_SUB
-from cometmq.remoting.bodies import TopicConfig
+from cometmq.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from cometmq.remoting.processors import RpcRejectedError
@@ -259,6 +259,25 @@ class SendTargets:
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!{TOPIC_HELP}"
             )
         return topic
+
+
+def consuming_group(groups: SubscriptionGroupManager, name: str) -> SubscriptionGroupConfig:
+    """A group that may consume.
+
+    :raises RefusedError: it does not exist, or may not consume.
+    """
+    group = groups.find(name)
+    if group is None:
+        wrong = check_group(name)
+        if wrong is not None:
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, wrong)
+        raise RefusedError(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"subscription group [{name}] does not exist, {TOPIC_HELP.strip()}",
+        )
+    if not group.consume_enable:
+        raise RefusedError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {name}")
+    return group
 
 
 def _topics_not_saved() -> RefusedError:

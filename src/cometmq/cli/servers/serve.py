@@ -258,7 +258,7 @@ async def _start_nameserver(place: Place, services: AsyncExitStack) -> str:
 
 
 async def _start_console(place: Place, namesrv: str, services: AsyncExitStack) -> None:
-    """Serve the console, on this machine alone; a failure is told and stops nothing else.
+    """Serve the console, on this machine alone; a failure is a warning and stops nothing else.
 
     Its libraries take a quarter of a second to load. So clients are served first, and a thread loads them.
     """
@@ -266,26 +266,22 @@ async def _start_console(place: Place, namesrv: str, services: AsyncExitStack) -
         return
     try:
         await asyncio.to_thread(importlib.import_module, "cometmq.console.server")
-    except (OSError, ImportError) as error:  # no descriptor is left, or a package is gone
-        warn(f"no console: {error}")
-        return
-    from cometmq.console.options import ConsoleOptions
-    from cometmq.console.server import ConsoleServer
-    from cometmq.remoting.security import Security
+        from cometmq.console.options import ConsoleOptions
+        from cometmq.console.server import ConsoleServer
+        from cometmq.remoting.security import Security
 
-    options = ConsoleOptions(
-        namesrv=namesrv,
-        data=place.data / "console",
-        port=place.console_port,
-        allow_changes=place.allow_changes,
-        reports=place.reports,
-        audit_logs=(place.data,),
-        security=Security.from_environment(),
-    )
-    server = ConsoleServer(options)
-    try:
+        options = ConsoleOptions(
+            namesrv=namesrv,
+            data=place.data / "console",
+            port=place.console_port,
+            allow_changes=place.allow_changes,
+            reports=place.reports,
+            audit_logs=(place.data,),
+            security=Security.from_environment(),
+        )
+        server = ConsoleServer(options)
         await server.start()
-    except CometMQError as error:
+    except (OSError, ImportError, CometMQError) as error:  # also: no descriptor is left, or a package is gone
         warn(f"no console: {error}")
         return
     services.push_async_callback(server.stop)

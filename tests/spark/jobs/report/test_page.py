@@ -5,10 +5,6 @@ from __future__ import annotations
 import base64
 import importlib.util
 import re
-import shutil
-import warnings
-from collections.abc import Iterator
-from contextlib import suppress
 from html.parser import HTMLParser
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -144,21 +140,6 @@ def test_a_long_table_says_how_much_the_page_leaves_out() -> None:
 
 
 # In a browser ----------------------------------------------------------------------------------------
-
-CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A real browser; these tests are left out where there is none."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (--group dev)")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium (apt-get install chromium)")
-    with warnings.catch_warnings(), playwright.sync_playwright() as running:
-        started = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        with suppress(Exception):
-            started.close()
 
 
 LOOK: Final = """() => {
