@@ -59,6 +59,17 @@ def test_no_module_is_above_500_lines_and_no_folder_above_25_files() -> None:
     assert not full
 
 
+def test_docstrings_begin_with_their_subject_or_a_verb() -> None:
+    begins = re.compile(r"(What|How|Who|Whose|Whom|Where|Whether|Why)\b")
+    found = [
+        f"{path.name}:{text.lineno}"
+        for path in sorted((ROOT / "src").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Expr) and isinstance(text := node.value, ast.Constant) and begins.match(str(text.value))
+    ]
+    assert not found
+
+
 def test_the_table_has_each_concept_once() -> None:
     concepts = [concept for row, _ in ROWS for concept in row.split(", ") if concept[0].isupper()]
     assert sorted(concepts) == sorted(set(concepts))

@@ -18,7 +18,7 @@ MAX_ACL_BODY_BYTES: Final = 262_144
 MAX_USERS: Final = 10_000
 """Users of ACL 2.0; about 1 KB each with a few policies."""
 SIGNATURE_SECONDS: Final = 300.0
-"""A signed request with a stamp is taken for so long, by the clock of the server: Kerberos has the same bound."""
+"""A signed request with a stamp is accepted for this time, by the clock of the server: Kerberos has the same bound."""
 SIGNATURE_AHEAD_SECONDS: Final = 60.0
 """The clock of a client may be so far ahead of the server's."""
 SIGNATURE_WINDOW: Final = 1_024
@@ -50,7 +50,7 @@ MAX_QUOTA_FILE_BYTES: Final = 16_777_216
 MAX_METERS: Final = 100_000
 """Accounts, addresses and groups that are counted at a time, about 1 KB each; beyond it the oldest is forgotten."""
 METER_SECONDS: Final = 600.0
-"""A subject that was idle for so long is forgotten; its buckets were full long before."""
+"""A subject that was idle for this time is forgotten; its buckets were full long before."""
 MAX_GROUPS_OF_CONNECTION: Final = 1_000
 """Groups that one connection counts for; as many as one heartbeat has (MAX_HEARTBEAT_GROUPS)."""
 MAX_METERED_GROUPS: Final = 200_000

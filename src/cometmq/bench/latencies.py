@@ -20,7 +20,7 @@ class Bar(NamedTuple):
 
 
 class Latencies:
-    """Counts latencies in microseconds; at most 2^37 of them (38 hours) is told apart."""
+    """Counts latencies in microseconds; at most 2^37 of them (38 hours) has a count of its own."""
 
     def __init__(self) -> None:
         self._counts = [0] * _BUCKETS

@@ -28,9 +28,9 @@ from cometmq.remoting.security import Security
 _log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 300.0
-"""Between two looks when all is well, or once something wrong was told."""
+"""Between two looks when all is well, or once a fault was logged."""
 FIRST_PAUSES_S: Final = (1.0, 2.0, 4.0)
-"""Pauses after the first failures, before they are told: names and ports of containers appear late."""
+"""Pauses after the first failures, before they are logged: names and ports of containers appear late."""
 _REMEDY: Final = (
     "give the address that clients connect to with --advertise HOST[:PORT] (advertisedListeners); "
     "cometmq doctor --cluster checks it from the machine of a client"
@@ -55,11 +55,11 @@ class AdvertisedCheck:
         self._security = security
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
-        self._told: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
         self.wrong: dict[str, str] = {}
         """The reason for each listener whose address is wrong, by its name."""
         self.looked = asyncio.Event()
-        """Set once the result of a look is told."""
+        """Set once the result of a look is logged."""
 
     @property
     def addresses(self) -> Mapping[str, str]:
@@ -124,9 +124,9 @@ class AdvertisedCheck:
     def _tell(self, found: Mapping[str, str]) -> None:
         for name, address in self._addresses.items():
             reason = found[name]
-            if reason == self._told.get(name):
+            if reason == self._logged.get(name):
                 continue
-            self._told[name] = reason
+            self._logged[name] = reason
             whose = f"clients of the listener {name}" if name else "clients"
             if reason == _ELSEWHERE:
                 _log.info(

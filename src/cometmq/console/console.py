@@ -1,4 +1,4 @@
-"""What all pages of one console share."""
+"""The state that all pages of one console share."""
 
 from __future__ import annotations
 

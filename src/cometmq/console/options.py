@@ -15,7 +15,7 @@ _NAMES: Final = frozenset({"localhost", "localhost.localdomain"})
 
 @dataclass(frozen=True)
 class ConsoleOptions:
-    """Where a console listens, which cluster it shows, and who may do what."""
+    """Options of a console: its address, its cluster, and the permissions of its visitors."""
 
     namesrv: str
     """``host:port;host:port`` of the cluster."""

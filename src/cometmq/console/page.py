@@ -68,9 +68,9 @@ class Plan:
     title: str
     """``Delete topic orders``."""
     sentence: str
-    """What will happen."""
+    """The effect, in a sentence."""
     action: str
-    """What the button says."""
+    """The words on the button."""
     what: str
     """``topic.delete``: the kind of change in the audit log."""
     subject: str
@@ -111,7 +111,7 @@ class Ask:
 
     @cached_property
     def zone(self) -> tzinfo:
-        """The visitor's time zone, which their browser has told; UTC before that."""
+        """The visitor's time zone, from a cookie of the browser; UTC before that."""
         name = self.request.cookies.get("zone", "")
         if not name or len(name) > 64:
             return UTC
@@ -204,7 +204,7 @@ class Ask:
         notice = console.sessions.verified(unquote(cookies["notice"])) if "notice" in cookies else None
         html = console.templates.get_template(template).render(
             _=partial(translated, self.language),
-            told=partial(answer_in, self.language),
+            translated=partial(answer_in, self.language),
             time=partial(time_element, zone=self.zone),
             ask=self,
             visitor=self.visitor,

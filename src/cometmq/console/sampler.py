@@ -63,15 +63,15 @@ class Sample:
 
     def total(self, figure: str) -> float | None:
         """The sum of a figure over all masters; ``None`` if none of them tells."""
-        told = [getattr(line.status, figure) for line in self.brokers if line.is_master and line.status is not None]
-        known = [value for value in told if value is not None]
+        values = [getattr(line.status, figure) for line in self.brokers if line.is_master and line.status is not None]
+        known = [value for value in values if value is not None]
         return sum(known) if known else None
 
     @property
     def fullest_disk(self) -> float | None:
         """The disk that is used most, in percent."""
-        told = [line.status.disk_used_percent for line in self.brokers if line.status is not None]
-        return max((value for value in told if value is not None), default=None)
+        used = [line.status.disk_used_percent for line in self.brokers if line.status is not None]
+        return max((value for value in used if value is not None), default=None)
 
     def figures(self) -> dict[str, float | None]:
         """The figures of plots and live pages."""
@@ -86,7 +86,7 @@ class Sample:
 
 @dataclass
 class Health:
-    """What an examination of the cluster has found."""
+    """The findings of an examination of the cluster."""
 
     time_ms: int = 0
     findings: list[Finding] = field(default_factory=list)

@@ -39,7 +39,7 @@ class Advertised(NamedTuple):
 
 
 class Listeners(NamedTuple):
-    """What tells a nameserver which listener a client asks at."""
+    """The rules by which a nameserver finds the listener of a client."""
 
     ports: Mapping[str, int]
     """Ports to listen on, by name."""

@@ -1,7 +1,7 @@
 """Brokers that were registered a short while ago, for tools that tell what is missing.
 
 A broker that stopped by itself is remembered for ten minutes, as long as an update of a machine takes; one that
-vanished for a day, so that whoever comes in the morning sees it. Either is forgotten when it registers again.
+vanished for a day, so that an administrator sees it in the morning. Either is forgotten when it registers again.
 """
 
 from __future__ import annotations

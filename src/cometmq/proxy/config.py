@@ -9,7 +9,7 @@ from cometmq.limits import MAX_MESSAGE_BYTES
 
 @dataclass(frozen=True)
 class EndpointConfig:
-    """What an endpoint tells its clients, and what it takes from them; times in milliseconds."""
+    """Settings that an endpoint sends its clients, and bounds of their requests; times in milliseconds."""
 
     long_polling_min_ms: int = 5_000
     long_polling_max_ms: int = 20_000

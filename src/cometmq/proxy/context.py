@@ -1,4 +1,4 @@
-"""What all services of an endpoint share."""
+"""The parts that all services of an endpoint share."""
 
 from __future__ import annotations
 

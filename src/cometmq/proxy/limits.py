@@ -7,7 +7,7 @@ from typing import Final
 MAX_STREAMS: Final = 1_024
 """Calls under way of one HTTP/2 connection; clients keep more back themselves. Netty's clients take 100 at least."""
 HTTP2_WINDOW_BYTES: Final = 1024 * 1024
-"""Bytes that a client may send on one stream, and on one connection, before it is told of room for more."""
+"""Bytes that a client may send on one stream, and on one connection, before it gets a WINDOW_UPDATE."""
 MAX_HEADER_LIST_BYTES: Final = 16_384
 """Headers of one call, as HTTP/2 counts them; gRPC's own servers take as much."""
 MAX_HEADER_BLOCK_BYTES: Final = 65_536
@@ -26,15 +26,15 @@ MAX_GRPC_WAITING_BYTES: Final = 256 * 1024 * 1024
 MAX_GRPC_CONNECTION_WAITING_BYTES: Final = 32 * 1024 * 1024
 """The same for one connection; above it its new calls get RESOURCE_EXHAUSTED."""
 GRPC_PING_SECONDS: Final = 60.0
-"""A client that sends nothing for so long is asked for a sign of life by a ping."""
+"""A client that is silent for this time gets a ping, which it must answer."""
 GRPC_SILENT_SECONDS: Final = 120.0
-"""A client that has sent nothing for so long is gone (Apache: grpcClientIdleTimeMills)."""
+"""A client that is silent for this time is gone (Apache: grpcClientIdleTimeMills)."""
 HEARTBEAT_BROKER_SECONDS: Final = 30.0
 """Between two heartbeats that the endpoint sends to a broker for a client."""
 MAX_GRPC_CLIENTS: Final = 16_384
 """Clients that one endpoint remembers; about 4 KB each."""
 TOPIC_LOOK_SECONDS: Final = 5.0
-"""How long `cometmq proxy` takes a topic or group for what it was when it asked last."""
+"""Time for which `cometmq proxy` keeps the configuration of a topic or group."""
 MAX_FLEET_TOPICS: Final = 10_000
 """Topics, and groups, that it remembers."""
 MAX_ACK_ENTRIES: Final = 1_024

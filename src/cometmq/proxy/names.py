@@ -34,7 +34,7 @@ def full_name(resource: v2.Resource) -> str:
 
 
 def resource_of(name: str) -> v2.Resource:
-    """The resource of a name, its namespace apart."""
+    """The resource of a name, with the namespace in a field of its own."""
     prefix = next((prefix for prefix in _PREFIXES if name.startswith(prefix)), "")
     namespace, separator, plain = name[len(prefix) :].partition(_SEPARATOR)
     if not separator:

@@ -56,7 +56,7 @@ class ProxyConfig(SecurityOptions):
 
     @property
     def endpoint(self) -> EndpointConfig:
-        """What the endpoint tells its clients."""
+        """The settings that the endpoint sends its clients."""
         return EndpointConfig(
             long_polling_min_ms=self.grpc_client_consumer_min_long_polling_timeout_millis,
             long_polling_max_ms=self.grpc_client_consumer_max_long_polling_timeout_millis,

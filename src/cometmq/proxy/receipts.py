@@ -16,7 +16,7 @@ class Receipt(NamedTuple):
 
     handle: ReceiptHandle
     log_offset: int
-    """Where the message is in the log of its broker."""
+    """Offset of the message in the log of its broker."""
 
     @property
     def ends_ms(self) -> int:

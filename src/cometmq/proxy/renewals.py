@@ -27,7 +27,7 @@ _MINUTE: Final = 60_000
 _STEPS_MS: Final = (1 * _MINUTE, 3 * _MINUTE, 5 * _MINUTE, 10 * _MINUTE, 30 * _MINUTE, 60 * _MINUTE)
 """Each renewal is for longer (``RenewStrategyPolicy``)."""
 _GONE_MS: Final = 1_000
-"""Messages of a client that is gone are visible again after so long, as in Apache's proxy."""
+"""Messages of a client that is gone are visible again after this time, as in Apache's proxy."""
 _MOST_FAILURES: Final = 3
 _Key = tuple[Key, str, str]
 
@@ -104,7 +104,7 @@ class Renewals:
         self._held[key] = _Renewed(session, group, topic, receipt, self._clock.now_ms())
 
     def current(self, session: ClientSession, group: str, text: str) -> Receipt | None:
-        """What stands for the first handle of a client now; ``None`` if the message is not renewed."""
+        """The present handle in place of a client's first one; ``None`` if the message is not renewed."""
         held = self._held.get((session.key, group, text))
         return None if held is None else held.receipt
 

@@ -80,7 +80,7 @@ class ClientSession:
         self.settings: ClientSettings | None = None
         """Once the client has sent them."""
         self.heartbeat: HeartbeatData | None = None
-        """What the brokers know of the client."""
+        """The last heartbeat for the brokers."""
         self.stream: CommandStream | None = None
         self.repeat: TimerHandle | None = None
         """Sends the settings again; see :meth:`repeat_settings`."""
@@ -231,7 +231,7 @@ class Sessions:
         try:
             await session.link.close(session.heartbeat)
         except Exception as error:
-            _log.info("the brokers were not told that %s has left: %s", session.client_id, error)
+            _log.info("the brokers do not know yet that %s has left: %s", session.client_id, error)
 
     def _sweep(self) -> None:
         now = self._clock.monotonic()

@@ -1,6 +1,6 @@
 """One connection to a server, shared by everything that talks to that address.
 
-Requests are multiplexed by their opaque: whoever submits one leaves a callback, the answer calls it.
+Requests are multiplexed by their opaque: a caller submits one with a callback, the answer calls it.
 All frames written in one turn of the event loop leave in one write. Neither a task nor a timer is
 made per request: one timer of the connection waits for the earliest deadline known when it was set.
 """

@@ -270,7 +270,7 @@ class ServerConnection(asyncio.Protocol):
         except FrameError as error:
             log.warning("closing %s: %s", self.remote_address, error)
             self.close()
-        except Exception:  # whoever goes on in the same turn must not wait for ever
+        except Exception:  # others in the same turn must not wait for ever
             log.exception("closing %s: a request failed", self.remote_address)
             self.abort()
         finally:

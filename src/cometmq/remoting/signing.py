@@ -4,7 +4,7 @@ The signed text is the values of all header fields in the order of their names, 
 fields ``AccessKey`` and, where there is one, ``SecurityToken`` are among them; ``Signature`` carries the result in
 base64.
 
-Such a signature says nothing about the time: whoever listens can send the request again. CometMQ's clients therefore
+Such a signature says nothing about the time: an eavesdropper can send the request again. CometMQ's clients therefore
 sign a stamp too, the field ``AccessAt``, by which CometMQ's servers know each request
 (:mod:`cometmq.auth.freshness`); to others it is one more signed field.
 """

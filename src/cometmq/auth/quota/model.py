@@ -13,7 +13,7 @@ from cometmq.auth.model import AuthError
 EVERY: Final = "*"
 MAX_SUBJECT_CHARS: Final = 512
 MAX_LIMIT: Final = 10**15
-"""More than any machine can reach; a larger number is a slip of the hand."""
+"""More than any machine handles; a larger number is a typing error."""
 
 
 class SubjectKind(enum.StrEnum):

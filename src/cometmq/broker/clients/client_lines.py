@@ -24,18 +24,18 @@ class ClientLines:
 
     def __init__(self, clients: ClientRegistry) -> None:
         self._clients = clients
-        self._told = self._came = self._went = 0
+        self._named = self._came = self._went = 0
         clients.producers.on_move.append(lambda group, channel, here: self._moved("producer", group, channel, here))
         clients.consumers.on_move.append(lambda group, channel, here: self._moved("consumer", group, channel, here))
 
     def _moved(self, what: str, group: str, channel: ClientChannel, here: bool) -> None:
         if group in SYSTEM_GROUPS or not _log.isEnabledFor(logging.INFO):
             return
-        if self._told >= NAMED_IN_A_PERIOD:
+        if self._named >= NAMED_IN_A_PERIOD:
             self._came += here
             self._went += not here
             return
-        self._told += 1
+        self._named += 1
         who = f"{what} {channel.client_id[:_MOST_CHARS]} of group {group}"
         if here:
             _log.info("%s comes from %s (%s)", who, channel.connection.remote_address, channel.language)
@@ -51,4 +51,4 @@ class ClientLines:
                 "%d more clients came and %d went; members of groups now: %d producers, %d consumers",
                 *(self._came, self._went, producers, consumers),
             )
-        self._told = self._came = self._went = 0
+        self._named = self._came = self._went = 0

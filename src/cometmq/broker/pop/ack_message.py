@@ -68,7 +68,7 @@ class BatchAckMessageRequestBody(Body):
 
 
 def batch_needs(body: bytes) -> Iterator[Need]:
-    """What a batch of acknowledgements needs."""
+    """The permissions that a batch of acknowledgements needs."""
     pairs = {(ack.topic, ack.group, ack.retry) for ack in _batch(body).acks}
     for topic, group, retry in sorted(pairs):
         yield on_group(group, Action.SUB)

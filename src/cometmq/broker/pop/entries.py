@@ -84,7 +84,7 @@ class PoppedInOrder(Entry, frozen=True, array_like=True, gc=False, tag=7):
 
     offsets: list[int]
     counts: list[int]
-    """How often each was handed out before; -1 for one that only waits for its message group."""
+    """Number of times that each was handed out before; -1 for one that only waits for its message group."""
     next_offset: int
     """The offset behind all messages that were ever handed out, or wait."""
     pop_time: int

@@ -24,7 +24,7 @@ class Handed(NamedTuple):
     pop_time: int
     due: int
     times: int
-    """How often it was handed out before; negative for one that waits and never was."""
+    """Number of times that it was handed out before; negative for one that waits and never was."""
 
 
 WAITING: Final = Handed(-1, 0, -1)
@@ -103,7 +103,7 @@ class OrderedMessages:
 
     # --- changes --------------------------------------------------------------------------------
     def counts(self, offsets: Sequence[int], attempt_id: str) -> list[int]:
-        """How often each was handed out before; for the same attempt it does not count."""
+        """Number of times that each was handed out before; for the same attempt it does not count."""
         found = ((offset, self.messages.get(offset)) for offset in offsets)
         return [0 if handed is None else handed.times + (not self._is_same(handed, attempt_id)) for _, handed in found]
 

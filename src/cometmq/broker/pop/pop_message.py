@@ -52,9 +52,9 @@ from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import ConsumeQueue, GetMessageStatus, GetResult
 
 _LATE_MS: Final = 500
-"""A pop that should have been answered so long ago is not run any more."""
+"""A pop that is late by this time is refused."""
 _EARLY_MS: Final = 20
-"""A pop is answered so long before the end of its time."""
+"""A pop is answered this time before its end."""
 _RETRY_FIRST: Final = 5
 """One pop of so many looks into the retry topic first (popFromRetryProbability 20 %)."""
 

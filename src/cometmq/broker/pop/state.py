@@ -26,7 +26,7 @@ from cometmq.broker.pop.order import Handed, OrderedMessages
 NO_OFFSET: Final = -1
 
 Before = object
-"""What an entry has replaced, for :meth:`PopState.undo`."""
+"""The state that an entry has replaced, for :meth:`PopState.undo`."""
 
 
 class PopQueue:

@@ -2,7 +2,7 @@
 
 A change is a text such as ``+message.type=FIFO,-reserve.time`` (``AttributeParser``, ``AttributeUtil``,
 ``TopicAttributes``); refusals have Apache's words. Only message.type has an effect here: clients of RocketMQ 5 over
-gRPC are told it, and their sends are checked by it. Sends over remoting are not, as in Apache.
+gRPC get it with the route, and their sends are checked by it. Sends over remoting are not, as in Apache.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What people see of a load: the counts while it runs, and rates, percentiles and histogram at its end."""
+"""The display of a load: the counts while it runs, and rates, percentiles and histogram at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is active in a cluster now: rates and lag of topics, groups and clients, from few requests.
+"""The activity of a cluster: rates and lag of topics, groups and clients, from few requests.
 
 Each broker is asked for the progress of all its groups at once; that has the ends of the queues that are consumed, too.
 Topics that nobody consumes are asked one by one, :data:`TOPICS_PER_LOOK` at each look: those that grew lately at every
@@ -85,7 +85,7 @@ class ClientActivity:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What one look has found."""
+    """The result of one look."""
 
     brokers: tuple[BrokerActivity, ...]
     topics: tuple[TopicActivity, ...]
@@ -113,7 +113,7 @@ class _Ends:
 
 @dataclass(slots=True)
 class _BrokerView:
-    """What a look finds at one broker."""
+    """The findings of a look at one broker."""
 
     shown: BrokerActivity
     progress: ConsumeStatsList = field(default_factory=ConsumeStatsList)

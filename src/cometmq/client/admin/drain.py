@@ -43,7 +43,7 @@ class GroupLeft:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a broker has that is still needed."""
+    """Messages and positions of a broker that are still needed."""
 
     groups: tuple[GroupLeft, ...]
     delayed: int

@@ -59,11 +59,13 @@ async def subscriptions_of(admin: Admin, group: str) -> list[Member]:
     masters = await admin.masters()
     found = await gathered({name: connection_of(admin, group, address) for name, address in masters.items()})
     places = {member.client_id: (member, masters[name]) for name, one in found.items() for member in one.connection_set}
-    told = await gathered({name: _told(admin, group, name, address) for name, (_, address) in sorted(places.items())})
-    return [Member(places[name][0], subscriptions) for name, subscriptions in told.items()]
+    lists = await gathered(
+        {name: _subscriptions_of(admin, group, name, address) for name, (_, address) in sorted(places.items())}
+    )
+    return [Member(places[name][0], subscriptions) for name, subscriptions in lists.items()]
 
 
-async def _told(admin: Admin, group: str, client_id: str, address: str) -> dict[str, str] | None:
+async def _subscriptions_of(admin: Admin, group: str, client_id: str, address: str) -> dict[str, str] | None:
     try:
         info = await admin.consumer_running_info(group, client_id, address)
     except (BrokerError, RemotingError):

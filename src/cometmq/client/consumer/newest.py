@@ -25,7 +25,7 @@ SAME_TIME: Final = 256
 
 @dataclass(frozen=True)
 class Search:
-    """What is looked for."""
+    """A search for the newest messages."""
 
     topic: str
     begin_ms: int | None = None

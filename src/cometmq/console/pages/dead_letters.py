@@ -65,7 +65,7 @@ class LetterLine:
 
     @property
     def place(self) -> str:
-        """Where it is stored, as a form says it."""
+        """Its place in the store, as a form names it."""
         return f"{self.message.broker}/{self.message.queue_id}/{self.message.offset}"
 
 

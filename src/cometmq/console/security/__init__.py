@@ -1,1 +1,1 @@
-"""Who may use the console, and what browsers must not do for others."""
+"""Logins and permissions of the console, and its protection against requests that other sites forge."""

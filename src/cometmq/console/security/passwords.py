@@ -22,7 +22,7 @@ _NOBODY: Final = "$argon2id$v=19$m=65536,t=3,p=4$Yj5uDEbn8OKKF/en4/YUxw$czWICRXY
 
 
 class Role(StrEnum):
-    """What a user of the console may do."""
+    """The permissions of a user of the console."""
 
     VIEWER = "viewer"
     """Look at everything."""

@@ -143,7 +143,7 @@ class FleetBackend:
             *(self.ask(name, code, header, body) for name in names), return_exceptions=True
         ):
             if isinstance(result, ProxyError):
-                _log.info("a broker was not told of a client: %s", result)
+                _log.info("a broker did not get the heartbeat of a client: %s", result)
 
     async def _look_for_brokers(self) -> None:
         try:

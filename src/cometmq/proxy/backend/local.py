@@ -61,7 +61,7 @@ class LocalConnection(ServerConnection):
         self._waiting.pop(opaque, None)
 
     def deliver(self, request: Request[Any], response: Response) -> None:
-        """Give the answer to whoever asked."""
+        """Give the answer to the caller that waits for it."""
         done = self._waiting.pop(request.opaque, None)
         if done is None:
             return

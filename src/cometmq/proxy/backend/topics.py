@@ -24,7 +24,7 @@ class RetryPolicyBody(Body):
 
 
 class GroupBody(Body):
-    """What the endpoint reads of a ``SubscriptionGroupConfig``."""
+    """The fields of a ``SubscriptionGroupConfig`` that the endpoint reads."""
 
     retry_max_times: int = 16
     consume_message_orderly: bool = False

@@ -6,8 +6,8 @@ it, or one has reset it. The client's window bounds what is sent: what exceeds i
 enlarged as data arrives; the layer above bounds what it keeps.
 
 Fault model: the client is hostile. A block of headers, the list in it, the number of streams, and the frames that make
-work without asking for anything (pings, settings, resets, priorities, empty data) are bounded; whoever exceeds a bound
-gets GOAWAY with ENHANCE_YOUR_CALM.
+work without asking for anything (pings, settings, resets, priorities, empty data) are bounded; a client that exceeds a
+bound gets GOAWAY with ENHANCE_YOUR_CALM.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ NUMBER: Final = struct.Struct(">I")
 
 
 class ErrorCode(enum.IntEnum):
-    """Why a stream or a connection ends."""
+    """The reason for which a stream or a connection ends (RFC 9113, 7)."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
@@ -55,7 +55,7 @@ class ErrorCode(enum.IntEnum):
 
 
 class Http2Error(Exception):
-    """The connection must end; ``code`` and words are for the GOAWAY."""
+    """The connection must end; ``code`` and text are for the GOAWAY."""
 
     def __init__(self, code: ErrorCode, words: str) -> None:
         super().__init__(words)

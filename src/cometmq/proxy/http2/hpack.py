@@ -12,7 +12,7 @@ from typing import Final
 TABLE_BYTES: Final = 4_096
 """Largest table of a client; HTTP/2's default."""
 _ENTRY_BYTES: Final = 32
-"""What an entry counts beside its texts (RFC 7541, 4.1)."""
+"""Bytes that an entry counts beside its texts (RFC 7541, 4.1)."""
 _MAX_UPDATES: Final = 2
 """Changes of the table's size at the beginning of a block (RFC 7541, 4.2)."""
 _BOMB: Final = 16

@@ -13,7 +13,7 @@ FRAME_BYTES: Final = 16_384
 
 
 class Inbound(Protocol):
-    """What comes on one stream."""
+    """The receiver of one stream."""
 
     def data(self, chunk: bytes) -> None:
         """Take some bytes."""

@@ -52,9 +52,9 @@ _SWEEP_SECONDS: Final = 5.0
 class Shares:
     """An amount of bytes that connections hold, with a bound for all together."""
 
-    def __init__(self, most: int, why: str) -> None:
+    def __init__(self, most: int, reason: str) -> None:
         self._most = most
-        self._why = why
+        self._reason = reason
         self._total = 0
         self._held: dict[GrpcConnection, int] = {}
 
@@ -67,10 +67,10 @@ class Shares:
         else:
             self._held.pop(connection, None)
         if change > 0 and self._total > self._most:
-            max(self._held, key=self._held.__getitem__).end(self._why)
+            max(self._held, key=self._held.__getitem__).end(self._reason)
 
     def of(self, connection: GrpcConnection) -> int:
-        """What a connection holds."""
+        """The bytes that a connection holds."""
         return self._held.get(connection, 0)
 
 
@@ -308,12 +308,12 @@ class GrpcConnection(asyncio.Protocol):
         elif self._silent_s > GRPC_PING_SECONDS:
             self._http2.ping()
 
-    def end(self, why: str) -> None:
+    def end(self, reason: str) -> None:
         """End the connection soon: it holds too much."""
         if not self._is_ending:
             self._is_ending = True
-            _log.warning("closing %s: %s", self.remote_address, why)
-            self._http2.leave(ErrorCode.ENHANCE_YOUR_CALM, why)
+            _log.warning("closing %s: %s", self.remote_address, reason)
+            self._http2.leave(ErrorCode.ENHANCE_YOUR_CALM, reason)
             self.flush()
             asyncio.get_running_loop().call_soon(self.abort)
 

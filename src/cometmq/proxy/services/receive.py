@@ -37,7 +37,7 @@ _NOT_FOUND: Final = {
     ResponseCode.PULL_RETRY_IMMEDIATELY,
 }
 _UNSENT_MS: Final = 1_000
-"""Messages for a client that is gone are visible again after so long."""
+"""Messages for a client that is gone are visible again after this time."""
 _NEEDED_MS: Final = 1_000
 """A poll that is cut to the rest of its deadline leaves so much for the answer."""
 
@@ -114,7 +114,7 @@ class ReceiveService:
 
     # --- times ----------------------------------------------------------------------------------
     def _poll_ms(self, call: Call, request: v2.ReceiveMessageRequest) -> int:
-        """How long to wait for messages (``ReceiveMessageActivity``).
+        """Milliseconds to wait for messages (``ReceiveMessageActivity``).
 
         :raises ProxyError: the deadline of the call leaves no time for that.
         """

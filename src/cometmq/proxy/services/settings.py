@@ -93,7 +93,7 @@ def merged(settings: v2.Settings, group: GroupInfo | None, config: EndpointConfi
 
 
 def heartbeat_of(client_id: str, settings: v2.Settings, version: int) -> HeartbeatData:
-    """What the brokers are told of the client."""
+    """The heartbeat of the client for the brokers."""
     if settings.WhichOneof("pub_sub") == "publishing":
         return producer_heartbeat(client_id, dict.fromkeys(map(full_name, settings.publishing.topics)))
     is_push = settings.client_type in (ClientType.PUSH_CONSUMER, ClientType.LITE_PUSH_CONSUMER)

@@ -1,7 +1,7 @@
 """Telemetry: settings both ways, and commands to clients (``ClientActivity``).
 
 A client opens the stream and sends its settings; the answer are the merged ones, and from then on the stream carries
-commands. A second stream of one client takes the place of the first. The stream is told of errors by gRPC's status, as
+commands. A second stream of one client takes the place of the first. The stream gets errors by gRPC's status, as
 Apache's proxy does.
 """
 

@@ -12,7 +12,7 @@ from cometmq.proxy.protocol.v2 import Code
 
 
 class TransactionId(NamedTuple):
-    """Where a half message is."""
+    """The place of a half message."""
 
     broker: str
     queue_offset: int

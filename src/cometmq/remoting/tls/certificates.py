@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _SELF_SIGNED_DAYS: Final = 3_650
 _SKEW: Final = datetime.timedelta(hours=1)
-"""Certificates begin so long ago, for machines whose clocks are behind."""
+"""Certificates are valid from this time before now, for machines whose clocks are behind."""
 
 
 @dataclass(frozen=True)

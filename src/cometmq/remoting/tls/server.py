@@ -34,7 +34,7 @@ from cometmq.remoting.tls.options import (
 log = logging.getLogger(__name__)
 
 _IDLE_SECONDS: Final = 1.0
-"""The thread of the handshakes ends when there was none for so long."""
+"""The thread of the handshakes ends when there was none for this time."""
 
 
 class Ending(Protocol):

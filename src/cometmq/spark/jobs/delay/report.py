@@ -144,7 +144,7 @@ class DelayReport(Report):
     at_ms: int
     """The moment of the report, ms since 1970."""
     grace_ms: int
-    """A message that was due so long ago and is not delivered is stuck."""
+    """A message that is overdue by this time is stuck."""
     delivered: int
     by_born: int
     """Delivered messages whose due time comes from their born time."""

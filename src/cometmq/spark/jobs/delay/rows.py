@@ -209,7 +209,7 @@ def _delivered(messages: DataFrame, progress: Sequence[BrokerProgress]) -> DataF
 
 
 _WINDOW_MS: Final = 3_600_000
-"""Messages due within so long are looked at together, 56 bytes each …"""
+"""Messages due within this time are looked at together, 56 bytes each …"""
 _BLOCK_BYTES: Final = 8 * 1024 * 1024
 """… and so many bytes of their records are decoded together; one may be larger."""
 _NOBODY: Final = encode_host("0.0.0.0", 0)
