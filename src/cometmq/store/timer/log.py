@@ -64,7 +64,7 @@ class TimerLog:
         self.read_from = 0
         """The serial from which on the log is read: the position's, or the first where units are damaged."""
         self._kept: npt.NDArray[np.int64] = np.empty(0, np.int64)
-        """Where units are damaged, the sorted serials of the sound ones."""
+        """The sorted serials of the sound units, if some are damaged."""
         self._set_back: list[SetBack] = []
 
     @property
