@@ -64,7 +64,7 @@ class AcknowledgeService:
         """Set when a message is visible again; its handle is another one from then on."""
         context = self._context
         topic, group = topic_of(request.topic), group_of(request.group)
-        context.admit(call, [on_group(group, Action.SUB)])
+        context.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
         session: ClientSession = call.session
         invisible_ms = ms_of(request.invisible_duration)
         if invisible_ms > context.config.invisible_max_ms:
