@@ -18,6 +18,7 @@ from tests.fuzz.worst_inputs import (
     MOST_TOPICS,
     OF_BROKERS,
     OF_NAMESERVERS,
+    QUOTAS,
     SEND,
     WIDE,
     Worst,
@@ -27,6 +28,7 @@ from tests.fuzz.worst_inputs import (
 )
 from tests.helpers.waiting import wait_for
 
+from cometmq.auth.limits import MAX_QUOTAS
 from cometmq.broker.controller import Broker
 from cometmq.broker.limits import MAX_TOPIC_QUEUES
 from cometmq.fastjson import loads
@@ -50,8 +52,14 @@ BEFORE = [b"first", b"second"]
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[ProcessCluster]:
-    with ProcessCluster(broker_keys={"enablePropertyFilter": "true"}) as running:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
+    """Its broker has nearly all the quotas that it may have."""
+    data = tmp_path_factory.mktemp("walked")
+    file = data / "broker-0" / "config" / "quotas.json"
+    file.parent.mkdir(parents=True)
+    there = {f"account:there-{number}": {"messagesIn": 1} for number in range(MAX_QUOTAS - TRIES * QUOTAS)}
+    file.write_text(json.dumps({"quotas": there}))
+    with ProcessCluster(data=data, broker_keys={"enablePropertyFilter": "true"}) as running:
         yield running
 
 

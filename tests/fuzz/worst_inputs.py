@@ -23,6 +23,8 @@ FRAME_BYTES: Final = 15 * 1024 * 1024
 """Of a body, so that its frame is within the limit."""
 AT_ONCE: Final = 12
 """Requests that one connection sends together."""
+QUOTAS: Final = 60
+"""Changes of quotas that one connection sends together: each costs by the number of all, not of those made so."""
 WIDE: Final = "Wide"
 GROUP: Final = "walkers"
 
@@ -348,10 +350,10 @@ OF_BROKERS: Final[dict[int, Worst]] = {
     400: bodies(400, lambda: (MODE,)),
     401: bodies(401, lambda: (MODE,)),
     370: everything(370, recallHandle="x" * 500_000),
-    # Of accounts that nobody has: the other inputs are not to meet a quota.
-    30050: lambda salt: [frame(30050, {"subject": f"account:{salt}-{n}", "messagesIn": "1"}) for n in range(1_500)],
+    # Beside nearly as many as a broker may have, of accounts that nobody has: the other inputs are not to meet a quota.
+    30050: lambda salt: [frame(30050, {"subject": f"account:{salt}-{n}", "messagesIn": "1"}) for n in range(QUOTAS)],
     30051: everything(30051, subject="", each="true"),
-    30052: lambda salt: [frame(30052, {"subject": f"account:{salt}-{n}"}) for n in range(1_500)],
+    30052: lambda salt: [frame(30052, {"subject": f"account:{salt}-{n}"}) for n in range(QUOTAS)],
     207: everything(207, groupName="others", removeOffset="true"),
     215: everything(215, topic="Gone"),
 }
