@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import unittest.mock
 from typing import Any
 
 import pytest
@@ -104,6 +105,20 @@ def test_maps_keyed_by_objects_keep_their_order_and_keys() -> None:
     assert fastjson.dumps(fastjson.loads(text)).decode() == text
     table = bodies.decode_body(bodies.ResetOffsetBody, text.encode()).offset_table
     assert table[bodies.MessageQueue("T", "b", 1)] == 7
+
+
+@given(st.lists(st.tuples(values, values), min_size=1, max_size=4))
+def test_flat_objects_in_maps_keyed_by_objects_are_read_as_by_the_parser_alone(pairs: list[tuple[Any, Any]]) -> None:
+    table = fastjson.ObjectKeyMap(({"key": key}, value) for key, value in pairs)
+    for text in (fastjson.dumps(table), fastjson.dumps_pretty(table), b'{{"a":NaN}:1}', b'{{"a":1}:{"a":01}}'):
+        read = []
+        for flat in (fastjson._FLAT, re.compile(r"(?!)")):
+            with unittest.mock.patch.object(fastjson, "_FLAT", flat):
+                try:
+                    read.append(repr(fastjson.loads(text)))
+                except fastjson.FastjsonError:
+                    read.append("refused")
+        assert read[0] == read[1]
 
 
 @given(st.text(st.sampled_from('{}[]:,"0a tru'), max_size=30))

@@ -17,7 +17,10 @@ import pytest
 from tests.cli.conftest import CommandLine
 
 from cometmq.cli.admin.top_screen import Keys
-from cometmq.testing import ProcessCluster
+from cometmq.client import Admin, Message
+from cometmq.client.admin.activity import ActivityWatch
+from cometmq.remoting.admin_bodies import TopicStatsTable
+from cometmq.testing import Cluster, ProcessCluster
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +78,30 @@ def test_one_look_has_rates_and_lag(busy: CommandLine) -> None:
     clients = look("clients")
     assert {"consumer", "producer"} == {row["kind"] for row in clients.values()}
     assert "quick" in {row["group"] for row in clients.values()}
+
+
+async def test_the_second_of_two_looks_asks_only_for_topics_that_may_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ten thousand topics one look of all takes its time; the second takes as much as the busy ones."""
+    async with Cluster() as cluster:
+        await cluster.send(Message("busy", b"1"))
+        async with Admin(cluster.namesrv_address) as admin:
+            for topic in ("empty", "empty-too"):
+                await admin.create_topic(topic)
+            asked: list[str] = []
+            topic_stats_of = admin.topic_stats_of
+
+            async def noted(topic: str, address: str) -> TopicStatsTable:
+                asked.append(topic)
+                return await topic_stats_of(topic, address)
+
+            monkeypatch.setattr(admin, "topic_stats_of", noted)
+            watch = ActivityWatch(admin, with_clients=False)
+            await watch.look(all_topics=True)
+            assert {"busy", "empty", "empty-too"} <= set(asked)
+            asked.clear()
+            rows = {row.topic: row for row in (await watch.look(all_topics=True)).topics}
+            assert asked == ["busy"]
+            assert (rows["empty"].in_per_s, rows["busy"].messages) == (0.0, 1)
 
 
 def test_top_refuses_what_it_cannot_do(busy: CommandLine, offline: CommandLine) -> None:

@@ -3,7 +3,7 @@
 Each broker is asked for the progress of all its groups at once; that has the ends of the queues that are consumed, too.
 Topics that nobody consumes are asked one by one, :data:`TOPICS_PER_LOOK` at each look: those that grew lately at every
 look, the others in turn. So ten thousand topics cost as much as a thousand. Where all are asked, the next look asks
-only those whose last message is at most :data:`IDLE_MS` older than the newest one of their broker.
+only those that have messages, the last at most :data:`IDLE_MS` older than the newest one of their broker.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class ActivityWatch:
 
     def _is_idle(self, broker: str, topic: str) -> bool:
         ends = self._ends.get((broker, topic))
-        if ends is None or ends.stored_ms > self._newest_ms.get(broker, 0) - IDLE_MS:
+        if ends is None or (ends.stored_ms and ends.stored_ms > self._newest_ms.get(broker, 0) - IDLE_MS):
             return False
         ends.per_s = 0.0
         return True
