@@ -46,7 +46,7 @@ class CommandStream(Protocol):
 
 
 class ClientSettings(NamedTuple):
-    """What is kept of the settings of a client."""
+    """The parts of the settings of a client that its calls need."""
 
     client_type: int
     is_consumer: bool
@@ -56,7 +56,7 @@ class ClientSettings(NamedTuple):
 
     @classmethod
     def of(cls, settings: v2.Settings) -> ClientSettings:
-        """What is kept of merged settings."""
+        """Take them from merged settings."""
         is_node = settings.user_agent.language == v2.Language.NODE_JS
         return cls(
             settings.client_type,

@@ -24,7 +24,7 @@ _UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e
 """Of ``grpc-timeout``."""
 _TIMEOUT_DIGITS: Final = 8
 _CALL_BYTES: Final = 1_000
-"""What an open call takes beside its metadata and messages."""
+"""Bytes that an open call takes beside its metadata and messages."""
 
 
 class Message(Protocol):
