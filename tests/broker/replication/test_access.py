@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.broker.conftest import ConnectTo, StartBroker, small_config
 from tests.broker.replication.slave import RawSlave
 from tests.broker.test_access import ACCOUNTS, BILLING, OPERATORS, ask, make_topics, send
@@ -83,6 +84,14 @@ async def test_a_slave_at_an_address_on_the_white_list_needs_no_signature(
     await make_topics(wire, "Orders")
     assert (await send(wire, None, "Orders")).code == 0
     assert not await is_refused(master, b"")
+
+
+async def test_a_slave_that_cannot_sign_in_is_named_with_the_white_list_that_it_needs(
+    start_broker: StartBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    master = await start_broker(**write_accounts(tmp_path))
+    assert await is_refused(master, b"")
+    assert "put 127.0.0.1 on globalWhiteRemoteAddresses" in caplog.text
 
 
 async def test_a_slave_with_a_wrong_key_follows_nobody(tmp_path: Path) -> None:

@@ -371,11 +371,15 @@ class HAService:
                 raise FrameError("it signs in by a request of another kind")
             self._guard.admit_server(slave, RequestCode.GET_BROKER_RUNTIME_INFO, frames[0])
         except (DeniedError, RpcRejectedError, FrameError) as error:
-            raise ReplicationError(
-                f"it may not copy the log: {error}",
-                next_step="give the slave an account that may change the cluster (tools.yml, or "
-                "innerClientAuthenticationCredentials), and namesrvAddr",
-            ) from error
+            step = (
+                "give the slave an account that may change the cluster (tools.yml, or "
+                "innerClientAuthenticationCredentials), and namesrvAddr"
+            )
+            if signed_in is None:
+                step += (
+                    f"; a slave of Apache's cannot sign in: put {slave.peer_ip} on globalWhiteRemoteAddresses (ACL 1.0)"
+                )
+            raise ReplicationError(f"it may not copy the log: {error}", next_step=step) from error
 
     def runtime_info(self) -> dict[str, str]:
         """Tell slaves of CometMQ that they must sign in."""
