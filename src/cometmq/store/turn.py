@@ -29,7 +29,7 @@ from cometmq.checksum import crc32
 from cometmq.limits import INDEX_BLOCK_KEYS, MAX_PROPERTIES_BYTES
 from cometmq.message.record import CRC_MASK, MESSAGE_MAGIC
 from cometmq.store.errors import StoreError
-from cometmq.store.index.index_service import FEW_KEYS, HASHED_BLOCK_MESSAGES, INDEX_BLOCK_MESSAGES
+from cometmq.store.index.index_service import FEW_KEYS, INDEX_BLOCK_MESSAGES
 from cometmq.store.log.commit_log import filler
 from cometmq.store.log.mapped_file import MappedFile
 from cometmq.store.log.record_scan import NO_QUEUE_OFFSET, ROLLBACK, LogRecord
@@ -295,9 +295,7 @@ class Turn:
                 if len(queue.pending) >= _UNIT_BLOCK_BYTES:
                     self._maintenance.write_units(queue)
         if index is not None and (
-            committed >= INDEX_BLOCK_MESSAGES
-            or index.hashed_messages >= HASHED_BLOCK_MESSAGES
-            or index.many_keys > INDEX_BLOCK_KEYS
+            committed + index.hashed_messages >= INDEX_BLOCK_MESSAGES or index.many_keys > INDEX_BLOCK_KEYS
         ):
             self._maintenance.write_index_in_turns()
         if position > self._ahead_at:
