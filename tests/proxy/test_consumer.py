@@ -132,6 +132,24 @@ async def test_a_forged_handle_is_refused(client: Client, handle: str) -> None:
     assert changed.status.code == Code.INVALID_RECEIPT_HANDLE
 
 
+async def test_a_handle_with_the_log_offset_of_another_message_makes_no_dead_letter(
+    cluster: Cluster, client: Client
+) -> None:
+    await cluster.create_topic("Theirs")
+    await client.subscribe("G", "T")
+    await client.send("Theirs", b"secret")
+    await client.send("T", b"mine")
+    (mine,) = await messages_of(client)
+    handle = mine.system_properties.receipt_handle
+    forged = handle.rpartition(" ")[0] + " 0"
+    for text, code in ((forged, Code.INVALID_RECEIPT_HANDLE), (handle, Code.OK)):
+        request = v2.ForwardMessageToDeadLetterQueueRequest(
+            group=G, topic=T, receipt_handle=text, message_id=mine.system_properties.message_id
+        )
+        assert (await client.ask("ForwardMessageToDeadLetterQueue", request)).status.code == code
+    assert cluster.broker(0).store.queue("%DLQ%G", 0).max_offset() == 1
+
+
 async def test_results_that_differ_are_told_for_each_message(client: Client) -> None:
     await client.subscribe("G", "T")
     await client.send("T", b"1")

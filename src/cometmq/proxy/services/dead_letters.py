@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from cometmq.message.message import split_records
+from cometmq.message.record import RecordError
 from cometmq.proxy.backend.backend import Link
 from cometmq.proxy.context import EndpointContext
-from cometmq.proxy.errors import OK
+from cometmq.proxy.errors import OK, ProxyError, refused
 from cometmq.proxy.names import group_of, topic_of
 from cometmq.proxy.protocol import v2
+from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.receipts import Receipt, live_receipt
 from cometmq.proxy.renewals import Renewals
 from cometmq.proxy.rpc.call import Call
 from cometmq.proxy.sessions import ClientSession
-from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.headers import ConsumerSendMsgBackRequestHeader
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import ConsumerSendMsgBackRequestHeader, ViewMessageRequestHeader
 from cometmq.remoting.permissions import Action, on_group, on_topic
 from cometmq.remoting.pop_headers import AckMessageRequestHeader
 
@@ -36,10 +39,32 @@ class DeadLetterService:
         context.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
         session: ClientSession = call.session
         text = request.receipt_handle
-        receipt = self._renewals.current(session, group, text) or live_receipt(text, context.clock.now_ms())
+        receipt = self._renewals.current(session, group, text)
+        if receipt is None:
+            receipt = live_receipt(text, context.clock.now_ms())
+            await _check_place(session.link, receipt, receipt.popped_from(topic, group))
         await forward(session.link, group, topic, receipt, request.message_id)
         self._renewals.release(session, group, text)
         return v2.ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+
+async def _check_place(link: Link, receipt: Receipt, topic: str) -> None:
+    """Check that the handle of a client names one message: by its log offset alone it could take any one of the broker.
+
+    :raises ProxyError: it names two, or the broker refuses.
+    """
+    handle = receipt.handle
+    header = ViewMessageRequestHeader(offset=receipt.log_offset)
+    reply = await link.ask(handle.broker_name, RequestCode.VIEW_MESSAGE_BY_ID, header)
+    if reply.code == ResponseCode.SYSTEM_BUSY:
+        raise refused(reply.code, reply.remark)
+    try:
+        found = [] if reply.code else split_records(bytes(reply.body))
+        places = [(message.stored_topic, message.queue_id, message.queue_offset) for message in found]
+    except RecordError:
+        places = []
+    if places != [(topic, handle.queue_id, handle.queue_offset)]:
+        raise ProxyError(Code.INVALID_RECEIPT_HANDLE, "receipt handle is invalid: no such message is there")
 
 
 async def forward(link: Link, group: str, topic: str, receipt: Receipt, message_id: str) -> None:
