@@ -141,6 +141,16 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
     pop_polling_size: int = option(
         1_024, "Pops of one group and topic that wait for messages.", minimum=0, maximum=10_000_000, runtime=True
     )
+    enable_pop_message_threshold: bool = option(
+        False, "Pops find nothing in a queue with popInflightMessageThreshold unacknowledged messages.", runtime=True
+    )
+    pop_inflight_message_threshold: int = option(
+        10_000,
+        "Messages of one queue and group that are popped and not acknowledged, with enablePopMessageThreshold.",
+        minimum=1,
+        maximum=2**31 - 1,
+        runtime=True,
+    )
 
     default_message_request_mode: str = option(
         "PULL",

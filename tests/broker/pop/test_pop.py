@@ -103,6 +103,25 @@ async def test_a_waiting_pop_is_woken_by_a_message_and_by_one_that_is_visible_ag
     assert (await waiting.wire.answer(command.opaque)).code == ResponseCode.POLLING_TIMEOUT
 
 
+async def test_a_queue_with_enough_messages_in_flight_gives_more_once_some_are_acknowledged(
+    wire: Wire, popper: Popper, connect_to: ConnectTo, broker: Broker, clock: VirtualClock
+) -> None:
+    for number in range(5):
+        await send(wire, b"%d" % number)
+    keys = b"enablePopMessageThreshold=true\npopInflightMessageThreshold=3"
+    assert (await wire.call(RequestCode.UPDATE_BROKER_CONFIG, body=keys)).code == 0
+    found = await popper.pop(max_msg_nums=3)
+    assert await popper.pop() == []
+    assert len(await Popper(wire, clock, "others").pop(max_msg_nums=3)) == 3
+    waiting = Popper(await connect_to(broker), clock)
+    command = waiting.command(poll_time=15_000)
+    waiting.wire.post(command)
+    await clock.run_for(1)
+    assert command.opaque not in waiting.wire.answers
+    await popper.ack(found[0])
+    assert [record.body for record in records(await waiting.wire.answer(command.opaque))] == [b"3", b"4"]
+
+
 async def test_after_the_maximum_of_retries_a_message_is_a_dead_letter(
     wire: Wire, popper: Popper, broker: Broker, clock: VirtualClock
 ) -> None:

@@ -25,7 +25,7 @@ from cometmq.broker.limits import (
 from cometmq.broker.pop.entries import Acked, Changed
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.pop_long_polling import PopLongPollingService
-from cometmq.broker.pop.pop_message import check_queue
+from cometmq.broker.pop.pop_message import check_queue, has_enough
 from cometmq.broker.pop.state import PopQueue
 from cometmq.broker.turn.answers import OneAnswer
 from cometmq.broker.turn.targets import TOPIC_HELP, RefusedError
@@ -86,6 +86,7 @@ class AckMessageProcessor:
         self._topics = broker.topics
         self._offsets = broker.offsets
         self._store = broker.store
+        self._live = broker.live
         self._clock = broker.clock
         self._log = log
         self._polling = polling
@@ -172,7 +173,10 @@ class AckMessageProcessor:
     def _end(self, queue: PopQueue, offsets: list[int], pop_time: int) -> None:
         ordered = queue.ordered
         before, was_full = (None, False) if ordered is None else (ordered.committed, ordered.is_full)
+        had_enough = has_enough(self._live.current, queue)
         self._log.add(Acked(*queue.key, pop_time, offsets))
+        if had_enough:
+            self._polling.arrived([self._store.queue(queue.topic, queue.queue_id)])
         if ordered is not None:
             if ordered.committed != before and self._offsets.query(queue.group, queue.topic, queue.queue_id) == before:
                 self._offsets.note(queue.group, queue.topic, queue.queue_id, ordered.committed)

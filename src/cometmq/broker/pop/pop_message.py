@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
+from cometmq.broker.config import BrokerConfig
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import MAX_POP_INVISIBLE_MS, MAX_POP_MESSAGES, MAX_POP_WAIT_MS, POP_READS_MAX
 from cometmq.broker.pop.entries import PoppedInOrder, popped
@@ -22,7 +23,7 @@ from cometmq.broker.pop.ordered_choice import OrderedChoice
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.pop_long_polling import HeldPop, PopLongPollingService
 from cometmq.broker.pop.popped_records import Chunks, as_original, record_offsets
-from cometmq.broker.pop.state import NO_OFFSET
+from cometmq.broker.pop.state import NO_OFFSET, PopQueue
 from cometmq.broker.pull.filters import EVERYTHING, MessageFilter, PullFilters
 from cometmq.broker.pull.pull_message import is_in_memory
 from cometmq.broker.turn.targets import TOPIC_HELP, RefusedError, consuming_group
@@ -232,7 +233,8 @@ class PopMessageProcessor:
         begin = offset = self._start(header, queue)
         most = header.max_msg_nums - found.count
         config = self._live.current
-        if most <= 0 or found.size >= config.max_transfer_bytes_on_message_in_memory:
+        is_full = has_enough(config, self._state.find(topic, header.consumer_group, queue_id))
+        if is_full or most <= 0 or found.size >= config.max_transfer_bytes_on_message_in_memory:
             found.rest += max(queue.max_offset() - offset, 0)
             return
         for _ in range(POP_READS_MAX):
@@ -417,6 +419,15 @@ class PopMessageProcessor:
     def _nothing(self, header: PopMessageRequestHeader) -> Response:
         self._stats.get_miss()
         return Response(ResponseCode.POLLING_TIMEOUT, self._empty(header), "NO_MESSAGE_IN_QUEUE")
+
+
+def has_enough(config: BrokerConfig, queue: PopQueue | None) -> bool:
+    """Tell whether so many messages of a queue are in flight that its group gets no more (``isPopShouldStop``)."""
+    return (
+        config.enable_pop_message_threshold
+        and queue is not None
+        and queue.in_flight >= config.pop_inflight_message_threshold
+    )
 
 
 def _revive_queue(header: PopMessageRequestHeader) -> int:
