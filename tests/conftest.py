@@ -38,18 +38,25 @@ SPARK = Path(__file__).parent / "spark"
 LONG = (
     "spark/cluster/test_standalone.py",
     "spark/docs/test_code_blocks.py",
-    "spark/jobs/test_delay.py",
-    "spark/session/test_connect.py",
     "spark/sink/test_writer.py",
-    "spark/jobs/test_audit.py",
+    "spark/jobs/archive/test_job.py",
     "spark/jobs/archive/test_formats.py",
     "spark/jobs/replay/test_job.py",
-    "spark/access/test_access_apache.py",
-    "interop/delay/test_any_delay.py",
-    "cli/demo/test_demo.py",
+    "spark/jobs/test_delay.py",
+    "spark/session/test_connect.py",
+    "spark/jobs/mask/test_job.py",
+    "spark/jobs/test_audit.py",
+    "interop/delay/test_delay_and_retry.py",
     "interop/messages/test_transactions.py",
     "client/test_broken_brokers.py",
     "interop/store/test_store_swap.py",
+    "interop/peers/test_mqadmin.py",
+    "spark/sink/test_kills.py",
+    "interop/delay/test_any_delay.py",
+    "interop/store/test_damaged_store.py",
+    "interop/filter/test_filters.py",
+    "spark/access/test_access_apache.py",
+    "cli/demo/test_demo.py",
     "interop/access/test_policies.py",
     "broker/transaction/test_crashes.py",
     "fuzz/test_no_request_stops_the_others.py",
@@ -65,7 +72,7 @@ IN_PROCESSES = frozenset({"interop", "crash"})
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not read files without a test that is asked for: each process of ``-m "interop or crash"`` reads a fifth."""
-    asked = set(config.option.markexpr.split(" or "))
+    asked = {term.partition(" and ")[0] for term in config.option.markexpr.split(" or ")}
     if asked <= IN_PROCESSES and collection_path.name.startswith("test_") and collection_path.suffix == ".py":
         return not _marks_processes(collection_path) or None
     return None
@@ -107,7 +114,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         in_processes = any(map(item.get_closest_marker, IN_PROCESSES))
         if in_processes and not _marks_processes(item.path):
             raise pytest.UsageError(f"{item.nodeid}: name its marker in its file, or in a conftest.py")
-        alone = item.get_closest_marker("spark") and not in_processes
+        alone = item.get_closest_marker("spark") and not item.get_closest_marker("interop")
         if alone and not item.path.is_relative_to(SPARK):
             raise pytest.UsageError(f"{item.nodeid}: scripts/test looks for such tests of Spark in {SPARK} only")
 

@@ -101,7 +101,6 @@ def test_orders_live_as_orders_do() -> None:
     assert list(events_of(0, 2, 500)) == list(events_of(0, 2, 500)), "the stream is the same at every run"
 
 
-@pytest.mark.spark
 @pytest.mark.crash
 @pytest.mark.timeout(600)
 def test_a_small_demo_agrees_whatever_other_clusters_want_of_clients(
