@@ -25,31 +25,35 @@ def wait_for(client: Client, deployment: Deployment, topic: str, count: int) -> 
 
 
 @pytest.mark.parametrize("name", ["java4", "java4-binary", "java5", "go", "node", "cpp"])
-@pytest.mark.parametrize("prop", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
 def test_every_client_sends_messages_that_wait(
-    cluster: Deployment, clients: GetClient, java: Client, topic: str, name: str, prop: str
+    cluster: Deployment, clients: GetClient, java: Client, name: str
 ) -> None:
-    java.create_topic(cluster.address, cluster.broker.address, topic)
-    began_ms = int(time.time() * 1000)
-    value = {"TIMER_DELAY_SEC": 2, "TIMER_DELAY_MS": 2_000, "TIMER_DELIVER_MS": began_ms + 2_000}[prop]
-    series = Series(topic, 3, body=name, tags=("later",), keys="k{i}", properties={prop: str(value)})
-    clients(name).produce(cluster.address, series)
-    sent_ms = int(time.time() * 1000)
-    messages = wait_for(java, cluster, topic, 3)
-    assert len(messages) == 3
-    for message in messages:
-        properties = message["properties"]
-        assert isinstance(properties, dict)
-        stored_ms, due_ms = message["storeTimestamp"], int(properties["TIMER_OUT_MS"])
-        assert isinstance(stored_ms, int)
-        assert began_ms + 2_000 <= due_ms <= (began_ms if prop == "TIMER_DELIVER_MS" else sent_ms) + 2_000
-        assert due_ms <= stored_ms <= due_ms + LATE_MS
-        assert (message["tags"], properties[prop]) == ("later", str(value))
+    """By each property that says how long; those of all wait at the same time."""
+    topics = {prop: f"Later-{name}-{prop}" for prop in ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")}
+    for topic in topics.values():
+        java.create_topic(cluster.address, cluster.broker.address, topic)
+    sent: dict[str, tuple[int, int, int]] = {}
+    for prop, topic in topics.items():
+        began_ms = int(time.time() * 1000)
+        value = {"TIMER_DELAY_SEC": 2, "TIMER_DELAY_MS": 2_000, "TIMER_DELIVER_MS": began_ms + 2_000}[prop]
+        series = Series(topic, 3, body=name, tags=("later",), keys="k{i}", properties={prop: str(value)})
+        clients(name).produce(cluster.address, series)
+        sent[prop] = value, began_ms, int(time.time() * 1000)
+    for prop, (value, began_ms, sent_ms) in sent.items():
+        messages = wait_for(java, cluster, topics[prop], 3)
+        assert len(messages) == 3
+        for message in messages:
+            properties = message["properties"]
+            assert isinstance(properties, dict)
+            stored_ms, due_ms = message["storeTimestamp"], int(properties["TIMER_OUT_MS"])
+            assert isinstance(stored_ms, int)
+            assert began_ms + 2_000 <= due_ms <= (began_ms if prop == "TIMER_DELIVER_MS" else sent_ms) + 2_000
+            assert due_ms <= stored_ms <= due_ms + LATE_MS
+            assert (message["tags"], properties[prop]) == ("later", str(value))
 
 
 def test_the_java_client_takes_messages_back(cluster: Deployment, clients: GetClient, java: Client, topic: str) -> None:
     java5 = clients("java5")
-    java.create_topic(cluster.address, cluster.broker.address, topic)
     sent = java5.produce(cluster.address, Series(topic, 4, properties={"TIMER_DELAY_MS": str(RECALL_MS)}))
     for event in sent[1:3]:
         assert java5.recall(cluster.address, topic, event["recallHandle"]) == event["msgId"]
