@@ -53,8 +53,9 @@ def _java_options(archive: str) -> str:
 
 
 def class_path() -> str:
-    """The class path of Spark's own programs, as its scripts make it."""
-    return f"{spark_home() / 'conf'}/:{spark_home() / 'jars'}/*"
+    """The class path of Spark's own programs, as its scripts make it: an archive suits no other order."""
+    (first,) = (spark_home() / "jars").glob("slf4j-api-*.jar")
+    return f"{spark_home() / 'conf'}/:{first}:{spark_home() / 'jars'}/*"
 
 
 @cache

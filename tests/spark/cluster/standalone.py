@@ -220,6 +220,7 @@ def with_py_files(cluster: Standalone, directory: Path, package: str) -> Iterato
         "PYTHONPATH": os.pathsep.join([package, site]),
     }
     arguments = ["--py-files", package, "--conf", f"spark.executorEnv.PYTHONPATH={site}"]
+    arguments += ["--conf", "spark.cores.max=1"]  # one executor
     command = [str(python), str(on_cluster.__file__), cluster.address]
     with Driver(command, directory, environment, arguments) as driver:
         yield driver

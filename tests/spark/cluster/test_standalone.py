@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ from typing import Any
 import pytest
 from tests.helpers.waiting import wait_for
 from tests.spark.cluster.standalone import PATIENCE_S, Driver, Standalone, driving, with_py_files
+from tests.spark.home import class_path, java_command, java_options
 from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
 import cometmq
 from cometmq.spark.archives.log import ArchiveLog
-from cometmq.spark.archives.table import ICEBERG, PARQUET, TableFormat
+from cometmq.spark.archives.table import ICEBERG, TableFormat
 from cometmq.spark.source.cluster import Cluster as Brokers
 from cometmq.spark.source.options import parse_options
 from cometmq.testing import SyncCluster
@@ -78,6 +80,12 @@ def ends(brokers: SyncCluster, topic: str) -> int:
     return sum(held.end for held in found.bounds(found.queues()).values())
 
 
+def test_the_archive_of_classes_suits_sparks_own_programs() -> None:
+    """One that it does not suit starts without it and works twice as much, in silence."""
+    command = [str(java_command()), "-Xshare:on", *java_options().split(), "-cp", class_path(), "-version"]
+    subprocess.run(command, check=True, capture_output=True)
+
+
 def test_executors_get_cometmq_as_a_zip(
     spark_cluster: Standalone, brokers: SyncCluster, topic: str, tmp_path: Path
 ) -> None:
@@ -106,12 +114,14 @@ def test_the_sink_writes_every_row_once(driver: Driver, brokers: SyncCluster, to
     assert driver.call("count", namesrv=brokers.namesrv_address, topic=guarantee) == [MESSAGES, MESSAGES]
 
 
-@pytest.mark.parametrize("name", [PARQUET, ICEBERG])
 def test_an_archive_whose_worker_is_killed_agrees_with_its_topic(
-    driver: Driver, spark_cluster: Standalone, brokers: SyncCluster, topic: str, tmp_path: Path, name: str
+    driver: Driver, spark_cluster: Standalone, brokers: SyncCluster, topic: str, tmp_path: Path
 ) -> None:
-    """The audit looks at every message. Executors write the same files for all formats; drivers commit them."""
-    lake, namesrv = str(tmp_path / "lake"), brokers.namesrv_address
+    """The audit looks at every message. Workers write the same files for all formats, and know of none.
+
+    Drivers commit them: those are killed for each format in ``test_formats.py`` and ``test_log.py``.
+    """
+    lake, namesrv, name = str(tmp_path / "lake"), brokers.namesrv_address, ICEBERG
     log = ArchiveLog(lake, TableFormat(name))
     checkpoint = str(tmp_path / "checkpoint")
     driver.start("archive", namesrv=namesrv, topic=topic, to=lake, checkpoint=checkpoint, most=1500, table_format=name)
