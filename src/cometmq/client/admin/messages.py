@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import socket
+from collections.abc import Collection, Iterable
 from typing import Final
 
-from cometmq.client.admin.offset_ids import place_of
 from cometmq.client.admin.topics import TopicAdmin
-from cometmq.client.errors import BrokerError
+from cometmq.client.errors import BrokerError, UnknownBrokerError
+from cometmq.message.hosts import format_address, parse_address
+from cometmq.message.ids import decode_offset_msg_id
 from cometmq.message.message import MessageExt, split_records
 from cometmq.remoting.admin_bodies import (
     OpenTransaction,
@@ -48,7 +51,7 @@ class MessageAdmin(TopicAdmin):
             if found:
                 return found[0]
         brokers = await self._brokers() if topic is None else (await self.topic_route(topic)).broker_datas
-        address, offset = await place_of(msg_id, brokers)
+        address, offset = await _place_of(msg_id, brokers)
         header, doing = ViewMessageRequestHeader(offset), f"looking for message {msg_id}"
         answer = await self._call(address, RequestCode.VIEW_MESSAGE_BY_ID, header, doing=doing)
         return next(iter(split_records(answer)))
@@ -168,7 +171,35 @@ class MessageAdmin(TopicAdmin):
         :raises UnknownBrokerError: it leads to no broker of the cluster.
         :raises BrokerError: there is no such message, or its transaction has ended (Apache's broker begins it again).
         """
-        address, _ = await place_of(offset_msg_id, await self._brokers())
+        address, _ = await _place_of(offset_msg_id, await self._brokers())
         header = ResumeCheckHalfMessageRequestHeader(offset_msg_id)
         doing = f"resuming the transaction of {offset_msg_id}"
         await self._call(address, RequestCode.RESUME_CHECK_HALF_MESSAGE, header, doing=doing)
+
+
+async def _place_of(offset_msg_id: str, brokers: Iterable[BrokerData]) -> tuple[str, int]:
+    """Return the address and the log offset that an offset id holds, if it is a broker's.
+
+    The request to it is signed: a stranger's server would get a signature that a broker takes.
+
+    :param brokers: of the cluster.
+    :raises ValueError: it is no offset id.
+    :raises UnknownBrokerError: the address is that of no broker of the cluster.
+    """
+    ip, port, offset = decode_offset_msg_id(offset_msg_id)
+    places = [parse_address(address) for broker in brokers for address in broker.broker_addrs.values()]
+    hosts = sorted({host for host, known in places if known == port})
+    if ip not in hosts and ip not in await asyncio.to_thread(_ips_of, hosts):
+        raise UnknownBrokerError(offset_msg_id)
+    return format_address(ip, port), offset
+
+
+def _ips_of(hosts: Collection[str]) -> set[str]:
+    """Return the addresses of names: ids hold addresses, also of brokers that advertise names."""
+    found: set[str] = set()
+    for host in hosts:
+        try:
+            found.update(str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError):
+            continue
+    return found
