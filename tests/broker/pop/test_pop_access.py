@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.broker.access.test_access import ask
+from tests.broker.access.test_users import INIT, ROOT, create_user, put_acl
 from tests.broker.conftest import ConnectTo, StartBroker
 from tests.broker.pop.popping import pop_command
-from tests.broker.test_access import ask
-from tests.broker.test_users import INIT, ROOT, create_user, put_acl
 from tests.broker.wire import Wire
 
 from cometmq.message.pop_info import ReceiptHandle

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.broker.access.test_access import ACCOUNTS, BILLING, OPERATORS, ask, make_topics, send
 from tests.broker.conftest import ConnectTo, StartBroker, small_config
 from tests.broker.replication.slave import RawSlave
-from tests.broker.test_access import ACCOUNTS, BILLING, OPERATORS, ask, make_topics, send
 from tests.helpers.waiting import until
 
 from cometmq.broker.controller import Broker

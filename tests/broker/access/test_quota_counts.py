@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
+from tests.broker.access.test_access import ACCOUNTS, OPERATORS, ask, make_topics, send
+from tests.broker.access.test_quotas import HERE, later, put, quota_of
 from tests.broker.conftest import ConnectTo, StartBroker
 from tests.broker.heartbeats import beat, heartbeat
-from tests.broker.test_access import ACCOUNTS, OPERATORS, ask, make_topics, send
-from tests.broker.test_quotas import HERE, later, put, quota_of
 from tests.broker.transacting import COMMIT, TOPIC, end, send_half
 from tests.broker.wire import Connect, Wire
 from tests.helpers.waiting import until

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import zlib
 
+from tests.broker.access.test_access import BILLING, OPERATORS, acl, ask, guarded, make_topics, send, wire
 from tests.broker.send.sequences import body_of, once_read
-from tests.broker.test_access import BILLING, OPERATORS, acl, ask, guarded, make_topics, send, wire
 from tests.broker.wire import Wire, send_header
 
 from cometmq.broker.controller import Broker

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.broker.access.test_access import ask
+from tests.broker.access.test_users import ALICE, INIT, ROOT, create_user, put_acl
 from tests.broker.conftest import ConnectTo, StartBroker
-from tests.broker.test_access import ask
-from tests.broker.test_users import ALICE, INIT, ROOT, create_user, put_acl
 from tests.broker.wire import Wire, pull_header, send_header
 
 from cometmq.auth.audit.reader import read_entries

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.broker.access.test_access import BILLING, OPERATORS, acl, send
 from tests.broker.conftest import ConnectTo, StartBroker
-from tests.broker.test_access import BILLING, OPERATORS, acl, send
 from tests.broker.wire import Wire, send_header
 
 from cometmq.broker.controller import Broker

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.broker.access.test_access import ask
+from tests.broker.access.test_users import ALICE, INIT, ROOT, create_user, put_acl
 from tests.broker.conftest import ConnectTo, StartBroker
 from tests.broker.heartbeats import heartbeat
-from tests.broker.test_access import ask
-from tests.broker.test_users import ALICE, INIT, ROOT, create_user, put_acl
 from tests.broker.wire import Connect, Wire, records, send_header
 
 import cometmq.auth.quota.meters as meters_module
