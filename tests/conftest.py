@@ -59,7 +59,15 @@ LONG = (
     "cli/demo/test_demo.py",
     "interop/access/test_policies.py",
     "broker/transaction/test_crashes.py",
+    "cli/servers/test_servers.py",
     "fuzz/test_no_request_stops_the_others.py",
+    "store/recovery/test_damaged_log.py",
+    "client/sync/test_sync_exit.py",
+    "cli/test_test_command.py",
+    "testing/test_pytest_plugin.py",
+    "cli/admin/test_broker_drain.py",
+    "store/recovery/test_recovery.py",
+    "client/consumer/test_ordered_machine.py",
 )
 """The files that work longest, the longest first."""
 for _name in LONG:
