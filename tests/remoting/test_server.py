@@ -5,137 +5,21 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-import socket
 import struct
-from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any, cast
 
 import pytest
 from tests.helpers.waiting import until
+from tests.remoting.serving import Raw, Service, max_offset
 
-import cometmq.remoting.server_connection
-import cometmq.remoting.unsent
-from cometmq.limits import MAX_REMARK_CHARS, TURN_SECONDS, UNSENT_LOOK_SECONDS, WRITE_HIGH_WATER_BYTES
-from cometmq.remoting.command import RemotingCommand, decode_command
-from cometmq.remoting.frame import ROCKETMQ, FrameDecoder
-from cometmq.remoting.headers import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader, NoHeader
-from cometmq.remoting.processors import ProcessorTable, Request, Response, RpcHook, RpcRejectedError
+from cometmq.limits import MAX_REMARK_CHARS
+from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.frame import ROCKETMQ
+from cometmq.remoting.headers import NoHeader
+from cometmq.remoting.processors import Request, Response, RpcHook, RpcRejectedError
 from cometmq.remoting.server import RemotingServer
 from cometmq.remoting.server_connection import InvokeError, ServerConnection
-from cometmq.testing import VirtualClock
-
-BIG = b"x" * 1_000_000
-
-
-class Service:
-    """A few codes: 30 answers, 31 fails, 32 answers big, 33 answers at the end of the turn, 34 keeps the connection,
-    35 takes a quarter of a turn, 36 answers what cannot be written, 37 takes five turns, 38 repeats what was asked."""
-
-    def __init__(self) -> None:
-        self.clock = VirtualClock()
-        self.table = ProcessorTable()
-        self.table.register(30, GetMaxOffsetRequestHeader, self.answer)
-        self.table.register(31, NoHeader, self.fail)
-        self.table.register(32, NoHeader, self.answer_big)
-        self.table.register(33, NoHeader, self.answer_at_end_of_turn)
-        self.table.register(34, NoHeader, self.keep)
-        self.table.register(35, NoHeader, self.work)
-        self.table.register(36, NoHeader, lambda conn, request, body: Response(remark="\udcff"))
-        self.table.register(37, NoHeader, self.work_long)
-        self.table.register(38, NoHeader, lambda conn, request, body: Response(1, remark=body.decode()))
-        self.server = RemotingServer(self.table, clock=self.clock, idle_timeout_s=120, frame_timeout_s=30)
-        self.server.turn_hooks.append(self.end_turn)
-        self.waiting: list[tuple[ServerConnection, Request[Any]]] = []
-        self.turns: list[int] = []
-        self.worked: list[ServerConnection] = []
-        self.worked_before_answer = 0
-        self.big_answers = 0
-        self.kept: list[ServerConnection] = []
-        self.closed: list[ServerConnection] = []
-
-    def answer(self, conn: ServerConnection, request: Request[GetMaxOffsetRequestHeader], body: bytes) -> Response:
-        self.worked_before_answer = len(self.worked)
-        return Response(header=GetMaxOffsetResponseHeader(offset=request.header.queue_id * 10), body=body)
-
-    def fail(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
-        raise RuntimeError("broken on purpose")
-
-    def answer_big(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
-        self.big_answers += 1
-        return Response(body=[BIG[:1], memoryview(BIG)[1:]])
-
-    def answer_at_end_of_turn(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> None:
-        self.waiting.append((conn, request))
-
-    def end_turn(self) -> None:
-        if self.waiting:
-            self.turns.append(len(self.waiting))
-            for conn, request in self.waiting:
-                conn.respond(request, Response())
-            self.waiting.clear()
-
-    def work(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
-        self.worked.append(conn)
-        self.clock.advance(TURN_SECONDS / 4)
-        return Response()
-
-    def work_long(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
-        self.worked.append(conn)
-        self.clock.advance(TURN_SECONDS * 5)
-        return Response()
-
-    def keep(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
-        self.kept.append(conn)
-        conn.on_close.append(self.closed.append)
-        return Response()
-
-
-@pytest.fixture
-async def service() -> AsyncIterator[Service]:
-    service = Service()
-    await service.server.start("127.0.0.1", 0)
-    yield service
-    await service.server.stop()
-
-
-class Raw:
-    """A raw client."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-        self.decoder = FrameDecoder()
-
-    @classmethod
-    async def connect(cls, service: Service) -> Raw:
-        return cls(*await asyncio.open_connection("127.0.0.1", service.server.port))
-
-    async def next(self) -> RemotingCommand | None:
-        """The next frame, or None at the end of the stream."""
-        while (frame := self.decoder.next()) is None:
-            try:
-                data = await asyncio.wait_for(self.reader.read(65536), 60)
-            except ConnectionResetError:
-                return None
-            if not data:
-                return None
-            self.decoder.push(data)
-        return decode_command(frame)
-
-    async def ask(self, command: RemotingCommand) -> RemotingCommand:
-        self.writer.write(command.encode())
-        answer = await self.next()
-        assert answer is not None
-        return answer
-
-    async def close(self) -> None:
-        self.writer.close()
-        await asyncio.wait([asyncio.ensure_future(self.writer.wait_closed())], timeout=5)
-
-
-def max_offset(opaque: int, queue_id: int | str = 4, **changes: Any) -> RemotingCommand:
-    return RemotingCommand(code=30, opaque=opaque, ext_fields={"topic": "T", "queueId": str(queue_id)}, **changes)
 
 
 async def test_an_answer_has_the_opaque_a_version_and_the_form_of_its_request(
@@ -341,131 +225,6 @@ async def test_a_client_that_goes_while_its_requests_wait_harms_nobody(service: 
     await other.close()
 
 
-async def test_a_client_that_does_not_read_is_not_read_either(service: Service) -> None:
-    raw = await Raw.connect(service)
-    transport = cast(asyncio.Transport, raw.writer.transport)
-    transport.pause_reading()
-    raw.writer.write(RemotingCommand(code=32).encode() * 500)
-    bound = WRITE_HIGH_WATER_BYTES // len(BIG) + 30  # the mark, one more, and what the kernel's buffers take
-    await until(lambda: service.big_answers >= WRITE_HIGH_WATER_BYTES // len(BIG))
-    for _ in range(50):
-        await asyncio.sleep(0)
-    assert service.big_answers <= bound
-    other = await Raw.connect(service)
-    assert (await other.ask(max_offset(1))).code == 0
-    transport.resume_reading()
-    for _ in range(500):
-        answer = await raw.next()
-        assert answer is not None
-        assert answer.body == BIG
-    assert service.big_answers == 500
-    await raw.close()
-    await other.close()
-
-
-async def ask_big_and_do_not_read(service: Service, count: int) -> Raw:
-    """A client whose answers, a megabyte each, stand in the server's buffer: the system takes little of them."""
-    known = set(service.server.connections)
-    taken = socket.socket()
-    taken.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-    taken.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(taken, ("127.0.0.1", service.server.port))
-    raw = Raw(*await asyncio.open_connection(sock=taken))
-    await raw.ask(max_offset(0))
-    cast(asyncio.Transport, raw.writer.transport).pause_reading()
-    (connection,) = service.server.connections - known
-    assert connection._transport is not None
-    connection._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
-    before = service.big_answers
-    raw.writer.write(RemotingCommand(code=32).encode() * count)
-    await until(lambda: service.big_answers == before + count)
-    return raw
-
-
-async def take_big(raw: Raw, count: int) -> None:
-    cast(asyncio.Transport, raw.writer.transport).resume_reading()
-    for _ in range(count):
-        answer = await raw.next()
-        assert answer is not None
-        assert answer.body == BIG
-
-
-async def test_of_many_clients_that_do_not_read_none_is_read_until_it_has_read(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cometmq.remoting.unsent, "MAX_UNSENT_BYTES", 10_000_000)
-    first = await ask_big_and_do_not_read(service, 7)
-    second = await ask_big_and_do_not_read(service, 7)
-    assert 10_000_000 < service.server.unsent.total_bytes <= 14 * len(BIG) + 10_000
-    honest = await Raw.connect(service)
-    for raw in (first, second):
-        raw.writer.write(RemotingCommand(code=32).encode())
-    for number in range(50):
-        assert (await honest.ask(max_offset(number))).code == 0, "who reads is served"
-    assert service.big_answers == 14, "who does not is not read"
-    await take_big(first, 7)
-    service.clock.advance(UNSENT_LOOK_SECONDS)
-    await take_big(first, 1)
-    assert service.big_answers == 15
-    await take_big(second, 7)
-    service.clock.advance(UNSENT_LOOK_SECONDS)
-    await take_big(second, 1)
-    for raw in (first, second, honest):
-        await raw.close()
-
-
-async def test_a_client_that_is_held_back_and_goes_is_forgotten(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cometmq.remoting.unsent, "MAX_UNSENT_BYTES", 4_000_000)
-    raw = await ask_big_and_do_not_read(service, 7)
-    assert service.clock.next_in() <= UNSENT_LOOK_SECONDS
-    raw.writer.transport.abort()
-    await until(lambda: not service.server.connections)
-    assert service.server.unsent.total_bytes == 0
-    service.clock.advance(UNSENT_LOOK_SECONDS)
-    assert service.clock.next_in() > UNSENT_LOOK_SECONDS, "nobody is looked for any more"
-
-
-async def test_when_unsent_answers_are_twice_too_much_who_has_most_is_cut_off(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cometmq.remoting.unsent, "MAX_UNSENT_BYTES", 5_500_000)
-    first = await ask_big_and_do_not_read(service, 5)
-    second = await ask_big_and_do_not_read(service, 7)
-    await until(lambda: len(service.server.connections) == 1)
-    assert service.server.unsent.total_bytes <= 5 * len(BIG) + 10_000
-    await take_big(first, 5)
-    assert (await first.ask(max_offset(1))).code == 0
-    for raw in (first, second):
-        await raw.close()
-
-
-async def test_bytes_that_end_a_turn_count_as_unsent_too(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cometmq.remoting.unsent, "MAX_UNSENT_BYTES", 5_500_000)
-    raw = await ask_big_and_do_not_read(service, 5)
-    (connection,) = service.server.connections
-    assert not connection.is_behind
-    connection.write_last(RemotingCommand(code=0, body=BIG).encode())
-    await until(lambda: connection.is_behind)
-    await take_big(raw, 6)
-    await raw.close()
-
-
-async def test_bytes_that_end_a_turn_keep_their_place_behind_queued_ones(service: Service) -> None:
-    raw = await Raw.connect(service)
-    await raw.ask(RemotingCommand(code=34))
-    (connection,) = service.kept
-    frames = [RemotingCommand(code=0, opaque=number).encode() for number in range(5)]
-    for number, frame in enumerate(frames):
-        (connection.write if number in (1, 3) else connection.write_last)(frame)
-    for number in range(5):
-        answer = await raw.next()
-        assert answer is not None
-        assert answer.opaque == number
-    await raw.close()
-
-
 async def test_a_silent_connection_is_closed_after_two_minutes_and_a_talking_one_is_not(service: Service) -> None:
     silent, talking = await Raw.connect(service), await Raw.connect(service)
     for _ in range(5):
@@ -475,22 +234,6 @@ async def test_a_silent_connection_is_closed_after_two_minutes_and_a_talking_one
     assert (await talking.ask(max_offset(1))).code == 0
     await silent.close()
     await talking.close()
-
-
-@pytest.mark.parametrize("last", [b"", b"GET / HTTP/1.1\r\n\r\n"], ids=["silent", "no frames"])
-async def test_a_client_that_never_reads_cannot_stay(service: Service, last: bytes) -> None:
-    raw, other = await Raw.connect(service), await Raw.connect(service)
-    assert (await other.ask(max_offset(1))).code == 0
-    cast(asyncio.Transport, raw.writer.transport).pause_reading()
-    raw.writer.write(RemotingCommand(code=32).encode() * 7 + last)
-    await until(lambda: service.big_answers == 7)
-    assert len(service.server.connections) == 2
-    for _ in range(5):
-        service.clock.advance(30)
-        assert (await other.ask(max_offset(1))).code == 0
-    await until(lambda: len(service.server.connections) == 1)
-    await raw.close()
-    await other.close()
 
 
 async def test_a_frame_that_never_ends_is_given_up(service: Service) -> None:
@@ -506,31 +249,6 @@ async def test_a_frame_that_never_ends_is_given_up(service: Service) -> None:
     service.clock.advance(10)
     assert await raw.next() is None
     await raw.close()
-
-
-async def test_unfinished_frames_are_bounded_in_all_and_the_largest_goes_first(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cometmq.remoting.server_connection, "MAX_UNFINISHED_BYTES", 500_000)
-    server = service.server
-    whole = max_offset(1, body=bytes(100_000)).encode()
-    honest = await Raw.connect(service)
-    honest.writer.write(whole[:1000])
-    await until(lambda: server.unfinished_bytes == 1000)
-    greedy = [await Raw.connect(service) for _ in range(10)]
-    for number, raw in enumerate(greedy):
-        raw.writer.write(struct.pack(">II", 16_000_000, 100) + bytes(90_000 + number))
-        await until(lambda: server.unfinished_bytes % 90_000 < 2_000 and server.unfinished_bytes > 80_000)
-    await until(lambda: len(server.connections) == 6)
-    assert server.unfinished_bytes <= 500_000
-    honest.writer.write(whole[1000:])
-    answer = await honest.next()
-    assert answer is not None
-    assert len(answer.body) == 100_000
-    for raw in (*greedy, honest):
-        await raw.close()
-    await until(lambda: not server.connections)
-    assert server.unfinished_bytes == 0
 
 
 @pytest.mark.parametrize(
