@@ -9,12 +9,15 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.proxy.client import Client, receive
+from tests.proxy.test_commands import ask_for_stacks
 
 from cometmq.options import ConfigError
 from cometmq.proxy.before_fleet import FleetProxy
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.proxy_config import ProxyConfig, load_proxy_config
+from cometmq.remoting.admin_bodies import ConsumerRunningInfo
+from cometmq.remoting.bodies import decode_body
 from cometmq.testing import Cluster
 
 
@@ -83,6 +86,15 @@ async def test_an_orphan_of_any_broker_is_asked_about(fleet: Cluster, client: Cl
         )
         assert answer.status.code == Code.OK, answer
         assert [found.body for found in await inbox.expect(1)] == [b"orphan"]
+
+
+async def test_a_broker_asks_a_client_behind_the_proxy_for_its_thread_stacks(fleet: Cluster, client: Client) -> None:
+    stream = await client.subscribe("G", "T", kind=v2.ClientType.PUSH_CONSUMER)
+    asked = ask_for_stacks(fleet, client)
+    nonce = (await stream.read()).print_thread_stack_trace_command.nonce
+    trace = v2.ThreadStackTrace(nonce=nonce, thread_stack_trace="main: sleeps")
+    await stream.call.write(v2.TelemetryCommand(status=v2.Status(code=Code.OK), thread_stack_trace=trace))
+    assert decode_body(ConsumerRunningInfo, (await asked).body).jstack == "main: sleeps"
 
 
 async def test_an_unknown_topic_and_broker_are_refused(client: Client) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
-from cometmq.proxy.backend.backend import Backend
+from cometmq.proxy.backend.backend import Answer, Backend
 from cometmq.proxy.config import EndpointConfig
 from cometmq.proxy.context import Checker, EndpointContext
 from cometmq.proxy.renewals import Renewals
 from cometmq.proxy.rpc.server import GrpcServer
 from cometmq.proxy.service import methods_of
+from cometmq.proxy.services.commands import ClientCommands
 from cometmq.proxy.services.transactions import TransactionService
 from cometmq.proxy.sessions import ClientSession, Sessions
 from cometmq.remoting.codes import RequestCode
@@ -33,7 +34,8 @@ class GrpcEndpoint:
         context = EndpointContext(config or EndpointConfig(), backend, self.sessions, checker, clock)
         self._transactions = TransactionService(context)
         self.renewals = Renewals(context.config, self.sessions, clock)
-        methods = methods_of(context, self._transactions, self.renewals)
+        self._commands = ClientCommands(context)
+        methods = methods_of(context, self._transactions, self.renewals, self._commands)
         self.server = GrpcServer(methods, tls=tls, clock=clock)
         self.sessions.on_command = self._asked
 
@@ -64,7 +66,9 @@ class GrpcEndpoint:
         self.server.cut_off()
 
     def _asked(
-        self, session: ClientSession, broker: str, code: int, header: Header | dict[str, str], body: bytes
+        self, session: ClientSession, broker: str, code: int, header: Header | dict[str, str], body: bytes, give: Answer
     ) -> None:
         if code == RequestCode.CHECK_TRANSACTION_STATE:
             self._transactions.check(session, broker, header, body)
+        elif code in (RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY):
+            self._commands.ask(session, broker, code, header, body, give)

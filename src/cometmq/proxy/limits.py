@@ -45,3 +45,7 @@ MAX_SETTINGS_TOPICS: Final = 1_024
 """Topics or subscriptions in the settings of one client."""
 MAX_TELEMETRY_WAITING_BYTES: Final = 8 * 1024 * 1024
 """Commands that a client does not read from its Telemetry stream; above it the stream ends."""
+MAX_WAITING_COMMANDS: Final = 1_024
+"""Questions to clients over Telemetry that are not answered: thread stacks, messages to verify."""
+COMMAND_SECONDS: Final = 10.0
+"""A client answers one in this time; the broker waits as long."""

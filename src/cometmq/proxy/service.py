@@ -16,6 +16,7 @@ from cometmq.proxy.renewals import Renewals
 from cometmq.proxy.rpc.call import Call, Method
 from cometmq.proxy.services.acknowledge import AcknowledgeService
 from cometmq.proxy.services.clients import ClientService
+from cometmq.proxy.services.commands import ClientCommands
 from cometmq.proxy.services.dead_letters import DeadLetterService
 from cometmq.proxy.services.offsets import OffsetService
 from cometmq.proxy.services.receive import ReceiveService
@@ -30,10 +31,12 @@ Handler = Callable[[Call, Any], Awaitable[Any]]
 SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 
 
-def methods_of(context: EndpointContext, transactions: TransactionService, renewals: Renewals) -> dict[str, Method]:
+def methods_of(
+    context: EndpointContext, transactions: TransactionService, renewals: Renewals, commands: ClientCommands
+) -> dict[str, Method]:
     """Every method by its path."""
     routes, clients, sends = RouteService(context), ClientService(context), SendService(context)
-    telemetry, offsets = TelemetryService(context), OffsetService(context)
+    telemetry, offsets = TelemetryService(context, commands), OffsetService(context)
     receives, acks = ReceiveService(context, renewals), AcknowledgeService(context, renewals)
     dead_letters = DeadLetterService(context, renewals)
     found: dict[str, Handler] = {

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
 from cometmq.clock import Clock, TimerHandle
-from cometmq.proxy.backend.backend import Backend, Link
+from cometmq.proxy.backend.backend import Answer, Backend, Link
 from cometmq.proxy.errors import OK
 from cometmq.proxy.limits import GRPC_SILENT_SECONDS, MAX_GRPC_CLIENTS
 from cometmq.proxy.metadata import client_id_of, language_of
@@ -32,7 +32,7 @@ _MAX_REPEATED_BYTES: Final = 16_384
 _SECOND_CHANCES: Final = 8
 Key = tuple[str | None, str]
 """Account and client id."""
-OnCommand = Callable[["ClientSession", str, int, "Header | dict[str, str]", bytes], None]
+OnCommand = Callable[["ClientSession", str, int, "Header | dict[str, str]", bytes, Answer], None]
 
 
 class CommandStream(Protocol):
@@ -188,9 +188,9 @@ class Sessions:
         session = ClientSession(account, client_id, peer, language_of(call))
         session.seen_at = self._clock.monotonic()
 
-        def asked(broker: str, code: int, header: Header | dict[str, str], body: bytes) -> None:
+        def asked(broker: str, code: int, header: Header | dict[str, str], body: bytes, give: Answer) -> None:
             if self.on_command is not None:
-                self.on_command(session, broker, code, header, body)
+                self.on_command(session, broker, code, header, body, give)
 
         session.link = self._backend.link(client_id, session.peer, session.language, asked)
         self._by_key[session.key] = session

@@ -305,7 +305,10 @@ class ServerConnection(asyncio.Protocol):
 
     def accept_response(self, frame: Frame) -> None:
         """Take an answer to a request of the server; drop it if nothing waits for it."""
-        command = decode_command(frame)
+        self.take_answer(decode_command(frame))
+
+    def take_answer(self, command: RemotingCommand) -> None:
+        """Take an answer that is decoded."""
         future = self._pending.pop(command.opaque, None)
         if future is not None and not future.done():
             future.set_result(command)

@@ -21,6 +21,8 @@ from tests.interop.five.tables import make_group, make_topic
 from tests.interop.systems import SMALL_JAVA, System, start_namesrv
 
 from cometmq.remoting.client import RemotingClient
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import RemotingCommand
 from cometmq.testing import ProcessCluster, free_port
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1200)]  # the first run compiles the clients
@@ -131,3 +133,57 @@ def test_an_official_client_does_the_same_as_with_apache(
         lines = [json.loads(line) for line in told.splitlines() if line.startswith('{"scenario"')]
         got = {line["scenario"]: line["got"] for line in lines}
         assert got == {scenario: EXPECTED[scenario] for scenario in scenarios}, f"{system}: {told[-4000:]}"
+
+
+async def _ask(
+    client: RemotingClient, broker: str, code: int, fields: dict[str, str], body: bytes = b""
+) -> RemotingCommand:
+    answer = await client.invoke(broker, code, None, body, ext=fields, timeout_s=20)
+    assert answer.code == 0, answer
+    return answer
+
+
+async def test_javas_client_tells_its_stacks_and_verifies_messages(
+    endpoints: dict[str, tuple[str, str]], tmp_path: Path
+) -> None:
+    """Apache's broker with its endpoint in one process answers these questions with code 207."""
+    address, broker = endpoints["cometmq"]
+    command = _java("5.2.0", "listen")()
+    await _make_tables(broker, "listen")
+    program = subprocess.Popen(
+        [*command[:-1], address, "listen", "listen"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "HOME": str(tmp_path)},
+    )
+    try:
+        async with RemotingClient() as client:
+            member = await _member(client, broker, "GPlisten")
+            who = {"consumerGroup": "GPlisten", "clientId": member}
+            code = RequestCode.GET_CONSUMER_RUNNING_INFO
+            told = json.loads((await _ask(client, broker, code, {**who, "jstackEnable": "true"})).body)
+            assert "java.lang.Thread.run(" in told["jstack"]
+            fields = {"producerGroup": "P", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "0"}
+            fields |= {"sysFlag": "0", "bornTimestamp": "1700000000000", "flag": "0", "topic": "Dlisten"}
+            sent = await _ask(client, broker, RequestCode.SEND_MESSAGE, {**fields, "properties": ""}, b"m")
+            results = []
+            for _ in range(3):
+                named = {**who, "msgId": sent.ext_fields["msgId"]}
+                answer = await _ask(client, broker, RequestCode.CONSUME_MESSAGE_DIRECTLY, named)
+                results.append(json.loads(answer.body)["consumeResult"])
+            assert results == ["CR_SUCCESS", "CR_SUCCESS", "CR_LATER"]
+    finally:
+        program.kill()
+        program.communicate()
+
+
+async def _member(client: RemotingClient, broker: str, group: str) -> str:
+    """The client id of the only member of a group, once it is there."""
+    for _ in range(300):
+        fields = {"consumerGroup": group}
+        answer = await client.invoke(broker, RequestCode.GET_CONSUMER_LIST_BY_GROUP, None, ext=fields, timeout_s=20)
+        if answer.code == 0 and answer.body:
+            (member,) = json.loads(answer.body)["consumerIdList"]
+            return str(member)
+        await asyncio.sleep(0.1)
+    raise TimeoutError(f"nobody joins {group}")

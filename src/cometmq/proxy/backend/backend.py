@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -12,7 +12,7 @@ from cometmq.message.names import PERM_READ, PERM_WRITE
 from cometmq.proxy.errors import refused
 from cometmq.remoting.bodies import HeartbeatData
 from cometmq.remoting.headers import Header, from_ext
-from cometmq.remoting.processors import Buffer
+from cometmq.remoting.processors import Buffer, Response
 
 H = TypeVar("H", bound=Header)
 
@@ -89,11 +89,15 @@ class GroupInfo:
     """Pauses before each attempt again; empty: RocketMQ's levels."""
 
 
+Answer = Callable[[Response], None]
+"""Takes the answer of a client to a request of a broker."""
+
+
 class Asked(Protocol):
     """Takes requests of brokers to a client."""
 
-    def __call__(self, broker: str, code: int, header: Header | dict[str, str], body: bytes) -> None:
-        """Take one."""
+    def __call__(self, broker: str, code: int, header: Header | dict[str, str], body: bytes, give: Answer) -> None:
+        """Take one; ``give`` takes the answer of the client, if the request has one."""
 
 
 class Link(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Final
 
 from cometmq.client.errors import ClientError, RouteNotFoundError
@@ -20,14 +21,19 @@ from cometmq.proxy.backend.topics import MIXED, NORMAL, GroupBody, group_info, m
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.limits import HEARTBEAT_BROKER_SECONDS, MAX_FLEET_TOPICS, TOPIC_LOOK_SECONDS
 from cometmq.proxy.protocol.v2 import Code
-from cometmq.remoting.admin_headers import GetSubscriptionGroupConfigRequestHeader, GetTopicConfigRequestHeader
+from cometmq.remoting.admin_headers import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetSubscriptionGroupConfigRequestHeader,
+    GetTopicConfigRequestHeader,
+)
 from cometmq.remoting.bodies import BodyError, ClusterInfo, HeartbeatData, TopicConfig, decode_body, encode_body
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.client_connection import ClientConnection
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.errors import RemotingError, RemotingTimeoutError
 from cometmq.remoting.headers import CheckTransactionStateRequestHeader, Header, UnregisterClientRequestHeader
-from cometmq.remoting.processors import ProcessorTable, Request
+from cometmq.remoting.processors import ProcessorTable, Request, Response
 from cometmq.remoting.security import Security
 
 _log = logging.getLogger(__name__)
@@ -41,7 +47,7 @@ class FleetLink:
 
     def __init__(self, fleet: FleetBackend, client_id: str, asked: Asked) -> None:
         self._fleet = fleet
-        self._client_id = client_id
+        self.client_id = client_id
         self.asked: Final = asked
         self.data: HeartbeatData | None = None
         self._renewal: TimerHandle | None = None
@@ -85,10 +91,10 @@ class FleetLink:
         producers = {found.group_name for other in left for found in other.producer_data_set}
         consumers = {found.group_name for other in left for found in other.consumer_data_set}
         for group in {found.group_name for found in data.producer_data_set} - producers:
-            header = UnregisterClientRequestHeader(client_id=self._client_id, producer_group=group)
+            header = UnregisterClientRequestHeader(client_id=self.client_id, producer_group=group)
             await self._fleet.tell_all(RequestCode.UNREGISTER_CLIENT, header)
         for group in {found.group_name for found in data.consumer_data_set} - consumers:
-            header = UnregisterClientRequestHeader(client_id=self._client_id, consumer_group=group)
+            header = UnregisterClientRequestHeader(client_id=self.client_id, consumer_group=group)
             await self._fleet.tell_all(RequestCode.UNREGISTER_CLIENT, header)
 
 
@@ -102,6 +108,12 @@ class FleetBackend:
         processors = ProcessorTable()
         processors.register(
             RequestCode.CHECK_TRANSACTION_STATE, CheckTransactionStateRequestHeader, self._check_transaction
+        )
+        processors.register(
+            RequestCode.GET_CONSUMER_RUNNING_INFO, GetConsumerRunningInfoRequestHeader, self._ask_client
+        )
+        processors.register(
+            RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeMessageDirectlyResultRequestHeader, self._ask_client
         )
         self.clock: Final = clock
         self.links: Final[set[FleetLink]] = set()
@@ -244,8 +256,22 @@ class FleetBackend:
         broker = addresses.get(connection.address, "")
         for link in self.links:
             if link.data is not None and any(found.group_name == group for found in link.data.producer_data_set):
-                link.asked(broker, RequestCode.CHECK_TRANSACTION_STATE, request.header, body)
+                link.asked(broker, RequestCode.CHECK_TRANSACTION_STATE, request.header, body, _nobody)
                 return
+
+    def _ask_client(
+        self,
+        connection: ClientConnection,
+        request: Request[GetConsumerRunningInfoRequestHeader] | Request[ConsumeMessageDirectlyResultRequestHeader],
+        body: bytes,
+    ) -> Response | None:
+        """Pass a question of an administrator on to the client that is meant."""
+        client_id, broker = request.header.client_id, getattr(request.header, "broker_name", None)
+        link = next((link for link in self.links if link.client_id == client_id), None)
+        if link is None:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=f"the client {client_id} is not here")
+        link.asked(broker or "", request.code, request.header, body, partial(connection.respond, request))
+        return None
 
     async def start(self) -> None:
         """Look for brokers once; nameservers that are not there yet may come later."""
@@ -258,3 +284,7 @@ class FleetBackend:
         """Close all connections."""
         await self.work.stop()
         await self._remoting.close()
+
+
+def _nobody(_response: Response) -> None:
+    """Nobody waits for an answer."""

@@ -9,19 +9,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from cometmq.broker.controller import Broker
 from cometmq.clock import TimerHandle
 from cometmq.message.hosts import encode_host, format_address
-from cometmq.proxy.backend.backend import ASK_SECONDS, Asked, BrokerQueues, GroupInfo, Link, Reply, TopicInfo
+from cometmq.proxy.backend.backend import ASK_SECONDS, Answer, Asked, BrokerQueues, GroupInfo, Link, Reply, TopicInfo
 from cometmq.proxy.backend.topics import GroupBody, group_info, message_type_of, no_route
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.limits import HEARTBEAT_BROKER_SECONDS
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.remoting.bodies import HeartbeatData, decode_body, encode_body
-from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.command import decode_command
+from cometmq.remoting.codes import CURRENT_VERSION, RequestCode
+from cometmq.remoting.command import RemotingCommand, decode_command
 from cometmq.remoting.frame import FrameDecoder
 from cometmq.remoting.headers import Header, NoHeader
 from cometmq.remoting.permissions import CALLER
@@ -34,7 +35,9 @@ class LocalConnection(ServerConnection):
 
     __slots__ = ("_asked", "_waiting")
 
-    def __init__(self, broker: Broker, peer: tuple[str, int], asked: Callable[[int, dict[str, str], bytes], None]):
+    def __init__(
+        self, broker: Broker, peer: tuple[str, int], asked: Callable[[int, dict[str, str], bytes, Answer], None]
+    ):
         super().__init__(broker.server)
         self._asked = asked
         self._waiting: dict[int, Callable[[Reply], None]] = {}
@@ -76,11 +79,17 @@ class LocalConnection(ServerConnection):
         for frame in FrameDecoder().feed(b"".join(chunks)):
             command = decode_command(frame)
             if not command.is_response:
-                self._asked(command.code, command.ext_fields, command.body)
+                self._asked(command.code, command.ext_fields, command.body, partial(self._answered, command.opaque))
                 continue
             done = self._waiting.pop(command.opaque, None)
             if done is not None:
                 done(Reply(command.code, command.remark, command.ext_fields, command.body))
+
+    def _answered(self, opaque: int, response: Response) -> None:
+        """Give the broker the answer of the client."""
+        body = response.body
+        whole = bytes(body) if isinstance(body, (bytes, memoryview)) else b"".join(body)
+        self.take_answer(RemotingCommand(response.code, opaque, remark=response.remark, body=whole))
 
     def flush(self) -> None:
         """Nothing is queued."""
@@ -113,7 +122,7 @@ class LocalLink:
 
     def _connect(self) -> LocalConnection:
         name, asked = self._name, self._asked
-        return LocalConnection(self._broker, self._peer, lambda code, fields, body: asked(name, code, fields, body))
+        return LocalConnection(self._broker, self._peer, partial(asked, name))
 
     def ask(
         self, broker: str, code: int, header: Header | None, body: bytes = b"", *, timeout_s: float = ASK_SECONDS
@@ -141,7 +150,9 @@ class LocalLink:
                 future.set_exception(ProxyError(Code.PROXY_TIMEOUT, f"the broker[{broker}] does not answer in time"))
 
         connection.expect(opaque, done)
-        request = Request(code=code, header=header or NoHeader(), opaque=opaque, language=self._language)
+        request = Request(
+            code=code, header=header or NoHeader(), opaque=opaque, language=self._language, version=CURRENT_VERSION
+        )
         self._broker.server.serve(connection, request, body)
         if not future.done():
             timer = self._broker.clock.call_later(timeout_s, late)

@@ -19,12 +19,15 @@ from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.rpc.call import Call
 from cometmq.proxy.rpc.status import GrpcError, GrpcStatus
+from cometmq.proxy.services.commands import ClientCommands
 from cometmq.proxy.services.settings import check_settings, heartbeat_of, merged
 from cometmq.proxy.sessions import ClientSession, ClientSettings
 from cometmq.remoting.permissions import Action, Need, on_group, on_topic
 
 _log = logging.getLogger(__name__)
 
+_ANSWERS: Final = ("thread_stack_trace", "verify_message_result", "verify_message_command")
+"""Answers to commands; Node's client sends the command back that it does not follow."""
 _CLIENT_ERRORS: Final = range(40_000, 50_000)
 _MAX_WAITING_SETTINGS: Final = 16
 """Settings of one stream that wait for the ones before; a client sends them again every few minutes."""
@@ -33,20 +36,24 @@ _MAX_WAITING_SETTINGS: Final = 16
 class TelemetryService:
     """Begins the streams."""
 
-    def __init__(self, context: EndpointContext) -> None:
+    def __init__(self, context: EndpointContext, commands: ClientCommands) -> None:
         self._context = context
+        self._commands = commands
         self._work: set[asyncio.Task[None]] = set()
 
     def converse(self, call: Call) -> TelemetryStream:
         """Begin a stream. Its account is checked with the settings: some clients cannot read why it ends before."""
-        return TelemetryStream(self._context, call, self._work)
+        return TelemetryStream(self._context, self._commands, call, self._work)
 
 
 class TelemetryStream:
     """One stream; its commands are handled one after the other."""
 
-    def __init__(self, context: EndpointContext, call: Call, work: set[asyncio.Task[None]]) -> None:
+    def __init__(
+        self, context: EndpointContext, commands: ClientCommands, call: Call, work: set[asyncio.Task[None]]
+    ) -> None:
         self._context = context
+        self._commands = commands
         self._call = call
         self._work = work
         self._waiting: list[v2.Settings] = []
@@ -68,8 +75,8 @@ class TelemetryStream:
                 self._task = asyncio.get_running_loop().create_task(self._take_settings())
                 self._work.add(self._task)
                 self._task.add_done_callback(self._work.discard)
-        elif kind in ("thread_stack_trace", "verify_message_result"):
-            _log.debug("%s answers a command: %s", self._call.peer.remote_address, kind)
+        elif kind in _ANSWERS:
+            self._commands.answered(self._session, message)
         else:
             words = "the telemetry command is empty" if kind is None else f"clients do not send {kind}"
             raise GrpcError(GrpcStatus.INVALID_ARGUMENT, f"process client telemetryCommand failed. {words}")

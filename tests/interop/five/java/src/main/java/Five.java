@@ -16,7 +16,7 @@ import org.apache.rocketmq.client.apis.producer.Producer;
 import org.apache.rocketmq.client.apis.producer.Transaction;
 import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
-/** Runs the scenarios of clients of RocketMQ 5; prints a line of JSON for each. Arguments: endpoint, run, plain or tls. */
+/** Runs the scenarios of clients of RocketMQ 5; prints a line of JSON for each. Arguments: endpoint, run, plain|tls|listen. */
 public class Five {
     private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
     private static final long PATIENCE_MS = 60_000;
@@ -58,6 +58,9 @@ public class Five {
         run = arguments[1];
         configuration = ClientConfiguration.newBuilder().setEndpoints(arguments[0])
             .enableSsl(arguments[2].equals("tls")).setRequestTimeout(Duration.ofSeconds(10)).build();
+        if (arguments[2].equals("listen")) {
+            listen();
+        }
         try (Producer producer = PROVIDER.newProducerBuilder().setClientConfiguration(configuration)
                 .setTopics("N" + run, "F" + run, "D" + run).build()) {
             for (int number = 0; number < 10; number++) {
@@ -73,6 +76,20 @@ public class Five {
         tell("delay", take("D", "GD", 1), true);
         push();
         transactions();
+        System.exit(0);
+    }
+
+    /** Listens until the input ends; the third time that it consumes one message it fails. */
+    private static void listen() throws Exception {
+        List<String> seen = Collections.synchronizedList(new ArrayList<>());
+        PROVIDER.newPushConsumerBuilder().setClientConfiguration(configuration).setConsumerGroup("GP" + run)
+            .setSubscriptionExpressions(Collections.singletonMap("N" + run, FilterExpression.SUB_ALL))
+            .setMessageListener(message -> {
+                seen.add(body(message));
+                tell("listen", seen, true);
+                return seen.size() == 3 ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+            }).build();
+        System.in.read();
         System.exit(0);
     }
 
