@@ -12,6 +12,7 @@ from tests.broker.snapshots import copy_store
 from tests.broker.wire import Wire, records
 
 from cometmq.broker.controller import Broker
+from cometmq.broker.pop.entries import decode_entries
 from cometmq.remoting.admin_bodies import ConsumeStats
 from cometmq.remoting.bodies import decode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -306,3 +307,10 @@ async def test_a_pop_with_sql92_takes_what_fits_now_and_when_it_comes_again(
     assert [m.body for m in got(await popper.wire.answer(waiting.opaque))] == [b"3"]
     wrong = await popper.answer(exp="a >", exp_type="SQL92")
     assert wrong.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+def test_a_record_that_stands_for_a_lost_one_has_no_entries_and_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    assert decode_entries(bytes(100)) == []
+    assert not caplog.records
+    assert decode_entries(b"\x01") == []
+    assert "cannot be read" in caplog.text

@@ -106,7 +106,12 @@ def encode_entries(entries: Sequence[AnyEntry]) -> bytes:
 
 
 def decode_entries(body: bytes | memoryview) -> list[AnyEntry]:
-    """The entries of a body; those that cannot be read are left out and logged."""
+    """The entries of a body; those that cannot be read are left out and logged.
+
+    A body of zeros is that of a record which stands for a lost one (:mod:`cometmq.store.recovery.end_of_log`).
+    """
+    if not any(body):
+        return []
     try:
         return _all.decode(body)
     except msgspec.MsgspecError:
