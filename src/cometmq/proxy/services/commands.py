@@ -113,7 +113,7 @@ def _verify_command(nonce: str, message: v2.Message) -> v2.TelemetryCommand:
 
 
 def _running_info(session: ClientSession) -> ConsumerRunningInfo:
-    """What is known of a consumer without asking it."""
+    """The state of a consumer that the endpoint knows itself."""
     groups = [] if session.heartbeat is None else session.heartbeat.consumer_data_set
     properties = {"PROP_CLIENT_VERSION": f"gRPC, {session.language}"}
     for group in groups:
