@@ -65,6 +65,8 @@ def _node() -> list[str]:
     return ["node", str(builds.node_client_five() / "client.js")]
 
 
+TAKES_TLS = (*SMALL_JAVA, "-Dtls.server.mode=permissive")
+
 CLIENTS: dict[str, tuple[Callable[[], list[str]], tuple[str, ...]]] = {
     "java-5.2.0-tls": (_java("5.2.0", "tls"), tuple(EXPECTED)),
     "java-5.0.7-plain": (_java("5.0.7", "plain"), tuple(EXPECTED)),
@@ -84,7 +86,7 @@ def endpoints(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tu
         cluster = running.enter_context(ProcessCluster(broker_keys={**KEYS, "grpcServerPort": str(port)}))
         try:
             namesrv = running.enter_context(start_namesrv(System.COMETMQ, directory / "namesrv"))
-            apache, address = start_apache(directory / "broker", namesrv.address, APACHE_KEYS, SMALL_JAVA)
+            apache, address = start_apache(directory / "broker", namesrv.address, APACHE_KEYS, TAKES_TLS)
         except builds.ToolMissingError as problem:
             unavailable(problem)
         running.enter_context(apache)
