@@ -1,6 +1,7 @@
 """The server of one port: TLS and plain text, connections, and the methods that they call.
 
-A connection has a time in a turn of the event loop; what it has asked beyond that waits for the next turn. One that
+A connection begins some calls in a turn, for some time; then it waits until all others that wait have had theirs. In
+each round of the event loop few calls begin, since their work is done in the next one. A connection that
 does not read its answers is not read either. Whoever sends nothing is asked for a sign of life, and closed without it.
 
 Two amounts are bounded for all connections together: calls that are not complete, with their metadata and the parts of
@@ -13,12 +14,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.limits import (
-    FRAMES_PER_LOOK,
     HANDSHAKE_SECONDS,
     MAX_CONNECTIONS,
     TURN_SECONDS,
@@ -47,6 +48,13 @@ _log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 4_096
 _SWEEP_SECONDS: Final = 5.0
+_FRAMES_OF_TURN: Final = 8
+"""Frames between two looks at what a connection has begun: most calls are two."""
+_CALLS_ALONE: Final = 32
+_CALLS_OF_TURN: Final = 4
+"""Calls that a connection begins in a turn, alone and when others wait."""
+_CALLS_OF_ROUND: Final = 16
+"""Calls that begin in one round of the event loop when connections wait; each is 0.1 ms of work or more."""
 
 
 class Shares:
@@ -94,6 +102,10 @@ class GrpcServer:
         self.unfinished = Shares(MAX_GRPC_UNFINISHED_BYTES, "its calls that are not complete hold too much")
         self.waiting = Shares(MAX_GRPC_WAITING_BYTES, "it does not read its answers")
         self._tasks: set[asyncio.Task[None]] = set()
+        self._turns: deque[GrpcConnection] = deque()
+        self._is_crowded = False
+        self.calls = 0
+        """Calls that have begun."""
         self._max_connections = max_connections
         self._listener = Listener(self._accepted, clock=clock)
         self._openings = Openings(lambda: GrpcConnection(self), tls, clock=clock, silence_s=HANDSHAKE_SECONDS)
@@ -139,6 +151,36 @@ class GrpcServer:
         """Keep a task of a call until it is done."""
         self._tasks.add(work)
         work.add_done_callback(self._tasks.discard)
+
+    @property
+    def is_busy(self) -> bool:
+        """Connections wait for their turns."""
+        return bool(self._turns)
+
+    @property
+    def calls_of_turn(self) -> int:
+        """Calls that a connection may begin now."""
+        return _CALLS_OF_TURN if self._turns or self._is_crowded else _CALLS_ALONE
+
+    def wait_for_turn(self, connection: GrpcConnection) -> None:
+        """Let a connection go on after those that wait already."""
+        if not self._turns:
+            asyncio.get_running_loop().call_soon(self._round)
+        self._turns.append(connection)
+
+    def _round(self) -> None:
+        turns, self._turns = self._turns, deque()
+        until = self.clock.monotonic() + TURN_SECONDS
+        most = self.calls + _CALLS_OF_ROUND
+        while turns and self.calls < most and self.clock.monotonic() < until:
+            connection = turns.popleft()
+            self._is_crowded = bool(turns)
+            connection.go_on()
+        self._is_crowded = False
+        again, self._turns = self._turns, turns
+        self._turns.extend(again)
+        if turns and not again:
+            asyncio.get_running_loop().call_soon(self._round)
 
     def _accepted(self, sock: socket.socket) -> None:
         if len(self.connections) + len(self._openings) >= self._max_connections:
@@ -225,18 +267,21 @@ class GrpcConnection(asyncio.Protocol):
         """Handle the frames."""
         self._silent_s = 0.0
         self._http2.push(data)
-        if not self._is_waiting and not self._is_paused:
+        if self._is_waiting or self._is_paused:
+            return
+        if self._server.is_busy:
+            self._wait_for_turn()
+        else:
             self._drain()
 
     def _drain(self) -> None:
         clock = self._server.clock
         ends = clock.monotonic() + TURN_SECONDS
+        most = self._server.calls + self._server.calls_of_turn
         try:
-            while self._transport is not None and not self._is_paused and self._http2.handle(FRAMES_PER_LOOK):
-                if clock.monotonic() >= ends:
-                    self._is_waiting = True
-                    self._transport.pause_reading()
-                    asyncio.get_running_loop().call_soon(self._go_on)
+            while self._transport is not None and not self._is_paused and self._http2.handle(_FRAMES_OF_TURN):
+                if self._server.calls >= most or clock.monotonic() >= ends:
+                    self._wait_for_turn()
                     return
         except Http2Error as error:
             _log.info("closing %s: %s", self.remote_address, error)
@@ -247,7 +292,14 @@ class GrpcConnection(asyncio.Protocol):
             self._http2.leave(ErrorCode.INTERNAL_ERROR)
             self.close()
 
-    def _go_on(self) -> None:
+    def _wait_for_turn(self) -> None:
+        assert self._transport is not None
+        self._is_waiting = True
+        self._transport.pause_reading()
+        self._server.wait_for_turn(self)
+
+    def go_on(self) -> None:
+        """Have a turn."""
         self._is_waiting = False
         if self._transport is not None and not self._is_paused:
             self._transport.resume_reading()
@@ -271,6 +323,7 @@ class GrpcConnection(asyncio.Protocol):
         if method is None:
             stream.end(HEADERS + trailers(GrpcStatus.UNIMPLEMENTED, f"Method not found: {path[1:200]}"))
             return _NOBODY
+        self._server.calls += 1
         return Call(self._server, self, stream, headers, method, size)
 
     # --- writing --------------------------------------------------------------------------------

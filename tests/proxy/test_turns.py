@@ -1,0 +1,58 @@
+"""Turns of connections: whoever asks a thousand things at once waits for the others between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from tests.proxy.client import SERVICE
+from tests.proxy.wire import HELLO, data, headers, prefixed
+
+from cometmq.proxy.rpc.call import Call, Method
+from cometmq.proxy.rpc.server import GrpcServer
+from cometmq.remoting.tls.options import TlsOptions
+from cometmq.remoting.tls.server import ServerTls
+
+CLIENTS, CALLS = 5, 300
+AT_ONCE = 16 + 32
+"""A round of those that wait, and a turn of one that was alone."""
+
+
+async def test_few_calls_begin_in_a_round_of_the_loop_and_all_connections_take_turns() -> None:
+    loop = asyncio.get_running_loop()
+    begun: Counter[int] = Counter()
+    order: list[str] = []
+    now = 0
+
+    def tick() -> None:
+        nonlocal now
+        now += 1
+        if len(order) < CLIENTS * CALLS:
+            loop.call_soon(tick)
+
+    async def handler(call: Call, _request: Any) -> None:
+        begun[now] += 1
+        order.append(call.metadata["x-mq-client-id"])
+
+    server = GrpcServer({f"{SERVICE}Heartbeat": Method(bytes, handler)}, tls=ServerTls(TlsOptions()))
+    await server.start("127.0.0.1", 0)
+    writers = []
+    try:
+        tick()
+        for client in range(CLIENTS):
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writers.append(writer)
+            streams = range(1, 2 * CALLS, 2)
+            calls = (headers(n, "Heartbeat", client=str(client)) + data(n, prefixed(b"")) for n in streams)
+            writer.write(HELLO + b"".join(calls))
+        async with asyncio.timeout(30):
+            while len(order) < CLIENTS * CALLS:
+                await asyncio.sleep(0.01)
+    finally:
+        for writer in writers:
+            writer.transport.abort()
+        await server.stop()
+    assert max(begun.values()) <= AT_ONCE
+    middle = Counter(order[CLIENTS * CALLS // 4 : CLIENTS * CALLS // 2])
+    assert len(middle) == CLIENTS, "nobody waits until another one is done"
