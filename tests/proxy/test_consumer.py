@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.helpers.waiting import until
 from tests.proxy.client import Client, receive
 
 from cometmq.client import Message
@@ -77,16 +78,15 @@ async def test_a_message_is_received_with_all_its_parts_and_acknowledged(cluster
     assert cluster.broker(0).offsets.query("G", "T", system.queue_id) == 1
 
 
-async def test_a_receive_waits_for_a_message(client: Client) -> None:
+async def test_a_receive_waits_for_a_message(cluster: Cluster, client: Client) -> None:
     await client.subscribe("G", "T")
     waiting = asyncio.ensure_future(messages_of(client))
-    await asyncio.sleep(0.2)
-    assert not waiting.done()
+    await until(lambda: len(cluster.broker(0).pops.polling) == 1)
     await client.send("T", b"late")
     assert [found.body for found in await waiting] == [b"late"]
 
 
-async def test_what_is_not_acknowledged_comes_again(client: Client) -> None:
+async def test_what_is_not_acknowledged_comes_again(cluster: Cluster, client: Client) -> None:
     await client.subscribe("G", "T")
     await client.send("T", b"again")
     (first,) = await messages_of(client)
@@ -97,8 +97,10 @@ async def test_what_is_not_acknowledged_comes_again(client: Client) -> None:
     assert second.system_properties.delivery_attempt == 2
     assert second.system_properties.message_id == first.system_properties.message_id
     assert second.topic.name == "T"
+    state = cluster.broker(0).pops.state
+    assert state.in_flight("%RETRY%G_T", "G") == 1
     assert (await ack(client, second)).status.code == Code.OK
-    assert await messages_of(client) == []
+    assert state.in_flight("%RETRY%G_T", "G") == state.in_flight("T", "G") == 0
 
 
 @pytest.mark.parametrize(
@@ -213,7 +215,7 @@ async def test_a_client_that_leaves_gives_its_waiting_receive_back(cluster: Clus
         other = Client(channel)
         await other.subscribe("G", "T")
         waiting = asyncio.ensure_future(messages_of(other))
-        await asyncio.sleep(0.2)
+        await until(lambda: len(cluster.broker(0).pops.polling) == 1)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
     await client.send("T", b"for whoever is there")
