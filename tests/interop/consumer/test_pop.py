@@ -1,4 +1,4 @@
-"""Java's push consumer of 5.5.0 whose rebalance and pops the broker does: at Apache 5.5.0 and at ours, the same."""
+"""Java's consumers of 5.5.0, at Apache 5.5.0 and at ours, the same: the broker's rebalance and pops, lite pulls."""
 
 from __future__ import annotations
 
@@ -81,3 +81,14 @@ def test_a_message_that_fails_comes_again_and_no_other(popped: Deployment, java5
     assert set(times.values()) == {1}
     assert Counter(reconsumed for _, reconsumed in times) == {0: 5, 1: 5}
     assert {message["topic"] for message in messages} == {topic}
+
+
+@pytest.mark.parametrize("assign", [0, 1], ids=["subscribe", "assign"])
+def test_a_lite_pull_consumer_reads_everything_once(popped: Deployment, java55: Client, assign: int) -> None:
+    number = next(_numbers)
+    series = Series(f"InteropLite{number}", 20)
+    java55.create_topic(popped.address, popped.broker.address, series.topic)
+    java55.produce(popped.address, series)
+    group = f"interop-lite-{number}"
+    messages = java55.consume(popped.address, series.topic, group, series.count, mode="litepull", assign=assign)
+    assert seen(messages) == sorted(series.expected())

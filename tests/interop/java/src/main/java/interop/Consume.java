@@ -121,8 +121,14 @@ final class Consume {
         consumer.setNamesrvAddr(options.text("namesrv"));
         consumer.setInstanceName(options.text("instance", UUID.randomUUID().toString()));
         consumer.setConsumeFromWhere(from(options));
-        consumer.subscribe(options.text("topic"), wanted(options));
+        boolean assigns = options.number("assign", 0) == 1;
+        if (!assigns) {
+            consumer.subscribe(options.text("topic"), wanted(options));
+        }
         consumer.start();
+        if (assigns) {
+            consumer.assign(consumer.fetchMessageQueues(options.text("topic")));
+        }
         output.print("started", Map.of("clientId", consumer.buildMQClientId()));
         AtomicInteger received = new AtomicInteger();
         BooleanSupplier enough = enough(options, received);
