@@ -75,6 +75,9 @@ CLIENTS: dict[str, tuple[Callable[[], list[str]], tuple[str, ...]]] = {
     "rust-5.0.0": (_rust, ("normal", "fifo")),
 }
 """Name → its command, and the scenarios that it has."""
+WITH_APACHE = ("java-5.2.0-tls", "java-5.0.7-plain")
+"""Clients that Apache's endpoint is tried with, too. Python's fails there when a receive comes before the settings, and
+Node's waits for ever when the settings come before it waits for them."""
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +107,7 @@ async def _make_tables(broker: str, run: str) -> None:
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_an_official_client_does_the_same_as_with_apache(
+def test_an_official_client_does_all_that_it_can(
     endpoints: dict[str, tuple[str, str]], tmp_path: Path, name: str
 ) -> None:
     make, scenarios = CLIENTS[name]
@@ -116,6 +119,8 @@ def test_an_official_client_does_the_same_as_with_apache(
     run = name.replace(".", "_")
     programs = {}
     for system, (address, broker) in endpoints.items():  # at the same time: they wait most of it
+        if system == "apache55" and name not in WITH_APACHE:
+            continue
         asyncio.run(_make_tables(broker, run))
         home = tmp_path / system
         home.mkdir()
