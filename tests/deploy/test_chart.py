@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,23 @@ def test_the_pods_of_a_pair_are_a_master_and_its_slave_with_addresses_of_their_o
         assert f"shop-broker-1-{index}.shop-broker-1.default.svc" in words
         assert f"outside=node.example.com:{port}" in words
         assert {f"brokerRole={role}", f"brokerId={index}", "brokerName=broker-1"} <= set(words)
+
+
+@needs_helm
+def test_the_endpoint_of_rocketmq_5_has_keys_that_it_knows_and_the_files_that_they_name() -> None:
+    words = ("--set", "tls.secretName=tls,grpc.secretName=proxy,grpc.replicas=2,grpc.serviceType=LoadBalancer")
+    (found,) = (
+        one for one in rendered(*words) if (one["kind"], one["metadata"]["name"]) == ("Deployment", "shop-grpc")
+    )
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    asked = subprocess.run([sys.executable, "-m", "cometmq", "proxy", "--help-config"], capture_output=True, text=True)
+    known = {line.partition("=")[0] for line in asked.stdout.splitlines()}
+    options = [word.removeprefix("--option=") for word in container["args"] if word.startswith("--option=")]
+    assert {option.partition("=")[0] for option in options} <= known
+    assert len(options) == 5
+    assert "--config=/secret/rmq-proxy.json" in container["args"]
+    assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/tmp", "/secret", "/tls"]
+    assert {volume["name"] for volume in found["spec"]["template"]["spec"]["volumes"]} == {"tmp", "secret", "tls"}
 
 
 @needs_helm

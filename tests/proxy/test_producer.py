@@ -27,6 +27,29 @@ async def test_a_route_has_an_entry_for_each_queue_with_the_endpoint(cluster: Cl
 
 
 @pytest.mark.parametrize(
+    ("came_by", "answered"),
+    [
+        (("outside.example", 31081), ("outside.example", 31081)),
+        (("fd00::5", 8081), ("fd00::5", 8081)),
+        (("elsewhere.example", 31081), ("127.0.0.1", None)),
+    ],
+)
+async def test_a_client_that_came_by_a_listeners_host_goes_on_by_the_address_that_it_came_by(
+    came_by: tuple[str, int], answered: tuple[str, int | None]
+) -> None:
+    keys = {"advertisedListeners": "outside=outside.example:30911,six=[fd00::5]:10911"}
+    point = v2.Endpoints(addresses=[v2.Address(host=came_by[0], port=came_by[1])])
+    async with Cluster(grpc=True, broker_keys=keys) as cluster:
+        await cluster.create_topic("T")
+        own = int(cluster.grpc_address.rpartition(":")[2])
+        async with grpc.aio.insecure_channel(cluster.grpc_address) as channel:
+            request = v2.QueryRouteRequest(topic=v2.Resource(name="T"), endpoints=point)
+            answer = await Client(channel).ask("QueryRoute", request)
+    addresses = {(found.host, found.port) for one in answer.message_queues for found in one.broker.endpoints.addresses}
+    assert addresses == {(answered[0], answered[1] or own)}
+
+
+@pytest.mark.parametrize(
     ("topic", "code", "words"),
     [
         ("NOPE", Code.TOPIC_NOT_FOUND, "CODE: 17  DESC: No topic route info in name server for the topic: NOPE"),

@@ -130,8 +130,11 @@ class Backend(Protocol):
     async def group(self, name: str) -> GroupInfo:
         """Describe a consumer group."""
 
-    def endpoint(self, broker: str) -> tuple[str, int] | None:
-        """The host and port by which clients reach the endpoint for a broker; ``None``: the way that they came."""
+    def endpoint(self, broker: str, came_by: str) -> tuple[str, int] | None:
+        """The host and port by which a client reaches the endpoint for a broker; ``None``: the way that it came.
+
+        :param came_by: the host that the client was given; empty if it does not say so.
+        """
 
     def link(self, client_id: str, peer: tuple[str, int], language: str, asked: Asked) -> Link:
         """Begin the way of a client to the brokers."""

@@ -230,7 +230,7 @@ class FleetBackend:
         self._groups[name] = (now, info)
         return info
 
-    def endpoint(self, broker: str) -> tuple[str, int] | None:
+    def endpoint(self, broker: str, came_by: str) -> tuple[str, int] | None:
         """See :class:`~cometmq.proxy.backend.backend.Backend`: clients come back the way that they came."""
         return None
 

@@ -207,9 +207,12 @@ class LocalBackend:
         config = self._broker.groups.get(name)
         return GroupInfo() if config is None else group_info(decode_body(GroupBody, encode_body(config)))
 
-    def endpoint(self, broker: str) -> tuple[str, int] | None:
-        """See :class:`~cometmq.proxy.backend.backend.Backend`."""
-        return self._broker.config.broker_ip1, self._port()
+    def endpoint(self, broker: str, came_by: str) -> tuple[str, int] | None:
+        """See :class:`~cometmq.proxy.backend.backend.Backend`: the host of a listener leads to this broker only."""
+        config = self._broker.config
+        if came_by and any(name and address.host == came_by for name, address in config.advertised.items()):
+            return None
+        return config.broker_ip1, self._port()
 
     def link(self, client_id: str, peer: tuple[str, int], language: str, asked: Asked) -> Link:
         """See :class:`~cometmq.proxy.backend.backend.Backend`."""

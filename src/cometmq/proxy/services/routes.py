@@ -76,8 +76,9 @@ class RouteService:
         return v2.QueryAssignmentResponse(status=OK, assignments=assignments)
 
     def _broker(self, call: Call, access_point: v2.Endpoints, name: str) -> v2.Broker:
-        found = self._context.backend.endpoint(name)
-        if found is None and len(access_point.addresses):
+        came_by = access_point.addresses[0].host if len(access_point.addresses) else ""
+        found = self._context.backend.endpoint(name, came_by)
+        if found is None and came_by:
             return v2.Broker(name=name, endpoints=access_point)
         host, port = found or call.peer.local_address
         addresses = [v2.Address(host=host, port=port)]
