@@ -141,15 +141,21 @@ def test_failed_and_interrupted_tests_leave_nothing_behind(
             raise KeyboardInterrupt
     """)
     pytester.makeconftest("""
-        import gc, socket, tempfile, threading
+        import gc, os, socket, tempfile, threading
         from pathlib import Path
+
+        def claims_a_port(descriptor):
+            # A name that lasts as long as the process: other processes do not take the ports of its servers.
+            with socket.socket(fileno=os.dup(descriptor)) as held:
+                return b"cometmq-port-" in (name if isinstance(name := held.getsockname(), bytes) else b"")
 
         def pytest_unconfigure(config):
             gc.collect()
             print("threads", sorted(t.name for t in threading.enumerate() if t.name.startswith("cometmq-cl")))
             print("directories", sorted(p.name for p in Path(tempfile.gettempdir()).glob("cometmq-*")))
-            inodes = {p.readlink().name for p in Path("/proc/self/fd").iterdir() if p.is_symlink() and p.exists()}
-            print("sockets", sum("socket" in inode for inode in inodes))
+            found = [p for p in Path("/proc/self/fd").iterdir() if p.is_symlink() and p.exists()]
+            sockets = [int(p.name) for p in found if "socket" in p.readlink().name]
+            print("sockets", sum(not claims_a_port(descriptor) for descriptor in sockets))
     """)
     directory = pytester.mkdir("tmp")
     monkeypatch.setenv("TMPDIR", str(directory))

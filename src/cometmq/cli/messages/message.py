@@ -18,7 +18,7 @@ from cometmq.cli.output import Column, output_option, show, show_one
 from cometmq.client.admin import END_OF_TIME_MS, Admin
 from cometmq.client.consumer.pull_consumer import PullConsumer
 from cometmq.client.consumer.pulling import PullStatus
-from cometmq.client.errors import BrokerError, RemotingConnectError
+from cometmq.client.errors import BrokerError, RemotingConnectError, UnknownBrokerError
 from cometmq.errors import CometMQError
 from cometmq.limits import MAX_QUERY_MESSAGES
 from cometmq.message.message import MessageExt
@@ -119,7 +119,7 @@ def get(message_id: str, topic: str | None, raw: bool, namesrv: str, output: str
         except BrokerError as error:
             if error.code not in (ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND):
                 raise
-        except RemotingConnectError:
+        except (RemotingConnectError, UnknownBrokerError):
             if topic is None:
                 raise
         where = f"topic {topic} has" if topic is not None else "the broker has"
