@@ -104,8 +104,8 @@ class OrderedMessages:
     # --- changes --------------------------------------------------------------------------------
     def counts(self, offsets: Sequence[int], attempt_id: str) -> list[int]:
         """Number of times that each was handed out before; for the same attempt it does not count."""
-        found = ((offset, self.messages.get(offset)) for offset in offsets)
-        return [0 if handed is None else handed.times + (not self._is_same(handed, attempt_id)) for _, handed in found]
+        found = map(self.messages.get, offsets)
+        return [0 if handed is None else handed.times + (not self._is_same(handed, attempt_id)) for handed in found]
 
     def popped(
         self, offsets: Sequence[int], counts: Sequence[int], next_offset: int, times: Handed, attempt_id: str

@@ -71,10 +71,11 @@ class ClientCommands:
         """Take the answer of a client: stacks, the result of a message, or that it does not do that."""
         kind = command.WhichOneof("command")
         nonce = getattr(command, kind or "status").nonce
-        session_asked, give, timer = self._waiting.get(nonce, (None, None, None))
-        if session_asked is None or session_asked is not session or give is None or timer is None:
+        waiting = self._waiting.get(nonce)
+        if session is None or waiting is None or waiting[0] is not session:
             _log.debug("an answer that nobody waits for: %s", kind)
             return
+        _, give, timer = waiting
         del self._waiting[nonce]
         timer.cancel()
         code = command.status.code
