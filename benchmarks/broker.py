@@ -125,6 +125,8 @@ class Measured:
     """User time a message."""
     system_us: float
     """System time a message."""
+    generator: float
+    """Share of its one processor that the generator used: near 1.0 the case measures the generator."""
     beside: Beside
 
     @property
@@ -206,12 +208,11 @@ def measured(case: Case, broker: Server, seconds: float) -> Measured:
     time.sleep(SETTLE_SECONDS)
     user, system = (after - begin for after, begin in zip(cpu_seconds(broker.pid), before, strict=True))
     # What the kernel does for the broker's sockets and files counts as the broker's, not as that of others.
-    ours = user + system + _generator_seconds() - generated
-    beside = Beside.between(clocks, CpuTimes.now(), ours)
-    messages = result["messages"]
-    return Measured(
-        result["per_s"], result["p50_us"], result["p99_us"], user / messages * 1e6, system / messages * 1e6, beside
-    )
+    generated = _generator_seconds() - generated
+    beside = Beside.between(clocks, CpuTimes.now(), user + system + generated)
+    messages, rate, p50, p99 = (result[name] for name in ("messages", "per_s", "p50_us", "p99_us"))
+    busy = generated / result["seconds"]
+    return Measured(rate, p50, p99, user / messages * 1e6, system / messages * 1e6, busy, beside)
 
 
 def _generator_seconds() -> float:
@@ -272,7 +273,9 @@ def load(cases: Sequence[Case], rounds: int, seconds: float) -> None:
                 figures.setdefault((case.name, system), []).append(result)
                 print(json.dumps(_line(number + 1, system, case, result)), flush=True)
     print(f"\n{rounds} rounds of {seconds:g} s. ", end="")
-    print(machine.verdict(load_before, before, [one.beside for found in figures.values() for one in found]))
+    results = [one for found in figures.values() for one in found]
+    print(machine.verdict(load_before, before, [one.beside for one in results]), end=" ")
+    print(f"The generator was busy for at most {max(one.generator for one in results):.0%} of a case.")
     print(
         "\n| case | Apache | CometMQ | ratio | p99 Apache | p99 CometMQ | CPU a message, Apache / CometMQ |"
         "\n|---|---|---|---|---|---|---|"
@@ -284,7 +287,8 @@ def load(cases: Sequence[Case], rounds: int, seconds: float) -> None:
 def _line(number: int, system: System, case: Case, result: Measured) -> dict[str, Any]:
     """One measurement for programs."""
     kept = {name: round(getattr(result, name), 1) for name in ("per_s", "p50_us", "p99_us", "user_us", "system_us")}
-    shares = {"others": round(result.beside.others, 3), "steal": round(result.beside.steal, 3)}
+    beside = {"others": result.beside.others, "steal": result.beside.steal}
+    shares = {name: round(share, 3) for name, share in {"generator": result.generator, **beside}.items()}
     return {"round": number, "system": system.value, "case": case.name, **kept, **shares}
 
 
