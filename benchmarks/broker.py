@@ -7,6 +7,7 @@
     python benchmarks/broker.py metrics [--rounds 5] [--seconds 6]  with metrics, and without; CometMQ alone
     python benchmarks/broker.py memory [--messages 5000000]         anonymous memory after so many messages
     python benchmarks/broker.py start  [--messages 10000000]        time to be ready: empty, after a stop, after SIGKILL
+    python benchmarks/broker.py floor  [--rounds 5] [--seconds 6]   CometMQ beside `floor.c`, a server that only answers
 
 Each system runs alone, fresh, on its own store; the JVM (1 GB heap, its default compilers) is warmed for 20 s.
 Prints one JSON line a figure while it runs and a Markdown table at the end, with a sentence on how quiet the machine
@@ -135,14 +136,25 @@ class Measured:
         return self.user_us + self.system_us
 
 
-def generator(*, tls: bool = False, signs: bool = False) -> Path:
-    """The load generator, compiled now if it is older than its source."""
-    source = Path(__file__).with_name("mqload.c")
-    target = Path(tempfile.gettempdir()) / f"cometmq-mqload{'-tls' * tls}{'-sign' * signs}-{os.getuid()}"
+def compiled(name: str, *options: str, mark: str = "") -> Path:
+    """A program of this folder in C, compiled now if it is older than its source.
+
+    :param mark: tells programs of one source with different options from each other.
+    """
+    source = Path(__file__).with_name(f"{name}.c")
+    target = Path(tempfile.gettempdir()) / f"cometmq-{name}{mark}-{os.getuid()}"
     if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
-        more = ("-DTLS", "-lssl", "-lcrypto") if tls else ("-DSIGN", "-lcrypto") if signs else ()
-        subprocess.run(["cc", "-O2", "-o", str(target), str(source), "-lm", *more], check=True)
+        subprocess.run(["cc", "-O2", "-o", str(target), str(source), *options], check=True)
     return target
+
+
+def generator(*, tls: bool = False, signs: bool = False) -> Path:
+    """The load generator."""
+    if tls:
+        return compiled("mqload", "-DTLS", "-lm", "-lssl", "-lcrypto", mark="-tls")
+    if signs:
+        return compiled("mqload", "-DSIGN", "-lm", "-lcrypto", mark="-sign")
+    return compiled("mqload", "-lm")
 
 
 def mqload(mode: str, port: int, *options: str, tls: bool = False, signs: bool = False) -> dict[str, Any]:
@@ -200,13 +212,13 @@ def until_it_follows(namesrv: str, master: str, slave: str) -> None:
         wait_for(follows, "the slave follows", FOLLOWS_SECONDS)
 
 
-def measured(case: Case, broker: Server, seconds: float) -> Measured:
-    """Run one case and read what it cost the broker."""
+def measured(case: Case, pid: int, port: int, seconds: float) -> Measured:
+    """Run one case and read what it cost a server."""
     options = case.options if case.pull else (*case.options, "-s", str(seconds))
-    clocks, before, generated = CpuTimes.now(), cpu_seconds(broker.pid), _generator_seconds()
-    result = mqload("pull" if case.pull else "send", broker.port, *options, tls=case.tls, signs=case.accounts)
+    clocks, before, generated = CpuTimes.now(), cpu_seconds(pid), _generator_seconds()
+    result = mqload("pull" if case.pull else "send", port, *options, tls=case.tls, signs=case.accounts)
     time.sleep(SETTLE_SECONDS)
-    user, system = (after - begin for after, begin in zip(cpu_seconds(broker.pid), before, strict=True))
+    user, system = (after - begin for after, begin in zip(cpu_seconds(pid), before, strict=True))
     # What the kernel does for the broker's sockets and files counts as the broker's, not as that of others.
     generated = _generator_seconds() - generated
     beside = Beside.between(clocks, CpuTimes.now(), user + system + generated)
@@ -237,7 +249,7 @@ def measure_round(chosen: Sequence[Case], system: System, seconds: float) -> Ite
                 for case in cases:
                     if case.pull and cases[0].pull:
                         mqload("send", broker.port, "-c", "16", "-w", "32", "-t", "D", "-s", str(seconds))
-                    yield case, measured(case, broker, seconds)
+                    yield case, measured(case, broker.pid, broker.port, seconds)
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 
@@ -355,6 +367,31 @@ def start(messages: int) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def floor(rounds: int, seconds: float) -> None:
+    """Sends to a server that only answers, and to CometMQ, in turn: what is left is what a broker does."""
+    cases = [case for case in CASES if case.name.startswith("send") and "properties" not in case.name]
+    figures: dict[str, list[tuple[Measured, Measured]]] = {}
+    for _ in range(rounds):
+        with subprocess.Popen([compiled("floor")], stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdout is not None
+            port = int(server.stdout.readline())
+            least = [measured(case, server.pid, port, seconds) for case in cases]
+            server.kill()
+        for one, (case, ours) in zip(least, measure_round(cases, System.COMETMQ, seconds), strict=True):
+            figures.setdefault(case.name, []).append((one, ours))
+    print("| case | server that only answers | CometMQ | CPU a message | of it in the kernel |\n|---|---|---|---|---|")
+    for name, found in figures.items():
+        cells = [
+            [statistics.median(getattr(pair[at], of) for pair in found) for at in range(2)]
+            for of in ("per_s", "cpu_us", "system_us")
+        ]
+        rates, costs, kernel = cells
+        print(
+            f"| {name} | {rates[0]:,.0f}/s | {rates[1]:,.0f}/s "
+            f"| {costs[0]:.1f} / {costs[1]:.1f} µs | {kernel[0]:.1f} / {kernel[1]:.1f} µs |"
+        )
+
+
 def _serve_seconds(data: Path) -> float:
     begun = time.monotonic()
     command = [sys.executable, "-m", "cometmq", "serve", "--data", str(data), "--port", "0", "--namesrv-port", "0"]
@@ -369,7 +406,7 @@ def _serve_seconds(data: Path) -> float:
 def main() -> None:
     """Run one of the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["load", "slaves", "tls", "acl", "metrics", "memory", "start"])
+    parser.add_argument("what", choices=["load", "slaves", "tls", "acl", "metrics", "memory", "start", "floor"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6.0, help="of each case")
     parser.add_argument("--only", default="", help="cases whose name contains this")
@@ -380,6 +417,8 @@ def main() -> None:
         load([case for case in cases if options.only in case.name], options.rounds, options.seconds)
     elif options.what == "memory":
         memory(options.messages or 5_000_000)
+    elif options.what == "floor":
+        floor(options.rounds, options.seconds)
     else:
         start(options.messages or 10_000_000)
 
