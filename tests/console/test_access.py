@@ -13,10 +13,11 @@ from tests.helpers.consoles import Surfer, console_of
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.console.console import ConsoleRefusedError
 from cometmq.console.limits import SESSION_IDLE_SECONDS
+from cometmq.console.listening import ConsolePortError
 from cometmq.console.options import ConsoleOptions
 from cometmq.console.security import login_rate
 from cometmq.console.security.passwords import ConsoleUsers, Role
-from cometmq.console.server import ConsolePortError, ConsoleServer
+from cometmq.console.server import ConsoleServer
 from cometmq.testing.sync import SyncCluster
 
 PASSWORD = "correct horse battery"

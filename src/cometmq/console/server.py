@@ -1,9 +1,8 @@
-"""A console that listens: uvicorn on the running event loop, on a socket that is made first."""
+"""A console that serves: uvicorn on the running event loop, on a socket that is made first."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -14,16 +13,12 @@ from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.console.app import build
 from cometmq.console.console import Console
 from cometmq.console.limits import MAX_CONNECTIONS
+from cometmq.console.listening import listen
 from cometmq.console.options import ConsoleOptions
-from cometmq.errors import CometMQError, reason_of
 from cometmq.message.hosts import address_here
 
 _HEAD_BYTES = 64 * 1024
 _STOP_SECONDS = 2
-
-
-class ConsolePortError(CometMQError):
-    """The console cannot listen at its address."""
 
 
 class _Server(uvicorn.Server):
@@ -43,11 +38,17 @@ class _Server(uvicorn.Server):
 
 
 class ConsoleServer:
-    """Serves one console."""
+    """Serves one console.
 
-    def __init__(self, options: ConsoleOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    :param listening: a socket that listens already, as `serve` makes it; otherwise one is made from the options.
+    """
+
+    def __init__(
+        self, options: ConsoleOptions, *, listening: socket.socket | None = None, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self.console = Console(options, clock=clock)
         self._options = options
+        self._listening = listening
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -58,12 +59,12 @@ class ConsoleServer:
         return f"{scheme}://{address_here(self._options.host, self.console.port)}"
 
     async def start(self) -> None:
-        """Listen.
+        """Serve.
 
         :raises ConsolePortError: the port is taken, or the address is none of this machine.
         :raises ConsoleRefusedError: it would be open to strangers.
         """
-        listening = self._listen()
+        listening = self._listening or listen(self._options.host, self._options.port)
         try:
             self.console.port = listening.getsockname()[1]
             await self.console.start()
@@ -93,28 +94,6 @@ class ConsoleServer:
         listens.cancel()
         if self._serving.done():
             await self._serving
-
-    def _listen(self) -> socket.socket:
-        host, port = self._options.host, self._options.port
-        try:
-            family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            made = socket.socket(family, socket.SOCK_STREAM)
-            try:
-                made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                made.bind(address)
-                made.listen(128)
-                made.setblocking(False)
-            except BaseException:
-                made.close()
-                raise
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise ConsolePortError(
-                    f"port {port} for the console is in use",
-                    next_step="choose another one with --port, or --console-port of serve",
-                ) from None
-            raise ConsolePortError(f"the console cannot listen at {host}:{port}: {reason_of(error)}") from None
-        return made
 
     async def stop(self) -> None:
         """Stop serving, and close everything."""

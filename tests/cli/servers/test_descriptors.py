@@ -28,7 +28,7 @@ def few(offline: CommandLine, tmp_path: Path) -> Iterator[tuple[subprocess.Popen
     """A broker and a nameserver that may have 512 descriptors, and no more; the broker's port, the nameserver."""
     port, names = free_port(), free_port()
     limited = f'ulimit -S -n {FEW // 2} && ulimit -H -n {FEW} && exec "$@"'
-    serve = ["-m", "cometmq", "serve", "--data", str(tmp_path / "data"), "--port", str(port)]
+    serve = ["-m", "cometmq", "serve", "--no-console", "--data", str(tmp_path / "data"), "--port", str(port)]
     command = ["sh", "-c", limited, "sh", sys.executable, *serve, "--namesrv-port", str(names)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

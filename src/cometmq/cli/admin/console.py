@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +13,14 @@ from cometmq.cli.failures import WrongUseError
 from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.cli.servers.console_options import audit_log_option, reports_option
 from cometmq.cli.servers.logs import log_options
-from cometmq.cli.servers.process import Stopping, announce, default_data, run_server
+from cometmq.cli.servers.process import (
+    Stopping,
+    announce,
+    default_data,
+    run_server,
+    stop_when_stdin_ends,
+    until_stdin_ends_option,
+)
 from cometmq.console.options import DEFAULT_CONSOLE_PORT, ConsoleOptions
 from cometmq.errors import CometMQError, reason_of
 
@@ -43,6 +51,8 @@ console_data_option = click.option(
 @reports_option
 @audit_log_option
 @console_data_option
+@click.option("--descriptor", type=int, hidden=True, help="A socket that listens already, instead of host and port.")
+@until_stdin_ends_option
 @log_options
 @click.pass_context
 def command(
@@ -57,6 +67,8 @@ def command(
     reports: Path | None,
     audit_logs: tuple[Path, ...],
     data: Path,
+    descriptor: int | None,
+    until_stdin_ends: bool,
 ) -> None:
     """Run the web console of a cluster of CometMQ or Apache RocketMQ.
 
@@ -72,21 +84,22 @@ def command(
         from cometmq.console.server import ConsoleServer
         from cometmq.remoting.security import Security
 
-        server = ConsoleServer(
-            ConsoleOptions(
-                namesrv=namesrv,
-                data=data,
-                host=host,
-                port=port,
-                allow_changes=allow_changes,
-                security=Security.from_environment(),
-                names=names,
-                certificate=certificate,
-                key=key,
-                reports=reports,
-                audit_logs=audit_logs,
-            )
+        if until_stdin_ends:
+            stop_when_stdin_ends(stopping)
+        options = ConsoleOptions(
+            namesrv=namesrv,
+            data=data,
+            host=host,
+            port=port,
+            allow_changes=allow_changes,
+            security=Security.from_environment(),
+            names=names,
+            certificate=certificate,
+            key=key,
+            reports=reports,
+            audit_logs=audit_logs,
         )
+        server = ConsoleServer(options, listening=None if descriptor is None else socket.socket(fileno=descriptor))
         await server.start()
         try:
             announce(f"CometMQ console ready: {server.url}, nameserver {namesrv}")

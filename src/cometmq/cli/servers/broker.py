@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,9 @@ from cometmq.cli.servers.process import (
     run_server,
     set_option,
     show_config_keys,
+    stop_when_stdin_ends,
     stopped_at_the_end,
+    until_stdin_ends_option,
     warn,
 )
 
@@ -51,7 +51,7 @@ from cometmq.cli.servers.process import (
 @click.option("--data", type=click.Path(path_type=Path), help="Directory of the store (storePathRootDir).")
 @set_option
 @click.option("--help-config", is_flag=True, help="Print every key with its meaning, as a broker.conf.")
-@click.option("--until-stdin-ends", is_flag=True, hidden=True, help="Stop when stdin ends: the supervisor is gone.")
+@until_stdin_ends_option
 @log_options
 @click.pass_context
 def command(
@@ -96,7 +96,7 @@ def command(
 
     async def main(stopping: Stopping) -> None:
         if until_stdin_ends:
-            _stop_when_stdin_ends(stopping)
+            stop_when_stdin_ends(stopping)
         broker = Broker(loaded)
         async with AsyncExitStack() as services:
             await services.enter_async_context(stopped_at_the_end(broker, what="broker", port=loaded.listen_port))
@@ -111,14 +111,3 @@ def command(
             await stopping.wait()
 
     run_server(main)
-
-
-def _stop_when_stdin_ends(stopping: Stopping) -> None:
-    loop = asyncio.get_running_loop()
-
-    def on_readable() -> None:
-        if not os.read(sys.stdin.fileno(), 4096):
-            loop.remove_reader(sys.stdin.fileno())
-            stopping.request("stdin ended")
-
-    loop.add_reader(sys.stdin.fileno(), on_readable)

@@ -159,6 +159,24 @@ def warn(line: str) -> None:
     say(f"cometmq: warning: {visible(line)}\n")
 
 
+until_stdin_ends_option = click.option(
+    "--until-stdin-ends", is_flag=True, hidden=True, help="Stop when stdin ends: the supervisor is gone."
+)
+"""The option of servers that `serve` supervises."""
+
+
+def stop_when_stdin_ends(stopping: Stopping) -> None:
+    """Ask this process to stop when its stdin ends, as it does when the process that started it is gone."""
+    loop = asyncio.get_running_loop()
+
+    def on_readable() -> None:
+        if not os.read(sys.stdin.fileno(), 4096):
+            loop.remove_reader(sys.stdin.fileno())
+            stopping.request("stdin ended")
+
+    loop.add_reader(sys.stdin.fileno(), on_readable)
+
+
 class Service(Protocol):
     """A nameserver or a broker."""
 

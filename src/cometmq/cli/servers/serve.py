@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import importlib
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cometmq.cli.contexts import NO_CONTEXT
 from cometmq.cli.output import say
 from cometmq.cli.servers.console_options import reports_option
 from cometmq.cli.servers.logs import log_options
@@ -36,7 +35,7 @@ from cometmq.cli.servers.process import (
 )
 from cometmq.console.options import DEFAULT_CONSOLE_PORT
 from cometmq.errors import CometMQError
-from cometmq.message.hosts import format_address
+from cometmq.message.hosts import address_here, format_address
 from cometmq.message.listeners import (
     EVERY_CLIENT,
     Advertised,
@@ -258,35 +257,35 @@ async def _start_nameserver(place: Place, services: AsyncExitStack) -> str:
 
 
 async def _start_console(place: Place, namesrv: str, services: AsyncExitStack) -> None:
-    """Serve the console, on this machine alone; a failure is a warning and stops nothing else.
+    """Serve the console, on this machine alone, in a process of its own; a failure is a warning and stops nothing else.
 
-    Its libraries take a quarter of a second to load. So clients are served first, and a thread loads them.
+    So its pages, which take milliseconds each, delay no message. The socket is made here: a console that is started
+    again has its address, and browsers that ask in between wait.
     """
     if place.console_port is None:
         return
-    try:
-        await asyncio.to_thread(importlib.import_module, "cometmq.console.server")
-        from cometmq.console.options import ConsoleOptions
-        from cometmq.console.server import ConsoleServer
-        from cometmq.remoting.security import Security
+    from cometmq.cli.servers.supervise import Child
+    from cometmq.console.listening import listen
+    from cometmq.console.options import ConsoleOptions
 
-        options = ConsoleOptions(
-            namesrv=namesrv,
-            data=place.data / "console",
-            port=place.console_port,
-            allow_changes=place.allow_changes,
-            reports=place.reports,
-            audit_logs=(place.data,),
-            security=Security.from_environment(),
-        )
-        server = ConsoleServer(options)
-        await server.start()
-    except (OSError, ImportError, CometMQError) as error:  # also: no descriptor is left, or a package is gone
+    options = ConsoleOptions(namesrv, place.data / "console", port=place.console_port)
+    try:
+        listening = services.enter_context(listen(options.host, options.port))
+        words = ["console", "--until-stdin-ends", f"--descriptor={listening.fileno()}"]
+        words += [f"--context={NO_CONTEXT}", f"--namesrv={namesrv}"]
+        words += [f"--data={options.data}", f"--audit-log={place.data}"]
+        words += [*place.log_options, "--log-name=console"]
+        if place.allow_changes:
+            words.append("--allow-changes")
+        if place.reports is not None:
+            words.append(f"--reports={place.reports}")
+        child = Child("console", words, descriptors=[listening.fileno()])
+        services.push_async_callback(child.stop)
+        await child.start()
+    except (OSError, CometMQError) as error:  # also: no descriptor is left, or a package is gone
         warn(f"no console: {error}")
         return
-    services.push_async_callback(server.stop)
-    settle_memory()
-    say(f"Console at {server.url}\n")
+    say(f"Console at http://{address_here(options.host, listening.getsockname()[1])}\n")
 
 
 async def _in_one_process(place: Place, stopping: Stopping) -> None:

@@ -1,4 +1,4 @@
-"""Supervise broker processes: start them, restart those that die, stop them together."""
+"""Supervise the processes of `serve`: start them, restart those that die, stop them together."""
 
 from __future__ import annotations
 
@@ -31,12 +31,18 @@ class ChildFailedError(CometMQError):
 
 
 class Child:
-    """One supervised process. It ends when its stdin closes, so it never outlives the parent."""
+    """One supervised process. It ends when its stdin closes, so it never outlives the parent.
 
-    def __init__(self, name: str, arguments: Sequence[str], *, clock: Clock = SYSTEM_CLOCK) -> None:
+    :param descriptors: open files of this process that the child gets under the same numbers.
+    """
+
+    def __init__(
+        self, name: str, arguments: Sequence[str], *, descriptors: Sequence[int] = (), clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self.name = name
         self.ready_line = ""
         self._command = (sys.executable, "-m", "cometmq", *arguments)
+        self._descriptors = tuple(descriptors)
         self._clock = clock
         self._process: asyncio.subprocess.Process | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -69,6 +75,7 @@ class Child:
             *self._command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            pass_fds=self._descriptors,
             start_new_session=True,
         )
         self._process = process

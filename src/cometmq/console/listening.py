@@ -1,0 +1,38 @@
+"""The socket that a console listens at, made before anything else of it is loaded."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from cometmq.errors import CometMQError, reason_of
+
+
+class ConsolePortError(CometMQError):
+    """The console cannot listen at its address."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Listen at an address; port 0 is a free one.
+
+    :raises ConsolePortError: the port is taken, or the address is none of this machine.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind(address)
+            made.listen(128)
+            made.setblocking(False)
+        except BaseException:
+            made.close()
+            raise
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ConsolePortError(
+                f"port {port} for the console is in use",
+                next_step="choose another one with --port, or --console-port of serve",
+            ) from None
+        raise ConsolePortError(f"the console cannot listen at {host}:{port}: {reason_of(error)}") from None
+    return made
