@@ -1,6 +1,6 @@
-"""The Helm chart: its linter, its schema, and the commands of its pods. Skipped without helm.
+"""The Helm chart: its linter, its schema, those of Kubernetes, and the commands of its pods. Skipped without helm.
 
-``go install helm.sh/helm/v3/cmd/helm@v3.14.4`` makes it.
+``go install helm.sh/helm/v3/cmd/helm@v3.14.4`` makes it; the package ``kubernetes-validate`` has Kubernetes' schemas.
 """
 
 from __future__ import annotations
@@ -56,6 +56,23 @@ def test_wrong_values_are_refused(wrong: str) -> None:
     done = helm("template", "shop", str(CHART), "--kube-version", "1.29.0", *WITH_PASSWORD, "--set", wrong)
     assert done.returncode != 0
     assert "values don't meet the specifications" in done.stderr
+
+
+@needs_helm
+@pytest.mark.parametrize("version", ["1.25", "1.34"])
+def test_kubernetes_knows_every_field_of_what_it_makes(version: str, tmp_path: Path) -> None:
+    validate = shutil.which("kubernetes-validate", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if validate is None:
+        pytest.skip("kubernetes-validate is not installed (pip install kubernetes-validate)")
+    made = [
+        *rendered("--set", "outside.enabled=true,outside.host=node.example.com,broker.pairs=2"),
+        *rendered("--set", "tls.secretName=tls,grpc.secretName=proxy,grpc.replicas=2,grpc.serviceType=LoadBalancer"),
+    ]
+    (tmp_path / "made.yaml").write_text(yaml.safe_dump_all(made))
+    words = [validate, "--strict", "--kubernetes-version", version, str(tmp_path / "made.yaml")]
+    checked = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
+    assert checked.stdout.count(" passed ") == len(made), "it knows each kind"
 
 
 @needs_helm
