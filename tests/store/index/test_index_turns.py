@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from pathlib import Path
 
 import pytest
 from tests.store.conftest import HOST, StoreBench
 
 from cometmq.limits import INDEX_BLOCK_KEYS
+from cometmq.message.record import encode_record
 from cometmq.store.index.index_file import IndexFile
+from cometmq.store.index.index_service import INDEX_BLOCK_MESSAGES
 from cometmq.store.message_store import MessageStore
+from cometmq.store.queue.consume_queue import UNIT
 from cometmq.testing import VirtualClock
 
 KEYS = 3_000
@@ -42,6 +46,53 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(IndexFile, "append", noted)
     return written
+
+
+def put_hashed(store: MessageStore, messages: int) -> None:
+    """Store a turn of messages with one key each, as the compiled core puts them."""
+    queue = store.queue("T", 0)
+    place = store.next_place()
+    assert place is not None
+    at, _, timestamp = place
+    records, units, offsets = b"", b"", []
+    for number in range(messages):
+        offsets.append(at)
+        record = encode_record(
+            topic="T",
+            queue_id=0,
+            queue_offset=queue.next_offset + number,
+            physical_offset=at,
+            body=b"",
+            properties_text="",
+            flag=0,
+            sys_flag=0,
+            born_timestamp=1,
+            born_host=HOST,
+            store_timestamp=timestamp,
+            store_host=HOST,
+            reconsume_times=0,
+            prepared_transaction_offset=0,
+        )
+        records += record
+        units += UNIT.pack(at, len(record), 0)
+        at += len(record)
+    hashes = struct.pack(f"={messages}i", *range(messages))
+    queues = [(queue, messages, units)]
+    store.put_encoded(records, at, len(record), messages, queues, hashes, struct.pack(f"={messages}q", *offsets))
+    store.commit()
+
+
+@pytest.mark.parametrize("each", [1, 4])
+async def test_a_block_is_written_once_its_messages_are_there(bench: StoreBench, blocks: list[int], each: int) -> None:
+    store = bench.open(clock=VirtualClock(), max_index_num=10_000)
+    store.start()
+    store.put(store.queue("T", 0), b"", b"", 0, 0, 1, HOST, HOST, 0, 0, 0, ())  # the log has a file from now on
+    store.commit()
+    for _ in range(INDEX_BLOCK_MESSAGES // each - 1):
+        put_hashed(store, each)
+    assert blocks == []
+    put_hashed(store, each)
+    assert blocks == [INDEX_BLOCK_MESSAGES]
 
 
 async def test_no_turn_writes_more_than_a_block(bench: StoreBench, blocks: list[int]) -> None:

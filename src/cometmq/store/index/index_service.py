@@ -65,7 +65,7 @@ class IndexService:
         self.committed = 0
         """The number of these items that are committed; the rest is taken back when the turn's commit fails."""
         self.hashed_messages = 0
-        """Messages of those items that are :class:`HashedKeys`."""
+        """Messages of those items that are :class:`HashedKeys`, beyond the first of each item."""
         self.many_keys = 0
         """Keys of those among them that have more than :data:`FEW_KEYS`."""
         self.disk = disk
@@ -87,13 +87,13 @@ class IndexService:
     def add_hashed(self, hashes: bytes, offsets: bytes, timestamp: int, messages: int) -> None:
         """Add the keys of messages that are hashed already; see :class:`HashedKeys`."""
         self.pending.append(HashedKeys(hashes, offsets, timestamp, messages))
-        self.hashed_messages += messages
+        self.hashed_messages += messages - 1
 
     def _forgotten(self, items: Sequence[_Waiting]) -> None:
         if self.many_keys:
             self.many_keys -= _many(items)
         if self.hashed_messages:
-            self.hashed_messages -= sum(item.messages for item in items if isinstance(item, HashedKeys))
+            self.hashed_messages -= sum(item.messages - 1 for item in items if isinstance(item, HashedKeys))
 
     def write_pending(self) -> None:
         """Write the entries of all committed messages.
@@ -145,7 +145,7 @@ class IndexService:
             self._forgotten((item,))
             if isinstance(item, HashedKeys):
                 left: _Waiting = item._replace(hashes=item.hashes[4 * rest :], offsets=item.offsets[8 * rest :])
-                self.hashed_messages += item.messages
+                self.hashed_messages += item.messages - 1
             else:
                 left = (*item[:3], item[3][rest:])
                 self.many_keys += _many((left,))
