@@ -17,8 +17,8 @@ from tests.broker.turn.test_plain_sends import CASES, both_opened, framed, heade
 from cometmq.core import CORE
 from cometmq.message.names import TRANS_HALF_TOPIC
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.command import RemotingCommand
-from cometmq.remoting.frame import JSON, ROCKETMQ
+from cometmq.remoting.command import RemotingCommand, decode_command
+from cometmq.remoting.frame import JSON, ROCKETMQ, FrameDecoder
 from cometmq.store.errors import StoreError
 
 pytestmark = pytest.mark.skipif(CORE is None, reason="the compiled core is not installed (make test builds it)")
@@ -188,6 +188,26 @@ async def test_the_plain_case_is_the_cores(pair: SideBySide, monkeypatch: pytest
     assert broker.transactions.open.offsets() == [2, 3, 4, 5]
     assert (broker.transactions.ends.committed, broker.transactions.ends.rolled_back) == (1, 1)
     await pair.stop()
+
+
+@pytest.mark.parametrize("others", [b"", send(20), half(21)])
+async def test_the_ends_of_a_connection_are_answered_by_one_write(
+    pair: SideBySide, monkeypatch: pytest.MonkeyPatch, others: bytes
+) -> None:
+    pair.receive(0, half(1) + half(2) + half(3))
+    pair.end_turn()
+    writes: list[bytes] = []
+    transport = pair.compiled.transports[0]
+    monkeypatch.setattr(transport, "write", lambda data: writes.append(bytes(data)))
+    ends = [end(ending(*place(pair, offset)), 7 + offset) for offset in range(3)]
+    pair.compiled.receive(0, b"".join(ends) + others)
+    pair.compiled.end_turn()
+    (written,) = writes
+    answers = [decode_command(frame) for frame in FrameDecoder().feed(written)]
+    assert {answer.opaque for answer in answers} >= {7, 8, 9}
+    assert {answer.code for answer in answers} == {0}
+    await pair.compiled.stop()
+    await pair.python.stop()
 
 
 async def test_an_end_in_the_turn_of_its_half_message_finds_none(pair: SideBySide) -> None:

@@ -179,7 +179,8 @@ class OpenTransactions:
         """Take over the half messages stored since the last call."""
         end = self._halves.committed
         if end > self._taken_to:
-            self._open.update(dict.fromkeys(range(self._taken_to, end)))
+            for offset in range(self._taken_to, end):
+                self._open[offset] = None
             self._taken_to = end
 
     # --- changes under way --------------------------------------------------------------------

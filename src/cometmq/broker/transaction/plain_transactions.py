@@ -11,6 +11,7 @@ answered, and leaves the table, once they are stored.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -25,9 +26,21 @@ from cometmq.limits import MAX_PROPERTIES_BYTES
 from cometmq.message.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from cometmq.remoting.frame import JSON, ROCKETMQ
 from cometmq.remoting.processors import Response, encode_response
+from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import MessageStore
 
 _DONE: Final = Response()
+_WORDS: Final = struct.Struct(">II")
+_DONE_HEADER: Final = b"".join(encode_response(JSON, 0, _DONE))[_WORDS.size :].replace(b'"opaque":0', b'"opaque":%d')
+"""The answer to an end that is stored, without its opaque and its lengths."""
+
+
+def _done(opaque: int, *, is_binary: bool) -> bytes:
+    """The answer to an end that is stored."""
+    if is_binary:
+        return b"".join(encode_response(ROCKETMQ, opaque, _DONE))
+    header = _DONE_HEADER % opaque
+    return _WORDS.pack(4 + len(header), len(header)) + header
 
 
 def _left_to_python(_offset: int, _physical_offset: int) -> None:
@@ -80,16 +93,26 @@ class PlainTransactions:
             return 0
         return room_for_halves(self._table.count_before_batch)
 
-    def ended(self, ends: list[End], outcome: Stored | RefusedError) -> None:
-        """Answer ends that are stored, or refused."""
-        is_refused = isinstance(outcome, RefusedError)
-        answer = outcome.response() if isinstance(outcome, RefusedError) else _DONE
-        for connection, opaque, is_binary, is_oneway, half_offset, is_commit in ends:
-            if not is_refused:
-                self._counted(is_commit)
-            if not is_oneway:
-                connection.write(*encode_response(ROCKETMQ if is_binary else JSON, opaque, answer))
-            if is_refused:
+    def ended(self, ends: list[End], are_alone: bool, outcome: Stored | RefusedError) -> None:
+        """Answer ends that are stored, or refused.
+
+        :param are_alone: the core has nothing else to answer in this turn, so that the bytes can be written at once.
+        """
+        if isinstance(outcome, RefusedError):
+            response = outcome.response()
+            for connection, opaque, is_binary, is_oneway, half_offset, _ in ends:
+                if not is_oneway:
+                    connection.write(*encode_response(ROCKETMQ if is_binary else JSON, opaque, response))
                 self._table.unchanged(half_offset)
+            return
+        answers: dict[ServerConnection, bytes] = {}
+        for connection, opaque, is_binary, is_oneway, half_offset, is_commit in ends:
+            self._counted(is_commit)
+            if not is_oneway:
+                answers[connection] = answers.get(connection, b"") + _done(opaque, is_binary=is_binary)
+            self._table.ended(half_offset)
+        for connection, data in answers.items():
+            if are_alone:
+                connection.write_last(data)
             else:
-                self._table.ended(half_offset)
+                connection.write(data)

@@ -59,8 +59,8 @@ class CoreTransactions(Protocol):
     def register(self, core: Any) -> None:
         """Let the core take half messages and ends."""
 
-    def ended(self, ends: list[End], outcome: Stored | RefusedError) -> None:
-        """Answer ends that are stored, or refused."""
+    def ended(self, ends: list[End], are_alone: bool, outcome: Stored | RefusedError) -> None:
+        """Answer ends that are stored, or refused; ``are_alone`` when the batch has no other answers."""
 
 
 class PlainSends:
@@ -189,7 +189,7 @@ class PlainSends:
         self._turn.put_plain(topics, answers)
         if ends:
             assert self._transactions is not None
-            self._turn.notify(partial(self._transactions.ended, ends), _NO_PLACE)
+            self._turn.notify(partial(self._transactions.ended, ends, not answers), _NO_PLACE)
 
     def _add(self, target: SendTarget, queue: ConsumeQueue) -> None:
         if queue.record_middle:

@@ -89,11 +89,15 @@ class CommitLog:
 
     def record(self, offset: int) -> memoryview | None:
         """The record that begins at ``offset``, as long as its own size says."""
-        head = self.view(offset, 4)
-        if head is None:
+        segment = self.segment_at(offset)
+        if segment is None:
             return None
-        size = int.from_bytes(head, "big", signed=True)
-        return self.view(offset, size) if size >= MIN_RECORD_BYTES else None
+        at = offset - segment.start
+        readable = min(self.position, segment.end) - offset
+        if readable < MIN_RECORD_BYTES:
+            return None
+        size = int.from_bytes(segment.view[at : at + 4], "big", signed=True)
+        return segment.view[at : at + size] if MIN_RECORD_BYTES <= size <= readable else None
 
     # --- growing ------------------------------------------------------------------------------
     def allocate_ahead(self) -> None:
