@@ -10,15 +10,13 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import pyarrow.parquet as pq
-from tests.helpers.waiting import wait_for
-from tests.interop import builds, probe
+from benchmarks.kafka_broker import KafkaBroker, kafka_jars
 from tests.interop.systems import System, deploy
 from tests.spark.topics import Topics
 
@@ -26,16 +24,10 @@ from cometmq.client import Message, Producer
 from cometmq.spark.session.environment import local_session
 from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.options import parse_options
-from cometmq.testing import free_port
 
-POM: Final = Path(__file__).with_name("kafka") / "pom.xml"
 CONNECTOR_JARS: Final = ("spark-sql-kafka-*", "spark-token-provider-kafka-*", "kafka-clients-*", "commons-pool2-*")
-CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qg"
 MASTER: Final = "local[2]"
 FILL_BLOCK: Final = 10_000
-START_TIMEOUT_S: Final = 60.0
-STOP_TIMEOUT_S: Final = 20.0
-JAVA_OPTIONS: Final = ("-Xms1g", "-Xmx1g")
 
 
 class Side(Protocol):
@@ -145,19 +137,6 @@ class CometSide:
         self.deployment.close()
 
 
-def kafka_jars() -> Path:
-    """The jars of Kafka's broker and of Spark's connector."""
-    builds.java()
-
-    def make(target: Path) -> None:
-        command = [builds.tool("mvn"), "-q", "-B", "-f", str(POM), f"-Doutput.directory={target}"]
-        done = subprocess.run([*command, "dependency:copy-dependencies"], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"maven did not bring Kafka:\n{done.stdout[-3000:]}")
-
-    return builds.built(builds.Build("kafka", (POM,), make)) / "lib"
-
-
 def connector_class_path() -> str:
     """What Spark's JVM needs for Kafka."""
     return ":".join(str(jar) for pattern in CONNECTOR_JARS for jar in sorted(kafka_jars().glob(pattern)))
@@ -172,31 +151,8 @@ class KafkaSide:
     def __init__(self, directory: Path, jvm: Any) -> None:
         self._jvm = jvm
         self._numbers = 0
-        directory.mkdir(parents=True)
-        port, controller = free_port(), free_port()
-        self._address = f"127.0.0.1:{port}"
-        keys = {
-            "process.roles": "broker,controller",
-            "node.id": 1,
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "listeners": f"PLAINTEXT://{self._address},CONTROLLER://127.0.0.1:{controller}",
-            "controller.listener.names": "CONTROLLER",
-            "log.dirs": directory / "data",
-            "offsets.topic.replication.factor": 1,
-            "transaction.state.log.replication.factor": 1,
-            "transaction.state.log.min.isr": 1,
-            "log.segment.delete.delay.ms": 0,
-        }
-        settings = directory / "server.properties"
-        settings.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
-        java = [builds.java(), *JAVA_OPTIONS, "-cp", f"{kafka_jars()}/*"]
-        with (directory / "kafka.out").open("wb") as output:
-            run: Any = {"stdout": output, "stderr": subprocess.STDOUT, "cwd": directory}
-            subprocess.run(
-                [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", settings], check=True, **run
-            )
-            self._process = subprocess.Popen([*java, "kafka.Kafka", str(settings)], start_new_session=True, **run)
-        wait_for(lambda: probe.port_open(self._address), "Kafka is ready", START_TIMEOUT_S)
+        self._broker = KafkaBroker(directory)
+        self._address = self._broker.address
         client = jvm.java.util.Properties()
         client.setProperty("bootstrap.servers", self._address)
         for role in ("key", "value"):
@@ -211,7 +167,7 @@ class KafkaSide:
     @property
     def pids(self) -> Sequence[int]:
         """The process of the broker."""
-        return (self._process.pid,)
+        return (self._broker.pid,)
 
     def create(self, queues: int) -> str:
         """A new topic."""
@@ -267,12 +223,7 @@ class KafkaSide:
 
     def close(self) -> None:
         """Stop the broker."""
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._broker.stop()
 
 
 def plain_session() -> Any:
