@@ -49,7 +49,7 @@ class RpcLatency:
     """The latencies of one server."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self._now: Final = clock.monotonic
         self._turn: dict[tuple[int, int, bool], int] = {}
         self._seen: dict[tuple[int, int, bool], Histogram] = {}
         self._turns: Final = Histogram(_BOUNDS_S)
@@ -58,7 +58,7 @@ class RpcLatency:
 
     def begin_turn(self) -> None:
         """Note the time."""
-        self.began = self._clock.monotonic()
+        self.began = self._now()
 
     def answered(
         self, request_code: int, response_code: int, arrived: float, times: int = 1, *, polling: bool = False
@@ -71,12 +71,12 @@ class RpcLatency:
             key = (request_code, response_code, False)
             self._turn[key] = self._turn.get(key, 0) + times
         else:
-            waited_s = self._clock.monotonic() - arrived
+            waited_s = self._now() - arrived
             self._histogram((request_code, response_code, polling)).observe(waited_s, times)
 
     def end_turn(self) -> None:
         """Count the turn and its answers."""
-        seconds = self._clock.monotonic() - self.began
+        seconds = self._now() - self.began
         place = bisect_left(_BOUNDS_S, seconds)
         turns = self._turns
         turns.counts[place] += 1
