@@ -10,6 +10,7 @@ from cometmq.message.hosts import format_address
 from cometmq.proxy.access import checker_of
 from cometmq.proxy.backend.local import LocalBackend
 from cometmq.proxy.endpoint import GrpcEndpoint
+from cometmq.proxy.rpc.server import GrpcServer
 from cometmq.proxy.sessions import Sessions
 from cometmq.remoting.tls.server import ServerTls
 
@@ -44,6 +45,11 @@ class BrokerEndpoint:
     def sessions(self) -> Sessions:
         """The clients."""
         return self._endpoint.sessions
+
+    @property
+    def server(self) -> GrpcServer:
+        """Its connections and calls."""
+        return self._endpoint.server
 
     @property
     def address(self) -> str:

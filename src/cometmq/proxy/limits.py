@@ -25,6 +25,14 @@ MAX_GRPC_WAITING_BYTES: Final = 256 * 1024 * 1024
 """Answers of all calls that wait for the windows of clients; above it the connection with most of them is closed."""
 MAX_GRPC_CONNECTION_WAITING_BYTES: Final = 32 * 1024 * 1024
 """The same for one connection; above it its new calls get RESOURCE_EXHAUSTED."""
+GRPC_ROUND_SECONDS: Final = 0.005
+"""Work of calls that begins in one round of the event loop; what comes later waits for the next one."""
+LARGE_ANSWER_BYTES: Final = 65_536
+"""Answers of brokers above it are passed on one in a round: their digests and copies take about 4 ms a megabyte."""
+LARGE_SETTINGS_BYTES: Final = 1_024
+"""Settings of a client above it are taken one in a round: a thousand topics take 5 ms."""
+LARGE_ROUTE_QUEUES: Final = 1_024
+"""Routes of topics with more queues are made one in a round: 16,384 queues take 15 ms."""
 GRPC_PING_SECONDS: Final = 60.0
 """A client that is silent for this time gets a ping, which it must answer."""
 GRPC_SILENT_SECONDS: Final = 120.0

@@ -100,6 +100,11 @@ class Asked(Protocol):
         """Take one; ``give`` takes the answer of the client, if the request has one."""
 
 
+def heartbeat_body(data: HeartbeatData) -> bytes:
+    """The body of HEART_BEAT; a thousand subscriptions take 1 ms."""
+    return msgspec.json.encode(data)  # no field of it may be null, and no key is an object
+
+
 class Link(Protocol):
     """The way of one client to the brokers."""
 

@@ -16,7 +16,16 @@ from cometmq.message.message import split_records
 from cometmq.message.names import MASTER_ID
 from cometmq.message.properties import PGROUP
 from cometmq.message.record import RecordError
-from cometmq.proxy.backend.backend import ASK_SECONDS, Asked, BrokerQueues, GroupInfo, Link, Reply, TopicInfo
+from cometmq.proxy.backend.backend import (
+    ASK_SECONDS,
+    Asked,
+    BrokerQueues,
+    GroupInfo,
+    Link,
+    Reply,
+    TopicInfo,
+    heartbeat_body,
+)
 from cometmq.proxy.backend.topics import MIXED, NORMAL, GroupBody, group_info, message_type_of, no_route
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.limits import HEARTBEAT_BROKER_SECONDS, MAX_FLEET_TOPICS, TOPIC_LOOK_SECONDS
@@ -27,7 +36,7 @@ from cometmq.remoting.admin_headers import (
     GetSubscriptionGroupConfigRequestHeader,
     GetTopicConfigRequestHeader,
 )
-from cometmq.remoting.bodies import BodyError, ClusterInfo, HeartbeatData, TopicConfig, decode_body, encode_body
+from cometmq.remoting.bodies import BodyError, ClusterInfo, HeartbeatData, TopicConfig, decode_body
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.client_connection import ClientConnection
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -43,13 +52,18 @@ _MAX_IN_FLIGHT: Final = 65_536
 
 
 class FleetLink:
-    """The way of one client to the brokers; all clients share the connections."""
+    """The way of one client to the brokers.
+
+    Heartbeats have connections of their own, as those of a remoting client: brokers know a member of a group by its
+    connection. Requests go over connections that all clients share.
+    """
 
     def __init__(self, fleet: FleetBackend, client_id: str, asked: Asked) -> None:
         self._fleet = fleet
         self.client_id = client_id
         self.asked: Final = asked
         self.data: HeartbeatData | None = None
+        self._remoting: RemotingClient | None = None
         self._renewal: TimerHandle | None = None
 
     async def ask(
@@ -73,29 +87,29 @@ class FleetLink:
 
     async def _beat(self) -> None:
         if self.data is not None:
-            await self._fleet.tell_all(RequestCode.HEART_BEAT, None, encode_body(self.data))
+            if self._remoting is None:
+                self._remoting = self._fleet.new_client()
+            await self._fleet.tell_all(self._remoting, RequestCode.HEART_BEAT, None, heartbeat_body(self.data))
             self._renewal = self._fleet.clock.call_later(HEARTBEAT_BROKER_SECONDS, self._beat_soon)
 
     def _beat_soon(self) -> None:
         self._fleet.work.start(self._beat(), "tell brokers of a client")
 
     async def close(self, data: HeartbeatData | None) -> None:
-        """See :class:`~cometmq.proxy.backend.backend.Link`; groups stay where others on the connection are in them."""
+        """See :class:`~cometmq.proxy.backend.backend.Link`."""
         self.data = None
         self._fleet.links.discard(self)
         if self._renewal is not None:
             self._renewal.cancel()
-        if data is None:
+        if data is None or self._remoting is None:
             return
-        left = [link.data for link in self._fleet.links if link.data is not None]
-        producers = {found.group_name for other in left for found in other.producer_data_set}
-        consumers = {found.group_name for other in left for found in other.consumer_data_set}
-        for group in {found.group_name for found in data.producer_data_set} - producers:
-            header = UnregisterClientRequestHeader(client_id=self.client_id, producer_group=group)
-            await self._fleet.tell_all(RequestCode.UNREGISTER_CLIENT, header)
-        for group in {found.group_name for found in data.consumer_data_set} - consumers:
-            header = UnregisterClientRequestHeader(client_id=self.client_id, consumer_group=group)
-            await self._fleet.tell_all(RequestCode.UNREGISTER_CLIENT, header)
+        for producer in data.producer_data_set:
+            header = UnregisterClientRequestHeader(client_id=self.client_id, producer_group=producer.group_name)
+            await self._fleet.tell_all(self._remoting, RequestCode.UNREGISTER_CLIENT, header)
+        for consumer in data.consumer_data_set:
+            header = UnregisterClientRequestHeader(client_id=self.client_id, consumer_group=consumer.group_name)
+            await self._fleet.tell_all(self._remoting, RequestCode.UNREGISTER_CLIENT, header)
+        await self._remoting.close()
 
 
 class FleetBackend:
@@ -117,21 +131,35 @@ class FleetBackend:
         )
         self.clock: Final = clock
         self.links: Final[set[FleetLink]] = set()
-        self._remoting = RemotingClient(
-            processors=processors, security=security, clock=clock, max_in_flight=_MAX_IN_FLIGHT
-        )
+        self._processors = processors
+        self._security = security
+        self._remoting = self.new_client()
         self._routes = RouteTable(self._remoting, namesrv, clock)
         self._masters: dict[str, str] = {}
         self._topics: dict[str, tuple[float, TopicInfo]] = {}
         self._groups: dict[str, tuple[float, GroupInfo]] = {}
         self.work: Final = TaskSet()
 
+    def new_client(self) -> RemotingClient:
+        """Connections that brokers may ask clients by."""
+        return RemotingClient(
+            processors=self._processors, security=self._security, clock=self.clock, max_in_flight=_MAX_IN_FLIGHT
+        )
+
     # --- requests -------------------------------------------------------------------------------
     async def ask(
-        self, broker: str, code: int, header: Header | None, body: bytes = b"", *, timeout_s: float = ASK_SECONDS
+        self,
+        broker: str,
+        code: int,
+        header: Header | None,
+        body: bytes = b"",
+        *,
+        timeout_s: float = ASK_SECONDS,
+        by: RemotingClient | None = None,
     ) -> Reply:
         """Send a request to the master of that name.
 
+        :param by: the connections; else those that all clients share.
         :raises ProxyError: there is no such broker, or no answer in time.
         """
         address = self._routes.master(broker) or self._masters.get(broker)
@@ -141,18 +169,18 @@ class FleetBackend:
         if address is None:
             raise ProxyError(Code.INTERNAL_SERVER_ERROR, f"the broker[{broker}] not exist")
         try:
-            answer = await self._remoting.invoke(address, code, header, body, timeout_s=timeout_s)
+            answer = await (by or self._remoting).invoke(address, code, header, body, timeout_s=timeout_s)
         except RemotingTimeoutError as error:
             raise ProxyError(Code.PROXY_TIMEOUT, error.message) from error
         except RemotingError as error:
             raise ProxyError(Code.INTERNAL_SERVER_ERROR, error.message) from error
         return Reply(answer.code, answer.remark, answer.ext_fields, answer.body)
 
-    async def tell_all(self, code: int, header: Header | None, body: bytes = b"") -> None:
+    async def tell_all(self, by: RemotingClient, code: int, header: Header | None, body: bytes = b"") -> None:
         """Send a request to all masters that are known; what one of them answers decides nothing."""
         names = list(self._routes.brokers)
         for result in await asyncio.gather(
-            *(self.ask(name, code, header, body) for name in names), return_exceptions=True
+            *(self.ask(name, code, header, body, by=by) for name in names), return_exceptions=True
         ):
             if isinstance(result, ProxyError):
                 _log.info("a broker did not get the heartbeat of a client: %s", result)

@@ -15,7 +15,17 @@ from typing import Any
 from cometmq.broker.controller import Broker
 from cometmq.clock import TimerHandle
 from cometmq.message.hosts import encode_host, format_address
-from cometmq.proxy.backend.backend import ASK_SECONDS, Answer, Asked, BrokerQueues, GroupInfo, Link, Reply, TopicInfo
+from cometmq.proxy.backend.backend import (
+    ASK_SECONDS,
+    Answer,
+    Asked,
+    BrokerQueues,
+    GroupInfo,
+    Link,
+    Reply,
+    TopicInfo,
+    heartbeat_body,
+)
 from cometmq.proxy.backend.topics import GroupBody, group_info, message_type_of, no_route
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.limits import HEARTBEAT_BROKER_SECONDS
@@ -160,7 +170,7 @@ class LocalLink:
 
     async def register(self, data: HeartbeatData) -> None:
         """See :class:`~cometmq.proxy.backend.backend.Link`."""
-        (await self.ask(self._name, RequestCode.HEART_BEAT, None, encode_body(data))).checked()
+        (await self.ask(self._name, RequestCode.HEART_BEAT, None, heartbeat_body(data))).checked()
         self._data = data
         if self._renewal is not None:
             self._renewal.cancel()
@@ -169,7 +179,7 @@ class LocalLink:
     def _renew(self) -> None:
         assert self._data is not None
         self._renewal = self._broker.clock.call_later(HEARTBEAT_BROKER_SECONDS, self._renew)
-        self.ask(self._name, RequestCode.HEART_BEAT, None, encode_body(self._data))
+        self.ask(self._name, RequestCode.HEART_BEAT, None, heartbeat_body(self._data))
 
     async def close(self, data: HeartbeatData | None) -> None:
         """See :class:`~cometmq.proxy.backend.backend.Link`."""

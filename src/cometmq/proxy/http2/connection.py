@@ -52,6 +52,7 @@ class Http2Connection:
         "_idle",
         "_last_stream",
         "_leaving",
+        "_most",
         "_opened",
         "_unfinished",
         "_unread",
@@ -83,6 +84,8 @@ class Http2Connection:
         self._first_window = _DEFAULT_WINDOW
         self._last_stream = 0
         self._leaving = False
+        self._most = 0
+        """Frames that are still handled now."""
         self._unread = 0
         self._block: bytearray | None = None
         self._block_flags = self._block_stream = 0
@@ -124,21 +127,23 @@ class Http2Connection:
             self.put(frames.goaway(self._last_stream, code, words))
 
     def close_stream(self, stream: Stream) -> None:
-        """Forget a stream."""
+        """Forget a stream, and let it forget who takes its data: a circle of objects is work for the collector."""
         self.streams.pop(stream.id, None)
         self.blocked.pop(stream, None)
+        stream.inbound = None
         stream.drop()
+
+    def _cancel(self, stream: Stream) -> None:
+        inbound = stream.inbound
+        self.close_stream(stream)
+        if inbound is not None:
+            inbound.cancelled()
 
     def lost(self) -> None:
         """Tell all streams that the connection is gone."""
-        streams = list(self.streams.values())
-        self.streams.clear()
-        self.blocked.clear()
         self._free_block()
-        for stream in streams:
-            stream.drop()
-            if stream.inbound is not None:
-                stream.inbound.cancelled()
+        for stream in list(self.streams.values()):
+            self._cancel(stream)
 
     # --- receiving ------------------------------------------------------------------------------
     def push(self, data: bytes) -> None:
@@ -168,8 +173,9 @@ class Http2Connection:
             at = len(frames.PREFACE)
         end = len(buffer)
         unpack = frames.HEAD.unpack_from
+        self._most = most
         try:
-            while most and end - at >= frames.HEAD_BYTES:
+            while self._most and end - at >= frames.HEAD_BYTES:
                 high, low, kind, flags, number = unpack(buffer, at)
                 length = high << 8 | low
                 if length > FRAME_BYTES:
@@ -178,11 +184,11 @@ class Http2Connection:
                 if end - begin < length:
                     return False
                 at = begin + length
-                most -= 1
+                self._most -= 1
                 self._frame(kind, flags, number & 0x7FFFFFFF, buffer[begin:at])
         finally:
             self._buffer = buffer[at:] if at else buffer
-        return not most
+        return not self._most
 
     def _frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         if self._block is not None and kind != frames.CONTINUATION:
@@ -199,9 +205,7 @@ class Http2Connection:
             if number == 0 or len(payload) != 4 or number > self._last_stream:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a wrong RST_STREAM")
             if stream is not None:
-                self.close_stream(stream)
-                if stream.inbound is not None:
-                    stream.inbound.cancelled()
+                self._cancel(stream)
         elif kind == frames.SETTINGS:
             self._settings(flags, number, payload)
         elif kind == frames.PING:
@@ -217,9 +221,13 @@ class Http2Connection:
         else:  # PRIORITY, GOAWAY of a client, and frames of later versions mean nothing here
             self._idle.spend()
 
-    def put_data(self, number: int, data: bytes | memoryview) -> None:
-        """Send a frame of data."""
-        self._idle.earn()
+    def put_data(self, number: int, data: bytes | memoryview, *, is_whole: bool) -> None:
+        """Send a frame of data.
+
+        :param is_whole: nothing is left of the message.
+        """
+        if is_whole:
+            self._idle.earn()
         self.put(frames.frame(frames.DATA, 0, number, data))
 
     def _data(self, flags: int, number: int, payload: bytes) -> None:
@@ -310,9 +318,11 @@ class Http2Connection:
             return
         stream = self.streams[number] = Stream(self, number, self._first_window)
         stream.is_ended_there = bool(flags & frames.END_STREAM)
-        inbound = stream.inbound = self._opened(stream, headers, size)
-        if stream.is_ended_there and number in self.streams:
-            inbound.ended()
+        inbound = self._opened(stream, headers, size)
+        if number in self.streams:
+            stream.inbound = inbound
+            if stream.is_ended_there:
+                inbound.ended()
 
     def _settings(self, flags: int, number: int, payload: bytes) -> None:
         if number or len(payload) % frames.SETTING.size:
@@ -327,10 +337,12 @@ class Http2Connection:
                     raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "a window is too large")
                 first = value
         change, self._first_window = first - self._first_window, first
-        if change:  # once for a frame, however often it says so
+        if change:  # once for a frame, however often it says so; a thousand streams are work enough for now
+            self._most = 0
             for stream in list(self.streams.values()):
                 stream.window += change
-                stream.pump()
+                if stream.waiting_bytes:
+                    stream.pump()
         self.put(frames.frame(frames.SETTINGS, frames.ACK, 0))
 
     def _window_update(self, number: int, payload: bytes) -> None:

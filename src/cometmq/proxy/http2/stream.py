@@ -35,8 +35,8 @@ class StreamOwner(Protocol):
     def put(self, data: bytes) -> None:
         """Queue bytes."""
 
-    def put_data(self, number: int, data: bytes | memoryview) -> None:
-        """Queue a frame of data."""
+    def put_data(self, number: int, data: bytes | memoryview, *, is_whole: bool) -> None:
+        """Queue a frame of data, the last one of its message or not."""
 
     def waits(self, change: int) -> None:
         """Note that more, or fewer, bytes wait for the client's windows."""
@@ -89,7 +89,7 @@ class Stream:
         if not self._waiting and length <= min(self.window, connection.window, FRAME_BYTES):
             self.window -= length
             connection.window -= length
-            connection.put_data(self.id, data)
+            connection.put_data(self.id, data, is_whole=True)
             return
         if self._waiting is None:
             self._waiting = deque()
@@ -128,7 +128,7 @@ class Stream:
                 if connection.window <= 0:
                     connection.blocked[self] = None
                 return
-            connection.put_data(self.id, payload[:size])
+            connection.put_data(self.id, payload[:size], is_whole=size == len(payload))
             self.window -= size
             connection.window -= size
             self._waits(-size)

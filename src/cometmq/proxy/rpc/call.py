@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from cometmq.clock import Clock
 from cometmq.proxy.http2.stream import Stream
 from cometmq.proxy.limits import MAX_GRPC_MESSAGE_BYTES
+from cometmq.proxy.rpc.pace import Pace
 from cometmq.proxy.rpc.status import HEADERS, OK_TRAILERS, GrpcError, GrpcStatus, trailers
 
 _log = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class CallOwner(Protocol):
     """The server, as its calls see it."""
 
     clock: Clock
+    pace: Pace
 
     def started(self, work: asyncio.Task[None]) -> None:
         """Keep a task of a call."""
@@ -238,6 +240,7 @@ class Call:
 
     def _done(self) -> None:
         self._is_done = True
+        self._conversation = None
         self._free_buffer()
         self.peer.unfinished(-self._weight)
 
@@ -245,15 +248,18 @@ class Call:
         """Stop: the client is gone."""
         if self._is_done:
             return
+        conversation, task = self._conversation, self._task
+        self._task = None
         self._done()
-        if self._task is not None:
-            self._task.cancel()
-        if self._conversation is not None:
-            self._conversation.ended()
+        if task is not None:
+            task.cancel()
+        if conversation is not None:
+            conversation.ended()
 
     async def _run(self, request: Any) -> None:
         assert self._method.handler is not None
         try:
+            await self._owner.pace.turn()
             answer = await self._method.handler(self, request)
             if answer is not None:
                 self.send(answer)
@@ -263,6 +269,23 @@ class Call:
         except Exception as error:
             _log.exception("a call of %s failed", self.peer.remote_address)
             self.fail(GrpcError(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}"))
+        finally:
+            self._task = None  # no circle of task and call for the collector
+
+    async def turn(self, size: int, most: int) -> None:
+        """Wait until something may be done; its bytes count as held by the connection meanwhile.
+
+        :param most: it is a large piece of work with more bytes.
+        """
+        pace = self._owner.pace
+        if size <= most:
+            await pace.turn()
+            return
+        self.peer.unfinished(size)
+        try:
+            await pace.large_turn()
+        finally:
+            self.peer.unfinished(-size)
 
     # --- what goes ------------------------------------------------------------------------------
     def send(self, message: Message) -> None:

@@ -39,6 +39,7 @@ from cometmq.proxy.limits import (
     MAX_HEADER_LIST_BYTES,
 )
 from cometmq.proxy.rpc.call import Call, Method
+from cometmq.proxy.rpc.pace import Pace
 from cometmq.proxy.rpc.status import HEADERS, GrpcStatus, plain_answer, trailers
 from cometmq.remoting.listener import Listener, close_all
 from cometmq.remoting.tls.opening import Openings
@@ -54,7 +55,7 @@ _CALLS_ALONE: Final = 32
 _CALLS_OF_TURN: Final = 4
 """Calls that a connection begins in a turn, alone and when others wait."""
 _CALLS_OF_ROUND: Final = 16
-"""Calls that begin in one round of the event loop when connections wait; each is 0.1 ms of work or more."""
+"""Calls that begin in one round of the event loop when connections wait; fewer while there is no time for so many."""
 
 
 class Shares:
@@ -98,12 +99,14 @@ class GrpcServer:
     ) -> None:
         self.methods: Final = methods
         self.clock: Clock = clock
+        self.pace = Pace()
         self.connections: Final[set[GrpcConnection]] = set()
         self.unfinished = Shares(MAX_GRPC_UNFINISHED_BYTES, "its calls that are not complete hold too much")
         self.waiting = Shares(MAX_GRPC_WAITING_BYTES, "it does not read its answers")
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns: deque[GrpcConnection] = deque()
         self._is_crowded = False
+        self._calls_of_round = _CALLS_OF_ROUND
         self.calls = 0
         """Calls that have begun."""
         self._max_connections = max_connections
@@ -154,13 +157,13 @@ class GrpcServer:
 
     @property
     def is_busy(self) -> bool:
-        """Connections wait for their turns."""
-        return bool(self._turns)
+        """Connections, or calls, wait for their turns."""
+        return bool(self._turns) or self.pace.is_behind
 
     @property
     def calls_of_turn(self) -> int:
         """Calls that a connection may begin now."""
-        return _CALLS_OF_TURN if self._turns or self._is_crowded else _CALLS_ALONE
+        return min(_CALLS_OF_TURN, self._calls_of_round) if self._turns or self._is_crowded else _CALLS_ALONE
 
     def wait_for_turn(self, connection: GrpcConnection) -> None:
         """Let a connection go on after those that wait already."""
@@ -171,8 +174,12 @@ class GrpcServer:
     def _round(self) -> None:
         turns, self._turns = self._turns, deque()
         until = self.clock.monotonic() + TURN_SECONDS
-        most = self.calls + _CALLS_OF_ROUND
-        while turns and self.calls < most and self.clock.monotonic() < until:
+        is_behind = self.pace.is_behind
+        self._calls_of_round = (
+            max(self._calls_of_round // 2, 1) if is_behind else min(self._calls_of_round + 1, _CALLS_OF_ROUND)
+        )
+        most = self.calls + self._calls_of_round
+        while turns and self.calls < most and not is_behind and self.clock.monotonic() < until:
             connection = turns.popleft()
             self._is_crowded = bool(turns)
             connection.go_on()

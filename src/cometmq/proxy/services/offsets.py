@@ -8,6 +8,7 @@ from cometmq.message.message import split_records
 from cometmq.proxy.backend.backend import ASK_SECONDS
 from cometmq.proxy.context import EndpointContext
 from cometmq.proxy.errors import OK, ProxyError, refused
+from cometmq.proxy.limits import LARGE_ANSWER_BYTES
 from cometmq.proxy.names import group_of, topic_of
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code, FilterType, QueryOffsetPolicy
@@ -84,6 +85,7 @@ class OffsetService:
         reply = await call.session.link.ask(
             broker, RequestCode.PULL_MESSAGE, header, timeout_s=wait_ms / 1000 + ASK_SECONDS
         )
+        await call.turn(len(reply.body), LARGE_ANSWER_BYTES)
         if reply.code in _NO_MESSAGES:
             return [], reply.header(PullMessageResponseHeader).next_begin_offset
         if reply.code:

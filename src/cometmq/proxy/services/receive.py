@@ -14,6 +14,7 @@ from cometmq.message.properties import POP_CK
 from cometmq.proxy.backend.backend import ASK_SECONDS, Reply
 from cometmq.proxy.context import EndpointContext
 from cometmq.proxy.errors import OK, ProxyError, refused
+from cometmq.proxy.limits import LARGE_ANSWER_BYTES
 from cometmq.proxy.names import group_of, topic_of
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code, FilterType
@@ -92,7 +93,7 @@ class ReceiveService:
         if header.max_msg_nums < 0:
             raise ProxyError(Code.BAD_REQUEST, "batch size must be greater than 0")
         asked = session.link.ask(broker, RequestCode.POP_MESSAGE, header, timeout_s=poll_ms / 1000 + ASK_SECONDS)
-        reply = await self._answer(asked, session, group, topic, broker)
+        reply = await self._answer(call, asked, group, topic, broker)
         if reply.code in _NOT_FOUND:
             raise ProxyError(Code.MESSAGE_NOT_FOUND, "no new message")
         if reply.code == ResponseCode.POLLING_FULL:
@@ -157,16 +158,16 @@ class ReceiveService:
         return invisible_ms
 
     # --- a client that leaves -------------------------------------------------------------------
-    async def _answer(
-        self, asked: Awaitable[Reply], session: ClientSession, group: str, topic: str, broker: str
-    ) -> Reply:
+    async def _answer(self, call: Call, asked: Awaitable[Reply], group: str, topic: str, broker: str) -> Reply:
         """The answer of the broker; what it gives to a client that is gone is made visible again."""
         future = asyncio.ensure_future(asked)
         try:
-            return await asyncio.shield(future)
+            reply = await asyncio.shield(future)
+            await call.turn(len(reply.body), LARGE_ANSWER_BYTES)
         except asyncio.CancelledError:
-            future.add_done_callback(partial(self._give_back_soon, session, group, topic, broker))
+            future.add_done_callback(partial(self._give_back_soon, call.session, group, topic, broker))
             raise
+        return reply
 
     def _give_back_soon(
         self, session: ClientSession, group: str, topic: str, broker: str, future: asyncio.Future[Reply]

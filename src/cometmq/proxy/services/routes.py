@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from cometmq.proxy.backend.backend import BrokerQueues, TopicInfo
+from cometmq.proxy.backend.backend import BrokerQueues
 from cometmq.proxy.context import EndpointContext
 from cometmq.proxy.errors import OK, ProxyError
+from cometmq.proxy.limits import LARGE_ROUTE_QUEUES
 from cometmq.proxy.names import group_of, topic_of
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code, MessageType, Permission
@@ -38,21 +39,18 @@ class RouteService:
         topic = topic_of(request.topic)
         self._context.admit(call, [on_topic(topic, Action.PUB, Action.SUB, Action.GET)])
         info = await self._context.backend.topic(topic)
+        await call.turn(sum(max(found.read, found.write) for found in info.queues), LARGE_ROUTE_QUEUES)
+        answer = v2.QueryRouteResponse(status=OK)
         types = _TYPES.get(info.message_type, (MessageType.MESSAGE_TYPE_UNSPECIFIED,))
-        queues = [
-            v2.MessageQueue(
-                topic=request.topic,
-                id=number,
-                permission=permission,
-                broker=self._broker(call, request.endpoints, found.broker),
-                accept_message_types=types,
-            )
-            for found in info.queues
-            for number, permission in enumerate(_permissions(found))
-        ]
+        for found in info.queues:
+            broker = self._broker(call, request.endpoints, found.broker)
+            queue = v2.MessageQueue(topic=request.topic, broker=broker, accept_message_types=types)
+            for number, permission in enumerate(_permissions(found)):
+                queue.id, queue.permission = number, permission
+                answer.message_queues.append(queue)  # a copy: it takes less than another construction
         session: ClientSession = call.session
         session.repeat_settings(self._context.clock)
-        return v2.QueryRouteResponse(status=OK, message_queues=queues)
+        return answer
 
     async def query_assignment(self, call: Call, request: v2.QueryAssignmentRequest) -> v2.QueryAssignmentResponse:
         """The queues that a push consumer asks: one for each broker, or in order each of them."""
@@ -60,20 +58,19 @@ class RouteService:
         self._context.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
         info = await self._context.backend.topic(topic)
         is_orderly = (await self._context.backend.group(group)).is_orderly
-        assignments = [
-            v2.Assignment(
-                message_queue=v2.MessageQueue(
-                    topic=request.topic,
-                    id=number,
-                    permission=Permission.READ_WRITE,
-                    broker=self._broker(call, request.endpoints, broker),
-                )
-            )
-            for broker, number in _readable(info, is_orderly=is_orderly)
-        ]
-        if not assignments:
+        if is_orderly:
+            await call.turn(sum(found.readable for found in info.queues), LARGE_ROUTE_QUEUES)
+        answer = v2.QueryAssignmentResponse(status=OK)
+        for found in info.queues:
+            broker = self._broker(call, request.endpoints, found.broker)
+            queue = v2.MessageQueue(topic=request.topic, permission=Permission.READ_WRITE, broker=broker)
+            assignment = v2.Assignment(message_queue=queue)
+            for number in _readable(found, is_orderly=is_orderly):
+                assignment.message_queue.id = number
+                answer.assignments.append(assignment)
+        if not len(answer.assignments):
             raise ProxyError(Code.FORBIDDEN, "no readable queue")
-        return v2.QueryAssignmentResponse(status=OK, assignments=assignments)
+        return answer
 
     def _broker(self, call: Call, access_point: v2.Endpoints, name: str) -> v2.Broker:
         came_by = access_point.addresses[0].host if len(access_point.addresses) else ""
@@ -85,12 +82,10 @@ class RouteService:
         return v2.Broker(name=name, endpoints=v2.Endpoints(scheme=_scheme(host), addresses=addresses))
 
 
-def _readable(info: TopicInfo, *, is_orderly: bool) -> Iterator[tuple[str, int]]:
-    for found in info.queues:
-        if is_orderly:
-            yield from ((found.broker, number) for number in range(found.readable))
-        elif found.readable:
-            yield found.broker, -1
+def _readable(queues: BrokerQueues, *, is_orderly: bool) -> Sequence[int]:
+    if is_orderly:
+        return range(queues.readable)
+    return (-1,) if queues.readable else ()
 
 
 def _permissions(queues: BrokerQueues) -> Iterator[Permission]:

@@ -135,15 +135,21 @@ class SendService:
     # --- sending --------------------------------------------------------------------------------
     def _queue(self, info: TopicInfo, group: str | None) -> tuple[str, int]:
         """The broker and queue of a message: always the same for one message group, else the next."""
-        queues = [(found.broker, number) for found in info.own for number in range(found.writable)]
+        queues = sum(found.writable for found in info.own)
         if not queues:
             raise ProxyError(Code.FORBIDDEN, "no writable queue")
         if group is not None:
-            return queues[consistent_hash(java_hash(group), len(queues))]
-        turn = self._turns.get(info.name)
-        if turn is None:
-            turn = self._turns[info.name] = itertools.count()
-        return queues[next(turn) % len(queues)]
+            number = consistent_hash(java_hash(group), queues)
+        else:
+            turn = self._turns.get(info.name)
+            if turn is None:
+                turn = self._turns[info.name] = itertools.count()
+            number = next(turn) % queues
+        for found in info.own:
+            if number < found.writable:
+                break
+            number -= found.writable
+        return found.broker, number
 
     async def _send_one(
         self, call: Call, info: TopicInfo, message: v2.Message, properties: dict[str, str]

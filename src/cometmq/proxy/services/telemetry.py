@@ -13,7 +13,7 @@ from typing import Final
 
 from cometmq.proxy.context import EndpointContext
 from cometmq.proxy.errors import OK, ProxyError
-from cometmq.proxy.limits import MAX_TELEMETRY_WAITING_BYTES
+from cometmq.proxy.limits import LARGE_SETTINGS_BYTES, MAX_TELEMETRY_WAITING_BYTES
 from cometmq.proxy.names import full_name
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
@@ -56,7 +56,8 @@ class TelemetryStream:
         self._commands = commands
         self._call = call
         self._work = work
-        self._waiting: list[v2.Settings] = []
+        self._waiting: list[tuple[v2.Settings, int]] = []
+        """Settings that are not taken yet, and their bytes."""
         self._task: asyncio.Task[None] | None = None
         self._session: ClientSession | None = None
 
@@ -70,7 +71,9 @@ class TelemetryStream:
         if kind == "settings":
             if len(self._waiting) >= _MAX_WAITING_SETTINGS:
                 raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, "too many settings at once")
-            self._waiting.append(message.settings)
+            size = message.ByteSize()
+            self._call.peer.unfinished(size)
+            self._waiting.append((message.settings, size))
             if self._task is None:
                 self._task = asyncio.get_running_loop().create_task(self._take_settings())
                 self._work.add(self._task)
@@ -91,7 +94,10 @@ class TelemetryStream:
     async def _take_settings(self) -> None:
         try:
             while self._waiting and not self._call.is_done:
-                await self._take(self._waiting.pop(0))
+                settings, size = self._waiting.pop(0)
+                self._call.peer.unfinished(-size)
+                await self._call.turn(size, LARGE_SETTINGS_BYTES)
+                await self._take(settings)
         except ProxyError as error:
             status = GrpcStatus.INVALID_ARGUMENT if error.code in _CLIENT_ERRORS else GrpcStatus.INTERNAL
             self._call.fail(GrpcError(status, f"process client telemetryCommand failed. {error}"))
@@ -100,6 +106,8 @@ class TelemetryStream:
             self._call.fail(GrpcError(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}"))
         finally:
             self._task = None
+            self._call.peer.unfinished(-sum(size for _, size in self._waiting))
+            self._waiting.clear()
 
     async def _take(self, settings: v2.Settings) -> None:
         context = self._context
