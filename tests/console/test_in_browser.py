@@ -76,6 +76,11 @@ LOOK: Final = """() => {
     const [a, b] = [light(getComputedStyle(it).color), light(behind(it))].sort((x, y) => y - x);
     return [(a + 0.05) / (b + 0.05), it.outerHTML.slice(0, 80)];
   };
+  const rows = it => {
+    const range = document.createRange();
+    range.selectNodeContents(it);
+    return range.getBoundingClientRect().height / parseFloat(getComputedStyle(it).lineHeight);
+  };
   const all = [...document.querySelectorAll('body *')].filter(it => it.checkVisibility() && !it.closest('.u-wrap'));
   const texts = all.filter(it => [...it.childNodes].some(child => child.nodeType === 3 && child.data.trim()));
   return {
@@ -86,9 +91,12 @@ LOOK: Final = """() => {
     unnamed: [...document.querySelectorAll('input, select, textarea, button, a')].filter(it => it.type !== 'hidden'
       && !it.textContent.trim() && !it.ariaLabel && !(it.labels && it.labels.length)).map(it => it.outerHTML),
     heads: document.querySelectorAll('h1').length,
+    broken: [...document.querySelectorAll('.scroll td, .scroll tbody th')].filter(it => !it.closest('.pairs')
+      && /^[\\w.:#@]{1,20}$/.test(it.textContent.trim()) && rows(it) > 1.6).map(it => it.outerHTML),
   };
 }"""
-"""Elements beyond the edge, the width, the least contrast, controls without a name, and the number of titles."""
+"""Elements beyond the edge, the width, the least contrast, controls without a name, the number of titles, and words
+in tables that are broken in two."""
 
 NEXT_FRAME: Final = "new Promise(done => requestAnimationFrame(() => done()))"
 
@@ -222,6 +230,7 @@ def look_at(tab: Any, url: str, pages: Sequence[str]) -> None:
                 assert look["contrast"][0] >= 4.5, (where, look["contrast"])
                 assert look["unnamed"] == [], where
                 assert look["heads"] == 1, where
+                assert look["broken"] == [], where
 
 
 def test_a_topic_is_created_and_deleted_by_clicks_and_the_keyboard(tab: Any) -> None:

@@ -90,6 +90,14 @@ def test_the_page_of_a_topic_has_its_queues_and_who_consumes_it(surfer: Surfer, 
     assert "seen-readers" in page.words
 
 
+@pytest.mark.parametrize("path", ["/nowhere", "/topics/x/delete"], ids=["unknown", "of a form"])
+def test_an_address_without_a_page_leads_to_those_that_there_are(surfer: Surfer, path: str) -> None:
+    page = surfer.get(path)
+    assert page.status == 404
+    assert "there is no page at this address" in page.words
+    assert 'href="/topics"' in page.text
+
+
 def test_ten_thousand_topics_are_listed_searched_and_paged_quickly(tmp_path: Path) -> None:
     topics = {f"many-{number:05}": {"topicName": f"many-{number:05}", "readQueueNums": 1} for number in range(10_000)}
     config = tmp_path / "broker-0" / "config"

@@ -12,6 +12,7 @@ from starlette.types import Scope
 
 from cometmq import __version__
 from cometmq.console.console import Console
+from cometmq.console.page import no_such_page
 from cometmq.console.pages import (
     access,
     access_changes,
@@ -73,6 +74,7 @@ def build(console: Console) -> Starlette:
             Mount(f"/static/{__version__}", _Files(directory=STATIC)),
         ],
         middleware=[Middleware(Gate, options=console.options)],
+        exception_handlers={404: no_such_page, 405: no_such_page},
     )
     app.state.console = console
     return app

@@ -282,6 +282,18 @@ def page(path: str, handler: Handler, *, open_to_all: bool = False) -> Route:
     return Route(path, endpoint, methods=["GET"], name=path)
 
 
+async def no_such_page(request: Request, _: Exception) -> Response:
+    """Answer a request for an address that is none, or that takes forms only."""
+
+    async def handler(ask: Ask) -> Response:
+        raise NotFoundError(
+            ask.t("there is no page at this address"),
+            next_step=ask.t("choose a page of the navigation; a change begins on the page of what it changes"),
+        )
+
+    return await _answered(request, handler)
+
+
 def posted(path: str, handler: Handler, *, open_to_all: bool = False) -> Route:
     """Return the route of a form that changes nothing at the cluster."""
 

@@ -52,13 +52,13 @@ async def show_list(ask: Ask) -> Response:
     everything = ask.text("all") == "yes"
     tables = await _tables(ask, kind)
     server = ask.text("server")
-    lines = {
-        f"{line.key}={line.value} {line.server}": line
-        for name in sorted(tables)
-        if server in ("", name)
-        for line in _lines(kind, name, tables[name])
-        if everything or line.is_changed
-    }
+    lines: dict[str, list[KeyLine]] = {}
+    """Those of servers with the same value are one line of the page."""
+    for name in sorted(tables):
+        if server in ("", name):
+            for line in _lines(kind, name, tables[name]):
+                if everything or line.is_changed:
+                    lines.setdefault(f"{line.key}={line.value}", []).append(line)
     found = listing(sorted(lines), ask.text("q"), ask.whole("page"))
     return ask.page(
         "configuration/rows.html" if ask.is_part else "configuration/list.html",

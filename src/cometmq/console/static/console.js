@@ -65,7 +65,7 @@
       axes: [
         { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, space: 70,
           size: 30,
-          values: (_, ticks, __, ___, step) => ticks.map((tick) => local(new Date(tick * 1000)).slice(11, step < 60 ? 19 : 16)) },
+          values: (_, ticks, __, ___, step) => ticks.map((tick) => plot.data[0].length ? local(new Date(tick * 1000)).slice(11, step < 60 ? 19 : 16) : "") },
         { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, size: 64, space: 34,
           values: (_, ticks) => ticks.map(shown) },
       ],
