@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -19,7 +20,7 @@ from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.proxy_config import ProxyConfig
 from cometmq.testing import Cluster
 
-ACCOUNTS = [
+ACCOUNTS: list[Mapping[str, Any]] = [
     *ACL_1,
     {"accessKey": "bob-account", "secretKey": "secret-of-bob", "topicPerms": ["Theirs=PUB"]},
     {"accessKey": "proxy-account", "secretKey": "secret-of-proxy", "admin": True},
