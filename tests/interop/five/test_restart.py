@@ -6,17 +6,16 @@ What a kill takes on its way to the client comes again after its time, which is 
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import threading
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.interop import builds
 from tests.interop.conftest import unavailable
+from tests.interop.five import programs
 
 from cometmq.client.admin import Admin
 from cometmq.testing import ProcessCluster, free_port
@@ -25,51 +24,13 @@ pytestmark = pytest.mark.interop
 
 KILLS = 2
 EACH = 30
-PATIENCE_S = 60
 
 
-def _python() -> list[str]:
-    program = Path(__file__).parent / "python" / "restart.py"
-    return [str(builds.python_client_five() / "bin" / "python"), str(program)]
-
-
-def _node() -> list[str]:
-    return ["node", str(builds.node_client_five() / "restart.js")]
-
-
-class Told:
-    """What the program tells."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self.sent: list[str] = []
-        self.got: list[str] = []
-
-    def read(self, process: subprocess.Popen[str]) -> None:
-        """Read its lines until it ends."""
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith('{"event"'):
-                found = json.loads(line)
-                with self._changed:
-                    (self.sent if found["event"] == "sent" else self.got).append(found["body"])
-                    self._changed.notify_all()
-
-    def wait_for_more(self) -> None:
-        """Wait until the program has sent and consumed some more."""
-        with self._changed:
-            sent, got = len(self.sent) + EACH, len(self.got) + EACH
-            done = self._changed.wait_for(lambda: len(self.sent) >= sent and len(self.got) >= got, PATIENCE_S)
-            assert done, f"it stands still: {sent - len(self.sent)} to send, {got - len(self.got)} to consume"
-
-    def wait_for_all(self, sent: set[str]) -> None:
-        """Wait until it has consumed these."""
-        with self._changed:
-            self._changed.wait_for(lambda: sent <= set(self.got), PATIENCE_S)
-            assert sent <= set(self.got), sent - set(self.got)
-
-
-@pytest.mark.parametrize("make", [_python, _node], ids=["python-5.1.2", "node-1.0.8"])
+@pytest.mark.parametrize(
+    "make",
+    [partial(programs.python, "restart.py"), partial(programs.node, "restart.js")],
+    ids=["python-5.1.2", "node-1.0.8"],
+)
 async def test_a_client_goes_on_after_kills(tmp_path: Path, make: Callable[[], list[str]]) -> None:
     try:
         command = make()
@@ -79,33 +40,23 @@ async def test_a_client_goes_on_after_kills(tmp_path: Path, make: Callable[[], l
     with ProcessCluster(broker_keys={"grpcServerPort": str(port)}) as cluster:
         async with Admin(cluster.namesrv_address) as admin:
             await admin.create_topic("Restart")
-        told = Told()
+            await admin.create_topic("RestartToo")
+        command += [f"127.0.0.1:{port}", "Restart"]
         environment = {**os.environ, "HOME": str(tmp_path)}
-        with (tmp_path / "errors").open("w") as errors:
-            process = subprocess.Popen(
-                [*command, f"127.0.0.1:{port}", "Restart"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                env=environment,
-            )
-        reader = threading.Thread(target=told.read, args=(process,))
-        reader.start()
-        try:
-            told.wait_for_more()
+        with programs.running(command, environment, tmp_path / "errors") as (_, told):
+            _wait_for_more(told)
             for _ in range(KILLS):
                 cluster.kill_broker(0)
                 cluster.start_broker(0)
-                before = len(told.sent)
-                told.wait_for_more()
-            told.wait_for_all(set(told.sent[before:]))
-        finally:
-            process.kill()
-            reader.join()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
-    again = Counter(told.got)
+                before = len(told.bodies("sent"))
+                _wait_for_more(told)
+            sent = set(told.bodies("sent")[before:])
+            told.wait(lambda: sent <= set(told.bodies("got")), "all are consumed")
+    again = Counter(told.bodies("got"))
     assert sum(times - 1 for times in again.values()) <= KILLS * 32  # of each kill what one receive had taken
+
+
+def _wait_for_more(told: programs.Events) -> None:
+    """Wait until the program has sent and consumed some more."""
+    sent, got = (len(told.bodies(event)) + EACH for event in ("sent", "got"))
+    told.wait(lambda: len(told.bodies("sent")) >= sent and len(told.bodies("got")) >= got, "it goes on")

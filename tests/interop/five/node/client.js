@@ -6,6 +6,7 @@ const { TransactionResolution } = require('rocketmq-client-nodejs/proto/apache/r
 
 const [endpoints, run] = process.argv.slice(2);
 const PATIENCE_MS = 60_000;
+const requestTimeout = 20_000;
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 function message(topic, body, fields = {}) {
@@ -14,7 +15,7 @@ function message(topic, body, fields = {}) {
 }
 
 async function take(topic, group, count) {
-  const consumer = new SimpleConsumer({ endpoints, consumerGroup: group + run, awaitDuration: 5_000,
+  const consumer = new SimpleConsumer({ endpoints, requestTimeout, consumerGroup: group + run, awaitDuration: 5_000,
     subscriptions: new Map([[topic + run, '*']]) });
   await consumer.startup();
   const found = [];
@@ -30,7 +31,8 @@ async function take(topic, group, count) {
 }
 
 async function normal() {
-  const producer = new Producer({ endpoints, topics: ['N', 'F', 'D'].map((topic) => topic + run) });
+  // with one topic: the client looks up several one after the other, and misses settings that come before the last
+  const producer = new Producer({ endpoints, requestTimeout, topics: ['N' + run] });
   await producer.startup();
   for (let number = 0; number < 10; number++) await producer.send(message('N', `m${number}`));
   for (let number = 0; number < 6; number++) {
@@ -48,7 +50,7 @@ async function push() {
     seen.push(body);
     return body === 'm3' && received.deliveryAttempt === 1 ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
   };
-  const consumer = new PushConsumer({ endpoints, consumerGroup: 'GP' + run, messageListener: { consume },
+  const consumer = new PushConsumer({ endpoints, requestTimeout, consumerGroup: 'GP' + run, messageListener: { consume },
     subscriptions: new Map([[`N${run}`, '*']]) });
   await consumer.startup();
   const until = Date.now() + PATIENCE_MS;
@@ -59,7 +61,7 @@ async function push() {
 
 async function transactions() {
   const checker = { check: async () => TransactionResolution.COMMIT };
-  const producer = new Producer({ endpoints, topics: [`X${run}`], checker });
+  const producer = new Producer({ endpoints, requestTimeout, topics: [`X${run}`], checker });
   await producer.startup();
   for (const [body, end] of [['commit', 'commit'], ['rollback', 'rollback'], ['orphan', '']]) {
     const transaction = producer.beginTransaction();

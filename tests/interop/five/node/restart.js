@@ -1,6 +1,7 @@
 'use strict';
 // Sends and consumes with Apache's Node client until its input ends; prints a line of JSON for each message.
-// The client itself must find a server that was killed and started again.
+// The client itself must find a server that was killed and started again. The producer has two topics: this client looks
+// them up one after the other, and waits for ever when its settings come before the second.
 
 const { ConsumeResult, Producer, PushConsumer } = require('rocketmq-client-nodejs');
 
@@ -18,7 +19,7 @@ async function main() {
   const consumer = new PushConsumer({ endpoints, consumerGroup: `G${topic}`, messageListener: { consume },
     subscriptions: new Map([[topic, '*']]) });
   await consumer.startup();
-  const producer = new Producer({ endpoints, topics: [topic] });
+  const producer = new Producer({ endpoints, topics: [topic, `${topic}Too`] });
   await producer.startup();
   for (let number = 0; ; number++) {
     const body = String(number);

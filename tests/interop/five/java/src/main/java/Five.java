@@ -3,6 +3,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Collectors;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
@@ -22,6 +23,7 @@ public class Five {
     private static final long PATIENCE_MS = 60_000;
     private static ClientConfiguration configuration;
     private static String run;
+    private static int consumers;
 
     private static MessageBuilder message(String topic, String body) {
         return PROVIDER.newMessageBuilder().setTopic(topic + run).setBody(body.getBytes(StandardCharsets.UTF_8))
@@ -79,16 +81,18 @@ public class Five {
         System.exit(0);
     }
 
-    /** Listens until the input ends; the third time that it consumes one message it fails. */
+    /** Three push consumers, two of them of one group, until the input ends; each fails the third time that it consumes. */
     private static void listen() throws Exception {
-        List<String> seen = Collections.synchronizedList(new ArrayList<>());
-        PROVIDER.newPushConsumerBuilder().setClientConfiguration(configuration).setConsumerGroup("GP" + run)
-            .setSubscriptionExpressions(Collections.singletonMap("N" + run, FilterExpression.SUB_ALL))
-            .setMessageListener(message -> {
-                seen.add(body(message));
-                tell("listen", seen, true);
-                return seen.size() == 3 ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
-            }).build();
+        for (String group : List.of("GP", "GP", "GN")) {
+            int number = consumers++;
+            AtomicInteger times = new AtomicInteger();
+            PROVIDER.newPushConsumerBuilder().setClientConfiguration(configuration).setConsumerGroup(group + run)
+                .setSubscriptionExpressions(Collections.singletonMap("N" + run, FilterExpression.SUB_ALL))
+                .setMessageListener(message -> {
+                    System.out.println("{\"event\": \"" + number + "\", \"body\": \"" + body(message) + "\"}");
+                    return times.incrementAndGet() == 3 ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+                }).build();
+        }
         System.in.read();
         System.exit(0);
     }
