@@ -17,10 +17,12 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests.helpers import forks
 from tests.interop import systems
 
 from cometmq.core import NEXT_STEP, PATH
 from cometmq.testing import VirtualClock
+from cometmq.testing.processes import ServerProcess
 
 # How long one example takes says more of the machine than of the code; pytest's timeout bounds every test.
 settings.register_profile("cometmq", deadline=None)
@@ -31,6 +33,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 systems.FILES.update(systems.SMALL_FILES)
+systems.Server.popen = ServerProcess.popen = staticmethod(forks.start)
 
 GOLDEN = Path(__file__).parent / "golden"
 

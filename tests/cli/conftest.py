@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import pytest
-from tests.helpers.commands import CommandServer
+from tests.helpers import forks
 
 from cometmq.testing import ProcessCluster
 
 COMMAND_SECONDS = 120.0
+STARTED_ANEW = frozenset({"serve", "broker", "namesrv", "demo", "pipeline"})
+"""Commands that start servers or Spark: how they start is part of what their tests see."""
 
 
 @dataclass(frozen=True)
@@ -43,36 +45,35 @@ class CommandLine:
 
     def __call__(self, *arguments: str, stdin: str | bytes = b"", timeout_s: float = COMMAND_SECONDS) -> Result:
         data = stdin.encode() if isinstance(stdin, str) else stdin
-        server = command_server()
-        if server.takes(arguments, self.environment, data):
-            code, out, err = server.run(arguments, self.environment, data, timeout_s)
-            return Result(code, out.decode(), err.decode())
-        done = subprocess.run(
-            [sys.executable, "-m", "cometmq", *arguments],
-            input=data,
-            capture_output=True,
-            env=self.environment,
-            timeout=timeout_s,
-            check=False,
-        )
-        return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+        begin = forks.start if STARTED_ANEW.isdisjoint(arguments[:1]) else subprocess.Popen
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            process = begin(
+                self._command(arguments), stdin=subprocess.PIPE, stdout=out, stderr=err, env=self.environment
+            )
+            assert process.stdin is not None
+            with suppress(BrokenPipeError), process.stdin:
+                process.stdin.write(data)
+            try:
+                code = process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise
+            out.seek(0)
+            err.seek(0)
+            return Result(code, out.read().decode(), err.read().decode())
 
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "cometmq", *arguments]
-        return subprocess.Popen(command, env=self.environment, **options)
+        return subprocess.Popen(self._command(arguments), env=self.environment, **options)
+
+    @staticmethod
+    def _command(arguments: Sequence[str]) -> list[str]:
+        return [sys.executable, "-m", "cometmq", *arguments]
 
     @property
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
         return {**kept, "NAMESRV_ADDR": self.namesrv}
-
-
-@cache
-def command_server() -> CommandServer:
-    """One for the whole process, which ends with it."""
-    server = CommandServer()
-    atexit.register(server.close)
-    return server
 
 
 @pytest.fixture

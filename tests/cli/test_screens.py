@@ -9,12 +9,14 @@ import contextlib
 import os
 import pty
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import COMMAND_SECONDS, CommandLine, command_server
+from tests.cli.conftest import COMMAND_SECONDS, CommandLine
+from tests.helpers import forks
 
 from cometmq import __version__
 
@@ -85,16 +87,17 @@ def screen(
     """Everything that a command writes to a terminal: stdout and stderr; with ``typing`` stdin is one too."""
     ours, theirs = pty.openpty()
     whole = {**command.environment, "COLUMNS": str(columns), "LINES": "100", "TERM": "xterm", "TZ": "UTC", **more}
-    stdin = os.dup(theirs) if typing else os.open(os.devnull, os.O_RDONLY)
-    with ThreadPoolExecutor(1) as thread:
-        ended = thread.submit(command_server().run_with, words, whole, (stdin, theirs, theirs), COMMAND_SECONDS)
-        ended.add_done_callback(lambda _: os.close(theirs))
-        said = b""
-        with contextlib.suppress(OSError):  # the terminal hangs up
-            while piece := os.read(ours, 65_536):
-                said += piece
-        os.close(ours)
-        ended.result()
+    stdin = theirs if typing else subprocess.DEVNULL
+    process = forks.start(
+        [sys.executable, "-m", "cometmq", *words], stdin=stdin, stdout=theirs, stderr=theirs, env=whole
+    )
+    os.close(theirs)
+    said = b""
+    with contextlib.suppress(OSError):  # the terminal hangs up
+        while piece := os.read(ours, 65_536):
+            said += piece
+    os.close(ours)
+    process.wait(COMMAND_SECONDS)
     return said.decode().replace("\r\n", "\n")
 
 

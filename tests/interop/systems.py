@@ -7,14 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Self
+from typing import ClassVar, Self
 
 from tests.helpers.waiting import wait_for
 from tests.interop import builds, probe
@@ -85,6 +85,9 @@ BOTH = (System.APACHE, System.COMETMQ)
 class Server:
     """One server process: starts when made ready by its functions below, is always stopped by `close`."""
 
+    popen: ClassVar[Callable[..., subprocess.Popen[bytes]]] = subprocess.Popen
+    """Starts the process; ``tests/conftest.py`` has those of this Python forked."""
+
     def __init__(self, name: str, system: System, directory: Path, port: int) -> None:
         self.name = name
         self.system = system
@@ -104,7 +107,7 @@ class Server:
             raise RuntimeError(f"{self.system.value} {self.name}: another program listens at {self.address}")
         self._command, self._environment = command, {**os.environ, **environment}
         with self._output.open("ab") as output:
-            self._process = subprocess.Popen(
+            self._process = self.popen(
                 command,
                 cwd=self.directory,
                 env=self._environment,

@@ -27,6 +27,13 @@ from cometmq.client.errors import RemotingError, SendFailedError
 from cometmq.options import ConfigError
 from cometmq.store.disk import Disk
 from cometmq.testing import Cluster, ProcessCluster, SyncCluster, VirtualClock, settle, wait_until
+from cometmq.testing.processes import ServerProcess
+
+
+@pytest.fixture(autouse=True)
+def started_as_users_start_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests have the servers of their clusters forked."""
+    monkeypatch.setattr(ServerProcess, "popen", subprocess.Popen)
 
 
 async def test_messages_survive_a_restart_in_the_loop() -> None:

@@ -9,11 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from cometmq.errors import CometMQError
 from cometmq.testing.cluster import HOST, SMALL_STORE, own_keys
@@ -48,6 +48,9 @@ class ProcessFailedError(CometMQError):
 class ServerProcess:
     """One ``python -m cometmq …`` server: started, stopped, killed, started again; it ends with this process."""
 
+    popen: ClassVar[Callable[..., subprocess.Popen[bytes]]] = subprocess.Popen
+    """Starts the process."""
+
     def __init__(self, name: str, arguments: Sequence[str], log: Path) -> None:
         self.name = name
         self.log = log
@@ -67,7 +70,7 @@ class ServerProcess:
         assert self.pid is None, f"{self.name} runs"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = self.popen(
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
             )
         self._wait_ready(self._process)

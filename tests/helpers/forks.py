@@ -1,0 +1,235 @@
+"""Python processes forked from one that has imported CometMQ's commands and servers.
+
+A short command spends nine tenths of its time on imports, a server of a test more than half. :func:`start` takes what
+``subprocess.Popen`` does. Where it can, it asks a process that has imported the modules of all commands but Spark's to
+fork. A fork has a process id of its own, arguments, environment, directory and streams as a new process would, a
+session of its own if that is asked for, and ends as one does. Only what Python reads when it starts is that of the
+process that forks: where the environment differs in that, a new Python starts.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import cache
+from typing import IO, Any
+
+_REQUEST_BYTES = 100_000
+_READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_")
+"""The prefixes of variables that act when Python starts."""
+
+Stream = int | IO[Any] | None
+
+
+def start(
+    command: Sequence[str],
+    *,
+    stdin: Stream = None,
+    stdout: Stream = None,
+    stderr: Stream = None,
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    start_new_session: bool = False,
+) -> subprocess.Popen[bytes]:
+    """Start a command, as a fork when it is this Python with a module or a text that it is to run.
+
+    A fork without a session of its own ends with the process that forks.
+    """
+    environment = dict(os.environ if env is None else env)
+    request = [*map(str, command[1:])], environment, os.fspath(cwd or os.getcwd()), start_new_session
+    data = json.dumps(request).encode()
+    is_python = command[0] == sys.executable and command[1] in ("-m", "-c")
+    if is_python and len(data) < _REQUEST_BYTES and _read_at_start(environment) == _read_at_start(os.environ):
+        return _Fork(command, data, stdin, stdout, stderr)
+    return subprocess.Popen(
+        command, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=env, start_new_session=start_new_session
+    )
+
+
+class _Fork(subprocess.Popen[bytes]):
+    """A fork of the process that forks, which waits for it and tells its exit code."""
+
+    def __init__(self, command: Sequence[str], request: bytes, stdin: Stream, stdout: Stream, stderr: Stream) -> None:
+        self.args = list(command)
+        self.returncode: int | None = None
+        with ExitStack() as theirs:
+            descriptors = [-1, -1, -1]
+            ours: list[IO[bytes] | None] = [None, None, None]
+            for number, stream in enumerate((stdin, stdout, stderr)):
+                if stream == subprocess.PIPE:
+                    reader, writer = os.pipe()
+                    kept, given = (writer, reader) if number == 0 else (reader, writer)
+                    ours[number] = open(kept, "wb" if number == 0 else "rb", buffering=-1)  # noqa: SIM115
+                    theirs.callback(os.close, given)
+                    descriptors[number] = given
+                elif stream == subprocess.DEVNULL:
+                    descriptors[number] = os.open(os.devnull, os.O_RDWR)
+                    theirs.callback(os.close, descriptors[number])
+                elif stream == subprocess.STDOUT:
+                    descriptors[number] = descriptors[1]
+                else:
+                    descriptors[number] = (
+                        number if stream is None else stream if isinstance(stream, int) else stream.fileno()
+                    )
+            self._status, status = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with status:
+                socket.send_fds(_process_that_forks(), [request], [*descriptors, status.fileno()])
+        self.stdin, self.stdout, self.stderr = ours
+        self.pid = int(self._status.recv(100))
+
+    def poll(self) -> int | None:
+        """The exit code, None while it runs."""
+        if self.returncode is None and select.select([self._status], [], [], 0)[0]:
+            return self.wait()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code.
+
+        :raises subprocess.TimeoutExpired: it still runs.
+        """
+        if self.returncode is None:
+            self._status.settimeout(timeout)
+            try:
+                self.returncode = int(self._status.recv(100))
+            except TimeoutError:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0) from None
+            self._status.close()
+        return self.returncode
+
+    def __del__(self) -> None:
+        self._status.close()
+
+
+def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)}
+
+
+@cache
+def _process_that_forks() -> socket.socket:
+    """Where it takes requests; one for the whole process, which ends with it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, __file__], stdin=theirs.fileno(), stdout=subprocess.DEVNULL, start_new_session=True
+        )
+
+    def end() -> None:
+        ours.close()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    atexit.register(end)
+    return ours
+
+
+class _Forks:
+    """Forks for each request and tells how each fork ended."""
+
+    def __init__(self, requests: socket.socket) -> None:
+        self._requests = requests
+        self._selector = selectors.PollSelector()  # it has no descriptor, which the forks would have to close
+        self._selector.register(requests, selectors.EVENT_READ)
+        self._running: dict[int, tuple[int, socket.socket]] = {}
+        """By the pidfd of a fork its process id, and where its exit code is told."""
+        self._told: dict[socket.socket, int] = {}
+        """Forks whose exit code was told: nobody else gets their process ids before that is read."""
+
+    def serve(self) -> list[str]:
+        """Return in the forks, with the arguments of Python."""
+        while True:
+            for key, _ in self._selector.select():
+                if isinstance(key.fileobj, int):
+                    self._tell(key.fileobj)
+                elif key.fileobj is self._requests:
+                    if (words := self._fork()) is not None:
+                        return words
+                else:
+                    assert isinstance(key.fileobj, socket.socket)
+                    self._forget(key.fileobj)
+
+    def _fork(self) -> list[str] | None:
+        request, descriptors, _, _ = socket.recv_fds(self._requests, _REQUEST_BYTES, 4)
+        if not request:
+            os._exit(0)
+        *streams, status_fd = descriptors
+        status = socket.socket(fileno=status_fd)
+        child = os.fork()
+        if child:
+            for stream in streams:
+                os.close(stream)
+            pidfd = os.pidfd_open(child)
+            self._running[pidfd] = child, status
+            self._selector.register(pidfd, selectors.EVENT_READ)
+            return None
+        words, environment, directory, own_session = json.loads(request)
+        if own_session:
+            os.setsid()
+        status.send(str(os.getpid()).encode())
+        for target, descriptor in enumerate(streams):
+            os.dup2(descriptor, target)
+        for opened in (self._requests, status, *self._told, *(each for _, each in self._running.values())):
+            opened.detach()
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        os.environ.clear()
+        os.environ.update(environment)
+        os.chdir(directory)
+        time.tzset()
+        return list(words)
+
+    def _tell(self, pidfd: int) -> None:
+        child, status = self._running.pop(pidfd)
+        self._selector.unregister(pidfd)
+        os.close(pidfd)
+        ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        self._told[status] = child
+        with suppress(BrokenPipeError):
+            status.send(str(ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status).encode())
+        self._selector.register(status, selectors.EVENT_READ)
+
+    def _forget(self, status: socket.socket) -> None:
+        self._selector.unregister(status)
+        status.close()
+        os.waitpid(self._told.pop(status), 0)
+
+
+if __name__ == "__main__":
+    import contextlib
+    import gc
+    import importlib
+    import pkgutil
+    import runpy
+
+    for later in (
+        "rich.console",
+        "rich.table",
+        "uvloop",
+        "cometmq.cli.main",
+        "cometmq.broker.controller",
+        "cometmq.namesrv.server",
+    ):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(later)
+    for room in ("messages", "admin", "servers"):
+        package = importlib.import_module(f"cometmq.cli.{room}")
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    gc.freeze()  # the garbage collector of a fork would copy all pages, at its end too
+    option, text, *arguments = _Forks(socket.socket(fileno=os.dup(0))).serve()
+    sys.path[0] = ""
+    sys.argv = [option, *arguments]
+    if option == "-m":
+        runpy.run_module(text, run_name="__main__", alter_sys=True)
+    else:
+        exec(compile(text, "<string>", "exec"), {"__name__": "__main__"})
