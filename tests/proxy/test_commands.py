@@ -34,8 +34,10 @@ async def ask(cluster: Cluster, code: int, header: Header) -> RemotingCommand:
         return await remoting.invoke(f"127.0.0.1:{cluster.broker(0).server.port}", code, header, timeout_s=20)
 
 
-def ask_for_stacks(cluster: Cluster, client: Client, *, jstack: bool = True) -> asyncio.Task[RemotingCommand]:
-    header = GetConsumerRunningInfoRequestHeader(consumer_group="G", client_id=client.client_id, jstack_enable=jstack)
+def ask_for_stacks(
+    cluster: Cluster, client: Client, *, group: str = "G", jstack: bool = True
+) -> asyncio.Task[RemotingCommand]:
+    header = GetConsumerRunningInfoRequestHeader(consumer_group=group, client_id=client.client_id, jstack_enable=jstack)
     return asyncio.create_task(ask(cluster, RequestCode.GET_CONSUMER_RUNNING_INFO, header))
 
 
@@ -98,6 +100,38 @@ async def test_a_client_that_cannot_verify_says_so_and_keeps_its_stream(
     await stream.call.write(v2.TelemetryCommand(status=refusal, verify_message_command=back))  # as Node's does
     answer = await asked
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "the client does not do that: status 50100")
+    assert not stream.call.done()
+
+
+async def check_that_each_is_asked(cluster: Cluster, address: str) -> None:
+    """Ask clients of two groups, two of them of one group, for their stacks, each twice: only the named one hears."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        clients = [(group, Client(channel)) for group in ("G", "G", "H")]
+        streams = [await one.subscribe(group, "T", kind=v2.ClientType.PUSH_CONSUMER) for group, one in clients]
+        for number in (0, 1, 2, 0, 1, 2):
+            group, one = clients[number]
+            asked = ask_for_stacks(cluster, one, group=group)
+            nonce = (await streams[number].read()).print_thread_stack_trace_command.nonce
+            trace = v2.ThreadStackTrace(nonce=nonce, thread_stack_trace=one.client_id)
+            command = v2.TelemetryCommand(status=v2.Status(code=Code.OK), thread_stack_trace=trace)
+            await streams[number].call.write(command)
+            assert decode_body(ConsumerRunningInfo, (await asked).body).jstack == one.client_id
+
+
+async def test_of_several_clients_only_the_named_one_is_asked(cluster: Cluster) -> None:
+    await check_that_each_is_asked(cluster, cluster.grpc_address)
+
+
+async def test_a_client_is_asked_as_a_member_of_its_own_group_only(
+    cluster: Cluster, client: Client, stream: Telemetry
+) -> None:
+    async with grpc.aio.insecure_channel(cluster.grpc_address) as channel:
+        await Client(channel).subscribe("H", "T")
+        answer = await ask_for_stacks(cluster, client, group="H")
+        assert (answer.code, answer.remark) == (
+            ResponseCode.SYSTEM_ERROR,
+            f"The Consumer <H> <{client.client_id}> not online",
+        )
     assert not stream.call.done()
 
 

@@ -9,15 +9,13 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.proxy.client import Client, receive
-from tests.proxy.test_commands import ask_for_stacks
+from tests.proxy.test_commands import check_that_each_is_asked
 
 from cometmq.options import ConfigError
 from cometmq.proxy.before_fleet import FleetProxy
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.proxy_config import ProxyConfig, load_proxy_config
-from cometmq.remoting.admin_bodies import ConsumerRunningInfo
-from cometmq.remoting.bodies import decode_body
 from cometmq.testing import Cluster
 
 
@@ -29,12 +27,17 @@ async def fleet() -> AsyncIterator[Cluster]:
 
 
 @pytest.fixture
-async def client(fleet: Cluster) -> AsyncIterator[Client]:
-    proxy = FleetProxy(ProxyConfig(namesrv_addr=fleet.namesrv_address, bind_address="127.0.0.1", grpc_server_port=0))
-    await proxy.start()
+async def proxy(fleet: Cluster) -> AsyncIterator[FleetProxy]:
+    running = FleetProxy(ProxyConfig(namesrv_addr=fleet.namesrv_address, bind_address="127.0.0.1", grpc_server_port=0))
+    await running.start()
+    yield running
+    await running.stop()
+
+
+@pytest.fixture
+async def client(proxy: FleetProxy) -> AsyncIterator[Client]:
     async with grpc.aio.insecure_channel(proxy.address) as channel:
         yield Client(channel)
-    await proxy.stop()
 
 
 async def test_a_route_has_the_queues_of_all_brokers_behind_the_clients_own_access_point(client: Client) -> None:
@@ -88,13 +91,10 @@ async def test_an_orphan_of_any_broker_is_asked_about(fleet: Cluster, client: Cl
         assert [found.body for found in await inbox.expect(1)] == [b"orphan"]
 
 
-async def test_a_broker_asks_a_client_behind_the_proxy_for_its_thread_stacks(fleet: Cluster, client: Client) -> None:
-    stream = await client.subscribe("G", "T", kind=v2.ClientType.PUSH_CONSUMER)
-    asked = ask_for_stacks(fleet, client)
-    nonce = (await stream.read()).print_thread_stack_trace_command.nonce
-    trace = v2.ThreadStackTrace(nonce=nonce, thread_stack_trace="main: sleeps")
-    await stream.call.write(v2.TelemetryCommand(status=v2.Status(code=Code.OK), thread_stack_trace=trace))
-    assert decode_body(ConsumerRunningInfo, (await asked).body).jstack == "main: sleeps"
+async def test_a_broker_asks_exactly_the_named_client_behind_the_proxy_for_its_thread_stacks(
+    fleet: Cluster, proxy: FleetProxy
+) -> None:
+    await check_that_each_is_asked(fleet, proxy.address)
 
 
 async def test_an_unknown_topic_and_broker_are_refused(client: Client) -> None:
