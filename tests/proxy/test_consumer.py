@@ -130,6 +130,7 @@ async def test_a_forged_handle_is_refused(client: Client, handle: str) -> None:
     entry = v2.AckMessageEntry(message_id="x", receipt_handle=handle)
     answer = await client.ask("AckMessage", v2.AckMessageRequest(group=G, topic=T, entries=[entry]))
     assert answer.entries[0].status.code == Code.INVALID_RECEIPT_HANDLE
+    assert answer.status.message == "INVALID_RECEIPT_HANDLE"  # as Apache's endpoint words it
     changed = await change(client, handle, 1_000)
     assert changed.status.code == Code.INVALID_RECEIPT_HANDLE
 
@@ -242,3 +243,18 @@ async def test_offsets_are_asked_and_set(client: Client) -> None:
 async def test_lite_topics_are_refused(client: Client) -> None:
     answer = await client.ask("SyncLiteSubscription", v2.SyncLiteSubscriptionRequest(topic=T, group=G))
     assert answer.status.code == Code.UNSUPPORTED
+
+
+async def test_a_tag_of_ten_thousand_characters_is_subscribed_to(client: Client) -> None:
+    tag = "t" * 10_000
+    expression = v2.FilterExpression(type=v2.FilterType.TAG, expression=tag)
+    entry = v2.SubscriptionEntry(topic=v2.Resource(name="T"), expression=expression)
+    subscription = v2.Subscription(group=v2.Resource(name="G"), subscriptions=[entry])
+    settings = v2.Settings(client_type=v2.ClientType.SIMPLE_CONSUMER, subscription=subscription)
+    await client.telemetry().settings(settings)
+    await client.send("T", b"other", tag="u")
+    await client.send("T", b"wanted", tag=tag)
+    request = receive("T", "G", "broker-0")
+    request.filter_expression.CopyFrom(expression)
+    answers = await client.receive(request)
+    assert [answer.message.body for answer in answers if answer.HasField("message")] == [b"wanted"]

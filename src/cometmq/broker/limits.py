@@ -143,7 +143,7 @@ MAX_CONSUMER_FILTER_CHARS: Final = 16 * 1024 * 1024
 MAX_KIND_CHARS: Final = 64
 """An enumeration name in a heartbeat, such as ``CONSUME_FROM_LAST_OFFSET``, or a language."""
 MAX_SUBSCRIPTION_CHARS: Final = 16_384
-"""Expression of one subscription, and its tags and codes in a heartbeat: several hundred long tags."""
+"""Expression of one subscription, and as much for its tags and codes in a heartbeat: several hundred long tags."""
 LONG_SUBSCRIPTION_CHARS: Final = 256
 """Tag expressions above this length go to the smaller cache of parsed ones."""
 CACHED_SUBSCRIPTIONS: Final = 4_096

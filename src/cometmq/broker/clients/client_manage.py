@@ -220,7 +220,8 @@ def _check(data: HeartbeatData) -> str | None:
             wrong = check_topic(subscription.topic)
             if wrong is not None:
                 return wrong
-            if selection_chars(subscription) > MAX_SUBSCRIPTION_CHARS:
+            expression_chars = len(subscription.sub_string)
+            if max(expression_chars, selection_chars(subscription) - expression_chars) > MAX_SUBSCRIPTION_CHARS:
                 return f"a subscription may have at most {MAX_SUBSCRIPTION_CHARS} characters"
             if not is_tag_type(subscription.expression_type):
                 filter_chars += len(subscription.sub_string)

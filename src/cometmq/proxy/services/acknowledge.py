@@ -40,7 +40,7 @@ class AcknowledgeService:
             entries = await asyncio.gather(*(self._ack(call.session, group, topic, entry) for entry in request.entries))
         first = entries[0].status
         if all(entry.status.code == first.code for entry in entries):
-            status = v2.Status(code=first.code, message="OK" if first.code == Code.OK else first.message)
+            status = v2.Status(code=first.code, message=Code(first.code).name)
         else:
             status = v2.Status(code=Code.MULTIPLE_RESULTS, message="Multiple result")
         return v2.AckMessageResponse(status=status, entries=entries)
