@@ -13,8 +13,10 @@ from tests.helpers.consoles import console_of
 
 from cometmq.auth.policies import EntryInfo, PolicyInfo
 from cometmq.auth.user_admin import UserInfo
+from cometmq.client import ProducerConfig, PushConfig
 from cometmq.client.admin import Admin
 from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.sync import SyncProducer
 from cometmq.console.server import ConsoleServer
 from cometmq.message.message import Message, MessageExt
 from cometmq.remoting.admin_headers import PutQuotaRequestHeader
@@ -103,13 +105,15 @@ NEXT_FRAME: Final = "new Promise(done => requestAnimationFrame(() => done()))"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SyncCluster]:
-    with SyncCluster(3, slaves=1, broker_keys={"enablePropertyFilter": "true"}) as running:
+    with SyncCluster(3, slaves=1, broker_keys={"enablePropertyFilter": "true", "traceTopicEnable": "true"}) as running:
         for topic in ("orders", "payments", "shipping-events", "empty"):
             running.create_topic(topic, 2)
-        for number in range(90):
-            body = f'{{"order": {number}, "total": {number * 7.5}, "items": [{{"sku": "A-17", "n": 2}}]}}'.encode()
-            topic = ("orders", "payments", "shipping-events")[number % 3]
-            running.send(Message(topic, body, tags="paid", keys=[f"order-{number}"], properties={"region": "eu"}))
+        with SyncProducer("shop", running.namesrv_address, config=ProducerConfig(enable_msg_trace=True)) as producer:
+            for number in range(90):
+                body = f'{{"order": {number}, "total": {number * 7.5}, "items": [{{"sku": "A-17", "n": 2}}]}}'.encode()
+                topic = ("orders", "payments", "shipping-events")[number % 3]
+                keys = [f"order-{number}"]
+                producer.send(Message(topic, body, tags="paid", keys=keys, properties={"region": "eu"}))
         yield running
 
 
@@ -124,7 +128,8 @@ def members(cluster: SyncCluster) -> Iterator[None]:
     async def start(running: Cluster) -> None:
         wishes = (("billing", "*"), ("billing", "*"), ("warehouse", "paid"), ("warehouse", "*"))
         for group, expression in wishes:
-            consumer = PushConsumer(group, listen, instance=running.client_instance())
+            config = PushConfig(enable_msg_trace=True)
+            consumer = PushConsumer(group, listen, config=config, instance=running.client_instance())
             await consumer.subscribe("orders", expression)
             await consumer.start()
             consumers.append(consumer)
@@ -333,6 +338,8 @@ def test_pictures_of_the_documentation_are_of_this_console(tab: Any, console: Co
     tab.set_viewport_size({"width": width, "height": 800})
     tab.goto(path, wait_until="load")
     if "COMETMQ_PICTURES" in os.environ:
+        if path == "/":
+            tab.wait_for_selector("#state .findings")
         tab.wait_for_timeout(1_000)
         tab.screenshot(path=PICTURES / f"{name}.png")
     assert PICTURES.joinpath(f"{name}.png").is_file(), "COMETMQ_PICTURES=1 makes it"
