@@ -3,8 +3,9 @@
 A short command spends nine tenths of its time on imports, a server of a test more than half. :func:`start` takes what
 ``subprocess.Popen`` does. Where it can, it asks a process that has imported the modules of all commands but Spark's to
 fork. A fork has a process id of its own, arguments, environment, directory and streams as a new process would, a
-session of its own if that is asked for, and ends as one does. Only what Python reads when it starts is that of the
-process that forks: where the environment differs in that, a new Python starts.
+session of its own if that is asked for, and ends as one does. What Python reads when it starts is that of the process
+that forks: where the environment differs in that, a new Python starts. So are the defaults of servers below the home
+directory (``kvConfigPath``, ``storePathRootDir``): tests name these.
 """
 
 from __future__ import annotations

@@ -199,7 +199,8 @@ def start_namesrv(
         configuration = _write(directory / "namesrv.conf", {"listenPort": str(server.port)})
         server.launch(*_apache(system.apache_version, "namesrv", directory, ["-c", str(configuration)], java_options))
     else:
-        command = [sys.executable, "-m", "cometmq", "namesrv", "-p", str(server.port), *options]
+        kv_path = f"kvConfigPath={directory / 'namesrv' / 'kvConfig.json'}"
+        command = [sys.executable, "-m", "cometmq", "namesrv", "-p", str(server.port), "-o", kv_path, *options]
         server.launch(command, {"HOME": str(directory)})
     server.wait_ready()
     return server
