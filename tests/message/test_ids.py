@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,6 +92,18 @@ def test_unique_ids_differ_and_have_the_java_form() -> None:
     ids += make.many(30_000)
     assert len(set(ids)) == 60_000
     assert all(len(one) == 32 and one.startswith("7F000001") and one == one.upper() for one in ids)
+
+
+def test_threads_that_share_a_generator_get_different_ids() -> None:
+    make = UniqIdGenerator()
+
+    def ids(_: int) -> list[str]:
+        return [one for _ in range(500) for one in (make.next(), *make.many(3))]
+
+    with ThreadPoolExecutor(4) as threads:
+        found = [one for some in threads.map(ids, range(8)) for one in some]
+    assert len(set(found)) == len(found) == 8 * 500 * 4
+    assert {len(one) for one in found} == {len(make.next())}, "the first id of a thread has all parts, too"
 
 
 def test_unique_ids_of_two_generators_differ() -> None:

@@ -35,7 +35,7 @@ STATUS_BY_CODE: Final = {
 }
 
 
-class SendResult(msgspec.Struct, frozen=True):
+class SendResult(msgspec.Struct, frozen=True, gc=False):
     """The place of a stored message."""
 
     status: SendStatus

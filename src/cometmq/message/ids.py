@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime
+import itertools
 import os
 import struct
 import threading
@@ -134,13 +135,16 @@ class UniqIdGenerator:
     Layout: ip (4 or 16), low 16 bits of the pid (2), a number for this generator where Java has the
     hash of its class loader (4), milliseconds since the first of the month (4), a counter (2). The
     counter steps on by one per id; at most 65,536 ids a millisecond are distinct.
+
+    Threads may share it: each takes numbers of its own from the counter, so a stamp that another one has just replaced
+    does no harm.
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, ip: bytes | None = None) -> None:
         self._clock = clock
         self._ip = encode_host(own_ip(), 0)[:-4] if ip is None else ip
         self._lock = threading.Lock()
-        self._counter = 0
+        self._numbers = itertools.count()
         self._pid = -1
         self._prefix = ""
         self._month_start_ms = 0
@@ -150,38 +154,34 @@ class UniqIdGenerator:
 
     def next(self) -> str:
         """Return the next id."""
-        with self._lock:
-            now = self._clock.now_ms()
-            if now != self._last_ms:
-                self._turn(now)
-            counter = self._counter
-            self._counter = (counter + 1) & 0xFFFF
-            return f"{self._stamp}{counter:04X}"
+        now = self._clock.now_ms()
+        if now != self._last_ms:
+            self._turn(now)
+        return f"{self._stamp}{next(self._numbers) & 0xFFFF:04X}"
 
     def many(self, count: int) -> list[str]:
         """Return the next ``count`` ids."""
-        with self._lock:
-            now = self._clock.now_ms()
-            if now != self._last_ms:
-                self._turn(now)
-            first = self._counter
-            self._counter = (first + count) & 0xFFFF
-            stamp = self._stamp
-            return [f"{stamp}{number & 0xFFFF:04X}" for number in range(first, first + count)]
+        now = self._clock.now_ms()
+        if now != self._last_ms:
+            self._turn(now)
+        stamp = self._stamp
+        return [f"{stamp}{number & 0xFFFF:04X}" for number in itertools.islice(self._numbers, count)]
 
     def _turn(self, now: int) -> None:
-        if os.getpid() != self._pid:
-            self._pid = os.getpid()
-            head = self._ip + struct.pack(">H", self._pid & 0xFFFF) + os.urandom(4)
-            self._prefix = head.hex().upper()
-        if not self._month_start_ms <= now < self._next_month_ms:
-            start = datetime.datetime.fromtimestamp(now / 1000).astimezone()
-            start = start.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-            after = (start + datetime.timedelta(days=32)).replace(day=1)
-            self._month_start_ms = int(start.timestamp() * 1000)
-            self._next_month_ms = int(after.timestamp() * 1000)
-        self._last_ms = now
-        self._stamp = f"{self._prefix}{(now - self._month_start_ms) & _MASK:08X}"
+        """Make the part before the counter for another millisecond."""
+        with self._lock:
+            if os.getpid() != self._pid:
+                self._pid = os.getpid()
+                head = self._ip + struct.pack(">H", self._pid & 0xFFFF) + os.urandom(4)
+                self._prefix = head.hex().upper()
+            if not self._month_start_ms <= now < self._next_month_ms:
+                start = datetime.datetime.fromtimestamp(now / 1000).astimezone()
+                start = start.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+                after = (start + datetime.timedelta(days=32)).replace(day=1)
+                self._month_start_ms = int(start.timestamp() * 1000)
+                self._next_month_ms = int(after.timestamp() * 1000)
+            self._stamp = f"{self._prefix}{(now - self._month_start_ms) & _MASK:08X}"
+            self._last_ms = now  # last: other threads take the stamp without the lock
 
 
 _HANDLE_VERSION: Final = "v1"

@@ -188,6 +188,33 @@ async def test_messages_of_the_last_poll_come_again_after_a_failure(server: Depl
     assert again == set(range(20)) - done
 
 
+async def test_a_loop_that_fails_has_consumed_all_but_its_last_message(
+    server: Deployment, topic: str, group: str
+) -> None:
+    await produce(server, topic, range(20))
+    config = LitePullConfig(consume_from_where=FIRST)
+    seen: list[int] = []
+
+    async def crash_at_the_seventh_message() -> None:
+        async with LitePullConsumer(group, server.address, config=config) as consumer:
+            await consumer.subscribe(topic)
+            async for message in consumer:
+                seen.append(int(message.body))
+                if len(seen) == 7:
+                    raise RuntimeError("crash")
+
+    with pytest.raises(RuntimeError, match="crash"):
+        await crash_at_the_seventh_message()
+    again: set[int] = set()
+    async with LitePullConsumer(group, server.address, config=config) as consumer:
+        await consumer.subscribe(topic)
+        async for message in consumer:
+            again.add(int(message.body))
+            if len(again) == 14:
+                break
+    assert again == set(range(20)) - set(seen[:6])
+
+
 async def test_seek_pause_and_resume(server: Deployment, topic: str, group: str) -> None:
     async with Producer("p", server.address) as producer, LitePullConsumer(group, server.address) as consumer:
         queues = await consumer.queues(topic)

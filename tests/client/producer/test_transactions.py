@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 import time
@@ -166,6 +167,7 @@ async def test_what_is_unknown_is_asked_about_until_it_is_known(
         assert [result.state for result in results] == [UNKNOWN] * 3
         assert not any(result.confirmed for result in results)
         assert isinstance(results[2].error, ValueError)
+        assert gc.is_tracked(results[2]), "the frames of its error may lead back to it"
         await until(lambda: len(ledger.asked) >= 6)
         assert {message.msg_id for message in ledger.asked} == {result.msg_id for result in results}
         assert {message.topic for message in ledger.asked} == {topic}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from cometmq.client.consumer.assignment import Assignment
 from cometmq.client.consumer.config import LitePullConfig
 from cometmq.client.consumer.listener import ConsumeObservation
 from cometmq.client.consumer.membership import Membership
 from cometmq.client.consumer.offset_store import starting_point
-from cometmq.client.consumer.pulling import Budget, Chunk, Puller, QueueReader
+from cometmq.client.consumer.pulling import Budget, Puller, QueueReader
 from cometmq.client.consumer.running_info import running_info
 from cometmq.client.consumer.subscription import ALL, TAG, check_expressions, subscription
 from cometmq.client.errors import ClientStateError
@@ -26,77 +26,6 @@ from cometmq.message.message import MessageExt
 from cometmq.remoting.admin_bodies import ConsumerRunningInfo
 from cometmq.remoting.bodies import ConsumerData, MessageQueue, SubscriptionData
 from cometmq.remoting.security import Security
-
-
-class Assignment:
-    """The messages of one queue that are read ahead, and the position of polls (``AssignedMessageQueue``)."""
-
-    def __init__(self, config: LitePullConfig, budget: Budget, arrived: asyncio.Event) -> None:
-        self.task: asyncio.Task[None] | None = None
-        self.paused = False
-        self.position: int | None = None
-        """The offset of the next poll."""
-        self.processed: int | None = None
-        """``position`` at the beginning of the last poll: messages before it are consumed."""
-        self._config = config
-        self._budget = budget
-        self._arrived = arrived
-        self._chunks: deque[Chunk] = deque()
-        self._taken = 0
-        self._count = 0
-        self._size = 0
-        self._room = asyncio.Event()
-
-    async def room(self) -> None:
-        """Wait until there is room for another pull (flow control)."""
-        while self._count >= self._config.pull_threshold_for_queue or (
-            self._size >= self._config.pull_threshold_bytes_for_queue
-        ):
-            self._room.clear()
-            await self._room.wait()
-        await self._budget.room()
-
-    def take(self, chunk: Chunk) -> None:
-        """Store the messages of a pull."""
-        self._chunks.append(chunk)
-        self._count += len(chunk.messages)
-        self._size += chunk.size_bytes
-        self._budget.take(chunk.size_bytes)
-        self._arrived.set()
-
-    def hand_out(self, limit: int, into: list[MessageExt]) -> None:
-        """Move up to ``limit`` messages into the result of a poll."""
-        while self._chunks and limit > 0:
-            chunk = self._chunks[0]
-            messages = chunk.messages
-            part = messages[self._taken : self._taken + limit] if self._taken or len(messages) > limit else messages
-            into += part
-            limit -= len(part)
-            self._taken += len(part)
-            self._count -= len(part)
-            if self._taken < len(messages):
-                self.position = messages[self._taken].queue_offset
-                return
-            self.position = chunk.next_offset
-            self._drop_first()
-
-    def _drop_first(self) -> None:
-        chunk = self._chunks.popleft()
-        self._taken = 0
-        self._size -= chunk.size_bytes
-        self._budget.give_back(chunk.size_bytes)
-        self._room.set()
-
-    async def stop(self) -> None:
-        """Stop reading, and drop the messages that were read ahead."""
-        if self.task is not None:
-            self.task.cancel()
-            await asyncio.gather(self.task, return_exceptions=True)
-            self.task = None
-        self._count = 0
-        while self._chunks:
-            self._drop_first()
-
 
 log = logging.getLogger(__name__)
 
@@ -148,6 +77,8 @@ class LitePullConsumer(GroupClient):
         )
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._assignments: dict[MessageQueue, Assignment] = {}
+        self._moved: list[Assignment] = []
+        """Those whose position has changed since the last poll began."""
         self._by_hand: SubscriptionData | None = None
         self._membership: Membership | None = None
         self._running = False
@@ -282,26 +213,15 @@ class LitePullConsumer(GroupClient):
         self._demand_running()
         clock = self.instance.clock
         limit = max_messages or self.config.max_poll_messages
-        for assignment in self._assignments.values():
-            assignment.processed = assignment.position
-        self._done_with_last(failed=False)
-        if self.config.auto_commit and clock.monotonic() >= self._next_commit:
+        self._end_last()
+        if self._is_commit_due():
             await self._commit_quietly(processed_only=True)
         deadline = clock.monotonic() + timeout_s
         while self._running:
             self._arrived.clear()
-            messages: list[MessageExt] = []
-            self._collect(limit, messages)
-            if messages:
-                if self._observation is not None:
-                    self._given = self._observation.begin(messages)
-                if self._deserializer is not None:
-                    return [
-                        DecodedMessage(*one.place, one.broker_name, deserializer=self._deserializer) for one in messages
-                    ]
-                return messages
+            messages = self._collect(limit)
             left = deadline - clock.monotonic()
-            if left <= 0:
+            if messages or left <= 0:
                 return messages
             timer = clock.call_later(left, self._arrived.set)
             try:
@@ -315,8 +235,13 @@ class LitePullConsumer(GroupClient):
         return self._each()
 
     async def _each(self) -> AsyncIterator[MessageExt]:
-        async for batch in self.batches(1):
-            yield batch[0]
+        self._demand_running()
+        while self._running:
+            self._end_last()
+            # Most messages are there already: they need no coroutine.
+            batch = [] if self._is_commit_due() else self._collect(1)
+            if batch or (batch := await self.poll(POLL_S, max_messages=1)):
+                yield batch[0]
 
     async def batches(self, max_messages: int | None = None) -> AsyncIterator[list[MessageExt]]:
         """Iterate over polls of up to ``max_messages`` (``max_poll_messages``) until the consumer is closed."""
@@ -325,20 +250,42 @@ class LitePullConsumer(GroupClient):
             if batch := await self.poll(POLL_S, max_messages=max_messages):
                 yield batch
 
+    def _end_last(self) -> None:
+        """A poll begins: the messages of the last one are consumed."""
+        for assignment in self._moved:
+            assignment.processed = assignment.position
+        self._moved.clear()
+        self._done_with_last(failed=False)
+
+    def _is_commit_due(self) -> bool:
+        return self.config.auto_commit and self.instance.clock.monotonic() >= self._next_commit
+
     def _done_with_last(self, *, failed: bool) -> None:
         if self._observation is not None and self._given is not None:
             given, self._given = self._given, None
             self._observation.end(given, ConsumeReturnType.EXCEPTION if failed else ConsumeReturnType.SUCCESS)
 
-    def _collect(self, limit: int, into: list[MessageExt]) -> None:
-        for queue in list(self._assignments):
-            assignment = self._assignments[queue]
-            if assignment.paused or len(into) >= limit:
+    def _collect(self, limit: int) -> list[MessageExt]:
+        """The messages of a poll, of those that are there."""
+        messages: list[MessageExt] = []
+        given = []
+        for queue, assignment in self._assignments.items():
+            if assignment.paused or not assignment.chunks:
                 continue
-            before = len(into)
-            assignment.hand_out(limit - before, into)
-            if len(into) > before:  # others come first the next time
-                self._assignments[queue] = self._assignments.pop(queue)
+            before = len(messages)
+            assignment.hand_out(limit - before, messages)
+            self._moved.append(assignment)
+            if len(messages) > before:
+                given.append(queue)
+                if len(messages) >= limit:
+                    break
+        for queue in given:  # others come first the next time
+            self._assignments[queue] = self._assignments.pop(queue)
+        if messages and self._observation is not None:
+            self._given = self._observation.begin(messages)
+        if self._deserializer is not None:
+            return [DecodedMessage(*one.place, one.broker_name, deserializer=self._deserializer) for one in messages]
+        return messages
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Return no messages of these queues until :meth:`resume`."""
@@ -476,6 +423,7 @@ class LitePullConsumer(GroupClient):
             committed = await self.offsets.committed(self.group, queue)
             first = await starting_point(self.offsets, queue, committed, self.config)
             assignment.position = first
+            self._moved.append(assignment)
             return first
 
         wanted = self._subscriptions.get(queue.topic) or self._by_hand

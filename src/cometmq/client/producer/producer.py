@@ -389,7 +389,7 @@ class Producer(GroupClient):
     def _delivery(self, message: Message, body: bytes, sys_flag: int) -> Delivery:
         key = self._ids.next()
         text = self._encoder.properties_text(message, key)
-        return Delivery(self._sender, _SEND, message, body, text, sys_flag, (key,), self.config.send_timeout_s)
+        return self._sender.delivery(_SEND, message, body, text, sys_flag, (key,), self.config.send_timeout_s)
 
     def _is_batch(self, messages: Sequence[Message]) -> bool:
         """Tell whether messages are sent as a batch; a message that fills one alone is sent by itself."""
@@ -402,7 +402,7 @@ class Producer(GroupClient):
         body = self._encoder.batch_body(messages, keys)
         wait = "true" if messages[0].wait_store_msg_ok else "false"
         timeout_s = self.config.send_timeout_s
-        delivery = Delivery(self._sender, _SEND_BATCH, messages[0], body, f"WAIT\x01{wait}\x02", 0, keys, timeout_s)
+        delivery = self._sender.delivery(_SEND_BATCH, messages[0], body, f"WAIT\x01{wait}\x02", 0, keys, timeout_s)
         delivery.batch = messages
         return delivery
 

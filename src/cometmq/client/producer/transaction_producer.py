@@ -75,14 +75,14 @@ The broker may ask any producer of the group, also one that did not send the mes
 """
 
 
-class TransactionSendResult(SendResult, frozen=True, kw_only=True):
+class TransactionSendResult(SendResult, frozen=True, kw_only=True, gc=True):
     """The place of the half message, and the end of its transaction."""
 
     state: TransactionState
     confirmed: bool
     """The broker has stored the end. If not, it checks with a producer of the group."""
     error: BaseException | None = None
-    """The error of the local work."""
+    """The error of the local work. Its frames may lead back to this result, which the garbage collector must know."""
 
 
 async def outcome_of(function: Callable[..., object], threads: Executor | None, *arguments: object) -> TransactionState:

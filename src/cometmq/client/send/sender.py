@@ -21,6 +21,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
+import msgspec
+
 from cometmq.client.errors import (
     AccessDeniedError,
     ClientError,
@@ -63,71 +65,39 @@ MAX_BACKOFF_S: Final = 1.0
 _MAX_DOUBLINGS: Final = 16
 
 
-class Delivery:
+def _nobody_waits(index: int, outcome: list[SendResult] | BaseException) -> None:
+    """Ignore the outcome."""
+
+
+class Delivery(msgspec.Struct, eq=False):
     """A message or batch that is being sent; ``done(index, results or failure)`` is called once."""
 
-    __slots__ = (
-        "_sender",
-        "attempts",
-        "batch",
-        "begun_at",
-        "body",
-        "born_timestamp",
-        "code",
-        "deadline",
-        "done",
-        "index",
-        "message",
-        "mode",
-        "observed",
-        "properties_text",
-        "queue",
-        "request",
-        "retries",
-        "selector",
-        "sent_at",
-        "stored",
-        "sys_flag",
-        "target",
-        "unique_keys",
-    )
-
-    def __init__(
-        self,
-        sender: Sender,
-        code: int,
-        message: Message,
-        body: bytes,
-        properties_text: str,
-        sys_flag: int,
-        unique_keys: tuple[str, ...],
-        timeout_s: float,
-    ) -> None:
-        self._sender = sender
-        self.code = code
-        self.message = message
-        self.body = body
-        self.properties_text = properties_text
-        self.sys_flag = sys_flag
-        self.unique_keys = unique_keys
-        self.target: MessageQueue | None = None
-        self.selector: QueueSelector | None = None
-        self.retries = sender.config.retry_times_when_send_failed
-        self.index = 0
-        self.done: Done = _nobody_waits
-        self.born_timestamp = sender.clock.now_ms()
-        self.begun_at = self.sent_at = sender.clock.monotonic()
-        self.deadline = self.begun_at + timeout_s
-        self.queue: MessageQueue | None = None
-        self.request: RemotingCommand | None = None
-        self.mode = CommunicationMode.SYNC
-        self.batch: Sequence[Message] | None = None
-        """The messages of a batch."""
-        self.observed: SendMessageContext | None = None
-        """The context that hooks got for the current attempt."""
-        self.attempts: list[tuple[str, CometMQError]] | None = None
-        self.stored: list[SendResult] | None = None
-        """Results of an attempt that was stored with a status other than SEND_OK, while another attempt is made."""
+    sender: Sender
+    code: int
+    message: Message
+    body: bytes
+    properties_text: str
+    sys_flag: int
+    unique_keys: tuple[str, ...]
+    retries: int
+    born_timestamp: int
+    begun_at: float
+    deadline: float
+    done: Done = _nobody_waits
+    index: int = 0
+    target: MessageQueue | None = None
+    selector: QueueSelector | None = None
+    sent_at: float = 0.0
+    queue: MessageQueue | None = None
+    request: RemotingCommand | None = None
+    mode: CommunicationMode = CommunicationMode.SYNC
+    batch: Sequence[Message] | None = None
+    """The messages of a batch."""
+    observed: SendMessageContext | None = None
+    """The context that hooks got for the current attempt."""
+    attempts: list[tuple[str, CometMQError]] | None = None
+    stored: list[SendResult] | None = None
+    """Results of an attempt that was stored with a status other than SEND_OK, while another attempt is made."""
 
     def pin(
         self,
@@ -146,16 +116,12 @@ class Delivery:
 
     def answered(self, answer: Answer) -> None:
         """Take the answer, or the failure of the connection."""
-        self._sender.answered(self, answer)
+        self.sender.answered(self, answer)
 
 
 def _certainly_unsent(error: CometMQError) -> bool:
     """Tell whether the attempt has certainly not stored the message."""
     return isinstance(error, _NOTHING_SENT) or getattr(error, "code", None) == _BUSY
-
-
-def _nobody_waits(index: int, outcome: list[SendResult] | BaseException) -> None:
-    """Ignore the outcome."""
 
 
 class Sender:
@@ -186,6 +152,33 @@ class Sender:
         self._attempt_s = config.send_msg_max_timeout_per_request_s
         self.in_flight = 0
         self._idle: asyncio.Future[None] | None = None
+
+    def delivery(
+        self,
+        code: int,
+        message: Message,
+        body: bytes,
+        properties_text: str,
+        sys_flag: int,
+        unique_keys: tuple[str, ...],
+        timeout_s: float,
+    ) -> Delivery:
+        """A delivery that may take ``timeout_s`` seconds from now on; it begins by :meth:`start`."""
+        clock = self.clock
+        now = clock.monotonic()
+        return Delivery(
+            self,
+            code,
+            message,
+            body,
+            properties_text,
+            sys_flag,
+            unique_keys,
+            self.config.retry_times_when_send_failed,
+            clock.now_ms(),
+            now,
+            now + timeout_s,
+        )
 
     async def look_up(self, topic: str) -> None:
         """Ask once for the route of a topic that is not known yet; a failure is left to the topic's deliveries.

@@ -22,7 +22,7 @@ from cometmq.client.hooks import (
 )
 from cometmq.client.instance import ClientInstance
 from cometmq.client.send.config import ProducerConfig
-from cometmq.client.send.sender import Delivery, Sender
+from cometmq.client.send.sender import Sender
 from cometmq.client.send_result import SendResult, SendStatus
 from cometmq.clock import TimerHandle, wait_for
 from cometmq.limits import (
@@ -149,7 +149,7 @@ class TraceDispatcher:
             encoder.check(message)
             body, sys_flag = encoder.packed(message)
             text = encoder.properties_text(message, key)
-            delivery = Delivery(self._sender, _SEND, message, body, text, sys_flag, (key,), self._timeout_s)
+            delivery = self._sender.delivery(_SEND, message, body, text, sys_flag, (key,), self._timeout_s)
         except Exception as error:
             self._sent(len(texts), error)
             return
