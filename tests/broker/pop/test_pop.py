@@ -314,3 +314,18 @@ def test_a_record_that_stands_for_a_lost_one_has_no_entries_and_is_no_error(capl
     assert not caplog.records
     assert decode_entries(b"\x01") == []
     assert "cannot be read" in caplog.text
+
+
+async def test_names_that_are_too_long_for_a_retry_topic_are_refused_unless_the_pop_is_in_order(
+    wire: Wire, clock: VirtualClock
+) -> None:
+    topic = "T" * 60
+    assert (await wire.send(topic, b"m")).code == 0
+    fits, long = (Popper(wire, clock, "G" * size, topic) for size in (59, 60))
+    assert len(await fits.pop()) == 1
+    answer = await long.answer()
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "128 characters, 127 is the most" in str(answer.remark)
+    (message,) = await long.pop(order=True)
+    await long.ack(message)
+    assert await long.pop(order=True) == []

@@ -158,7 +158,8 @@ class PopMessageProcessor:
         name = header.consumer_group
         consuming_group(self._groups, name)
         retry = pop_retry_topic(header.topic, name)
-        if len(retry) > MAX_TOPIC_CHARS and not header.topic.startswith(RETRY_PREFIX):
+        in_order = isinstance(header, PopMessageRequestHeader | NotificationRequestHeader) and header.order
+        if len(retry) > MAX_TOPIC_CHARS and not in_order and not header.topic.startswith(RETRY_PREFIX):
             raise RefusedError(
                 ResponseCode.INVALID_PARAMETER,
                 f"the retry topic {retry} has {len(retry)} characters, {MAX_TOPIC_CHARS} is the most: "
