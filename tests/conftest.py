@@ -22,6 +22,7 @@ from tests.interop import systems
 
 from cometmq.core import NEXT_STEP, PATH
 from cometmq.testing import VirtualClock
+from cometmq.testing.cluster import SMALL_STORE
 from cometmq.testing.processes import ServerProcess
 
 # How long one example takes says more of the machine than of the code; pytest's timeout bounds every test.
@@ -33,6 +34,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 systems.FILES.update(systems.SMALL_FILES)
+SMALL_STORE["mappedFileSizeCommitLog"] = str(5 * 1024 * 1024)  # see tests/broker/conftest.py
 systems.Server.popen = ServerProcess.popen = staticmethod(forks.start)
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -18,11 +18,15 @@ StartBroker = Callable[..., Awaitable[Broker]]
 ConnectTo = Callable[[Broker], Awaitable[Wire]]
 
 
+LOG_FILE_BYTES = 5 * 1024 * 1024
+"""The largest message fits. The system clears the pages of a file that is made ahead: half of a broker's start."""
+
+
 def small_config(directory: Path, **options: Any) -> BrokerConfig:
     """A configuration for tests: small files, a free port, this machine only."""
     values: dict[str, Any] = {
         "store_path_root_dir": str(directory / "store"),
-        "mapped_file_size_commit_log": 16 * 1024 * 1024,
+        "mapped_file_size_commit_log": LOG_FILE_BYTES,
         "mapped_file_size_consume_queue": 20 * 10_000,
         "max_hash_slot_num": 1_000,
         "max_index_num": 10_000,
