@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+import grpc
 import pytest
 from tests.helpers.waiting import answered
 from tests.interop import builds
@@ -22,7 +23,12 @@ from tests.interop.five import programs
 from tests.interop.five.apache_endpoint import start_apache
 from tests.interop.five.tables import Endpoint, make_group, make_topic, send_a_probe, wait_until_ready
 from tests.interop.systems import SMALL_JAVA, System, start_namesrv
+from tests.proxy.client import Client, receive
 
+from cometmq.proxy.before_fleet import FleetProxy
+from cometmq.proxy.protocol import v2
+from cometmq.proxy.protocol.v2 import Code
+from cometmq.proxy.proxy_config import ProxyConfig
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import RemotingCommand
@@ -230,3 +236,43 @@ async def test_a_failing_message_stops_its_own_message_group_and_with_apache_its
             "b": ["b0", "b1", "b2", "b3"],
             "c": ["c0", "c1", "c2"],
         }
+
+
+async def test_our_proxy_before_apaches_broker_locks_queues_and_makes_each_client_a_member(
+    endpoints: dict[str, Endpoint],
+) -> None:
+    apache = endpoints["apache55"]
+    await _make_tables(apache, "fleet", queues=1)
+    proxy = FleetProxy(ProxyConfig(namesrv_addr=apache.namesrv, bind_address="127.0.0.1", grpc_server_port=0))
+    await proxy.start()
+    try:
+        async with grpc.aio.insecure_channel(proxy.address) as channel, RemotingClient() as remoting:
+            one, other = Client(channel), Client(channel)
+            streams = {client: await client.subscribe("GFfleet", "Ffleet") for client in (one, other)}
+            for body in (b"a0", b"b0"):
+                sent = await one.send("Ffleet", body, message_group=body[:1].decode())
+                assert sent.status.code == Code.OK, sent
+            request = receive("Ffleet", "GFfleet", "broker-a", batch_size=1)
+            _, first, _ = await one.receive(request)
+            assert first.message.body == b"a0"
+            locked = await other.receive(request)
+            assert locked[0].status.code == Code.MESSAGE_NOT_FOUND
+            entry = v2.AckMessageEntry(receipt_handle=first.message.system_properties.receipt_handle)
+            names = {"group": v2.Resource(name="GFfleet"), "topic": v2.Resource(name="Ffleet")}
+            acked = await one.ask("AckMessage", v2.AckMessageRequest(**names, entries=[entry]))
+            assert acked.status.code == Code.OK, acked
+            _, second, _ = await other.receive(request)
+            assert second.message.body == b"b0"
+
+            assert set(await _members(remoting, apache.broker, "GFfleet", 2)) == {one.client_id, other.client_id}
+            for client, stream in streams.items():
+                who = {"consumerGroup": "GFfleet", "clientId": client.client_id, "jstackEnable": "true"}
+                code = RequestCode.GET_CONSUMER_RUNNING_INFO
+                asked = asyncio.create_task(_ask(remoting, apache.broker, code, who))
+                nonce = (await stream.read()).print_thread_stack_trace_command.nonce
+                trace = v2.ThreadStackTrace(nonce=nonce, thread_stack_trace=client.client_id)
+                command = v2.TelemetryCommand(status=v2.Status(code=Code.OK), thread_stack_trace=trace)
+                await stream.call.write(command)
+                assert json.loads((await asked).body)["jstack"] == client.client_id
+    finally:
+        await proxy.stop()
