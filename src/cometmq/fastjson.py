@@ -195,8 +195,14 @@ def dumps(value: Any) -> bytes:
     return b"".join(out)
 
 
+_SCALARS: Final = frozenset({str, int, bool, float, type(None)})
+"""Most values: looked up first, since it takes long to find that a value is no ``Mapping``."""
+
+
 def _write(value: Any, out: list[bytes]) -> None:
-    if isinstance(value, ObjectKeyMap):
+    if type(value) in _SCALARS:
+        out.append(_encode_scalar(value))
+    elif isinstance(value, ObjectKeyMap):
         _write_pairs(value, out)
     elif isinstance(value, Mapping):
         _write_pairs(value.items(), out)
@@ -237,6 +243,9 @@ def dumps_pretty(value: Any, depth: int = 0) -> bytes:
 
 
 def _write_pretty(value: Any, out: list[bytes], depth: int) -> None:
+    if type(value) in _SCALARS:
+        out.append(_encode_scalar(value))
+        return
     if isinstance(value, ObjectKeyMap):
         pairs: list[tuple[Any, Any]] = list(value)
     elif isinstance(value, Mapping):
