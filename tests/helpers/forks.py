@@ -26,8 +26,8 @@ from functools import cache
 from typing import IO, Any
 
 _REQUEST_BYTES = 100_000
-_READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_")
-"""The prefixes of variables that act when Python starts."""
+_READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "COMETMQ_CORE")
+"""The prefixes of variables that act when Python starts, or imports."""
 
 Stream = int | IO[Any] | None
 
@@ -50,8 +50,10 @@ def start(
     request = [*map(str, command[1:])], environment, os.fspath(cwd or os.getcwd()), start_new_session
     data = json.dumps(request).encode()
     is_python = command[0] == sys.executable and command[1] in ("-m", "-c")
-    if is_python and len(data) < _REQUEST_BYTES and _read_at_start(environment) == _read_at_start(os.environ):
-        return _Fork(command, data, stdin, stdout, stderr)
+    if is_python and len(data) < _REQUEST_BYTES:
+        requests, environment_there = _process_that_forks()
+        if _read_at_start(environment) == environment_there:
+            return _Fork(requests, command, data, (stdin, stdout, stderr))
     return subprocess.Popen(
         command, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=env, start_new_session=start_new_session
     )
@@ -60,13 +62,15 @@ def start(
 class _Fork(subprocess.Popen[bytes]):
     """A fork of the process that forks, which waits for it and tells its exit code."""
 
-    def __init__(self, command: Sequence[str], request: bytes, stdin: Stream, stdout: Stream, stderr: Stream) -> None:
+    def __init__(
+        self, requests: socket.socket, command: Sequence[str], request: bytes, streams: tuple[Stream, Stream, Stream]
+    ) -> None:
         self.args = list(command)
         self.returncode: int | None = None
         with ExitStack() as theirs:
             descriptors = [-1, -1, -1]
             ours: list[IO[bytes] | None] = [None, None, None]
-            for number, stream in enumerate((stdin, stdout, stderr)):
+            for number, stream in enumerate(streams):
                 if stream == subprocess.PIPE:
                     reader, writer = os.pipe()
                     kept, given = (writer, reader) if number == 0 else (reader, writer)
@@ -84,7 +88,7 @@ class _Fork(subprocess.Popen[bytes]):
                     )
             self._status, status = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with status:
-                socket.send_fds(_process_that_forks(), [request], [*descriptors, status.fileno()])
+                socket.send_fds(requests, [request], [*descriptors, status.fileno()])
         self.stdin, self.stdout, self.stderr = ours
         self.pid = int(self._status.recv(100))
 
@@ -117,8 +121,8 @@ def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 @cache
-def _process_that_forks() -> socket.socket:
-    """Where it takes requests; one for the whole process, which ends with it."""
+def _process_that_forks() -> tuple[socket.socket, dict[str, str]]:
+    """Where it takes requests, and what it has read of its environment; it ends with this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
@@ -131,7 +135,7 @@ def _process_that_forks() -> socket.socket:
         process.wait()
 
     atexit.register(end)
-    return ours
+    return ours, _read_at_start(os.environ)
 
 
 class _Forks:
