@@ -21,12 +21,14 @@ from cometmq.message.names import (
     SYSTEM_TOPIC_PREFIX,
     SYSTEM_TOPICS,
 )
-from cometmq.metrics.family import Family, Sample, Steps
+from cometmq.metrics.family import Sample, Steps
 from cometmq.remoting.codes import version_name
 from cometmq.store.timer.waiting import WaitingOfTopic
 
 SNAPSHOT_SECONDS: Final = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
 """The labels of ``rocketmq_timer_message_snapshot``."""
+_LAGS_PER_SLICE: Final = 32
+"""Queues of groups that one turn of the loop looks at: a millisecond where each one's file is opened for it."""
 _PROTOCOL: Final = "remoting"
 _MODES: Final = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull", "CONSUME_POP": "pop"}
 _EVENTS: Final = {
@@ -162,6 +164,8 @@ def of_pops(state: PopState | None, now_ms: int) -> Steps:
 
 def of_groups(broker: BrokerContext, traffic: Traffic, *, per_queue: bool) -> Steps:
     """Messages that each group is behind, in each topic that it has offsets of."""
+    some: list[Sample] = []
+    seen = 0
     for key in list(broker.offsets.table):
         topic, _, group = key.partition("@")
         offsets = broker.offsets.of_queues(group, topic)
@@ -171,7 +175,6 @@ def of_groups(broker: BrokerContext, traffic: Traffic, *, per_queue: bool) -> St
         pulled = traffic.pulled.get((topic, group), {})
         lag = ready = 0
         oldest = oldest_ready = 0
-        samples: list[Sample] = []
         for queue_id, offset in offsets.items():
             queue = queues.get(queue_id)
             if queue is None:
@@ -182,24 +185,29 @@ def of_groups(broker: BrokerContext, traffic: Traffic, *, per_queue: bool) -> St
             in_flight = broker.offsets.in_flight(topic, group, queue_id)
             lag += end - offset + in_flight
             ready += end - sent
-            oldest = _older(oldest, broker, topic, queue_id, offset, end)
-            oldest_ready = _older(oldest_ready, broker, topic, queue_id, sent, end)
+            age_ms = _age_ms(broker, topic, queue_id, offset, end)
+            oldest = max(oldest, age_ms)
+            oldest_ready = max(oldest_ready, age_ms if sent == offset else _age_ms(broker, topic, queue_id, sent, end))
             if per_queue:
-                samples.append((f.QUEUE_LAG, (topic, group, str(queue_id)), end - offset))
+                some.append((f.QUEUE_LAG, (topic, group, str(queue_id)), end - offset))
         labels = (topic, group, text(topic.startswith(RETRY_PREFIX)), text(is_system_topic(topic)))
-        values: tuple[tuple[Family, int], ...] = (
-            (f.LAG_MESSAGES, lag),
-            (f.LAG_LATENCY, oldest),
-            (f.INFLIGHT, lag - ready),
-            (f.READY, ready),
-            (f.QUEUEING_LATENCY, oldest_ready),
+        some += (
+            (f.LAG_MESSAGES, labels, lag),
+            (f.LAG_LATENCY, labels, oldest),
+            (f.INFLIGHT, labels, lag - ready),
+            (f.READY, labels, ready),
+            (f.QUEUEING_LATENCY, labels, oldest_ready),
         )
-        yield [*samples, *((family, labels, value) for family, value in values)]
+        seen += len(offsets)
+        if seen >= _LAGS_PER_SLICE:
+            yield some
+            some, seen = [], 0
+    yield some
 
 
-def _older(age_ms: int, broker: BrokerContext, topic: str, queue_id: int, offset: int, end: int) -> int:
-    """The greater of an age and that of the message at an offset, in milliseconds."""
+def _age_ms(broker: BrokerContext, topic: str, queue_id: int, offset: int, end: int) -> int:
+    """Milliseconds since the message at an offset was stored; 0 without one."""
     if offset >= end:
-        return age_ms
+        return 0
     stored_ms = broker.store.store_time(topic, queue_id, offset)
-    return age_ms if stored_ms < 0 else max(age_ms, broker.clock.now_ms() - stored_ms)
+    return 0 if stored_ms < 0 else max(broker.clock.now_ms() - stored_ms, 0)
