@@ -10,6 +10,7 @@ from tests.helpers.waiting import wait_for
 from tests.interop import builds, probe, systems
 from tests.interop.systems import Server, System
 
+from cometmq.remoting.tls.certificates import self_signed
 from cometmq.testing import free_port
 
 VERSION = "5.5.0"
@@ -38,6 +39,8 @@ def start_apache(
         **broker_keys,
     }
     (directory / "broker.conf").write_text("".join(f"{key}={value}\n" for key, value in broker.items()))
+    certificate = directory / "certificate.pem"
+    certificate.write_bytes(self_signed())
     port = free_port()
     proxy = {
         "rocketMQClusterName": systems.CLUSTER_NAME,
@@ -47,10 +50,15 @@ def start_apache(
         "grpcServerPort": port,
         "remotingListenPort": free_port(),
         "localServeAddr": "127.0.0.1",
+        "tlsTestModeEnable": False,
+        "tlsCertPath": str(certificate),
+        "tlsKeyPath": str(certificate),
     }
     configuration = directory / "rmq-proxy.json"
     configuration.write_text(json.dumps(proxy))
-    options = [*java_options, *systems.JAVA_OPTIONS, f"-Duser.home={home}"]
+    # Servers without a certificate make one each, which is half of the work of their start.
+    files = ("-Dtls.test.mode.enable=false", *(f"-Dtls.server.{what}Path={certificate}" for what in ("cert", "key")))
+    options = [*java_options, *files, *systems.JAVA_OPTIONS, f"-Duser.home={home}"]
     command = [
         *(builds.java(), *options, f"-Drmq.logback.configurationFile={logback}"),
         *("-cp", f"{builds.apache_proxy(VERSION) / 'lib'}/*"),
