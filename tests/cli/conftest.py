@@ -6,9 +6,7 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,23 +43,14 @@ class CommandLine:
 
     def __call__(self, *arguments: str, stdin: str | bytes = b"", timeout_s: float = COMMAND_SECONDS) -> Result:
         data = stdin.encode() if isinstance(stdin, str) else stdin
-        begin = forks.start if STARTED_ANEW.isdisjoint(arguments[:1]) else subprocess.Popen
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            process = begin(
-                self._command(arguments), stdin=subprocess.PIPE, stdout=out, stderr=err, env=self.environment
+        command = self._command(arguments)
+        if STARTED_ANEW.isdisjoint(arguments[:1]):
+            done = forks.run(command, stdin=data, env=self.environment, timeout_s=timeout_s)
+        else:
+            done = subprocess.run(
+                command, input=data, capture_output=True, env=self.environment, timeout=timeout_s, check=False
             )
-            assert process.stdin is not None
-            with suppress(BrokenPipeError), process.stdin:
-                process.stdin.write(data)
-            try:
-                code = process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                raise
-            out.seek(0)
-            err.seek(0)
-            return Result(code, out.read().decode(), err.read().decode())
+        return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
         return subprocess.Popen(self._command(arguments), env=self.environment, **options)

@@ -19,15 +19,19 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cache
+from itertools import takewhile
 from typing import IO, Any
 
 _REQUEST_BYTES = 100_000
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "COMETMQ_CORE")
 """The prefixes of variables that act when Python starts, or imports."""
+_OPTIONS = frozenset({"-X", "dev", "-W", "ignore"})
+"""Options of Python that commands have; for each choice of them there is a process that forks."""
 
 Stream = int | IO[Any] | None
 
@@ -47,16 +51,39 @@ def start(
     A fork without a session of its own ends with the process that forks.
     """
     environment = dict(os.environ if env is None else env)
-    request = [*map(str, command[1:])], environment, os.fspath(cwd or os.getcwd()), start_new_session
-    data = json.dumps(request).encode()
-    is_python = command[0] == sys.executable and command[1] in ("-m", "-c")
-    if is_python and len(data) < _REQUEST_BYTES:
-        requests, environment_there = _process_that_forks()
-        if _read_at_start(environment) == environment_there:
+    options = tuple(takewhile(lambda word: word not in ("-m", "-c"), command[1:]))
+    if command[0] == sys.executable and all(word in _OPTIONS for word in options):
+        words = command[1 + len(options) :]
+        data = json.dumps([words, environment, os.fspath(cwd or os.getcwd()), start_new_session]).encode()
+        requests, environment_there = _process_that_forks(options)
+        if _read_at_start(environment) == environment_there and len(data) < _REQUEST_BYTES:
             return _Fork(requests, command, data, (stdin, stdout, stderr))
     return subprocess.Popen(
         command, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=env, start_new_session=start_new_session
     )
+
+
+def run(
+    command: Sequence[str], *, stdin: bytes = b"", env: Mapping[str, str] | None = None, timeout_s: float
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command to its end.
+
+    :raises subprocess.TimeoutExpired: it is killed.
+    """
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = start(command, stdin=subprocess.PIPE, stdout=out, stderr=err, env=env)
+        assert process.stdin is not None
+        with suppress(BrokenPipeError), process.stdin:
+            process.stdin.write(stdin)
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(command, code, out.read(), err.read())
 
 
 class _Fork(subprocess.Popen[bytes]):
@@ -121,12 +148,15 @@ def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 @cache
-def _process_that_forks() -> tuple[socket.socket, dict[str, str]]:
+def _process_that_forks(options: tuple[str, ...]) -> tuple[socket.socket, dict[str, str]]:
     """Where it takes requests, and what it has read of its environment; it ends with this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, __file__], stdin=theirs.fileno(), stdout=subprocess.DEVNULL, start_new_session=True
+            [sys.executable, *options, __file__],
+            stdin=theirs.fileno(),
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
         )
 
     def end() -> None:

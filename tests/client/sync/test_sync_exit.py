@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
 
 import pytest
+from tests.helpers import forks
 
 from cometmq.client import Message
 from cometmq.testing import SyncCluster
@@ -75,11 +75,12 @@ def ends(cluster: SyncCluster, group: str, code: str, *more: str, timeout_s: flo
     """Return the output of a program, which must end by itself."""
     program = PROLOGUE + textwrap.dedent(code)
     command = [sys.executable, "-X", "dev", "-W", "ignore", "-c", program, cluster.namesrv_address, group, *more]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
-    assert ran.returncode == 0, ran.stderr
-    assert "Fatal Python error" not in ran.stderr, ran.stderr
-    assert "Traceback" not in ran.stderr, ran.stderr
-    return ran.stdout
+    ran = forks.run(command, timeout_s=timeout_s)  # cometmq.client.sync is not imported there
+    said = ran.stderr.decode()
+    assert ran.returncode == 0, said
+    assert "Fatal Python error" not in said, said
+    assert "Traceback" not in said, said
+    return ran.stdout.decode()
 
 
 @pytest.mark.parametrize("kind", KINDS)
