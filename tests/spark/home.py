@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+import zipfile
 from functools import cache
 from pathlib import Path
 
@@ -24,8 +26,17 @@ from tests.spark.forking import forking_python
 _SETTINGS = """
 spark.driver.extraJavaOptions  {java}
 """
+_BIG_JAVA = (
+    "-XX:MetaspaceSize=256m",  # collects no garbage of the whole heap because classes have been loaded
+    "-XX:ReservedCodeCacheSize=128m",
+    "-XX:-UseCodeCacheFlushing",  # looks for no compiled code to give up
+    "-Djdk.lang.Process.launchMechanism=VFORK",  # starts a program without a program that starts it
+)
 _ARCHIVE = "classes.jsa"
 _FIRST_RUN = Path(__file__).with_name("first_run.py")
+_LOCAL_FILES = Path(__file__).with_name("java") / "LocalFiles.java"
+_SIGNATURE = re.compile(r"META-INF/[^/]+\.(SF|DSA|RSA|EC)")
+_CORE_SITE = _LOCAL_FILES.with_name("core-site.xml")
 
 
 def quick_drivers(directory: Path, java: str = "") -> dict[str, str]:
@@ -49,7 +60,7 @@ def java_options() -> str:
 
 
 def _java_options(archive: str) -> str:
-    return " ".join((*QUICK_JAVA, archive, "-Xlog:cds=off", "-Xlog:cds+dynamic=off"))
+    return " ".join((*QUICK_JAVA, *_BIG_JAVA, archive, "-Xlog:cds=off", "-Xlog:cds+dynamic=off"))
 
 
 def class_path() -> str:
@@ -74,13 +85,18 @@ def spark_home() -> Path:
     # An archive suits these very jars at this very place, not others of the same version.
     suits = f"{java}\0{installed}\0{(installed / 'jars').stat().st_mtime_ns}"
     place = hashlib.sha256(suits.encode()).hexdigest()[:12]
-    sources = (installed / "version.py", *([release] if release.exists() else ()), Path(__file__), _FIRST_RUN)
+    own_sources = (Path(__file__), _FIRST_RUN, _LOCAL_FILES, _CORE_SITE)
+    sources = (installed / "version.py", *([release] if release.exists() else ()), *own_sources)
 
     def make(home: Path) -> None:
-        for name in ("bin", "jars"):
-            (home / name).symlink_to(installed / name)
+        (home / "bin").symlink_to(installed / "bin")
+        (home / "jars").mkdir()
+        for jar in (installed / "jars").glob("*.jar"):
+            _bring(jar, home / "jars" / jar.name)
         if not java.exists():
             return  # all tests that start Spark are skipped
+        if (compiler := java.with_name("javac")).exists():
+            _add_local_files(compiler, home)
         options = _java_options(f"-XX:ArchiveClassesAtExit={home / _ARCHIVE}")
         own = {
             "SPARK_HOME": str(home),
@@ -94,6 +110,30 @@ def spark_home() -> Path:
         assert done.returncode == 0, done.stderr[-4000:]
 
     return built(Build(f"spark-{place}", sources, make))
+
+
+def _bring(jar: Path, target: Path) -> None:
+    """Name a jar there, or copy it without its signature."""
+    with zipfile.ZipFile(jar) as signed:
+        if not any(_SIGNATURE.fullmatch(name) for name in signed.namelist()):
+            target.symlink_to(jar)
+            return
+        with zipfile.ZipFile(target, "w") as copy:
+            for name in signed.namelist():
+                if not _SIGNATURE.fullmatch(name):
+                    copy.writestr(name, signed.read(name))
+
+
+def _add_local_files(compiler: Path, home: Path) -> None:
+    """Compile our local files into a jar; its ``core-site.xml`` names them to Hadoop in every JVM with these jars."""
+    classes = home / "classes"
+    (api,) = (home / "jars").glob("hadoop-client-api-*.jar")
+    command = [str(compiler), "-proc:none", "-d", str(classes), "-cp", str(api), str(_LOCAL_FILES)]
+    subprocess.run(command, check=True, capture_output=True)
+    with zipfile.ZipFile(home / "jars" / "local-files.jar", "w") as jar:
+        for file in (*sorted(classes.iterdir()), _CORE_SITE):
+            jar.write(file, file.name)
+    shutil.rmtree(classes)
 
 
 def java_command() -> Path:

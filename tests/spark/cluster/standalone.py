@@ -87,9 +87,10 @@ class Standalone:
         """SIGKILL to the oldest worker and its executors, as when a machine goes; the master notices by itself."""
         self._running.pop(0).end()
 
-    def start_worker(self) -> None:
-        """Another worker; returns when all have registered."""
-        self._start_worker(self._stack)
+    def replace_workers(self) -> None:
+        """Start as many workers as were killed; returns when all have registered."""
+        while len(self._running) < self.workers:
+            self._start_worker(self._stack)
         self._await_workers()
 
     def _start_worker(self, stack: ExitStack) -> None:

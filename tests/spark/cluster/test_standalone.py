@@ -124,6 +124,7 @@ def test_an_archive_whose_worker_is_killed_agrees_with_its_topic(
     lake, namesrv, name = str(tmp_path / "lake"), brokers.namesrv_address, ICEBERG
     log = ArchiveLog(lake, TableFormat(name))
     checkpoint = str(tmp_path / "checkpoint")
+    spark_cluster.replace_workers()
     driver.start("archive", namesrv=namesrv, topic=topic, to=lake, checkpoint=checkpoint, most=1500, table_format=name)
     wait_for(lambda: commits_in(log) >= 2, "two batches are committed", PATIENCE_S)
     spark_cluster.kill_worker()
@@ -131,7 +132,7 @@ def test_an_archive_whose_worker_is_killed_agrees_with_its_topic(
     report: dict[str, Any] = driver.result()
     assert commits_in(log) > committed, "it was over before the worker was killed"
     assert (report["rows"], report["complete"]) == (MESSAGES, True)
-    spark_cluster.start_worker()
+    spark_cluster.replace_workers()
 
     assert driver.call("audit", namesrv=namesrv, topic=topic, archive=lake) == []
 
@@ -153,6 +154,7 @@ def test_what_was_archived_on_the_cluster_is_sent_again_on_it(
 def test_an_exactly_once_stream_whose_worker_is_killed(
     driver: Driver, spark_cluster: Standalone, brokers: SyncCluster, topic: str, tmp_path: Path
 ) -> None:
+    spark_cluster.replace_workers()
     brokers.create_topic("copied", QUEUES)
     checkpoint = str(tmp_path / "checkpoint")
     driver.start("stream_sink", namesrv=brokers.namesrv_address, topic=topic, to="copied", checkpoint=checkpoint)
@@ -161,4 +163,3 @@ def test_an_exactly_once_stream_whose_worker_is_killed(
     assert ends(brokers, "copied") < MESSAGES, "it was over before the worker was killed"
     driver.result()
     assert driver.call("count", namesrv=brokers.namesrv_address, topic="copied") == [MESSAGES, MESSAGES]
-    spark_cluster.start_worker()
