@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
-from cometmq.message.names import DLQ_PREFIX, NOT_ALLOWED_SEND_TOPICS, RETRY_PREFIX
+from cometmq.message.names import DLQ_PREFIX, NOT_ALLOWED_SEND_TOPICS, RETRY_PREFIX, REVIVE_TOPIC_PREFIX
 from cometmq.message.pop_info import is_retry_of
 from cometmq.options import camel
 
@@ -77,7 +77,7 @@ def on_topic(name: str, *actions: Action) -> Need:
 
     Topics in which messages of all others wait (delays, half messages) are the cluster's.
     """
-    if name in NOT_ALLOWED_SEND_TOPICS:
+    if name in NOT_ALLOWED_SEND_TOPICS or name.startswith(REVIVE_TOPIC_PREFIX):
         return Need(Kind.CLUSTER, "", actions, name)
     for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if name.startswith(prefix):

@@ -9,6 +9,7 @@ from typing import Final
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.pop.ack_message import AckMessageProcessor
+from cometmq.broker.pop.apache_pops import ApachePops
 from cometmq.broker.pop.assignment import QueryAssignmentProcessor
 from cometmq.broker.pop.entries import Forgotten, Moved
 from cometmq.broker.pop.notification import NotificationProcessor
@@ -42,6 +43,7 @@ class PopService:
         self._snapshot = PopSnapshot(root / "comet" / "pop.bin", broker.store, broker.turn, self.log)
         self._snapshot.load(broker.offsets)
         self._revive = PopReviveService(broker, self.log, self.polling.wake)
+        self._apache = ApachePops(broker, self.log)
         modes = MessageRequestModeManager(root / "config" / "messageRequestMode.json")
         for finding in modes.load():
             _log.warning("%s", finding)
@@ -61,10 +63,12 @@ class PopService:
     def start(self) -> None:
         """Begin to make messages visible again."""
         self._revive.start()
+        self._apache.start()
 
     def halt(self) -> None:
         """Make no message visible again, and answer the pops that wait."""
         self._revive.stop()
+        self._apache.stop()
         self.polling.stop()
 
     async def save(self) -> None:
@@ -74,6 +78,7 @@ class PopService:
     def arrived(self, queues: Iterable[ConsumeQueue]) -> None:
         """Messages became visible in these queues."""
         self.polling.arrived(queues)
+        self._apache.arrived(queues)
 
     def end_turn(self) -> None:
         """Put the entries of the turn, which is stored then."""

@@ -17,6 +17,7 @@ from cometmq.message.names import (
     NOT_ALLOWED_SEND_TOPICS,
     PERM_WRITE,
     RETRY_PREFIX,
+    REVIVE_TOPIC_PREFIX,
     check_group,
     check_topic,
     dlq_topic,
@@ -168,7 +169,7 @@ class SendTargets:
         wrong = check_topic(name)
         if wrong is not None:
             raise RefusedError(ResponseCode.SYSTEM_ERROR, wrong)
-        if name in NOT_ALLOWED_SEND_TOPICS:
+        if name in NOT_ALLOWED_SEND_TOPICS or name.startswith(REVIVE_TOPIC_PREFIX):
             raise RefusedError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
         if name.startswith(RETRY_PREFIX):
             self._check_retried_group(name.removeprefix(RETRY_PREFIX))

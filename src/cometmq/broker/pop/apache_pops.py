@@ -1,0 +1,211 @@
+"""ApachePops: popped messages of a store that Apache's broker of RocketMQ 5 wrote are handed out again here.
+
+Theory of operation. Apache's broker stores each pop as a record with the tag ``ck``, and each acknowledgement as one
+with the tag ``ack`` or ``bAck``, as delayed messages of the topic ``rmq_sys_REVIVE_LOG_CLUSTER``: they wait in
+``rmq_sys_wheel_timer``, and appear in that topic when the time of the pop is over (``PopReviveService``). The timer
+here delivers them like all others. So each ``ck`` that appears is a pop whose time is over; the
+acknowledgements appear a second after it. Its messages are entered into the POP log as popped for some seconds more,
+the acknowledgements take theirs out, and what is left is handed out again as any other popped message is.
+
+Apache notes late how far it has read. A message that it has stored once more is not handed out twice: its copy is among
+the last ones of the retry topic.
+
+The place up to which the topic is read is in the POP log, too, in the record of the entries that were made of it. So a
+crash neither loses nor repeats anything. It is also the offset of Apache's own group, for a store that goes back.
+
+Fault model: a record may be damaged or make no sense; it is passed over. Offsets that the group has still before it
+are left alone: it gets these messages anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Annotated, Final
+
+import msgspec
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.limits import POP_RETRY_SECONDS, POP_REVIVE_MESSAGES
+from cometmq.broker.periodic import Alarm
+from cometmq.broker.pop.entries import Acked, AnyEntry, Moved, popped
+from cometmq.broker.pop.pop_log import PopLog
+from cometmq.broker.pop.revive import record_at
+from cometmq.broker.turn.targets import RefusedError
+from cometmq.message.names import REVIVE_GROUP, REVIVE_TOPIC_PREFIX
+from cometmq.message.pop_info import is_retry_of, pop_retry_topic
+from cometmq.message.properties import TAGS, UNIQ_KEY
+from cometmq.message.record import StoredRecord
+from cometmq.store.message_store import ConsumeQueue
+
+_log = logging.getLogger(__name__)
+
+GRACE_MS: Final = 5_000
+"""Acknowledgements appear a second after their pop; both by a timer that may be a second late."""
+COPIES: Final = 1_000
+"""Messages of a retry topic that are looked at; Apache's broker notes every few seconds how far it has read."""
+MAX_POPPED: Final = 32
+"""Messages of one pop of Apache's, whose acknowledgements are the bits of a number."""
+
+Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+"""An offset, or milliseconds since 1970."""
+
+
+class CheckPoint(msgspec.Struct, frozen=True):
+    """A pop (``PopCheckPoint``)."""
+
+    topic: str = msgspec.field(name="t")
+    group: str = msgspec.field(name="c")
+    queue_id: Number = msgspec.field(name="q")
+    start: Number = msgspec.field(name="so")
+    pop_time: Number = msgspec.field(name="pt")
+    count: Annotated[int, msgspec.Meta(ge=0, le=MAX_POPPED)] = msgspec.field(name="n", default=0)
+    acked_bits: int = msgspec.field(name="bm", default=0)
+    distances: list[int] | None = msgspec.field(name="d", default=None)
+    """Of each message from the first; none when they follow each other."""
+
+    def offsets(self) -> list[int]:
+        """The messages that were not acknowledged when the record was made, ascending."""
+        distances = range(self.count) if self.distances is None else self.distances
+        return sorted(self.start + far for at, far in enumerate(distances) if not self.acked_bits >> at & 1)
+
+
+class Ack(msgspec.Struct, frozen=True):
+    """An acknowledgement (``AckMsg``), or some of one pop (``BatchAckMsg``)."""
+
+    topic: str = msgspec.field(name="t")
+    group: str = msgspec.field(name="c")
+    queue_id: Number = msgspec.field(name="q")
+    pop_time: Number = msgspec.field(name="pt")
+    offset: Number | None = msgspec.field(name="ao", default=None)
+    offsets: list[Number] = msgspec.field(name="aos", default_factory=list)
+
+
+_CHECK_POINT: Final = msgspec.json.Decoder(CheckPoint)
+_ACK: Final = msgspec.json.Decoder(Ack)
+
+
+class ApachePops:
+    """See the module's docstring."""
+
+    def __init__(self, broker: BrokerContext, log: PopLog) -> None:
+        self._topic = REVIVE_TOPIC_PREFIX + broker.config.broker_cluster_name
+        self._topics = broker.topics
+        self._offsets = broker.offsets
+        self._store = broker.store
+        self._clock = broker.clock
+        self._log = log
+        self._alarm = Alarm(self._read, clock=broker.clock)
+        self._written_there: dict[int, int] = {}
+        """The ends of the queues at the start: Apache's broker may have handled what stands before."""
+        self._copies: dict[str, set[_Mark]] = {}
+        """The last messages of retry topics at the start."""
+
+    def start(self) -> None:
+        """Read what is there."""
+        config = self._topics.get(self._topic)
+        if config is not None:
+            queues = range(config.read_queue_nums)
+            self._written_there = {number: self._store.queue(self._topic, number).max_offset() for number in queues}
+            self._alarm.after(0)
+
+    def stop(self) -> None:
+        """Read no more."""
+        self._alarm.close()
+
+    def arrived(self, queues: Iterable[ConsumeQueue]) -> None:
+        """Records became visible in these queues."""
+        if not self._alarm.is_set and any(queue.topic == self._topic for queue in queues):
+            self._alarm.after(0)
+
+    def _read(self) -> None:
+        config = self._topics.get(self._topic)
+        if config is None:
+            return
+        try:
+            for queue_id in range(config.read_queue_nums):
+                if self._read_queue(self._store.queue(self._topic, queue_id)):
+                    self._alarm.after(0)
+        except RefusedError as refused:
+            _log.warning("popped messages of Apache's broker wait until they can be stored: %s", refused)
+            self._alarm.after(POP_RETRY_SECONDS)
+
+    def _read_queue(self, queue: ConsumeQueue) -> bool:
+        """Take some records; tell whether there are more.
+
+        :raises RefusedError: nothing can be stored now.
+        """
+        place = self._log.state.find(self._topic, REVIVE_GROUP, queue.queue_id)
+        known = self._offsets.query(REVIVE_GROUP, self._topic, queue.queue_id)
+        offset = max(known if place is None else place.next_offset, queue.min_offset())
+        end = min(queue.max_offset(), offset + POP_REVIVE_MESSAGES)
+        if offset >= end:
+            return False
+        self._log.check()
+        for at in range(offset, end):
+            entry = self._entry(queue.queue_id, at)
+            if entry is not None:
+                self._log.add(entry)
+        self._log.add(Moved(self._topic, REVIVE_GROUP, queue.queue_id, end))
+        self._log.when_stored(_nobody)
+        self._offsets.note(REVIVE_GROUP, self._topic, queue.queue_id, end)
+        return end < queue.max_offset()
+
+    def _entry(self, queue_id: int, offset: int) -> AnyEntry | None:
+        record = record_at(self._store, self._topic, queue_id, offset)
+        if record is None:
+            return None
+        try:
+            if record.properties.get(TAGS) == "ck":
+                is_known_there = offset < self._written_there.get(queue_id, 0)
+                return self._popped(_CHECK_POINT.decode(record.body), is_known_there=is_known_there)
+            ack = _ACK.decode(record.body)
+        except msgspec.MsgspecError as error:
+            _log.warning("record %d of %s queue %d is passed over: %s", offset, self._topic, queue_id, error)
+            return None
+        if self._log.state.find(ack.topic, ack.group, ack.queue_id) is None:
+            return None
+        acked = ack.offsets[:MAX_POPPED] if ack.offset is None else [ack.offset]
+        return Acked(ack.topic, ack.group, ack.queue_id, ack.pop_time, acked)
+
+    def _popped(self, point: CheckPoint, *, is_known_there: bool) -> AnyEntry | None:
+        config = self._topics.get(point.topic)
+        if config is None or not 0 <= point.queue_id < config.read_queue_nums:
+            return None
+        following = self._offsets.query(point.group, point.topic, point.queue_id)
+        first = self._store.queue(point.topic, point.queue_id).min_offset()
+        offsets = [found for found in point.offsets()[:MAX_POPPED] if first <= found < following]
+        if is_known_there:
+            offsets = [found for found in offsets if not self._has_copy(point, found)]
+        if not offsets:
+            return None
+        invisible_ms = self._clock.now_ms() + GRACE_MS - point.pop_time
+        return popped(
+            point.topic, point.group, point.queue_id, offsets, following, point.pop_time, max(invisible_ms, GRACE_MS)
+        )
+
+    def _has_copy(self, point: CheckPoint, offset: int) -> bool:
+        """Tell whether Apache's broker has stored a message once more."""
+        record = record_at(self._store, point.topic, point.queue_id, offset)
+        if record is None:
+            return False
+        topic = point.topic if is_retry_of(point.topic, point.group) else pop_retry_topic(point.topic, point.group)
+        copies = self._copies.get(topic)
+        if copies is None:
+            queue = self._store.queue(topic, 0)
+            last = range(max(queue.max_offset() - COPIES, queue.min_offset()), queue.max_offset())
+            records = (record_at(self._store, topic, 0, number) for number in last)
+            copies = self._copies[topic] = {_mark(found, found.reconsume_times) for found in records if found}
+        return _mark(record, record.reconsume_times + 1) in copies
+
+
+_Mark = tuple[str, int, int, int]
+
+
+def _mark(record: StoredRecord, reconsume_times: int) -> _Mark:
+    """The parts that a message and its copy have in common."""
+    return record.properties.get(UNIQ_KEY, ""), record.born_timestamp, record.body_crc, reconsume_times
+
+
+def _nobody(_refusal: RefusedError | None) -> None:
+    """Nobody waits for it."""
