@@ -24,7 +24,7 @@ class Assignment:
         self._budget = budget
         self._arrived = arrived
         self.chunks: deque[Chunk] = deque()
-        """What is read ahead; a chunk without messages leads to a later position."""
+        """The messages read ahead; a chunk without messages leads to a later position."""
         self._taken = 0
         self._count = 0
         self._size = 0
