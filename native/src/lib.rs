@@ -9,6 +9,7 @@
 
 mod account;
 mod batches;
+mod index;
 mod messages;
 mod open_batch;
 mod plain_sends;
@@ -28,6 +29,7 @@ fn cometmq_core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<account::Key>()?;
     module.add_class::<plain_sends::PlainSends>()?;
     module.add_function(wrap_pyfunction!(batches::batch_records, module)?)?;
+    module.add_function(wrap_pyfunction!(index::index_block, module)?)?;
     module.add_function(wrap_pyfunction!(messages::message_starts, module)?)?;
     module.add_function(wrap_pyfunction!(property_columns::property_maps, module)?)?;
     module.add_function(wrap_pyfunction!(property_columns::property_values, module)?)?;
