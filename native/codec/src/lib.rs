@@ -14,6 +14,7 @@ pub mod properties;
 pub mod property_columns;
 pub mod record;
 pub mod request;
+pub mod scan;
 pub mod signature;
 pub mod stored;
 pub mod units;

@@ -32,13 +32,9 @@ _LONG: Final = struct.Struct("=q").pack
 
 
 class HashedKeys(NamedTuple):
-    """The hashes of the keys of messages of one turn, from the compiled core."""
+    """The hashed keys of several messages, from the compiled core."""
 
-    hashes: bytes
-    """Native int32."""
-    offsets: bytes
-    """The log offset of each hash's message, as native int64."""
-    timestamp: int
+    keys: Keys
     messages: int
 
 
@@ -87,8 +83,12 @@ class IndexService:
         del self.pending[count:]
 
     def add_hashed(self, hashes: bytes, offsets: bytes, timestamp: int, messages: int) -> None:
-        """Add the keys of messages that are hashed already; see :class:`HashedKeys`."""
-        self.pending.append(HashedKeys(hashes, offsets, timestamp, messages))
+        """Add the keys of messages of one turn, as native int32 and int64."""
+        self.add_keys(Keys(hashes, offsets, _LONG(timestamp) * (len(hashes) // 4)), messages)
+
+    def add_keys(self, keys: Keys, messages: int) -> None:
+        """Add the keys of that many messages that are hashed already."""
+        self.pending.append(HashedKeys(keys, messages))
         self.hashed_messages += messages - 1
 
     def _forgotten(self, items: Sequence[_Waiting]) -> None:
@@ -145,7 +145,7 @@ class IndexService:
             item = block[whole]
             self._forgotten((item,))
             if isinstance(item, HashedKeys):
-                left: _Waiting = item._replace(hashes=item.hashes[4 * rest :], offsets=item.offsets[8 * rest :])
+                left: _Waiting = item._replace(keys=item.keys.part(rest, item.keys.size))
                 self.hashed_messages += item.messages - 1
             else:
                 left = (*item[:3], item[3][rest:])
@@ -217,7 +217,7 @@ def _many(waiting: Sequence[_Waiting]) -> int:
 
 def _count(item: _Waiting) -> int:
     """Keys of an item."""
-    return len(item.hashes) // 4 if isinstance(item, HashedKeys) else len(item[3])
+    return item.keys.size if isinstance(item, HashedKeys) else len(item[3])
 
 
 def _keys(block: Sequence[_Waiting]) -> Keys:
@@ -225,16 +225,7 @@ def _keys(block: Sequence[_Waiting]) -> Keys:
     parts: list[Keys] = []
     for kind, group in itertools.groupby(block, type):
         items: list[Any] = list(group)
-        if kind is HashedKeys:
-            parts.append(
-                Keys(
-                    b"".join([item.hashes for item in items]),
-                    b"".join([item.offsets for item in items]),
-                    b"".join([_LONG(item.timestamp) * _count(item) for item in items]),
-                )
-            )
-        else:
-            parts.append(_hashed(items))
+        parts += [item.keys for item in items] if kind is HashedKeys else [_hashed(items)]
     return parts[0] if len(parts) == 1 else Keys(*map(b"".join, zip(*parts, strict=True)))
 
 
