@@ -9,6 +9,8 @@
 
 mod account;
 mod batches;
+mod index;
+mod log_scan;
 mod messages;
 mod open_batch;
 mod plain_sends;
@@ -26,8 +28,10 @@ fn cometmq_core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SOURCES", SOURCES)?;
     module.add_class::<account::Account>()?;
     module.add_class::<account::Key>()?;
+    module.add_class::<log_scan::LogScan>()?;
     module.add_class::<plain_sends::PlainSends>()?;
     module.add_function(wrap_pyfunction!(batches::batch_records, module)?)?;
+    module.add_function(wrap_pyfunction!(index::index_block, module)?)?;
     module.add_function(wrap_pyfunction!(messages::message_starts, module)?)?;
     module.add_function(wrap_pyfunction!(property_columns::property_maps, module)?)?;
     module.add_function(wrap_pyfunction!(property_columns::property_values, module)?)?;

@@ -207,6 +207,40 @@ impl<'a> HalfProperties<'a> {
     }
 }
 
+/// What queues and the index need of the properties of a stored message.
+#[derive(Default)]
+pub struct StoredProperties<'a> {
+    pub tags_code: i64,
+    unique: &'a str,
+    keys: &'a str,
+}
+
+impl<'a> StoredProperties<'a> {
+    /// Read them: the last value that is not empty of each; those of any text.
+    pub fn read(text: &'a str) -> Self {
+        let mut found = StoredProperties::default();
+        let mut tag = "";
+        for (name, value) in text
+            .split(PIECE_END)
+            .filter_map(|piece| piece.split_once(NAME_END))
+        {
+            match name {
+                "UNIQ_KEY" if !value.is_empty() => found.unique = value,
+                "TAGS" if !value.is_empty() => tag = value,
+                "KEYS" if value.bytes().any(|byte| byte != b' ') => found.keys = value,
+                _ => (),
+            }
+        }
+        found.tags_code = tags_code(tag);
+        found
+    }
+
+    /// As [`Properties::index_hashes`].
+    pub fn index_hashes(&self, seed: i32, out: &mut Vec<i32>) {
+        index_hashes(self.unique, self.keys, seed, out);
+    }
+}
+
 /// The tags code of a tag; 0 for none.
 pub fn tags_code(tag: &str) -> i64 {
     i64::from(java_hash(0, tag))

@@ -4,14 +4,16 @@ const MAGIC: i32 = 0xDAA3_20A7_u32 as i32;
 const BORN_HOST_V6: i32 = 0x10;
 const STORE_HOST_V6: i32 = 0x20;
 
-/// The parts of a record that the end of a transaction needs.
+/// The parts of a record.
 pub struct Stored<'a> {
+    pub queue_id: i32,
     pub flag: i32,
     pub queue_offset: i64,
     pub log_offset: i64,
     pub sys_flag: i32,
     pub born_timestamp: i64,
     pub born_host: &'a [u8],
+    pub store_timestamp: i64,
     pub reconsume_times: i32,
     pub body: &'a [u8],
     pub topic: &'a [u8],
@@ -51,19 +53,24 @@ impl<'a> Front<'a> {
 impl<'a> Stored<'a> {
     /// Read `data`, which is one record with the magic of RocketMQ 4; `None` for all else, and for a damaged body.
     pub fn read(data: &'a [u8]) -> Option<Self> {
+        Self::read_with(data, true)
+    }
+
+    /// As `read`; with `checks_body` false a damaged body is not seen.
+    pub fn read_with(data: &'a [u8], checks_body: bool) -> Option<Self> {
         let mut front = Front(data);
         if usize::try_from(front.int()?).ok()? != data.len() || front.int()? != MAGIC {
             return None;
         }
         let crc = front.int()?;
-        front.take(4)?; // queue id
+        let queue_id = front.int()?;
         let flag = front.int()?;
         let queue_offset = front.long()?;
         let log_offset = front.long()?;
         let sys_flag = front.int()?;
         let born_timestamp = front.long()?;
         let born_host = front.host(sys_flag & BORN_HOST_V6 != 0)?;
-        front.take(8)?; // store timestamp
+        let store_timestamp = front.long()?;
         front.host(sys_flag & STORE_HOST_V6 != 0)?;
         let reconsume_times = front.int()?;
         front.take(8)?; // prepared transaction offset
@@ -73,14 +80,16 @@ impl<'a> Stored<'a> {
         let topic = front.take(length)?;
         let length = usize::try_from(front.short()?).ok()?;
         let properties = std::str::from_utf8(front.take(length)?).ok()?;
-        let is_sound = (crc32fast::hash(body) & 0x7FFF_FFFF) as i32 == crc;
+        let is_sound = !checks_body || (crc32fast::hash(body) & 0x7FFF_FFFF) as i32 == crc;
         (front.0.is_empty() && is_sound).then_some(Stored {
+            queue_id,
             flag,
             queue_offset,
             log_offset,
             sys_flag,
             born_timestamp,
             born_host,
+            store_timestamp,
             reconsume_times,
             body,
             topic,
@@ -132,6 +141,11 @@ mod tests {
             (read.born_host, read.born_timestamp, read.sys_flag),
             (&[7; 20][..], 3, BORN_HOST_V6)
         );
+        assert_eq!((read.queue_id, read.store_timestamp), (1, 4));
+        let mut damaged = data.clone();
+        damaged[data.len() - 9] ^= 1; // in the body
+        assert!(Stored::read(&damaged).is_none());
+        assert!(Stored::read_with(&damaged, false).is_some());
         for cut in 0..data.len() {
             assert!(Stored::read(&data[..cut]).is_none());
         }

@@ -5,6 +5,7 @@ use cometmq_codec::frame::frame;
 use cometmq_codec::properties::{HalfProperties, Properties};
 use cometmq_codec::record::Record;
 use cometmq_codec::request::{EndRequest, SendRequest};
+use cometmq_codec::scan::{Scan, Wanted};
 use cometmq_codec::stored::Stored;
 use cometmq_codec::units::{find, Most, Segment};
 
@@ -292,4 +293,64 @@ fn damaged_ends_of_transactions_are_read_or_left() {
         }
     }
     assert!(taken.iter().all(|count| *count > 0 && *count < ROUNDS / 10));
+}
+
+#[test]
+fn a_damaged_log_is_read_up_to_the_damage() {
+    let mut log = Vec::new();
+    let properties = b"KEYS\x01a b\x02TAGS\x01t\x02UNIQ_KEY\x01u";
+    let mut sizes = Vec::new();
+    for number in 0..6 {
+        let record = Record {
+            body: b"hello",
+            queue_id: number % 2,
+            flag: 0,
+            sys_flag: 0,
+            born_timestamp: 3,
+            born_host: &[7; 8],
+            store_timestamp: 1_700_000_000_000,
+            store_host: &[8; 8],
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            topic: b"\x01T",
+        };
+        let size = record.size(properties.len());
+        let at = log.len() as i64;
+        record.write(
+            size as i32,
+            i64::from(number / 2),
+            at,
+            properties.len() as i16,
+            &mut log,
+        );
+        log.extend_from_slice(properties);
+        sizes.push(size);
+    }
+    let wanted = Wanted {
+        units_from: 0,
+        keys_from: 0,
+        checks_body: true,
+    };
+    let mut scan = Scan::new(wanted);
+    let mut chance = Chance(0x0DDB_1A5E_5BAD_5EED);
+    let mut ends = std::collections::HashSet::new();
+    for round in 0..ROUNDS / 10 {
+        let mut data = log.clone();
+        for _ in 0..round % 3 {
+            let at = chance.below(data.len());
+            data[at] = chance.below(256) as u8;
+        }
+        data.truncate(data.len() - chance.below(2) * chance.below(data.len()));
+        scan.follow("T", 0, Some(0));
+        scan.follow("T", 1, Some(0));
+        let run = scan.run(&data, 0);
+        let records = run.bytes / sizes[0];
+        assert_eq!(run.bytes, records * sizes[0], "all are of one size");
+        let units: usize = scan.touched().map(|queue| queue.units.len()).sum();
+        assert_eq!(units, records * 20);
+        assert_eq!(run.hashes.len(), run.offsets.len());
+        assert_eq!(run.hashes.len(), run.timestamps.len());
+        ends.insert(records);
+    }
+    assert_eq!(ends.len(), sizes.len() + 1);
 }

@@ -10,7 +10,7 @@ import pytest
 
 import cometmq.store.index.index_file
 from cometmq.store.disk import Disk
-from cometmq.store.index.index_file import IndexFile
+from cometmq.store.index.index_file import IndexFile, Keys
 
 BEGIN_MS = 1_700_000_000_000
 SLOTS = 3
@@ -19,7 +19,8 @@ SLOTS = 3
 def filled(directory: Path, hashes: list[int], offsets: list[int], seconds: list[int]) -> IndexFile:
     file = IndexFile(directory / "20261121100001912", SLOTS, 1000, Disk(), create=True)
     stamps = np.array([BEGIN_MS + second * 1000 for second in seconds], np.int64)
-    assert file.append(np.array(hashes, np.int64), np.array(offsets, np.int64), stamps) == len(hashes)
+    keys = Keys(np.array(hashes, np.int32).tobytes(), np.array(offsets, np.int64).tobytes(), stamps.tobytes())
+    assert file.append(keys) == len(hashes)
     return file
 
 

@@ -15,12 +15,14 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from cometmq.core import CORE
 from cometmq.store.disk import Disk
 
 HEADER: Final = struct.Struct(">qqqqii")
@@ -29,6 +31,7 @@ ENTRY_BYTES: Final = 20
 _ENTRY: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 _ENTRY_STRUCT: Final = struct.Struct(">iqii")
 _SLOT: Final = struct.Struct(">i")
+_LONG: Final = struct.Struct("=q")
 _ALLOCATE_BYTES: Final = 4 << 20
 """Entries' space is reserved in steps of this size, so that a young index does not take 400 MB."""
 _CHAIN_STEPS: Final = 4_096
@@ -38,6 +41,33 @@ _BLOCK_ENTRIES: Final = 1 << 18
 _INT_MAX: Final = 0x7FFFFFFF
 
 Ints = npt.NDArray[Any]
+
+
+class Keys(NamedTuple):
+    """Keys to be found, in log order."""
+
+    hashes: bytes
+    """Native int32."""
+    offsets: bytes
+    """The log offset of each key's message, as native int64."""
+    timestamps: bytes
+    """The store timestamp (ms) of each key's message, as native int64."""
+
+    @property
+    def size(self) -> int:
+        """The number of keys."""
+        return len(self.hashes) // 4
+
+    def part(self, begin: int, end: int) -> Keys:
+        """The keys from number ``begin`` to before ``end``."""
+        if begin == 0 and end == self.size:
+            return self
+        eight = slice(8 * begin, 8 * end)
+        return Keys(self.hashes[4 * begin : 4 * end], self.offsets[eight], self.timestamps[eight])
+
+
+Block = tuple[bytes, Callable[[memoryview], None], int]
+"""Entries, a function that lets the slots of the table lead to them, and how many slots led to none before."""
 
 
 def index_file_bytes(slots: int, entries: int) -> int:
@@ -72,6 +102,7 @@ class IndexFile:
             if create:
                 path.unlink(missing_ok=True)
             raise
+        self._table = memoryview(self._map)[HEADER_BYTES : self._entries_at]
         self._allocated = 0
         """Bytes from the start on whose space is known to be reserved."""
         self.begin_timestamp: int
@@ -95,48 +126,27 @@ class IndexFile:
         return self.count >= self.entries
 
     # --- writing ------------------------------------------------------------------------------
-    def append(self, hashes: Ints, offsets: Ints, timestamps: Ints) -> int:
-        """Add entries in log order, as many as fit; return how many.
+    def append(self, keys: Keys, begin: int = 0) -> int:
+        """Add entries for the keys from number ``begin`` on, as many as fit; return how many.
 
         :raises OSError: no room on the disk; nothing was added then.
         """
-        size = min(len(hashes), self.entries - self.count)
+        size = min(keys.size - begin, self.entries - self.count)
         if size <= 0:
             return 0
-        hashes, offsets, timestamps = hashes[:size], offsets[:size], timestamps[:size]
+        added = keys.part(begin, begin + size)
+        first_offset, first_timestamp = _LONG.unpack_from(added.offsets)[0], _LONG.unpack_from(added.timestamps)[0]
         self._reserve(self._entries_at + (self.count + size) * ENTRY_BYTES)
-        begin_timestamp = self.begin_timestamp if self.count > 1 else int(timestamps[0])
-        numbers = np.arange(self.count, self.count + size, dtype=np.int64)
-        slots = hashes.astype(np.int64) % self.slots
-        table = np.frombuffer(self._map, ">i4", self.slots, HEADER_BYTES)
-        order = np.argsort(slots, kind="stable")
-        sorted_slots = slots[order]
-        opens = np.empty(size, np.bool_)
-        opens[0] = True
-        np.not_equal(sorted_slots[1:], sorted_slots[:-1], out=opens[1:])
-        closes = np.empty(size, np.bool_)
-        closes[-1] = True
-        closes[:-1] = opens[1:]
-        before = table[sorted_slots[opens]].astype(np.int64)
-        before[(before < 0) | (before >= self.count)] = 0
-        chained = np.empty(size, np.int64)
-        chained[1:] = numbers[order[:-1]]
-        chained[opens] = before
-        block = np.empty(size, _ENTRY)
-        block["hash"] = hashes
-        block["offset"] = offsets
-        block["seconds"] = np.clip((timestamps - begin_timestamp) // 1000, 0, _INT_MAX)
-        previous = np.empty(size, np.int64)
-        previous[order] = chained
-        block["previous"] = previous
-        self._disk.write(self.fd, block.tobytes(), self._entries_at + self.count * ENTRY_BYTES)
-        table[sorted_slots[closes]] = numbers[order[closes]]
+        begin_timestamp = self.begin_timestamp if self.count > 1 else first_timestamp
+        entries, link, opened = make_block(added, self._table, self.count, begin_timestamp)
+        self._disk.write(self.fd, entries, self._entries_at + self.count * ENTRY_BYTES)
+        link(self._table)
         if self.count <= 1:
             self.begin_timestamp = begin_timestamp
-            self.begin_offset = int(offsets[0])
-        self.end_timestamp = int(timestamps[-1])
-        self.end_offset = int(offsets[-1])
-        self.slots_used += int(np.count_nonzero(before == 0))
+            self.begin_offset = first_offset
+        self.end_timestamp = _LONG.unpack_from(added.timestamps, 8 * (size - 1))[0]
+        self.end_offset = _LONG.unpack_from(added.offsets, 8 * (size - 1))[0]
+        self.slots_used += opened
         self.count += size
         self._write_header()
         return size
@@ -243,12 +253,12 @@ class IndexFile:
 
     def slots_agree(self) -> bool:
         """True when no slot points behind the last entry."""
-        table = np.frombuffer(self._map, ">i4", self.slots, HEADER_BYTES)
+        table = np.frombuffer(self._table, ">i4")
         return bool(table.max() < self.count and table.min() >= 0)
 
     def cut_back(self, count: int, end_timestamp: int) -> None:
         """Forget the entries from number ``count`` on, and every slot that points there."""
-        table = np.frombuffer(self._map, ">i4", self.slots, HEADER_BYTES)
+        table = np.frombuffer(self._table, ">i4")
         entries = np.frombuffer(self._map, _ENTRY, self.entries, self._entries_at)
         values = table.astype(np.int64)
         stale = np.flatnonzero((values >= count) | (values < 0))
@@ -289,3 +299,46 @@ class IndexFile:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+
+def make_block_in_python(keys: Keys, table: memoryview, count: int, begin_timestamp: int) -> Block:
+    """Make the entries of keys for a file with these slots, next entry and first store timestamp (ms)."""
+    hashes = np.frombuffer(keys.hashes, np.int32)
+    slots = np.frombuffer(table, ">i4")
+    numbers = np.arange(count, count + keys.size, dtype=np.int64)
+    own_slots = hashes.astype(np.int64) % len(slots)
+    order = np.argsort(own_slots, kind="stable")
+    sorted_slots = own_slots[order]
+    opens = np.empty(keys.size, np.bool_)
+    opens[0] = True
+    np.not_equal(sorted_slots[1:], sorted_slots[:-1], out=opens[1:])
+    closes = np.empty(keys.size, np.bool_)
+    closes[-1] = True
+    closes[:-1] = opens[1:]
+    before = slots[sorted_slots[opens]].astype(np.int64)
+    before[(before < 0) | (before >= count)] = 0
+    chained = np.empty(keys.size, np.int64)
+    chained[1:] = numbers[order[:-1]]
+    chained[opens] = before
+    previous = np.empty(keys.size, np.int64)
+    previous[order] = chained
+    block = np.empty(keys.size, _ENTRY)
+    block["hash"] = hashes
+    block["offset"] = np.frombuffer(keys.offsets, np.int64)
+    seconds = (np.frombuffer(keys.timestamps, np.int64) - begin_timestamp) // 1000
+    block["seconds"] = np.clip(seconds, 0, _INT_MAX)
+    block["previous"] = previous
+
+    def link(table: memoryview) -> None:
+        np.frombuffer(table, ">i4")[sorted_slots[closes]] = numbers[order[closes]]
+
+    return block.tobytes(), link, int(np.count_nonzero(before == 0))
+
+
+def make_block_in_core(keys: Keys, table: memoryview, count: int, begin_timestamp: int) -> Block:
+    """As :func:`make_block_in_python`, by the compiled core."""
+    entries, heads, opened = CORE.index_block(keys, table, count, begin_timestamp)
+    return entries, heads.write, opened
+
+
+make_block: Final = make_block_in_python if CORE is None else make_block_in_core

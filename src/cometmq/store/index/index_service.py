@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import os
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -19,7 +20,7 @@ from cometmq.clock import Clock
 from cometmq.limits import INDEX_BLOCK_KEYS, MAX_QUERY_MESSAGES
 from cometmq.message.ids import index_hash, java_hash, key_hashes
 from cometmq.store.disk import Disk
-from cometmq.store.index.index_file import IndexFile, Ints
+from cometmq.store.index.index_file import IndexFile, Keys
 from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.log.record_scan import record_at
 
@@ -27,16 +28,13 @@ INDEX_BLOCK_MESSAGES: Final = 512
 """Messages whose entries are written together: large enough to vectorise, under a millisecond of work."""
 FEW_KEYS: Final = 16
 """Messages with more keys are counted by keys."""
+_LONG: Final = struct.Struct("=q").pack
 
 
 class HashedKeys(NamedTuple):
-    """The hashes of the keys of messages of one turn, from the compiled core."""
+    """The hashed keys of several messages, from the compiled core."""
 
-    hashes: bytes
-    """Native int32."""
-    offsets: bytes
-    """The log offset of each hash's message, as native int64."""
-    timestamp: int
+    keys: Keys
     messages: int
 
 
@@ -85,8 +83,12 @@ class IndexService:
         del self.pending[count:]
 
     def add_hashed(self, hashes: bytes, offsets: bytes, timestamp: int, messages: int) -> None:
-        """Add the keys of messages that are hashed already; see :class:`HashedKeys`."""
-        self.pending.append(HashedKeys(hashes, offsets, timestamp, messages))
+        """Add the keys of messages of one turn, as native int32 and int64."""
+        self.add_keys(Keys(hashes, offsets, _LONG(timestamp) * (len(hashes) // 4)), messages)
+
+    def add_keys(self, keys: Keys, messages: int) -> None:
+        """Add the keys of that many messages that are hashed already."""
+        self.pending.append(HashedKeys(keys, messages))
         self.hashed_messages += messages - 1
 
     def _forgotten(self, items: Sequence[_Waiting]) -> None:
@@ -111,12 +113,11 @@ class IndexService:
         block = self.pending[: self._block_messages()]
         if not block:
             return
-        hashes, offsets, timestamps = _entries(block)
+        keys = _keys(block)
         done = 0
         try:
-            while done < len(hashes):
-                file = self._writable_file()
-                done += file.append(hashes[done:], offsets[done:], timestamps[done:])
+            while done < keys.size:
+                done += self._writable_file().append(keys, done)
         except OSError:
             self._keep_unwritten(block, done)
             raise
@@ -144,7 +145,7 @@ class IndexService:
             item = block[whole]
             self._forgotten((item,))
             if isinstance(item, HashedKeys):
-                left: _Waiting = item._replace(hashes=item.hashes[4 * rest :], offsets=item.offsets[8 * rest :])
+                left: _Waiting = item._replace(keys=item.keys.part(rest, item.keys.size))
                 self.hashed_messages += item.messages - 1
             else:
                 left = (*item[:3], item[3][rest:])
@@ -216,37 +217,25 @@ def _many(waiting: Sequence[_Waiting]) -> int:
 
 def _count(item: _Waiting) -> int:
     """Keys of an item."""
-    return len(item.hashes) // 4 if isinstance(item, HashedKeys) else len(item[3])
+    return item.keys.size if isinstance(item, HashedKeys) else len(item[3])
 
 
-def _entries(block: Sequence[_Waiting]) -> tuple[Ints, Ints, Ints]:
-    """The hash, log offset and store timestamp of each key of a block, in its order."""
-    parts: list[tuple[Ints, Ints, Ints]] = []
+def _keys(block: Sequence[_Waiting]) -> Keys:
+    """The keys of a block, in its order."""
+    parts: list[Keys] = []
     for kind, group in itertools.groupby(block, type):
         items: list[Any] = list(group)
-        if kind is HashedKeys:
-            timestamps = np.fromiter((item.timestamp for item in items), np.int64, len(items))
-            parts.append(
-                (
-                    np.frombuffer(b"".join([item.hashes for item in items]), np.int32),
-                    np.frombuffer(b"".join([item.offsets for item in items]), np.int64),
-                    np.repeat(timestamps, [len(item.hashes) // 4 for item in items]),
-                )
-            )
-        else:
-            parts.append(_hashed(items))
-    if len(parts) == 1:
-        return parts[0]
-    hashes, offsets, times = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return hashes, offsets, times
+        parts += [item.keys for item in items] if kind is HashedKeys else [_hashed(items)]
+    return parts[0] if len(parts) == 1 else Keys(*map(b"".join, zip(*parts, strict=True)))
 
 
-def _hashed(block: Sequence[tuple[str, int, int, Sequence[str]]]) -> tuple[Ints, Ints, Ints]:
+def _hashed(block: Sequence[tuple[str, int, int, Sequence[str]]]) -> Keys:
     texts = [prefix + key for prefix, _, _, keys in block for key in keys]
-    lengths = np.fromiter((len(item[3]) for item in block), np.int64, len(block))
-    offsets = np.repeat(np.fromiter((item[1] for item in block), np.int64, len(block)), lengths)
-    timestamps = np.repeat(np.fromiter((item[2] for item in block), np.int64, len(block)), lengths)
-    return key_hashes(texts), offsets, timestamps
+    return Keys(
+        key_hashes(texts).tobytes(),
+        b"".join([_LONG(at) * len(keys) for _, at, _, keys in block]),
+        b"".join([_LONG(timestamp) * len(keys) for _, _, timestamp, keys in block]),
+    )
 
 
 def is_index_name(name: str) -> bool:

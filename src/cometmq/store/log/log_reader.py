@@ -29,6 +29,7 @@ from cometmq.message.record import END_FILE_MIN_BLANK_BYTES, MESSAGE_MAGIC_V2, M
 from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
 from cometmq.store.log.commit_log import CommitLog, is_filler
 from cometmq.store.log.mapped_file import MappedFile, first_data
+from cometmq.store.log.plain_records import PlainRecords, PlainRun
 from cometmq.store.log.record_scan import IDENTITY, LogRecord, is_stored_topic, read_log_record
 
 _INT32: Final = struct.Struct(">i")
@@ -100,31 +101,47 @@ class LogReader:
     """An iteration over the log from ``start``, where a record begins, to its end: records and damaged parts.
 
     Afterwards ``end`` is where the log ends. With ``until``, a place known to be inside the log or its end, it ends
-    there.
+    there. With ``plain``, records that are plain come in runs.
     """
 
     def __init__(
-        self, log: CommitLog, start: int, knowledge: Knowledge, *, check_crc: bool, until: int | None = None
+        self,
+        log: CommitLog,
+        start: int,
+        knowledge: Knowledge,
+        *,
+        check_crc: bool,
+        until: int | None = None,
+        plain: PlainRecords | None = None,
     ) -> None:
         self._log = log
         self._knowledge = knowledge
         self._check_crc = check_crc
         self._until = until
+        self._plain = plain
         self._found: int | None = start
         """The next sound place, once it was looked for; ``None`` when there is none."""
         self.timestamp = 0
         """Store timestamp of the last sound record."""
         self.end = start
 
-    def __iter__(self) -> Iterator[LogRecord | DamagedPart]:
+    def __iter__(self) -> Iterator[LogRecord | DamagedPart | PlainRun]:
         log = self._log
         until = self._until
+        plain = self._plain
         while (segment := log.segment_at(self.end)) is not None and (until is None or self.end < until):
             view = segment.view
             base = segment.start
             at = self.end - base
             limit = segment.size if until is None else min(segment.size, until - base)
             while at < limit:
+                if plain is not None and (run := plain.run(view, at, limit, base)) is not None:
+                    self.end = run.last_offset + run.last_size
+                    at = self.end - base
+                    self.timestamp = plain.timestamp or self.timestamp
+                    yield run
+                    if at >= limit or not plain.is_stopped:
+                        continue
                 record = read_log_record(view, at, base + at, check_crc=self._check_crc)
                 if record is None:
                     break
@@ -143,6 +160,8 @@ class LogReader:
                 return
             damaged = DamagedPart(self.end, end)
             self.end = end
+            if plain is not None:
+                plain.forget()
             yield damaged
 
     def _behind_damage(self, segment: MappedFile, at: int) -> int | None:

@@ -12,8 +12,10 @@ from cometmq.message.names import SYSTEM_TOPICS
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.disk import Disk
 from cometmq.store.errors import StoreFullError
+from cometmq.store.index.index_file import Keys
 from cometmq.store.index.index_service import IndexService
 from cometmq.store.log.commit_log import CommitLog, store_error
+from cometmq.store.log.plain_records import PlainRun
 from cometmq.store.log.record_scan import LogRecord
 from cometmq.store.queue.consume_queue import BLANK_SIZE, BLANK_UNIT, UNIT, ConsumeQueue
 from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
@@ -44,16 +46,16 @@ class DerivedWriter:
         self.unwritten: dict[Key, tuple[int, bytearray]] = {}
         """First offset and units of queues for which the disk had no room."""
 
-    def add_unit(self, queue: ConsumeQueue, offset: int, unit: bytes) -> None:
-        """Let ``unit`` be the one at ``offset``."""
+    def add_units(self, queue: ConsumeQueue, offset: int, units: bytes) -> None:
+        """Let ``units`` be those from ``offset`` on."""
         run = self._runs.get(queue.key)
         if run is not None:
-            _, first, units = run
-            if first + len(units) // CQ_UNIT_BYTES == offset and len(units) < _BLOCK_BYTES:
-                units += unit
+            _, first, before = run
+            if first + len(before) // CQ_UNIT_BYTES == offset and len(before) < _BLOCK_BYTES:
+                before += units
                 return
             self._write_run(*run)
-        self._runs[queue.key] = (queue, offset, bytearray(unit))
+        self._runs[queue.key] = (queue, offset, bytearray(units))
 
     def add_keys(self, record: LogRecord) -> None:
         """Let the index find the record by its keys."""
@@ -61,6 +63,14 @@ class DerivedWriter:
         if index is not None and record.keys:
             index.pending.append((record.topic + "#", record.offset, record.store_timestamp, record.keys))
             if len(index.pending) % _INDEX_BLOCK_MESSAGES == 0:
+                self._write_index()
+
+    def add_hashed(self, run: PlainRun) -> None:
+        """Let the index find the records of a run by their keys."""
+        index = self._index
+        if index is not None and run.hashes:
+            index.add_keys(Keys(run.hashes, run.offsets, run.timestamps), run.indexed)
+            if index.hashed_messages >= _INDEX_BLOCK_MESSAGES:
                 self._write_index()
 
     def write(self) -> None:
@@ -116,6 +126,7 @@ class QueueRecovery:
         self._known_topics = known_topics
         self.by_key: dict[Key, ConsumeQueue] = {}
         """The queues that have files, or are found in the log."""
+        self._had_files: frozenset[Key] = frozenset()
         self.ends: dict[Key, int] = {}
         """The offset behind the last unit of each queue, as far as it is known."""
 
@@ -127,6 +138,11 @@ class QueueRecovery:
             files = queue_files(directory, queue.file_size, self._findings)
             queue.open_at(files, (files[-1] + queue.file_size) // CQ_UNIT_BYTES if files else 0)
             self.by_key[queue.key] = queue
+        self._had_files = frozenset(self.by_key)
+
+    def had_files(self, record: LogRecord) -> bool:
+        """True when there were files of the record's queue before anything was written."""
+        return (record.topic, record.queue_id) in self._had_files
 
     def check_against(self, position: Position) -> list[ConsumeQueue]:
         """Note the ends of the queues that end as the position file says; return the others."""
@@ -208,11 +224,11 @@ class QueueRecovery:
     def add(self, queue: ConsumeQueue, record: LogRecord) -> None:
         """Give the record its unit."""
         unit = UNIT.pack(record.offset, record.size, queue.tags_code_of(record))
-        self._writer.add_unit(queue, record.queue_offset, unit)
+        self._writer.add_units(queue, record.queue_offset, unit)
 
     def add_lost(self, queue: ConsumeQueue, offset: int, place: Place) -> None:
         """Let the unit of a lost message, the last one of its queue, lead to the record that stands for it."""
-        self._writer.add_unit(queue, offset, UNIT.pack(place.offset, place.size, 0))
+        self._writer.add_units(queue, offset, UNIT.pack(place.offset, place.size, 0))
         self.ends[queue.key] = offset + 1
 
     def blank_up_to(self, queue: ConsumeQueue, end: int) -> None:
@@ -220,7 +236,7 @@ class QueueRecovery:
         begin = self.ends.get(queue.key, 0)
         if begin or queue.files:
             for offset in range(begin, end, _BLANKS):
-                self._writer.add_unit(queue, offset, BLANK_UNIT * min(_BLANKS, end - offset))
+                self._writer.add_units(queue, offset, BLANK_UNIT * min(_BLANKS, end - offset))
         self.ends[queue.key] = max(end, begin)
 
     def fill_hole(self, queue: ConsumeQueue, end: int, places: list[Place]) -> None:
@@ -232,7 +248,7 @@ class QueueRecovery:
             if places:
                 self.add_lost(queue, offset, places[min(number, len(places) - 1)])
             else:
-                self._writer.add_unit(queue, offset, BLANK_UNIT)
+                self._writer.add_units(queue, offset, BLANK_UNIT)
 
     # --- after the log was read -------------------------------------------------------------------
     def close(self) -> None:

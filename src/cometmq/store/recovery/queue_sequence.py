@@ -48,9 +48,13 @@ class QueueSequence:
         _, first = self._seen.get((record.topic, record.queue_id), (0, 0))
         return [place for place in self._lost[first:] if place.offset < record.offset]
 
-    def took(self, record: LogRecord) -> None:
-        """The record has its unit."""
-        self._seen[record.topic, record.queue_id] = (self.possible, len(self._lost))
+    def took(self, key: Key) -> None:
+        """A record of this queue has its unit."""
+        self._seen[key] = (self.possible, len(self._lost))
+
+    def doubts(self, key: Key) -> bool:
+        """True while a record of this queue is in doubt."""
+        return key in self._doubtful
 
     def admit(self, record: LogRecord, expected: int | None) -> list[LogRecord]:
         """The records that are accepted now, in order.

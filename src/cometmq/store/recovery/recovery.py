@@ -39,6 +39,7 @@ from cometmq.store.index.index_service import IndexService
 from cometmq.store.log.checkpoint import Checkpoint
 from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.log.log_reader import DamagedPart, Knowledge, LogReader, outline_of
+from cometmq.store.log.plain_records import PlainRecords, PlainRun
 from cometmq.store.log.record_scan import (
     NO_QUEUE_OFFSET,
     ROLLBACK,
@@ -51,7 +52,7 @@ from cometmq.store.queue.consume_queue import BLANK_SIZE
 from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
 from cometmq.store.recovery.damages import Damages, Owner, Place
 from cometmq.store.recovery.end_of_log import EndOfLog
-from cometmq.store.recovery.index_recovery import cut_index, index_from
+from cometmq.store.recovery.index_recovery import NEVER, cut_index, index_from
 from cometmq.store.recovery.load import Findings, load_log
 from cometmq.store.recovery.position import Position
 from cometmq.store.recovery.queue_recovery import DerivedWriter, Key, QueueRecovery
@@ -192,10 +193,15 @@ class Recovery:
         forgotten = 0
         ends: dict[Key, tuple[int, int]] = {}
         sequence = QueueSequence(self._confirmed)
+        crc = self._known.check_crc
+        plain = PlainRecords(0, NEVER, check_crc=crc)
         for begin, end in UnitMap(self._log, queues.by_key.values(), start, below_ends=True).gaps():
-            reader = LogReader(self._log, begin, self._knowledge, check_crc=self._known.check_crc, until=end)
+            reader = LogReader(self._log, begin, self._knowledge, check_crc=crc, until=end, plain=plain)
             for found in reader:
-                if isinstance(found, DamagedPart):
+                if isinstance(found, PlainRun):
+                    filled += self._take_run(found, sequence)
+                    ends |= {(part.topic, part.queue_id): part.last for part in found.queues}
+                elif isinstance(found, DamagedPart):
                     self._mend(found, reader.timestamp, sequence, give=True)
                 elif found.sys_flag & NO_QUEUE_OFFSET:
                     sequence.lost([Place(found.offset, found.size)], 1)
@@ -204,6 +210,7 @@ class Recovery:
                 else:
                     for record in self._credible(found, sequence):
                         filled += self._give_back(record, ends, sequence)
+                    self._judged(found, plain, sequence, may_follow=(found.topic, found.queue_id) in ends)
         for record in sequence.rest(self._ends.get):
             filled += self._give_back(record, ends, sequence)
         self._dropped += sequence.dropped
@@ -235,7 +242,7 @@ class Recovery:
             self._queues.fill_hole(queue, record.queue_offset, sequence.places(record))
             self._ends[queue.key] = record.queue_offset + 1
             ends[queue.key] = (record.offset, record.size)
-        sequence.took(record)
+        sequence.took(queue.key)
         self._queues.add(queue, record)
         return True
 
@@ -305,13 +312,21 @@ class Recovery:
 
         Returns the ends of queues that the position file knows, where damage has left neither them nor other ones.
         """
-        reader = LogReader(self._log, start, self._knowledge, check_crc=self._known.check_crc)
+        crc = self._known.check_crc
+        foreign = self._position is None
+        plain = PlainRecords(queues_from, indexed_from, check_crc=crc)
+        reader = LogReader(self._log, start, self._knowledge, check_crc=crc, plain=plain)
         queues = self._queues
         sequence = QueueSequence(self._confirmed)
-        found: LogRecord | DamagedPart | None = None
+        found: LogRecord | DamagedPart | PlainRun | None = None
         self._last_message = (start - 1, start)
-        foreign = self._position is None
         for found in reader:
+            if isinstance(found, PlainRun):
+                self._log.last_record = (found.last_offset, found.last_size)
+                self._last_message = (found.last_offset, found.last_offset + found.last_size)
+                self._writer.add_hashed(found)
+                self._take_run(found, sequence)
+                continue
             if isinstance(found, DamagedPart):
                 self._mend(found, reader.timestamp, sequence, give=found.start >= queues_from)
                 continue
@@ -321,15 +336,17 @@ class Recovery:
                 if found.offset >= indexed_from:
                     self._writer.add_keys(found)
             if found.offset < queues_from:
-                continue
-            if found.sys_flag & NO_QUEUE_OFFSET:
+                pass
+            elif found.sys_flag & NO_QUEUE_OFFSET:
                 self._pass_over(found, sequence)
             elif foreign and queues.has_unit(found):
-                sequence.took(found)
+                sequence.took((found.topic, found.queue_id))
                 self._ends[found.topic, found.queue_id] = found.queue_offset + 1
             else:
                 for record in self._believed(found, sequence):
                     self._take(record, sequence)
+            may_follow = found.offset >= queues_from and not (foreign and queues.had_files(found))
+            self._judged(found, plain, sequence, may_follow=may_follow)
         for record in sequence.rest(self._ends.get):
             self._take(record, sequence)
         for record in sequence.last_rejected:
@@ -383,9 +400,34 @@ class Recovery:
     def _take(self, record: LogRecord, sequence: QueueSequence) -> None:
         queue = self._queues.of(record)
         self._queues.fill_hole(queue, record.queue_offset, sequence.places(record))
-        sequence.took(record)
+        sequence.took(queue.key)
         self._queues.add(queue, record)
         self._ends[queue.key] = record.queue_offset + 1
+
+    def _take_run(self, run: PlainRun, sequence: QueueSequence) -> int:
+        """Take plain records as :meth:`_take` and :meth:`_give_back` take each of them; return how many get units."""
+        taken = 0
+        for part in run.queues:
+            key = (part.topic, part.queue_id)
+            assert self._ends[key] == part.first
+            sequence.took(key)
+            self._writer.add_units(self._queues.at(key), part.first, part.units)
+            self._ends[key] = part.end
+            taken += part.end - part.first
+        return taken
+
+    def _judged(self, record: LogRecord, plain: PlainRecords, sequence: QueueSequence, *, may_follow: bool) -> None:
+        """Let the core follow a queue that ends with this record, if nothing is in doubt there."""
+        key = (record.topic, record.queue_id)
+        queue = self._queues.by_key.get(key)
+        follow = (
+            may_follow
+            and queue is not None
+            and not queue.delay_ms
+            and self._ends.get(key) == record.queue_offset + 1
+            and not sequence.doubts(key)
+        )
+        plain.judged(record, follow=follow)
 
     def _take_last(self, offset: int, size: int) -> None:
         segment = self._log.segment_at(offset) if offset >= 0 else None
