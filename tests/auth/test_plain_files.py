@@ -69,7 +69,7 @@ async def test_a_file_that_is_gone_or_half_written_for_a_moment_keeps_its_accoun
         ("accounts: !!python/object/apply:os.system ['true']", "no valid YAML"),
         ("a: &a [x]\nb: [*a, *a]", "anchors and aliases"),
         ("accounts: " + "[" * 50 + "]" * 50, "more than 16 levels"),
-        ("accounts: " + "[" * 100_000, "more than 16 levels"),
+        ("accounts: " + "[" * 100_000, "line 1"),  # PyYAML 6.0.4 refuses it while it looks ahead
         ("a: " + "[" + "1," * 500_000 + "]", "more than 16 levels or 400,000 values"),
         ("#" * (MAX_ACL_FILE_BYTES + 1), "more than 4,194,304 bytes"),
         ("accounts: 5", "accounts is a list"),
