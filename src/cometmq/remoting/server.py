@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 from cometmq import descriptors
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.limits import FRAME_SECONDS, MAX_CONNECTIONS, SERVER_IDLE_SECONDS
+from cometmq.remoting.busy_poll import BusyPoll, can_busy_poll
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import (
     FLAG_ONEWAY,
@@ -127,6 +128,7 @@ class RemotingServer:
             lambda: ServerConnection(self), tls or ServerTls(TlsOptions()), clock=clock, silence_s=idle_timeout_s
         )
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._busy_poll: BusyPoll | None = None
         self._dirty: list[ServerConnection] = []
         self._resume: list[ServerConnection] = []
         self.turn_is_scheduled = False
@@ -144,6 +146,8 @@ class RemotingServer:
         :raises OSError: the port is taken or not allowed.
         """
         self._loop = asyncio.get_running_loop()
+        if self.clock is SYSTEM_CLOCK and can_busy_poll():  # a clock that is moved says nothing of processors
+            self._busy_poll = BusyPoll(self._loop.call_soon, self.clock)
         await self._listener.bind(host, port)
 
     def listen(self) -> None:
@@ -273,6 +277,8 @@ class RemotingServer:
                 connection.resume()
         if self.latency is not None:
             self.latency.end_turn()
+        if self._busy_poll is not None:
+            self._busy_poll.turn_ended()
 
     def handle(self, connection: ServerConnection, frame: Frame) -> float | None:
         """Decode and answer one frame; return the time of its beginning unless it is a light request."""
