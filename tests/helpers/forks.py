@@ -121,8 +121,11 @@ class _Fork(subprocess.Popen[bytes]):
 
     def poll(self) -> int | None:
         """The exit code, None while it runs."""
-        if self.returncode is None and select.select([self._status], [], [], 0)[0]:
-            return self.wait()
+        if self.returncode is None:
+            ended = select.poll()  # a test may have more descriptors than select() takes
+            ended.register(self._status, select.POLLIN)
+            if ended.poll(0):
+                return self.wait()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:

@@ -232,17 +232,23 @@ def queue_directories(root: Path, findings: Findings) -> list[tuple[str, int, Pa
     found: list[tuple[str, int, Path]] = []
     if not root.is_dir():
         return found
-    for topic in sorted(os.scandir(root), key=lambda entry: entry.name):
+    for topic in _entries(root):
         if not topic.is_dir(follow_symlinks=False) or not is_stored_topic(topic.name):
             findings.set_aside(Path(topic.path), "not the directory of a topic")
             continue
-        for queue in os.scandir(topic.path):
+        for queue in _entries(topic.path):
             name = queue.name
             if not queue.is_dir(follow_symlinks=False) or not _is_queue_id(name):
                 findings.set_aside(Path(queue.path), "not the directory of a queue")
             else:
                 found.append((topic.name, int(name), Path(queue.path)))
     return found
+
+
+def _entries(directory: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
+    """The entries of a directory by their names: file systems list them in an order of their own."""
+    with os.scandir(directory) as entries:
+        return sorted(entries, key=lambda entry: entry.name)
 
 
 def _is_queue_id(name: str) -> bool:
@@ -254,7 +260,7 @@ def _is_queue_id(name: str) -> bool:
 def queue_files(directory: Path, file_size: int, findings: Findings) -> list[int]:
     """The first bytes of a queue's files: the gapless sequence that ends with the newest."""
     starts: list[int] = []
-    for entry in os.scandir(directory):
+    for entry in _entries(directory):
         start = offset_of_name(entry.name)
         if start is None or start % file_size or not entry.is_file(follow_symlinks=False):
             findings.set_aside(Path(entry.path), "not a file of the queue")
