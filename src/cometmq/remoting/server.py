@@ -129,6 +129,8 @@ class RemotingServer:
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._busy_poll: BusyPoll | None = None
+        self.data_arrived = False
+        """A socket had data since the last turn; a turn for the gRPC port has none."""
         self._dirty: list[ServerConnection] = []
         self._resume: list[ServerConnection] = []
         self.turn_is_scheduled = False
@@ -277,7 +279,8 @@ class RemotingServer:
                 connection.resume()
         if self.latency is not None:
             self.latency.end_turn()
-        if self._busy_poll is not None:
+        if self._busy_poll is not None and self.data_arrived:
+            self.data_arrived = False
             self._busy_poll.turn_ended()
 
     def handle(self, connection: ServerConnection, frame: Frame) -> float | None:

@@ -55,6 +55,7 @@ class ConnectionOwner(Protocol):
     latency: RpcLatency | None
     new_taker: Callable[[ServerConnection], FrameTaker] | None
     listener: str
+    data_arrived: bool
 
     @property
     def turn_is_scheduled(self) -> bool:
@@ -218,6 +219,7 @@ class ServerConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handle the complete frames."""
         self.quiet_sweeps = 0
+        self._server.data_arrived = True
         if self._taker is not None and not (
             self._paused or self._waits_for_turn or self._out_bytes or self._draining or self._decoder.pending
         ):
