@@ -72,7 +72,7 @@ class BusyPoll:
 
 
 def can_busy_poll(quota: Path = _QUOTA) -> bool:
-    """Whether a client on this machine could run meanwhile, and the container's processor time is not short.
+    """Tell whether a client on this machine could run meanwhile, and the container's processor time is not short.
 
     :param quota: the file of the container's processor time.
     """
