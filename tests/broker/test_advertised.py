@@ -51,6 +51,7 @@ async def test_clients_get_the_addresses_of_the_listener_at_which_they_ask(
             namesrv_addr=nameserver.address,
             advertised_listeners=f"localhost,outside=127.0.0.1:{link.port}",
         )
+        await until(lambda: link.connections == 0)  # the broker has tried its addresses
         outside = nameserver.listener_addresses["outside"]
         async with Producer("inside", nameserver.address) as producer:
             await producer.send(Message("Orders", b"inside"))
