@@ -36,7 +36,7 @@ FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
 @dataclass(frozen=True)
 class Setting:
-    """What the command line asked for."""
+    """The options of the command line."""
 
     namesrv: str
     seconds: float

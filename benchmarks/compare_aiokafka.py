@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import machine  # noqa: E402
-from benchmarks.kafka_broker import KafkaBroker  # noqa: E402
+from benchmarks.kafka.broker import KafkaBroker  # noqa: E402
 from tests.interop import builds, systems  # noqa: E402
 from tests.interop.systems import System  # noqa: E402
 
@@ -59,7 +59,7 @@ def aiokafka_python() -> Path:
 
 
 def run(command: Sequence[str]) -> dict[str, Any]:
-    """What a benchmark program printed of its case."""
+    """The figures that a benchmark program printed of its case."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=RUN_TIMEOUT_S)
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"case"')]
     if not lines:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import pyarrow.parquet as pq
-from benchmarks.kafka_broker import KafkaBroker, kafka_jars
+from benchmarks.kafka.broker import KafkaBroker, kafka_jars
 from tests.interop.systems import System, deploy
 from tests.spark.topics import Topics
 

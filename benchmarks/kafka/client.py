@@ -22,7 +22,7 @@ LIST = 5000
 
 @dataclass(frozen=True)
 class Setting:
-    """What the command line asked for."""
+    """The options of the command line."""
 
     address: str
     seconds: float

@@ -14,7 +14,7 @@ from tests.interop import builds, probe
 
 from cometmq.testing import free_port
 
-POM: Final = Path(__file__).with_name("kafka") / "pom.xml"
+POM: Final = Path(__file__).with_name("pom.xml")
 CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qg"
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 20.0
