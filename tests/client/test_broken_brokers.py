@@ -191,7 +191,10 @@ async def test_a_master_without_its_slave_says_so_and_no_further_attempt_can_do_
             async with Admin(deployment.address) as admin:
 
                 async def stored(topic: str = f"Alone{attempts}", count: int = attempts) -> bool:
-                    return sum(await ends(admin, topic)) >= count
+                    try:
+                        return sum(await ends(admin, topic)) >= count
+                    except RouteNotFoundError:  # Apache answers the send before it registers the topic
+                        return False
 
                 await answered(stored)
                 assert sum(await ends(admin, f"Alone{attempts}")) == attempts

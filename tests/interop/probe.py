@@ -9,7 +9,9 @@ import json
 import re
 import socket
 import struct
+from contextlib import suppress
 
+UPDATE_BROKER_CONFIG = 25
 GET_ROUTEINFO_BY_TOPIC = 105
 GET_BROKER_CLUSTER_INFO = 106
 GET_TOPIC_STATS_INFO = 202
@@ -20,15 +22,15 @@ _MAX_OFFSET = re.compile(rb'"maxOffset":(\d+)')
 _MIN_OFFSET = re.compile(rb'"minOffset":(\d+)')
 
 
-def invoke(address: str, code: int, **fields: str) -> bytes:
-    """Send one JSON request without a body; return the answer's body.
+def invoke(address: str, code: int, body: bytes = b"", **fields: str) -> bytes:
+    """Send one request with a JSON header; return the answer's body.
 
     Frame: int32 length of the rest, int32 header length, header, body (docs: RocketMQ's remoting protocol).
     """
     head = {"code": code, "extFields": fields, "language": "OTHER", "version": 0, "opaque": 1, "flag": 0}
     header = json.dumps(head).encode()
     with _connect(address) as connection:
-        connection.sendall(struct.pack(">ii", 4 + len(header), len(header)) + header)
+        connection.sendall(struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body)
         (size,) = struct.unpack(">i", _read(connection, 4))
         answer = _read(connection, size)
     (header_size,) = struct.unpack(">i", answer[:4])
@@ -51,6 +53,16 @@ def broker_registered(namesrv: str, broker_address: str) -> bool:
         return f'"{broker_address}"'.encode() in here
     except OSError:
         return False
+
+
+def register_again(broker_address: str) -> None:
+    """Have a broker of Apache's register with its nameservers now, as every change of its permissions does.
+
+    RocketMQ 5 registers when it starts, but with the nameservers that it has reached by then: with none when it starts
+    quickly, and then not for another 10 seconds.
+    """
+    with suppress(OSError):
+        invoke(broker_address, UPDATE_BROKER_CONFIG, b"brokerPermission=6\n")
 
 
 def topic_routed(namesrv: str, topic: str) -> bool:

@@ -59,7 +59,8 @@ def test_pages_and_changes_work_with_apaches_brokers(
         assert "body 1" in surfer.get("/messages?topic=apaches&sql=n%20%3D%201").words
         assert surfer.get("/messages?topic=apaches&sql=n%20%3D%201").words.count("body") == 1
         for path in ("/", broker[1], "/topics", "/topics/apaches", "/producers", "/groups", place[1]):
-            assert surfer.get(path).status == 200, path
+            shown = surfer.get(path)
+            assert shown.status == 200, f"{path}: {shown.words}"
         assert "is created" in surfer.change("/groups/create", group="readers").words
         surfer.change("/groups/readers/reset", topic="apaches", to="earliest")
         assert "Lag 3" in surfer.get("/groups/readers").words

@@ -25,19 +25,7 @@ def start_apache(
     logback = home / "conf" / "rmq.proxy.logback.xml"
     logback.write_text(systems.LOGBACK.format(file=directory / "proxy.log", package="org.apache.rocketmq.logging."))
     server = Server("broker", System.APACHE55, directory, free_port())
-    broker = {
-        "brokerClusterName": systems.CLUSTER_NAME,
-        "brokerName": "broker-a",
-        "brokerId": "0",
-        "brokerIP1": "127.0.0.1",
-        "listenPort": str(server.port),
-        "haListenPort": str(server.port + 1),
-        "storePathRootDir": str(directory / "store"),
-        "storePathCommitLog": str(directory / "store" / "commitlog"),
-        **systems.FILES,
-        **systems.APACHE_PATIENCE,
-        **broker_keys,
-    }
+    broker = systems.broker_keys(server, broker_keys)
     (directory / "broker.conf").write_text("".join(f"{key}={value}\n" for key, value in broker.items()))
     certificate = directory / "certificate.pem"
     certificate.write_bytes(self_signed())

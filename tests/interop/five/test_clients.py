@@ -49,14 +49,6 @@ GROUPS = ("GN", "GF", "GD", "GP", "GX")
 RETRY_POLICY = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000]}}
 PATIENCE_S = 240
 KEYS = {"transactionTimeOut": "2000", "transactionCheckInterval": "3000"}
-APACHE_KEYS = {**KEYS, "transactionOpBatchInterval": "86400000", "transactionOpMsgMaxSize": "1"}
-"""Apache notes the end of each transaction at once, else in batches of 3 seconds, and asks about ended ones in between.
-
-The thread of these batches (TransactionalOpBatchService) takes a whole processor from the first batch on until the
-interval has passed that follows it: after this one no test runs any more.
-"""
-
-
 TAKES_TLS = (*SMALL_JAVA, "-Dtls.server.mode=permissive")
 
 CLIENTS: dict[str, tuple[Callable[[], list[str]], tuple[str, ...], tuple[str, ...]]] = {
@@ -80,7 +72,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ProcessC
         cluster = running.enter_context(ProcessCluster(broker_keys={**KEYS, "grpcServerPort": str(port)}))
         try:
             namesrv = running.enter_context(start_namesrv(System.COMETMQ, directory / "namesrv"))
-            apache, address = start_apache(directory / "broker", namesrv.address, APACHE_KEYS, TAKES_TLS)
+            apache, address = start_apache(directory / "broker", namesrv.address, KEYS, TAKES_TLS)
         except builds.ToolMissingError as problem:
             unavailable(problem)
         running.enter_context(apache)
