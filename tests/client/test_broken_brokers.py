@@ -25,6 +25,7 @@ from cometmq.client import (
     SendMessageHook,
     SendStatus,
 )
+from cometmq.client.errors import RouteNotFoundError
 from cometmq.errors import CometMQError
 
 pytestmark = pytest.mark.crash

@@ -2,8 +2,8 @@
 
 Half of what such a driver works is loading classes. The JVM takes them ready-made from an archive that one run of
 ``first_run.py`` has written (AppCDS), kept beside the other builds. An archive suits one class path, so Spark's home
-stands in one place as well, and settings are given as a file of properties: a directory of configuration stands on
-the class path and has to be empty. A JVM that an archive does not suit does without it.
+stands there too, whatever environment PySpark is installed in. Settings are given as a file of properties: a directory
+of configuration stands on the class path and has to be empty. A JVM that an archive does not suit does without it.
 Their Python is that of :mod:`tests.spark.forking`.
 """
 
@@ -71,7 +71,7 @@ def class_path() -> str:
 
 @cache
 def spark_home() -> Path:
-    """Spark's home for the PySpark and the Java of this environment: programs and jars as installed, the archive.
+    """Spark's home for this version of PySpark and of Java: its programs, its jars, the archive.
 
     It is without PySpark in a zip. Spark puts that zip before all else on the path of every Python process that it
     starts. It holds no byte code, so each of them compiles a few hundred modules again, which takes longer than what
@@ -82,14 +82,12 @@ def spark_home() -> Path:
     installed = Path(pyspark.__file__).parent
     java = java_command().resolve()
     release = java.parents[1] / "release"
-    # An archive suits these very jars at this very place, not others of the same version.
-    suits = f"{java}\0{installed}\0{(installed / 'jars').stat().st_mtime_ns}"
-    place = hashlib.sha256(suits.encode()).hexdigest()[:12]
+    place = hashlib.sha256(str(java).encode()).hexdigest()[:12]
     own_sources = (Path(__file__), _FIRST_RUN, _LOCAL_FILES, _CORE_SITE)
     sources = (installed / "version.py", *([release] if release.exists() else ()), *own_sources)
 
     def make(home: Path) -> None:
-        (home / "bin").symlink_to(installed / "bin")
+        shutil.copytree(installed / "bin", home / "bin")
         (home / "jars").mkdir()
         for jar in (installed / "jars").glob("*.jar"):
             _bring(jar, home / "jars" / jar.name)
@@ -113,10 +111,13 @@ def spark_home() -> Path:
 
 
 def _bring(jar: Path, target: Path) -> None:
-    """Name a jar there, or copy it without its signature."""
+    """Link or copy a jar there; without its signature, if it has one."""
     with zipfile.ZipFile(jar) as signed:
         if not any(_SIGNATURE.fullmatch(name) for name in signed.namelist()):
-            target.symlink_to(jar)
+            try:
+                target.hardlink_to(jar)
+            except OSError:  # another file system
+                shutil.copy2(jar, target)
             return
         with zipfile.ZipFile(target, "w") as copy:
             for name in signed.namelist():
