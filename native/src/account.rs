@@ -1,9 +1,9 @@
 //! Account: who signs the sends of a connection, and the topics it may publish to.
 
 use cometmq_codec::fields::STAMP;
+use cometmq_codec::hmac;
 use cometmq_codec::request::SendRequest;
-use cometmq_codec::signature;
-use pyo3::exceptions::PyValueError;
+use cometmq_codec::signature::{are_from, Texts, TOGETHER};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use std::collections::HashMap;
@@ -13,15 +13,13 @@ const MOST_DECISIONS: usize = 10_000;
 
 /// A secret key, ready to check signatures; nothing gives it back.
 #[pyclass(module = "cometmq_core", frozen)]
-pub struct Key(signature::Key);
+pub struct Key(hmac::Key);
 
 #[pymethods]
 impl Key {
     #[new]
-    fn new(secret: &str) -> PyResult<Self> {
-        signature::Key::new(secret.as_bytes())
-            .map(Key)
-            .ok_or_else(|| PyValueError::new_err("not a key"))
+    fn new(secret: &str) -> Self {
+        Key(hmac::Key::new(secret.as_bytes()))
     }
 }
 
@@ -36,6 +34,9 @@ pub struct Account {
     accepts_stamp: Option<Py<PyAny>>,
     requires_stamps: bool,
     decisions: HashMap<Box<str>, bool>,
+    /// The topic of the last send, and the decision of it.
+    last: (String, bool),
+    texts: Texts,
 }
 
 #[pymethods]
@@ -60,6 +61,8 @@ impl Account {
             accepts_stamp: Some(accepts_stamp),
             requires_stamps,
             decisions: HashMap::new(),
+            last: Default::default(),
+            texts: Texts::default(),
         }
     }
 
@@ -76,18 +79,24 @@ impl Account {
 }
 
 impl Account {
-    /// True when a send is this account's, and is allowed.
-    pub fn may_send(
-        &mut self,
-        py: Python<'_>,
-        request: &SendRequest<'_>,
-        body: &[u8],
-    ) -> PyResult<bool> {
+    /// For each send, with its body, true when it is this account's.
+    pub fn are_mine(&mut self, sends: &[(&SendRequest<'_>, &[u8])]) -> [bool; TOGETHER] {
         let key = self.key.as_ref().map(|key| &key.get().0);
-        if !signature::is_from(self.access_key.as_deref(), key, request, body) {
-            return Ok(false);
+        are_from(self.access_key.as_deref(), key, &mut self.texts, sends)
+    }
+
+    /// True when the account may send to a topic.
+    pub fn may_send(&mut self, py: Python<'_>, topic: &str) -> PyResult<bool> {
+        if self.last.0 != topic {
+            let decision = self.decide(py, topic)?;
+            self.last.0.clear();
+            self.last.0.push_str(topic);
+            self.last.1 = decision;
         }
-        let topic = request.fields.topic();
+        Ok(self.last.1)
+    }
+
+    fn decide(&mut self, py: Python<'_>, topic: &str) -> PyResult<bool> {
         if let Some(decision) = self.decisions.get(topic) {
             return Ok(*decision);
         }

@@ -13,6 +13,7 @@ mod index;
 mod log_scan;
 mod messages;
 mod open_batch;
+mod plain_send;
 mod plain_sends;
 mod property_columns;
 mod records;

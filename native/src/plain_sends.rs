@@ -6,12 +6,11 @@
 //! of the batch, so that each queue's next offset is read once.
 
 use crate::account::Account;
-use crate::open_batch::{Batch, Message, Queue, Slot, Topic, OPAQUE_BYTES};
-use crate::transactions::{InnerQueue, Transactions, TRANSACTION};
+use crate::open_batch::{Batch, Queue, Topic, OPAQUE_BYTES};
+use crate::plain_send::Sender;
+use crate::transactions::{InnerQueue, Transactions};
 use cometmq_codec::answer::Answers;
 use cometmq_codec::fields::END_TRANSACTION;
-use cometmq_codec::frame::{frame, Frame};
-use cometmq_codec::properties::Properties;
 use cometmq_codec::request::{code, SendRequest};
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -26,12 +25,12 @@ const FRAMES: usize = 32;
 pub struct PlainSends {
     /// None once the garbage collector has taken it.
     open: Option<Py<PyAny>>,
-    answers: Answers,
-    tail: Vec<u8>,
+    pub(crate) answers: Answers,
+    pub(crate) tail: Vec<u8>,
     pub(crate) store_host: Vec<u8>,
-    max_frame_bytes: usize,
-    max_header_bytes: usize,
-    max_body_bytes: usize,
+    pub(crate) max_frame_bytes: usize,
+    pub(crate) max_header_bytes: usize,
+    pub(crate) max_body_bytes: usize,
     pub(crate) max_properties_bytes: usize,
     pub(crate) max_stored_bytes: usize,
     pub(crate) max_batch_bytes: usize,
@@ -55,6 +54,13 @@ struct Room<'a> {
     takes_ends: bool,
     messages: usize,
     bytes: usize,
+}
+
+impl Room<'_> {
+    /// True when one more may be taken after so many messages, of so many bytes.
+    fn has(&self, messages: usize, bytes: usize) -> bool {
+        messages < self.messages.min(FRAMES) && bytes < self.bytes
+    }
 }
 
 /// Name of a topic of the broker itself, its target and its queue.
@@ -267,7 +273,6 @@ impl PlainSends {
         account: Option<PyRefMut<'_, Account>>,
         room: Option<(Option<String>, usize, usize)>,
     ) -> PyResult<usize> {
-        let mut account = account;
         let takes_ends = account.is_none() && room.is_none();
         let (group, messages, bytes) = room.unwrap_or((None, FRAMES, usize::MAX));
         let room = Room {
@@ -277,18 +282,12 @@ impl PlainSends {
             bytes,
         };
         let data = data.as_bytes();
-        let begin = at;
-        let mut at = at;
+        let sender = Sender { connection, peer };
         self.taken = 0;
-        while self.taken < room.messages.min(FRAMES) && at - begin < room.bytes {
-            let Some(rest) = data.get(at..) else { break };
-            match self.put(py, rest, connection, peer, account.as_deref_mut(), &room)? {
-                0 => break,
-                size => at += size,
-            }
-            self.taken += 1;
+        match account {
+            Some(mut account) => self.take_signed(py, &sender, data, at, &mut account, &room),
+            None => self.take_all(py, &sender, data, at, &room),
         }
-        Ok(at)
     }
 
     /// Messages that the last call of `take` took.
@@ -439,178 +438,88 @@ impl PlainSends {
         })
     }
 
-    /// Put one request; return the size of its frame, or 0 when it is left to Python, with nothing changed.
-    fn put(
+    /// Take sends and ends of transactions.
+    fn take_all(
         &mut self,
         py: Python<'_>,
+        sender: &Sender<'_>,
         data: &[u8],
-        connection: &Bound<'_, PyAny>,
-        peer: &[u8],
-        account: Option<&mut Account>,
+        at: usize,
         room: &Room<'_>,
     ) -> PyResult<usize> {
-        let Some(found) = frame(data, self.max_frame_bytes, self.max_header_bytes) else {
-            return Ok(0);
-        };
-        match code(found.is_binary, found.header) {
-            None => Ok(0),
-            Some(END_TRANSACTION) if !room.takes_ends => Ok(0),
-            Some(END_TRANSACTION) => self.put_end(py, &found, connection),
-            Some(_) => self.put_send(py, &found, connection, peer, account, room.group),
+        let begin = at;
+        let mut at = at;
+        while room.has(self.taken, at - begin) {
+            let Some(found) = self.frame(data, at) else {
+                break;
+            };
+            let is_put = match code(found.is_binary, found.header) {
+                None => false,
+                Some(END_TRANSACTION) => {
+                    room.takes_ends && self.put_end(py, &found, sender.connection)? > 0
+                }
+                Some(_) => self.put_send(py, sender, &found, room.group)?,
+            };
+            if !is_put {
+                break;
+            }
+            at += found.size;
+            self.taken += 1;
         }
+        Ok(at)
     }
 
-    fn put_send(
+    /// Take the sends of an account, two at a time: so their signatures are checked in less time.
+    fn take_signed(
         &mut self,
         py: Python<'_>,
-        found: &Frame<'_>,
-        connection: &Bound<'_, PyAny>,
-        peer: &[u8],
-        mut account: Option<&mut Account>,
-        group: Option<&str>,
+        sender: &Sender<'_>,
+        data: &[u8],
+        at: usize,
+        account: &mut Account,
+        room: &Room<'_>,
     ) -> PyResult<usize> {
-        let Some(request) = SendRequest::read(found.is_binary, found.header) else {
-            return Ok(0);
-        };
-        let fields = &request.fields;
-        if group.is_some_and(|group| group != fields.producer_group()) {
-            return Ok(0);
-        }
-        let Some(&topic_number) = self.names.get(fields.topic()) else {
-            return Ok(0);
-        };
-        let Some(topic) = self.topics[topic_number].as_ref() else {
-            return Ok(0);
-        };
-        let Some(&queue_number) = topic.queues.get(&fields.queue_id) else {
-            return Ok(0);
-        };
-        let Some(properties) = Properties::read(fields.properties()) else {
-            return Ok(0);
-        };
-        let half = match (properties.is_half, self.transactions.as_ref()) {
-            (false, _) => None,
-            (true, None) => return Ok(0),
-            (true, Some(known)) => Some((
-                known,
-                properties.half_tail(&self.tail, fields.topic(), fields.queue_id),
-            )),
-        };
-        let tail = half.as_ref().map_or(&self.tail, |(_, tail)| tail);
-        let properties_length = properties.stored_length(tail);
-        let most = half
-            .as_ref()
-            .map_or(self.max_properties_bytes, |(known, _)| known.max_half_bytes);
-        if found.body.len() > self.max_body_bytes
-            || properties_length > most
-            || found.body.len() + properties_length > self.max_stored_bytes
-            || (half.is_none() && fields.sys_flag & TRANSACTION != 0)
-            || (self.needs_flush && !properties.waits)
-            || self.batch.records.len() > self.max_batch_bytes
-        {
-            return Ok(0);
-        }
-        let mut sys_flag = fields.sys_flag | topic.sys_flag;
-        let (mut place, mut queue_id) = (
-            InnerQueue {
-                topic: topic_number,
-                queue: queue_number,
-            },
-            fields.queue_id,
-        );
-        if let Some((known, _)) = &half {
-            sys_flag &= !TRANSACTION;
-            (place, queue_id) = (known.halves, 0);
-        }
-        let tail = half.map(|(_, tail)| tail);
-        if let Some(account) = account.as_mut() {
-            if !account.may_send(py, &request, found.body)? {
-                return Ok(0);
-            }
-        }
-        if !self.batch.is_open && !self.open_batch(py)? {
-            return Ok(0);
-        }
-        let batch = &mut self.batch;
-        let (Some(topic), Some(queue)) = (
-            self.topics[place.topic].as_mut(),
-            self.queues[place.queue].as_mut(),
-        ) else {
-            return Ok(0);
-        };
-        let message = Message {
-            body: found.body,
-            queue_id,
-            flag: fields.flag,
-            sys_flag,
-            born_timestamp: fields.born_timestamp,
-            born_host: peer,
-            reconsume_times: fields.reconsume_times,
-            prepared_transaction_offset: 0,
-            properties_length,
-            tags_code: properties.tags_code,
-            is_sharded: properties.is_sharded && !properties.is_half,
-        };
-        if !batch.has_room(message.size(queue, batch, &self.store_host)) {
-            return Ok(0);
-        }
-        if let (true, Some(known)) = (properties.is_half, self.transactions.as_ref()) {
-            let room = match batch.half_room {
-                Some(room) => room,
-                None => known.room.call0(py)?.extract(py)?,
+        let begin = at;
+        let mut at = at;
+        while room.has(self.taken, at - begin) {
+            let Some(frame) = self.frame(data, at) else {
+                break;
             };
-            batch.half_room = Some(room);
-            if room == 0 {
-                return Ok(0);
+            let Some(request) = SendRequest::read(frame.is_binary, frame.header) else {
+                break;
+            };
+            let Some(plan) = self.plan(&frame, &request, room.group) else {
+                break;
+            };
+            let next = at + frame.size;
+            let frame = match room.has(self.taken + 1, next - begin) {
+                true => self.frame(data, next),
+                false => None,
+            };
+            let request = frame
+                .as_ref()
+                .and_then(|frame| SendRequest::read(frame.is_binary, frame.header));
+            let other = match (&frame, &request) {
+                (Some(frame), Some(request)) => self.plan(frame, request, room.group),
+                _ => None,
+            };
+            let are_mine = match &other {
+                Some(other) => account.are_mine(&[plan.signed(), other.signed()]),
+                None => account.are_mine(&[plan.signed()]),
+            };
+            let is_last = other.is_none();
+            for (plan, is_mine) in [Some(plan), other].into_iter().flatten().zip(are_mine) {
+                if !is_mine || !self.put(py, sender, &plan, Some(account))? {
+                    return Ok(at);
+                }
+                at += plan.size();
+                self.taken += 1;
+            }
+            if is_last {
+                break;
             }
         }
-        // The last question: a send that Python handles after it would count as a repetition.
-        if let Some(account) = account {
-            if !account.is_fresh(py, &request)? {
-                return Ok(0);
-            }
-        }
-        let queue_offset = queue.offset(py)?;
-        // Nothing below this line fails.
-        let log_offset = batch.next;
-        if properties.is_half {
-            batch.half_room = batch.half_room.map(|room| room.saturating_sub(1));
-        }
-        let slot = Slot {
-            topic_number: place.topic,
-            topic,
-            queue_number: place.queue,
-            queue,
-            queue_offset,
-        };
-        batch.append(
-            slot,
-            &message,
-            &self.store_host,
-            |out| properties.store(tail.as_ref().unwrap_or(&self.tail), out),
-            self.is_indexed
-                .then_some(|seed, out: &mut _| properties.index_hashes(seed, out)),
-        );
-        if !request.is_oneway {
-            let answers = &mut self.answers;
-            batch.answer(
-                connection,
-                request.opaque,
-                found.is_binary,
-                found.body.len(),
-                |out| {
-                    answers.write(
-                        found.is_binary,
-                        request.opaque,
-                        log_offset,
-                        fields.queue_id,
-                        queue_offset,
-                        out,
-                    );
-                },
-            );
-        }
-        Ok(found.size)
+        Ok(at)
     }
 
     /// Ask Python for the place of the next record; false when nothing can be stored.

@@ -7,6 +7,7 @@ pub mod batch;
 pub mod fields;
 pub mod frame;
 pub mod hash;
+pub mod hmac;
 pub mod index;
 pub mod json;
 pub mod layout;

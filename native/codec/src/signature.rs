@@ -1,53 +1,86 @@
 //! Signatures of requests: HMAC-SHA1 over the values of all fields in the order of their names, and the body.
 
 use super::fields::{ACCESS_KEY, SIGNATURE};
+use super::hmac::{Key, Text};
 use super::request::SendRequest;
-use base64::prelude::{Engine, BASE64_STANDARD};
-use hmac::{Hmac, Mac};
-use sha1::Sha1;
+use subtle::ConstantTimeEq;
 
 /// Bytes of a signature in base64.
 const SIGNATURE_BYTES: usize = 28;
 
-/// The key of an account, ready to sign.
-#[derive(Clone)]
-pub struct Key(Hmac<Sha1>);
+/// Sends that are checked together.
+pub const TOGETHER: usize = 2;
 
-impl Key {
-    pub fn new(secret: &[u8]) -> Option<Self> {
-        Hmac::new_from_slice(secret).ok().map(Key)
-    }
+/// Room for the signed texts of sends that are checked together.
+pub type Texts = [Text; TOGETHER];
 
-    /// True when the request carries this key's signature; the time does not tell how much of it is right.
-    fn accepts(&self, request: &SendRequest<'_>, body: &[u8]) -> bool {
-        let given = request.fields.get(SIGNATURE).unwrap_or("");
-        let mut mac = self.0.clone();
-        for value in request.fields.signed(request.code) {
-            mac.update(value.as_bytes());
-        }
-        mac.update(body);
-        // Compared as bytes; the only text of these bytes is the one that encoding gives.
-        let mut signature = [0; 20];
-        given.len() == SIGNATURE_BYTES
-            && BASE64_STANDARD
-                .decode_slice(given, &mut signature)
-                .is_ok_and(|length| length == signature.len())
-            && mac.verify_slice(&signature).is_ok()
-    }
-}
-
-/// True when a send comes from the account: it names it, and is signed with its key if there is one.
+/// For each send, with its body, true when it comes from the account: it names it, and is signed with its key if there
+/// is one. The time does not tell how much of a signature is right.
 ///
 /// One with a field that sends do not have is left to Python.
-pub fn is_from(
+pub fn are_from(
     access_key: Option<&str>,
     key: Option<&Key>,
-    request: &SendRequest<'_>,
-    body: &[u8],
-) -> bool {
-    !request.fields.is_odd
-        && request.fields.get(ACCESS_KEY) == access_key
-        && key.is_none_or(|key| key.accepts(request, body))
+    texts: &mut Texts,
+    sends: &[(&SendRequest<'_>, &[u8])],
+) -> [bool; TOGETHER] {
+    let mut are_from = [false; TOGETHER];
+    for (is_from, (request, _)) in are_from.iter_mut().zip(sends) {
+        *is_from = !request.fields.is_odd && request.fields.get(ACCESS_KEY) == access_key;
+    }
+    let Some(key) = key else { return are_from };
+    for (text, (request, body)) in texts.iter_mut().zip(sends) {
+        text.begin(key, request.fields.signed(request.code), body);
+    }
+    let texts = &mut texts[..sends.len().min(TOGETHER)];
+    key.sign(texts);
+    for ((is_from, text), (request, _)) in are_from.iter_mut().zip(texts).zip(sends) {
+        let given = request.fields.get(SIGNATURE).and_then(decode);
+        *is_from &= given.is_some_and(|given| text.signature()[..].ct_eq(&given[..]).into());
+    }
+    are_from
+}
+
+/// What no character of base64 stands for.
+const NONE: u8 = 0xFF;
+
+/// What each byte stands for in base64.
+const SIX_BITS: [u8; 256] = {
+    let characters = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut bits = [NONE; 256];
+    let mut at = 0;
+    while at < characters.len() {
+        bits[characters[at] as usize] = at as u8;
+        at += 1;
+    }
+    bits
+};
+
+/// The words of a signature in base64; `None` unless it is the text that encoding them gives.
+fn decode(text: &str) -> Option<[u32; 5]> {
+    let mut text: [u8; SIGNATURE_BYTES] = text.as_bytes().try_into().ok()?;
+    if text[SIGNATURE_BYTES - 1] != b'=' {
+        return None;
+    }
+    text[SIGNATURE_BYTES - 1] = b'A'; // six bits of zero
+    let (mut bytes, mut seen) = ([0; SIGNATURE_BYTES / 4 * 3], 0);
+    for (three, four) in bytes.chunks_exact_mut(3).zip(text.chunks_exact(4)) {
+        let mut bits = 0;
+        for character in four {
+            let six = SIX_BITS[usize::from(*character)];
+            seen |= six;
+            bits = bits << 6 | u32::from(six);
+        }
+        three.copy_from_slice(&bits.to_be_bytes()[1..]);
+    }
+    let mut words = [0; 5];
+    for (word, four) in words.iter_mut().zip(bytes.chunks_exact(4)) {
+        *word = four
+            .iter()
+            .fold(0, |word, byte| word << 8 | u32::from(*byte));
+    }
+    // Two bits are left over, which encoding makes zero.
+    (seen != NONE && bytes.last() == Some(&0)).then_some(words)
 }
 
 #[cfg(test)]
@@ -97,12 +130,17 @@ mod tests {
     ) -> bool {
         let header = header(code, &[fields, more].concat());
         let request = SendRequest::read(false, header.as_bytes()).unwrap();
-        is_from(access_key, key, &request, body)
+        let mut texts = Texts::default();
+        let [alone, none] = are_from(access_key, key, &mut texts, &[(&request, body)]);
+        let beside = [(&request, &b"another"[..]), (&request, body)];
+        assert_eq!(are_from(access_key, key, &mut texts, &beside)[1], alone);
+        assert!(!none);
+        alone
     }
 
     #[test]
     fn only_the_accounts_own_signature_is_accepted() {
-        let key = Key::new(b"secret").unwrap();
+        let key = Key::new(b"secret");
         let signed = |signature| [("Signature", signature), ("AccessKey", "me")];
         let short = |signature, access_key, key, body| {
             accepts(310, &SHORT, &signed(signature), access_key, key, body)
@@ -114,6 +152,18 @@ mod tests {
         assert!(!short(good, me, key, b"bodY"));
         let wrong = format!("A{}", &good[1..]);
         assert!(!short(&wrong, me, key, b"body"));
+        for odd in [
+            "jM5DkrHuAaehfSRheYumBZWK4aI",
+            "jM5DkrHuAaehfSRheYumBZWK4aI==",
+            "jM5DkrHuAaehfSRheYumBZWK4aJ=",
+            "jM5DkrHuAaehfSRheYumBZWK4aIA",
+            "jM5DkrHuAaehfSRheYumBZWK4a==",
+            "jM5DkrHuAaehfSRheYumBZWK4 I=",
+            "=M5DkrHuAaehfSRheYumBZWK4aI=",
+            "jM5DkrHuAaehfSRheYumBZWK-aI=",
+        ] {
+            assert!(!short(odd, me, key, b"body"), "{odd}");
+        }
         assert!(!short("", me, key, b"body"));
         assert!(!short(good, Some("you"), key, b"body"));
         assert!(!short(good, None, None, b"body"));
@@ -128,7 +178,7 @@ mod tests {
 
     #[test]
     fn all_signed_fields_are_signed_in_the_order_of_their_names() {
-        let key = Key::new(b"secret").unwrap();
+        let key = Key::new(b"secret");
         let (me, key) = (Some("me"), Some(&key));
         let rest = [
             ("SecurityToken", "K"),

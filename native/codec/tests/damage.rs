@@ -2,10 +2,12 @@
 
 use cometmq_codec::batch::{encode, Common, Place};
 use cometmq_codec::frame::frame;
+use cometmq_codec::hmac::Key;
 use cometmq_codec::properties::{HalfProperties, Properties};
 use cometmq_codec::record::Record;
 use cometmq_codec::request::{EndRequest, SendRequest};
 use cometmq_codec::scan::{Scan, Wanted};
+use cometmq_codec::signature::{are_from, Texts};
 use cometmq_codec::stored::Stored;
 use cometmq_codec::units::{find, Most, Segment};
 
@@ -94,8 +96,12 @@ fn take(data: &[u8]) -> bool {
     let Some(request) = SendRequest::read(found.is_binary, found.header) else {
         return false;
     };
-    let key = cometmq_codec::signature::Key::new(b"secret");
-    cometmq_codec::signature::is_from(Some("me"), key.as_ref(), &request, found.body);
+    are_from(
+        Some("me"),
+        Some(&Key::new(b"secret")),
+        &mut Texts::default(),
+        &[(&request, found.body)],
+    );
     let Some(properties) = Properties::read(request.fields.properties()) else {
         return false;
     };

@@ -146,6 +146,44 @@ async def test_whoever_else_sends_is_denied_alike(pair: SideBySide) -> None:
     await pair.stop()
 
 
+async def test_a_denied_send_between_others_is_denied_alone(pair: SideBySide) -> None:
+    pair.receive(1, signed(1, SHOP).encode())
+    pair.end_turn()
+    opaques = iter(range(2, 10_000))
+    for before in range(4):
+        for name, by, topic in (
+            ("the wrong secret", Credentials("shop-account", "another-secret"), "T"),
+            ("another account", READER, "T"),
+            ("nobody", None, "T"),
+            ("a topic to read", SHOP, "U"),
+            ("an unknown topic", SHOP, "V"),
+        ):
+            for serialize in (JSON, ROCKETMQ):
+                senders = [(SHOP, "T")] * before + [(by, topic)] + [(SHOP, "T")] * 3
+                sends = [signed(next(opaques), who, topic=to, serialize=serialize) for who, to in senders]
+                pair.receive(1, b"".join(command.encode() for command in sends))
+                pair.end_turn(f"{name} after {before}")
+    assert b"hello" in (await pair.python.stop())["commitlog/00000000000000000000"]
+    await pair.compiled.stop()
+
+
+async def test_bodies_of_every_length_are_signed_alike(pair: SideBySide, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair.receive(1, signed(1, SHOP).encode())
+    pair.end_turn()
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("Python puts what the core should take")
+
+    lengths = [*range(140), 4_095, 4_096, 4_097, 4_159, 4_160, 4_161, 20_000]
+    commands = [signed(2 + at, SHOP, body=b"b" * length) for at, length in enumerate(lengths)]
+    with monkeypatch.context() as patched:
+        patched.setattr(pair.compiled.broker.turn, "put", refuse)
+        for at in range(0, len(commands), 8):
+            pair.receive(1, b"".join(command.encode() for command in commands[at : at + 8]))
+        pair.end_turn()
+    await pair.stop()
+
+
 async def test_a_field_twice_is_checked_as_python_reads_it(pair: SideBySide) -> None:
     frame = signed(1, SHOP).encode()
     pair.receive(1, frame)
