@@ -122,7 +122,7 @@ class PlainSends:
         if limiter is not None or self._sampler is not None:
             take = partial(self._take_some, connection, limiter, take)
         if self._guard is not None:
-            take = partial(self._take_allowed, connection, take)
+            take = _take_allowed(connection, self._guard, take)
         if not self._turn.waits:
             return take
         is_full = self._turn.waiters.full
@@ -131,15 +131,6 @@ class PlainSends:
             return at if is_full(connection) else take(data, at)
 
         return take_unless_full
-
-    def _take_allowed(self, connection: ServerConnection, take: Callable[..., int], data: bytes, at: int) -> int:
-        """Take the sends that the connection's account has signed, to topics that it may publish to.
-
-        Python checks its first request, and all that the core leaves.
-        """
-        assert self._guard is not None
-        account = self._guard.publisher(connection)
-        return at if account is None else take(data, at, account)
 
     def _take_some(
         self,
@@ -204,3 +195,17 @@ class PlainSends:
                 self._transactions.register(self._core)
         else:
             self._core.forget(topic)
+
+
+def _take_allowed(connection: ServerConnection, guard: AccessGuard, take: Callable[..., int]) -> FrameTaker:
+    """Take the sends that the connection's account has signed, to topics that it may publish to.
+
+    Python checks its first request, and all that the core leaves.
+    """
+    publisher = guard.publisher
+
+    def take_allowed(data: bytes, at: int) -> int:
+        account = publisher(connection)
+        return at if account is None else take(data, at, account)
+
+    return take_allowed
