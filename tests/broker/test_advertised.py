@@ -51,14 +51,15 @@ async def test_clients_get_the_addresses_of_the_listener_at_which_they_ask(
             namesrv_addr=nameserver.address,
             advertised_listeners=f"localhost,outside=127.0.0.1:{link.port}",
         )
-        await until(lambda: link.connections == 0)  # the broker has tried its addresses
         outside = nameserver.listener_addresses["outside"]
         async with Producer("inside", nameserver.address) as producer:
             await producer.send(Message("Orders", b"inside"))
-            assert (broker.address, link.connections) == (f"localhost:{port}", 0)
+            assert broker.address == f"localhost:{port}"
+            # The broker tries its own addresses and leaves; a producer that had come here would stay.
+            await until(lambda: link.connections == 0)
         async with Producer("outside", outside) as producer, Admin(outside) as admin:
             await producer.send(Message("Orders", b"outside"))
-            assert link.connections == 1, "it went the way of the clients outside"
+            await until(lambda: link.connections == 1)  # it goes the way of the clients outside
             [data] = (await admin.cluster_info()).broker_addr_table.values()
             assert data.broker_addrs == {0: f"127.0.0.1:{link.port}"}
     finally:

@@ -299,7 +299,7 @@ class FollowingMachine(RuleBasedStateMachine):
         except NotTheLogError:
             assert position <= log.end == self.slave.max_physical_offset
         else:  # not whole yet, or in bytes that nothing covers: the master's own are put in its place
-            self.kill()
+            self.start_killed()
             if self.slave.max_physical_offset > end + where:
                 self.slave.close_now()
                 shutil.rmtree(self.base / f"slave{self.generation}")
@@ -326,16 +326,20 @@ class FollowingMachine(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        old = self.slave
-        before = old.max_physical_offset
-        shutil.copytree(self.base / f"slave{self.generation}", self.base / f"slave{self.generation + 1}")
-        old.close_now()
-        self.generation += 1
-        self.slave = MessageStore.open(self.slave_config)
+        before = self.slave.max_physical_offset
+        self.start_killed()
         after = self.slave.max_physical_offset
         if after != before:  # the head of a filler had come: recovery needs no more to know that the file is over
             assert after == before - before % 4096 + 4096
             assert bytes_of(self.master, before, 8) == filler(after - before)
+
+    def start_killed(self) -> None:
+        """Start on what a killed slave leaves. Recovery passes over a damaged record when a sound one is behind it."""
+        old = self.slave
+        shutil.copytree(self.base / f"slave{self.generation}", self.base / f"slave{self.generation + 1}")
+        old.close_now()
+        self.generation += 1
+        self.slave = MessageStore.open(self.slave_config)
 
     @rule()
     def checkpoint(self) -> None:

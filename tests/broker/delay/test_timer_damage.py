@@ -11,6 +11,7 @@ import pytest
 from tests.broker.conftest import StartBroker
 from tests.broker.delayed import send_later
 from tests.helpers.contents import bodies as all_bodies
+from tests.helpers.waiting import until
 
 from cometmq.broker.controller import Broker
 from cometmq.store.timer.unit import UNIT_BYTES, UNIT_DTYPE
@@ -82,6 +83,7 @@ async def test_no_damage_costs_a_message_that_the_log_has(
         await again.stop()
     last = await start_broker()
     await clock.skip(MESSAGES * APART_S)
+    await until(lambda: len(all_bodies(last, "Later")) == MESSAGES)
     assert sorted(all_bodies(last, "Later")) == [b"%02d" % number for number in range(MESSAGES)]
     await last.stop()
     assert sizes < MESSAGES * 1_000, "what is there is not written again at each start"
