@@ -66,6 +66,8 @@ class Case:
     """brokerRole of a master with one slave of its own system."""
     tls: bool = False
     """Over TLS, with the certificate that a broker without one makes."""
+    signs: bool = False
+    """The generator signs its sends for an account."""
     accounts: bool = False
     """The broker asks for the signature of one of 200 accounts."""
     metrics: bool = False
@@ -102,8 +104,10 @@ TLS_CASES = (
 ACL_CASES = (
     Case("64 connections", ("-c", "64", "-t", "A")),
     Case("16 connections x 32 in flight", ("-c", "16", "-w", "32", "-t", "D")),
-    Case("accounts, 64 connections", ("-c", "64", "-t", "A"), accounts=True),
-    Case("accounts, 16 connections x 32 in flight", ("-c", "16", "-w", "32", "-t", "D"), accounts=True),
+    Case("signed, 64 connections", ("-c", "64", "-t", "A"), signs=True),
+    Case("signed, 16 connections x 32 in flight", ("-c", "16", "-w", "32", "-t", "D"), signs=True),
+    Case("accounts, 64 connections", ("-c", "64", "-t", "A"), signs=True, accounts=True),
+    Case("accounts, 16 connections x 32 in flight", ("-c", "16", "-w", "32", "-t", "D"), signs=True, accounts=True),
 )
 METRICS_CASES = (
     Case("64 connections", ("-c", "64", "-t", "A")),
@@ -216,7 +220,7 @@ def measured(case: Case, pid: int, port: int, seconds: float) -> Measured:
     """Run one case and read what it cost a server."""
     options = case.options if case.pull else (*case.options, "-s", str(seconds))
     clocks, before, generated = CpuTimes.now(), cpu_seconds(pid), _generator_seconds()
-    result = mqload("pull" if case.pull else "send", port, *options, tls=case.tls, signs=case.accounts)
+    result = mqload("pull" if case.pull else "send", port, *options, tls=case.tls, signs=case.signs)
     time.sleep(SETTLE_SECONDS)
     user, system = (after - begin for after, begin in zip(cpu_seconds(pid), before, strict=True))
     # What the kernel does for the broker's sockets and files counts as the broker's, not as that of others.

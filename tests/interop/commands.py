@@ -117,7 +117,7 @@ class ProcessRunner:
 
         def stop() -> None:
             assert process.stdin is not None
-            with suppress(BrokenPipeError):
+            with suppress(BrokenPipeError, ValueError):  # it has ended
                 process.stdin.write("stop\n")
                 process.stdin.flush()
 
@@ -128,6 +128,7 @@ class ProcessRunner:
             for line in process.stdout:
                 running.add(_event(line))
             code = process.wait()
+            _close_pipes(process)  # of hundreds of commands, beside which `select` soon knows no descriptor any more
             if not running.events or running.events[-1]["event"] not in ("done", "error"):
                 running.add({"event": "error", "type": "exit", "message": f"ended with code {code}"})
 
@@ -140,10 +141,7 @@ class ProcessRunner:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with suppress(BrokenPipeError):
-                        pipe.close()
+            _close_pipes(process)
 
 
 class JavaRunner:
@@ -206,6 +204,13 @@ class JavaRunner:
         for running in list(self._commands.values()):
             if not running.named("done"):
                 running.add({"event": "error", "type": "exit", "message": "the JVM ended"})
+
+
+def _close_pipes(process: subprocess.Popen[str]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        with suppress(BrokenPipeError):
+            pipe.close()
 
 
 def _event(line: str) -> Event:

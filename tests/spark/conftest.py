@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import runpy
@@ -75,6 +76,15 @@ def run_example(
     yield run
     spark.conf.set("spark.sql.shuffle.partitions", partitions)
     spark.sparkContext.setLogLevel("ERROR")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_files_are_open() -> None:
+    """The stores of crash tests before in this process are closed.
+
+    Py4J waits for calls of the JVM by `select`, which knows 1,024 descriptors: with more, a stream waits for ever.
+    """
+    gc.collect()
 
 
 MOST_ROWS = 500
