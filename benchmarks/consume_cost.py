@@ -35,7 +35,7 @@ HOST: Final = encode_host("127.0.0.1", 10_911)
 
 
 class _Instance:
-    """What a consume service needs of a client."""
+    """The parts of a client that a consume service needs."""
 
     clock = SYSTEM_CLOCK
 

@@ -18,7 +18,7 @@ from cometmq.spark.records.decode import Records, decode
 
 
 def properties(number: int) -> str:
-    """What a producer's properties look like."""
+    """Properties as a producer makes them."""
     return f"KEYS\x01key-{number}\x02UNIQ_KEY\x017F00000100000000000000{number:010X}\x02TAGS\x01Tag{number % 3}\x02"
 
 

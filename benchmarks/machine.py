@@ -41,7 +41,7 @@ class CpuTimes:
 
 @dataclass(frozen=True)
 class Beside:
-    """What took the processors while something was measured, besides what was measured."""
+    """The shares of the processors that others took while something was measured."""
 
     others: float
     """Share of other processes."""
@@ -58,7 +58,7 @@ class Beside:
 
     @property
     def quiet(self) -> bool:
-        """Whether figures made meanwhile are those of the system alone."""
+        """True when figures made meanwhile are those of the system alone."""
         return self.others <= QUIET_BUSY and self.steal <= QUIET_STEAL
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""How many brokers, disks, Spark executors, files and commits a number of messages needs, from measured figures.
+"""The brokers, disks, Spark executors, files and commits that a number of messages needs, from measured figures.
 
     python benchmarks/scale.py [--messages-per-day 300e9] [--body-bytes 1024] [--retention-hours 72] …
 
@@ -41,7 +41,7 @@ _LARGE_BODY: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What was measured, on a machine with two cores that generator and server share."""
+    """Measured figures, on a machine with two cores that generator and server share."""
 
     send_small_per_s: Figure
     send_large_per_s: Figure
@@ -76,7 +76,7 @@ def _assume(default: Any, what: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What is wanted, and what is assumed of it and of the machines; every field is an option of the command."""
+    """The load that is wanted, and what is assumed of it and the machines; each field is an option of the command."""
 
     messages_per_day: float = _assume(300e9, "messages a day")
     body_bytes: int = _assume(1024, "bytes of a body")
@@ -107,13 +107,13 @@ class Site:
 
     @classmethod
     def about(cls) -> dict[str, str]:
-        """What each field means."""
+        """The meaning of each field."""
         return {found.name: found.metadata["doc"] for found in dataclasses.fields(cls)}
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a site needs."""
+    """The needs of a site."""
 
     peak_per_s: float
     record_bytes: int
@@ -123,7 +123,7 @@ class Need:
     brokers: int
     hosts: int
     bound_by: str
-    """What decides how many hosts: ``CPU``, ``disk space``, ``disk writes`` or ``network``."""
+    """The resource that decides how many hosts: ``CPU``, ``disk space``, ``disk writes`` or ``network``."""
     disk_bytes: float
     """Of all copies."""
     disk_mb_s: float

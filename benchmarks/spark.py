@@ -128,7 +128,7 @@ class Results:
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
         self.beside: list[Beside] = []
-        """What ran beside each run."""
+        """The load beside each run."""
 
     def add(self, told: dict[str, Any]) -> None:
         """Take the line of one run."""

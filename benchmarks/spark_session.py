@@ -47,12 +47,12 @@ IDLE_WARM: Final = 5
 Check = Callable[[], int]
 """Counts the rows of a run that is over."""
 Start = Callable[[], Check]
-"""What is timed."""
+"""The part that is timed."""
 
 
 @dataclass
 class Bench:
-    """What the cases work on; each case prepares a run, and gives what is to be timed of it."""
+    """The session and the files that the cases work on; each case prepares a run, and gives the part that is timed."""
 
     spark: Any
     place: Path
@@ -260,7 +260,7 @@ def write_source(place: Path, messages: int, size: int) -> None:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """What both commands take."""
+    """The options of both commands."""
     every = [*CASES, IDLE]
     parser.add_argument("--cases", default=",".join(every), help=f"some of {','.join(every)}")
     parser.add_argument("--messages", type=int, default=600_000, help="in the topic, and written by each run")

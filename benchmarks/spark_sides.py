@@ -75,7 +75,7 @@ class CometSide:
     name = "CometMQ"
     place = "queueId int, queueOffset bigint, storeTimestamp timestamp"
     seven = f"keys string, body binary, topic string, {place}, sysFlag int"
-    """What Kafka's connector has of a record: key, value, topic, partition, offset, time and a flag."""
+    """The columns of Kafka's connector: key, value, topic, partition, offset, time and a flag."""
 
     def __init__(self, directory: Path) -> None:
         self.deployment = deploy(System.COMETMQ, directory)
@@ -138,7 +138,7 @@ class CometSide:
 
 
 def connector_class_path() -> str:
-    """What Spark's JVM needs for Kafka."""
+    """The settings that Spark's JVM needs for Kafka."""
     return ":".join(str(jar) for pattern in CONNECTOR_JARS for jar in sorted(kafka_jars().glob(pattern)))
 
 

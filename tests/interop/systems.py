@@ -90,6 +90,11 @@ class System(Enum):
         """The version of Apache's servers."""
         return {System.APACHE: "4.9.7", System.APACHE5: "5.1.4", System.APACHE55: "5.5.0"}.get(self)
 
+    @property
+    def is_apache_5(self) -> bool:
+        """True for each version of Apache RocketMQ 5."""
+        return self in (System.APACHE5, System.APACHE55)
+
 
 BOTH = (System.APACHE, System.COMETMQ)
 """The systems that everything of 4.9 is tried against."""
@@ -140,7 +145,7 @@ class Server:
                 return False
             if namesrv is None or probe.broker_registered(namesrv, self.address):
                 return True
-            if self.system in (System.APACHE5, System.APACHE55):
+            if self.system.is_apache_5:
                 probe.register_again(self.address)
             return False
 
@@ -262,7 +267,7 @@ def broker_keys(server: Server, broker_conf: Mapping[str, str]) -> dict[str, str
         "flushDiskType": "ASYNC_FLUSH",
         **FILES,
         **(APACHE_PATIENCE if server.system.apache_version is not None else {}),
-        **(APACHE_5_QUIET if server.system in (System.APACHE5, System.APACHE55) else {}),
+        **(APACHE_5_QUIET if server.system.is_apache_5 else {}),
         **broker_conf,
     }
 
