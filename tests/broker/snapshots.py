@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import tarfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+from tests.helpers.unpack import unpack
 
 from cometmq.broker.config import BrokerConfig, load_broker_config
 from cometmq.store.disk import Disk
@@ -31,8 +32,7 @@ def copy_store(store: Path, copy: Path) -> None:
 
 def unpacked(packed: Path, place: Path, **keys: Any) -> BrokerConfig:
     """The configuration of a broker on a real broker's packed store, from which retention deletes nothing."""
-    with tarfile.open(packed) as archive:
-        archive.extractall(place, filter="data")
+    unpack(packed, place)
     (conf,) = place.rglob("broker.conf")
     config, _ = load_broker_config(
         conf,

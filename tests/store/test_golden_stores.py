@@ -9,12 +9,12 @@ import gzip
 import hashlib
 import ipaddress
 import json
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers.unpack import unpack
 
 from cometmq.message.compression import decompress
 from cometmq.message.hosts import decode_host
@@ -31,8 +31,7 @@ class GoldenStore:
     """One extracted store, opened, with its manifest."""
 
     def __init__(self, source: Path, directory: Path) -> None:
-        with tarfile.open(source / "store.tar.gz") as archive:
-            archive.extractall(directory, filter="data")
+        unpack(source / "store.tar.gz", directory)
         with gzip.open(source / "manifest.jsonl.gz", "rt", encoding="utf-8") as lines:
             self.lines: list[dict[str, Any]] = [json.loads(line) for line in lines]
         self.config, _ = load_options(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 
 from tests.broker.conftest import ConnectTo, StartBroker
 from tests.broker.wire import records
 from tests.helpers.contents import bodies, stored
+from tests.helpers.unpack import unpack
 from tests.helpers.waiting import until
 
 from cometmq.message.names import SCHEDULE_TOPIC
@@ -17,8 +17,7 @@ from cometmq.testing import VirtualClock
 async def test_pulls_by_tag_and_by_sql_and_delay_levels(
     golden: Path, tmp_path: Path, start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock
 ) -> None:
-    with tarfile.open(golden / "stores" / "ext" / "store.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(golden / "stores" / "ext" / "store.tar.gz", tmp_path)
     (tmp_path / "store" / "abort").unlink()
     waiting_ms = 1_795_408_145_000  # when the store was made
     clock.advance(max(0, waiting_ms - clock.now_ms()) / 1000)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-import tarfile
 import time
 from collections import Counter
 from itertools import pairwise
@@ -20,6 +19,8 @@ from tests.spark.conftest import RunExample
 from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
+
+from tests.helpers.unpack import unpack
 
 from cometmq.cli.jobs.pipeline import command
 from cometmq.message.hosts import encode_host
@@ -183,8 +184,7 @@ def test_an_archive_tells_the_same_as_far_as_it_goes(
 def apache_store(golden: Path, tmp_path: Path) -> tuple[Path, list[dict[str, Any]]]:
     """A store of Apache RocketMQ 4.9 with messages that wait for levels, and the answers of its broker about it."""
     source = golden / "stores" / "clean"
-    with tarfile.open(source / "store.tar.gz") as packed:
-        packed.extractall(tmp_path, filter="data")
+    unpack(source / "store.tar.gz", tmp_path)
     with gzip.open(source / "manifest.jsonl.gz", "rt", encoding="utf-8") as lines:
         return tmp_path / "store", [json.loads(line) for line in lines]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.helpers.unpack import unpack
 from tests.spark.store_files import HOST, bad_records, damage, write_store
 
 from cometmq.cli.jobs.pipeline import command
@@ -91,8 +91,7 @@ def test_queues_and_index_are_those_of_the_broker(spark: Any, tmp_path: Path, mo
 
 @pytest.mark.parametrize("name", ["clean", "v6"])
 def test_an_apache_store_gets_the_queues_it_had(spark: Any, tmp_path: Path, golden: Path, name: str) -> None:
-    with tarfile.open(golden / "stores" / name / "store.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(golden / "stores" / name / "store.tar.gz", tmp_path)
     root = tmp_path / "store"
     text = (tmp_path / "broker.conf").read_text()
     conf, _ = load_options(StoreConfig, text, source="broker.conf", overrides={"store_path_root_dir": str(root)})

@@ -6,7 +6,6 @@ import gzip
 import json
 import shutil
 import struct
-import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
+from tests.helpers.unpack import unpack
 from tests.spark.store_files import HOST, Row, bad_records, damage, rows_of, write_store
 
 from cometmq.message.names import SYSTEM_TOPICS
@@ -33,8 +33,7 @@ from cometmq.testing import VirtualClock
 def apache_store(request: pytest.FixtureRequest, golden: Path, tmp_path: Path) -> tuple[Path, set[Row]]:
     """A store that Apache RocketMQ wrote, and what its broker served from it."""
     source = golden / "stores" / request.param
-    with tarfile.open(source / "store.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(source / "store.tar.gz", tmp_path)
     with gzip.open(source / "manifest.jsonl.gz", "rt", encoding="utf-8") as lines:
         truth = [line for line in map(json.loads, lines) if line["kind"] == "message"]
     return tmp_path / "store", {
@@ -66,8 +65,7 @@ def test_the_log_alone_is_enough(apache_store: tuple[Path, set[Row]], tmp_path: 
 
 def test_tags_are_those_of_the_records_where_units_have_addresses_of_an_extension(golden: Path, tmp_path: Path) -> None:
     """A store with ``enableConsumeQueueExt``, which no broker of ours has opened."""
-    with tarfile.open(golden / "stores" / "ext" / "store.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(golden / "stores" / "ext" / "store.tar.gz", tmp_path)
     parsed = parse_store_options({"path": str(tmp_path / "store"), "topic": "Ext"})
     reader = StoreScan(parsed)
     for use in ("true", "false"):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import tarfile
 from pathlib import Path
 
 import pytest
+from tests.helpers.unpack import unpack
 
 from cometmq.message.ids import tags_code
 from cometmq.message.names import SCHEDULE_TOPIC
@@ -19,8 +19,7 @@ from cometmq.testing import VirtualClock
 
 @pytest.fixture
 def root(golden: Path, tmp_path: Path) -> Path:
-    with tarfile.open(golden / "stores" / "ext" / "store.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(golden / "stores" / "ext" / "store.tar.gz", tmp_path)
     return tmp_path / "store"
 
 

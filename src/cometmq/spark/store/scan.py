@@ -39,7 +39,7 @@ from cometmq.spark.records.decode import Records
 from cometmq.spark.store.files import ConsumeQueues, LogFile, boundaries, log_files
 from cometmq.spark.store.options import StoreOptions
 from cometmq.store.log.log_reader import places_with_magic
-from cometmq.store.log.mapped_file import first_data
+from cometmq.store.log.mapped_file import find_bytes, first_data
 from cometmq.store.log.record_scan import is_stored_topic, read_log_record
 
 CHUNK_BYTES: Final = 32 * 1024 * 1024
@@ -173,12 +173,12 @@ def _next_record(view: mmap.mmap, base: int, at: int, limit: int) -> int:
     """Return where the next record or the filler seems to begin, else ``limit``."""
     nearest = limit
     for magic, confirmed in _SIGNS:
-        found = view.find(magic, at + 4, min(nearest + 8, len(view)))
+        found = find_bytes(view, magic, at + 4, nearest + 8)
         while found >= 0:
             if confirmed(view, base, found - 4):
                 nearest = min(nearest, found - 4)
                 break
-            found = view.find(magic, found + 1, min(nearest + 8, len(view)))
+            found = find_bytes(view, magic, found + 1, nearest + 8)
     return nearest
 
 

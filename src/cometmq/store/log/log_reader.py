@@ -28,7 +28,7 @@ from typing import Final, NamedTuple, cast
 from cometmq.message.record import END_FILE_MIN_BLANK_BYTES, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
 from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
 from cometmq.store.log.commit_log import CommitLog, is_filler
-from cometmq.store.log.mapped_file import MappedFile, first_data
+from cometmq.store.log.mapped_file import MappedFile, find_bytes, first_data
 from cometmq.store.log.plain_records import PlainRecords, PlainRun
 from cometmq.store.log.record_scan import IDENTITY, LogRecord, is_stored_topic, read_log_record
 
@@ -231,7 +231,7 @@ def places_with_magic(fd: int, view: memoryview, start: int, limit: int) -> Iter
     while (at := first_data(fd, at, limit)) < limit:
         hole = min(limit, os.lseek(fd, at, os.SEEK_HOLE))
         at = max(start + 4, at - 3)
-        while (place := content.find(_ANY_MAGIC, at, hole)) >= 0:
+        while (place := find_bytes(content, _ANY_MAGIC, at, hole)) >= 0:
             yield place - 4
             at = place + 1
         at = hole

@@ -67,6 +67,18 @@ def create_file(path: Path, size: int, disk: Disk, reserved: int | None = None) 
             raise
 
 
+def find_bytes(content: mmap.mmap, wanted: bytes, start: int, end: int) -> int:
+    """Return the first place of ``wanted`` between two places of a mapped file, else -1.
+
+    ``mmap.find`` of Python 3.11.4 and older reads one byte behind ``end``: behind a whole mapping that is a crash.
+    """
+    last = len(content) - len(wanted)
+    if end < len(content):
+        return content.find(wanted, start, end)
+    found = content.find(wanted, start, len(content) - 1)
+    return last if found < 0 and start <= last and content[last:] == wanted else found
+
+
 def first_data(fd: int, start: int, size: int) -> int:
     """The offset from ``start`` on of the first byte that is not zero; ``size`` when there is none.
 

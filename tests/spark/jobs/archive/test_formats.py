@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,8 @@ from tests.spark.topics import Topics
 
 pytest.importorskip("deltalake", reason="deltalake is not installed (pip install cometmq[delta])")
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed (pip install cometmq[iceberg])")
+
+from tests.helpers.unpack import unpack
 
 from cometmq.cli.jobs.pipeline import command
 from cometmq.spark.archives.delta import DeltaArchive
@@ -57,8 +58,7 @@ def rows_by_the_library(root: Path, name: str) -> Any:
 @pytest.mark.parametrize("name", TABLES)
 def test_a_store_of_apache_comes_back_byte_for_byte(spark: Any, golden: Path, tmp_path: Path, name: str) -> None:
     source = golden / "stores" / "clean"
-    with tarfile.open(source / "store.tar.gz") as packed:
-        packed.extractall(tmp_path, filter="data")
+    unpack(source / "store.tar.gz", tmp_path)
     with gzip.open(source / "manifest.jsonl.gz", "rt", encoding="utf-8") as lines:
         served = [line for line in map(json.loads, lines) if line["kind"] == "message"]
     topics = sorted({line["topic"] for line in served})

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,8 @@ from tests.spark.sinking import stored
 from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
+from tests.helpers.unpack import unpack
+
 from cometmq.cli.jobs.pipeline import command
 from cometmq.message.properties import decode_properties
 from cometmq.message.record import decode_record
@@ -144,8 +145,7 @@ def test_archives_and_stores_are_copied_too(
     assert {row["keys"] for row in rows_of(spark, tmp_path / "copy")} == {None}
     nothing_is_left_of_secrets(tmp_path / "copy")
 
-    with tarfile.open(golden / "stores" / "clean" / "store.tar.gz") as packed:
-        packed.extractall(tmp_path, filter="data")
+    unpack(golden / "stores" / "clean" / "store.tar.gz", tmp_path)
     source = MessageSource(store=tmp_path / "store", broker_name="gold")
     whole = mask(source, "GoldDelay", rules_from_options(["body=drop"]), tmp_path / "gold", spark=spark)
     rows = rows_of(spark, tmp_path / "gold")
