@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mmap
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,11 +19,10 @@ ENDS = st.integers(0, mmap.PAGESIZE + 8)
 
 @pytest.fixture
 def content(tmp_path: Path) -> Iterator[mmap.mmap]:
-    """A mapping of one page; the memory behind it is not mapped."""
+    """A mapping of one page."""
     path = tmp_path / "file"
-    path.write_bytes(bytes(2 * mmap.PAGESIZE))
+    path.write_bytes(bytes(mmap.PAGESIZE))
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
-        mapped.resize(mmap.PAGESIZE)
         yield mapped
 
 
@@ -35,3 +36,18 @@ def test_bytes_are_found_up_to_the_last_one_of_a_file(
     found = bytes(content).find(wanted, start, end)
     assert find_bytes(content, wanted, start, end) == found
     assert find_bytes(content, wanted, start, mmap.PAGESIZE) == bytes(content).find(wanted, start)
+
+
+PAGE_BEFORE_NOTHING = """
+import mmap, sys
+from cometmq.store.log.mapped_file import find_bytes
+with open(sys.argv[1], "r+b") as file, mmap.mmap(file.fileno(), 0) as content:
+    content.resize(mmap.PAGESIZE)
+    assert find_bytes(content, b"\\1\\0", 0, mmap.PAGESIZE) == -1
+"""
+
+
+def test_nothing_behind_a_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(2 * mmap.PAGESIZE))
+    subprocess.run([sys.executable, "-c", PAGE_BEFORE_NOTHING, path], check=True)
