@@ -103,10 +103,22 @@ def test_no_disk_room(clone: Path, tools: Path) -> None:
 
 def test_no_venv_module(clone: Path, tools: Path) -> None:
     script(tools, "java", "echo 'openjdk version \"21.0.1\"' >&2")
-    script(tools, "python3", 'case "$*" in *venv*) exit 1 ;; esac')
+    script(tools, "python3", 'case "$*" in *venv*) exit 1 ;; *) echo 900 ;; esac')
     failed = set_up(clone, tools)
     assert failed.returncode == 1
     assert "sudo apt install python3-venv" in failed.stderr
+
+
+@pytest.mark.parametrize(("needed", "taken"), [(799, "other"), (800, "bin")])
+def test_the_newest_python_is_taken_unless_another_is_much_faster(
+    clone: Path, tools: Path, tmp_path: Path, needed: int, taken: str
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    script(tools, "java", "echo 'openjdk version \"21.0.1\"' >&2")
+    script(tools, "python3.12", 'case "$*" in *venv*) exit 1 ;; *) echo 1000 ;; esac')
+    script(other, "python3", f'case "$*" in *venv*) exit 1 ;; *) echo {needed} ;; esac')
+    assert f"/{taken}/python3" in set_up(clone, tools, PATH=f"{tools}:{other}").stderr
 
 
 def test_failed_installation_shows_why(clone: Path, tools: Path) -> None:

@@ -193,7 +193,8 @@ class _End(asyncio.Protocol):
         """Store the transport."""
         self.transport = cast(asyncio.Transport, transport)
         if self is self._pair.client:
-            self.transport.pause_reading()
+            # The loops of Python 3.11.2 and older begin to read after this call, whatever it does.
+            asyncio.get_running_loop().call_soon(self.transport.pause_reading)
             self._pair.link.opened(self._pair)
 
     def data_received(self, data: bytes) -> None:
