@@ -3,7 +3,7 @@
 use cometmq_codec::fields::STAMP;
 use cometmq_codec::hmac;
 use cometmq_codec::request::SendRequest;
-use cometmq_codec::signature::{are_from, Signed, Texts, TOGETHER};
+use cometmq_codec::signature::{are_from, Texts, TOGETHER};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use std::collections::HashMap;
@@ -80,7 +80,7 @@ impl Account {
 
 impl Account {
     /// For each send, with its body, true when it is this account's.
-    pub fn are_mine(&mut self, sends: &Signed<'_, '_>) -> [bool; TOGETHER] {
+    pub fn are_mine(&mut self, sends: &[(&SendRequest<'_>, &[u8])]) -> [bool; TOGETHER] {
         let key = self.key.as_ref().map(|key| &key.get().0);
         are_from(self.access_key.as_deref(), key, &mut self.texts, sends)
     }

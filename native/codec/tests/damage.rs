@@ -100,7 +100,7 @@ fn take(data: &[u8]) -> bool {
         Some("me"),
         Some(&Key::new(b"secret")),
         &mut Texts::default(),
-        &[Some((&request, found.body)), None, None, None],
+        &[(&request, found.body)],
     );
     let Some(properties) = Properties::read(request.fields.properties()) else {
         return false;
