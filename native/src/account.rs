@@ -80,7 +80,10 @@ impl Account {
 
 impl Account {
     /// For each send, with its body, true when it is this account's.
-    pub fn are_mine(&mut self, sends: &[(&SendRequest<'_>, &[u8])]) -> [bool; TOGETHER] {
+    pub fn are_mine<'a>(
+        &mut self,
+        sends: impl Iterator<Item = (&'a SendRequest<'a>, &'a [u8])> + Clone,
+    ) -> [bool; TOGETHER] {
         let key = self.key.as_ref().map(|key| &key.get().0);
         are_from(self.access_key.as_deref(), key, &mut self.texts, sends)
     }

@@ -7,11 +7,12 @@
 
 use crate::account::Account;
 use crate::open_batch::{Batch, Queue, Topic, OPAQUE_BYTES};
-use crate::plain_send::Sender;
+use crate::plain_send::{Plan, Sender};
 use crate::transactions::{InnerQueue, Transactions};
 use cometmq_codec::answer::Answers;
 use cometmq_codec::fields::END_TRANSACTION;
 use cometmq_codec::request::{code, SendRequest};
+use cometmq_codec::signature::TOGETHER;
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -469,7 +470,7 @@ impl PlainSends {
         Ok(at)
     }
 
-    /// Take the sends of an account, two at a time: so their signatures are checked in less time.
+    /// Take the sends of an account, some at a time: so their signatures are checked in less time.
     fn take_signed(
         &mut self,
         py: Python<'_>,
@@ -481,45 +482,34 @@ impl PlainSends {
     ) -> PyResult<usize> {
         let begin = at;
         let mut at = at;
-        while room.has(self.taken, at - begin) {
-            let Some(frame) = self.frame(data, at) else {
-                break;
-            };
-            let Some(request) = SendRequest::read(frame.is_binary, frame.header) else {
-                break;
-            };
-            let Some(plan) = self.plan(&frame, &request, room.group) else {
-                break;
-            };
-            let next = at + frame.size;
-            let frame = match room.has(self.taken + 1, next - begin) {
-                true => self.frame(data, next),
-                false => None,
-            };
-            let request = frame
-                .as_ref()
-                .and_then(|frame| SendRequest::read(frame.is_binary, frame.header));
-            let other = match (&frame, &request) {
-                (Some(frame), Some(request)) => self.plan(frame, request, room.group),
-                _ => None,
-            };
-            let are_mine = match &other {
-                Some(other) => account.are_mine(&[plan.signed(), other.signed()]),
-                None => account.are_mine(&[plan.signed()]),
-            };
-            let is_last = other.is_none();
-            for (plan, is_mine) in [Some(plan), other].into_iter().flatten().zip(are_mine) {
-                if !is_mine || !self.put(py, sender, &plan, Some(account))? {
+        let mut read = Vec::with_capacity(TOGETHER);
+        loop {
+            read.clear();
+            let mut next = at;
+            while read.len() < TOGETHER && room.has(self.taken + read.len(), next - begin) {
+                let Some(frame) = self.frame(data, next) else {
+                    break;
+                };
+                let Some(request) = SendRequest::read(frame.is_binary, frame.header) else {
+                    break;
+                };
+                next += frame.size;
+                read.push((frame, request));
+            }
+            let plan = |(frame, request)| self.plan(frame, request, room.group);
+            let plans: Vec<_> = read.iter().map(|(f, r)| (f, r)).map_while(plan).collect();
+            let are_mine = account.are_mine(plans.iter().map(Plan::signed));
+            for (plan, is_mine) in plans.iter().zip(are_mine) {
+                if !is_mine || !self.put(py, sender, plan, Some(account))? {
                     return Ok(at);
                 }
                 at += plan.size();
                 self.taken += 1;
             }
-            if is_last {
-                break;
+            if plans.len() < TOGETHER {
+                return Ok(at);
             }
         }
-        Ok(at)
     }
 
     /// Ask Python for the place of the next record; false when nothing can be stored.

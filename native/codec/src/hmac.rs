@@ -1,7 +1,7 @@
 //! HMAC-SHA1 (RFC 2104) of several texts at once, each given in short pieces.
 //!
 //! Within one text each step of SHA-1 waits for the one before; those of another text do not. So blocks of the texts
-//! are hashed in turn: two signatures together take two thirds of the time that they take one after the other.
+//! are hashed in turn: eight signatures together take half of the time that they take one after the other.
 
 use sha1::digest::generic_array::GenericArray;
 use sha1::{Digest, Sha1};
@@ -72,6 +72,27 @@ fn bits(length: usize) -> [u8; LENGTH] {
     ((BLOCK + length) as u64 * 8).to_be_bytes()
 }
 
+/// Append a piece; a short one, as most are, by moves of fixed size: its first bytes, then its last ones.
+fn append(out: &mut Vec<u8>, piece: &[u8]) {
+    fn ends<const N: usize>(out: &mut Vec<u8>, piece: &[u8]) {
+        let end = out.len() + piece.len();
+        if let (Some(first), Some(last)) = (piece.first_chunk::<N>(), piece.last_chunk::<N>()) {
+            out.extend_from_slice(first);
+            out.truncate(end - N);
+            out.extend_from_slice(last);
+        }
+    }
+    match piece.len() {
+        0 => (),
+        1 => out.push(piece[0]),
+        2..=3 => ends::<2>(out, piece),
+        4..=7 => ends::<4>(out, piece),
+        8..=16 => ends::<8>(out, piece),
+        17..=32 => ends::<16>(out, piece),
+        _ => out.extend_from_slice(piece),
+    }
+}
+
 /// Hash whole blocks.
 fn hash(state: &mut [u32; 5], blocks: &[u8]) {
     for block in blocks.chunks_exact(BLOCK) {
@@ -94,11 +115,7 @@ impl Text {
         let rest = &mut self.rest;
         rest.clear();
         for piece in pieces {
-            // Half of the values of a send are one byte; a copy of many begins with finding out how many.
-            match piece.as_bytes() {
-                [byte] => rest.push(*byte),
-                bytes => rest.extend_from_slice(bytes),
-            }
+            append(rest, piece.as_bytes());
         }
         let length = rest.len() + last.len();
         self.state = key.inner;

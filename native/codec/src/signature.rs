@@ -8,8 +8,8 @@ use subtle::ConstantTimeEq;
 /// Bytes of a signature in base64.
 const SIGNATURE_BYTES: usize = 28;
 
-/// Sends that are checked together.
-pub const TOGETHER: usize = 2;
+/// Sends that are checked together at most.
+pub const TOGETHER: usize = 8;
 
 /// Room for the signed texts of sends that are checked together.
 pub type Texts = [Text; TOGETHER];
@@ -18,21 +18,23 @@ pub type Texts = [Text; TOGETHER];
 /// is one. The time does not tell how much of a signature is right.
 ///
 /// One with a field that sends do not have is left to Python.
-pub fn are_from(
+pub fn are_from<'a>(
     access_key: Option<&str>,
     key: Option<&Key>,
     texts: &mut Texts,
-    sends: &[(&SendRequest<'_>, &[u8])],
+    sends: impl Iterator<Item = (&'a SendRequest<'a>, &'a [u8])> + Clone,
 ) -> [bool; TOGETHER] {
     let mut are_from = [false; TOGETHER];
-    for (is_from, (request, _)) in are_from.iter_mut().zip(sends) {
+    for (is_from, (request, _)) in are_from.iter_mut().zip(sends.clone()) {
         *is_from = !request.fields.is_odd && request.fields.get(ACCESS_KEY) == access_key;
     }
     let Some(key) = key else { return are_from };
-    for (text, (request, body)) in texts.iter_mut().zip(sends) {
+    let mut count = 0;
+    for (text, (request, body)) in texts.iter_mut().zip(sends.clone()) {
         text.begin(key, request.fields.signed(request.code), body);
+        count += 1;
     }
-    let texts = &mut texts[..sends.len().min(TOGETHER)];
+    let texts = &mut texts[..count];
     key.sign(texts);
     for ((is_from, text), (request, _)) in are_from.iter_mut().zip(texts).zip(sends) {
         let given = request.fields.get(SIGNATURE).and_then(decode);
@@ -131,10 +133,16 @@ mod tests {
         let header = header(code, &[fields, more].concat());
         let request = SendRequest::read(false, header.as_bytes()).unwrap();
         let mut texts = Texts::default();
-        let [alone, none] = are_from(access_key, key, &mut texts, &[(&request, body)]);
-        let beside = [(&request, &b"another"[..]), (&request, body)];
-        assert_eq!(are_from(access_key, key, &mut texts, &beside)[1], alone);
+        let mut are_from =
+            |sends: &[_]| are_from(access_key, key, &mut texts, sends.iter().copied());
+        let (send, other) = ((&request, body), (&request, &b"another"[..]));
+        let [alone, none, ..] = are_from(&[send]);
         assert!(!none);
+        for number in 0..TOGETHER {
+            let mut sends = [other; TOGETHER];
+            sends[number] = send;
+            assert_eq!(are_from(&sends)[number], alone);
+        }
         alone
     }
 

@@ -100,7 +100,7 @@ fn take(data: &[u8]) -> bool {
         Some("me"),
         Some(&Key::new(b"secret")),
         &mut Texts::default(),
-        &[(&request, found.body)],
+        [(&request, found.body)].into_iter(),
     );
     let Some(properties) = Properties::read(request.fields.properties()) else {
         return false;
