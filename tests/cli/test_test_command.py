@@ -108,7 +108,7 @@ def test_a_test_that_passes_only_alone_is_named_and_counted_once(project: Path, 
         (project / "tests" / f"{name}.py").write_text(marked)
     done = run_tests()
     assert done.returncode == 0, done.stdout
-    named = (f"tests.{name}::test_is_slow_beside_others" for name in ("test_process", "test_unit", "spark.test_spark"))
+    named = (f"tests.{name}::test_is_slow_beside_others" for name in ("test_process", "spark.test_spark", "test_unit"))
     assert f"PASSED ONLY ALONE, look into them: {', '.join(named)}\n" in done.stdout
     assert "= 6 passed in" in done.stdout
 
