@@ -12,8 +12,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from msgspec import UNSET
-
 from cometmq.broker.controller import Broker
 from cometmq.clock import TimerHandle
 from cometmq.message.hosts import encode_host, format_address
@@ -217,11 +215,7 @@ class LocalBackend:
     async def group(self, name: str) -> GroupInfo:
         """See :class:`~cometmq.proxy.backend.backend.Backend`."""
         config = self._broker.groups.get(name)
-        if config is None:
-            return GroupInfo()
-        if config.group_retry_policy is UNSET:
-            return GroupInfo(config.retry_max_times, config.consume_message_orderly is True)
-        return group_info(decode_body(GroupBody, encode_body(config)))
+        return GroupInfo() if config is None else group_info(decode_body(GroupBody, encode_body(config)))
 
     def endpoint(self, broker: str, came_by: str) -> tuple[str, int] | None:
         """See :class:`~cometmq.proxy.backend.backend.Backend`: the host of a listener leads to this broker only."""
