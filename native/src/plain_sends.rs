@@ -21,6 +21,8 @@ use std::collections::HashMap;
 
 /// Frames of one call, between which Python looks at the clock.
 const FRAMES: usize = 32;
+/// Sends of an account are read together up to so many bytes: those behind one that is left to Python are read again.
+const TOGETHER_BYTES: usize = 16 * 1024;
 /// The plain sends of a broker.
 #[pyclass(module = "cometmq_core")]
 pub struct PlainSends {
@@ -486,7 +488,10 @@ impl PlainSends {
         loop {
             read.clear();
             let mut next = at;
-            while read.len() < TOGETHER && room.has(self.taken + read.len(), next - begin) {
+            while read.len() < TOGETHER
+                && next - at < TOGETHER_BYTES
+                && room.has(self.taken + read.len(), next - begin)
+            {
                 let Some(frame) = self.frame(data, next) else {
                     break;
                 };
@@ -506,7 +511,7 @@ impl PlainSends {
                 at += plan.size();
                 self.taken += 1;
             }
-            if plans.len() < TOGETHER {
+            if plans.len() < read.len() || read.is_empty() {
                 return Ok(at);
             }
         }
