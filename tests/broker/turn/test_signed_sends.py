@@ -150,7 +150,7 @@ async def test_a_denied_send_between_others_is_denied_alone(pair: SideBySide) ->
     pair.receive(1, signed(1, SHOP).encode())
     pair.end_turn()
     opaques = iter(range(2, 10_000))
-    for before in range(4):
+    for before in (0, 1, 2, 6, 7, 8, 9):
         for name, by, topic in (
             ("the wrong secret", Credentials("shop-account", "another-secret"), "T"),
             ("another account", READER, "T"),
