@@ -23,6 +23,7 @@ use std::collections::HashMap;
 const FRAMES: usize = 32;
 /// Sends of an account are read together up to so many bytes: those behind one that is left to Python are read again.
 const TOGETHER_BYTES: usize = 16 * 1024;
+
 /// The plain sends of a broker.
 #[pyclass(module = "cometmq_core")]
 pub struct PlainSends {
@@ -501,8 +502,11 @@ impl PlainSends {
                 next += frame.size;
                 read.push((frame, request));
             }
-            let plan = |(frame, request)| self.plan(frame, request, room.group);
-            let plans: Vec<_> = read.iter().map(|(f, r)| (f, r)).map_while(plan).collect();
+            let more_may_follow = read.len() == TOGETHER || next - at >= TOGETHER_BYTES;
+            let plans: Vec<_> = read
+                .iter()
+                .map_while(|(frame, request)| self.plan(frame, request, room.group))
+                .collect();
             let are_mine = account.are_mine(plans.iter().map(Plan::signed));
             for (plan, is_mine) in plans.iter().zip(are_mine) {
                 if !is_mine || !self.put(py, sender, plan, Some(account))? {
@@ -511,7 +515,7 @@ impl PlainSends {
                 at += plan.size();
                 self.taken += 1;
             }
-            if plans.len() < read.len() || read.is_empty() {
+            if !more_may_follow || plans.len() < read.len() {
                 return Ok(at);
             }
         }

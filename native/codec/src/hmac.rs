@@ -1,7 +1,7 @@
 //! HMAC-SHA1 (RFC 2104) of several texts at once, each given in short pieces.
 //!
 //! Within one text each step of SHA-1 waits for the one before; those of another text do not. So blocks of the texts
-//! are hashed in turn: eight signatures together take half of the time that they take one after the other.
+//! are hashed in turn: four signatures together take half of the time that they take one after the other.
 
 use sha1::digest::generic_array::GenericArray;
 use sha1::{Digest, Sha1};

@@ -15,12 +15,11 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.helpers.unpack import unpack
 from tests.spark.conftest import RunExample
 from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
-
-from tests.helpers.unpack import unpack
 
 from cometmq.cli.jobs.pipeline import command
 from cometmq.message.hosts import encode_host

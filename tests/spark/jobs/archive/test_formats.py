@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.helpers.unpack import unpack
 from tests.spark.drivers import PATIENCE_S, await_kill
 from tests.spark.jobs.archive.archiving import MOST, driver
 from tests.spark.jobs.replay.replaying import said_by
@@ -20,8 +21,6 @@ from tests.spark.topics import Topics
 
 pytest.importorskip("deltalake", reason="deltalake is not installed (pip install cometmq[delta])")
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed (pip install cometmq[iceberg])")
-
-from tests.helpers.unpack import unpack
 
 from cometmq.cli.jobs.pipeline import command
 from cometmq.spark.archives.delta import DeltaArchive

@@ -15,13 +15,12 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
+from tests.helpers.unpack import unpack
 from tests.spark.jobs.mask.masking import RULES
 from tests.spark.sinking import stored
 from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
-from tests.helpers.unpack import unpack
-
 from cometmq.cli.jobs.pipeline import command
 from cometmq.message.properties import decode_properties
 from cometmq.message.record import decode_record
