@@ -80,7 +80,7 @@ class CometSide:
     """The columns of Kafka's connector: key, value, topic, partition, offset, time and a flag."""
 
     def __init__(self, directory: Path) -> None:
-        self.deployment = deploy(System.COMETMQ, directory, fileReservedTime="0")
+        self.deployment = deploy(System.COMETMQ, directory)
         self.topics = Topics(self.deployment.address, self.deployment.broker.address)
         self.store = directory / "broker" / "store"
 
@@ -101,7 +101,12 @@ class CometSide:
         """
         del topic
         with BlockingConnection(self.deployment.broker.address) as connection:
-            assert connection.invoke(RequestCode.DELETE_EXPIRED_COMMITLOG).code == ResponseCode.SUCCESS
+            for code, body in (
+                (RequestCode.UPDATE_BROKER_CONFIG, b"fileReservedTime=0"),
+                (RequestCode.DELETE_EXPIRED_COMMITLOG, b""),
+                (RequestCode.UPDATE_BROKER_CONFIG, b"fileReservedTime=72"),
+            ):
+                assert connection.invoke(code, body=body).code == ResponseCode.SUCCESS
 
     def fill(self, spark: Any, source: Path, topic: str) -> None:
         """Send rows one by one, to the queues in turn, as many at once as the client has in flight unasked."""
