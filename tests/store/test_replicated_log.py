@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import shutil
 import struct
@@ -269,7 +270,10 @@ class FollowingMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.master = MessageStore.open(self.config("master"))
-        self.slave = MessageStore.open(self.slave_config)
+        self.open_slave()
+
+    def open_slave(self) -> None:
+        self.slave = MessageStore.open(self.slave_config, is_slave=True)
 
     @rule(queue=st.integers(0, 2), size=st.integers(0, 1500), count=st.integers(1, 4))
     def store(self, queue: int, size: int, count: int) -> None:
@@ -298,12 +302,13 @@ class FollowingMachine(RuleBasedStateMachine):
             log.append(log.end, bytes(data))
         except NotTheLogError:
             assert position <= log.end == self.slave.max_physical_offset
-        else:  # not whole yet, or in bytes that nothing covers: the master's own are put in its place
-            self.start_killed()
-            if self.slave.max_physical_offset > end + where:
-                self.slave.close_now()
-                shutil.rmtree(self.base / f"slave{self.generation}")
-                self.slave = MessageStore.open(self.slave_config)
+            return
+        if self.slave.max_physical_offset <= end + where:  # the record is not whole yet
+            self.kill()
+        if self.slave.max_physical_offset > end + where:  # in bytes that nothing covers
+            self.slave.close_now()
+            shutil.rmtree(self.base / f"slave{self.generation}")
+            self.open_slave()
 
     @rule(ahead=st.integers(-2000, 2000).filter(bool))
     def transfer_of_another_place(self, ahead: int) -> None:
@@ -321,25 +326,21 @@ class FollowingMachine(RuleBasedStateMachine):
     @rule()
     def stop(self) -> None:
         self.slave.close_now()
-        self.slave = MessageStore.open(self.slave_config)
+        self.open_slave()
         assert self.slave.findings == []
 
     @rule()
     def kill(self) -> None:
         before = self.slave.max_physical_offset
-        self.start_killed()
-        after = self.slave.max_physical_offset
-        if after != before:  # the head of a filler had come: recovery needs no more to know that the file is over
-            assert after == before - before % 4096 + 4096
-            assert bytes_of(self.master, before, 8) == filler(after - before)
-
-    def start_killed(self) -> None:
-        """Start on what a killed slave leaves. Recovery passes over a damaged record when a sound one is behind it."""
         old = self.slave
         shutil.copytree(self.base / f"slave{self.generation}", self.base / f"slave{self.generation + 1}")
         old.close_now()
         self.generation += 1
-        self.slave = MessageStore.open(self.slave_config)
+        self.open_slave()
+        after = self.slave.max_physical_offset
+        if after != before:  # the head of a filler had come: recovery needs no more to know that the file is over
+            assert after == before - before % 4096 + 4096
+            assert bytes_of(self.master, before, 8) == filler(after - before)
 
     @rule()
     def checkpoint(self) -> None:
@@ -375,6 +376,38 @@ TestFollowingMachine = FollowingMachine.TestCase
 TestFollowingMachine.settings = settings(
     max_examples=15, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
+
+
+@pytest.mark.parametrize("was_saved", [True, False])
+def test_a_record_whose_length_was_damaged_on_its_way_is_asked_for_again_after_a_kill(
+    bench: StoreBench, tmp_path: Path, was_saved: bool
+) -> None:
+    """The slave waits for the rest of it, and sound records stand where it waits."""
+    master = bench.open()
+    fill(master, 40)
+    config = dataclasses.replace(bench.config, store_path_root_dir=str(tmp_path / "slave"))
+    slave = MessageStore.open(config, is_slave=True)
+    follow(master, slave)
+    end = slave.max_physical_offset
+    if was_saved:
+        slave.close_now()
+        slave = MessageStore.open(config, is_slave=True)
+    fill(master, 40, start=40)
+    data = bytearray(bytes_of(master, end))
+    data[0:4] = struct.pack(">i", len(data) + 1)
+    slave.replicated.append(end, bytes(data))
+    assert slave.max_physical_offset == end
+    killed = dataclasses.replace(bench.config, store_path_root_dir=str(tmp_path / "killed"))
+    shutil.copytree(tmp_path / "slave", tmp_path / "killed")
+    slave.close_now()
+    slave = MessageStore.open(killed, is_slave=True)
+    try:
+        assert slave.max_physical_offset == slave.replicated.end == end
+        assert any("set aside" in finding for finding in slave.findings)
+        follow(master, slave)
+        assert served(slave) == served(master)
+    finally:
+        slave.close_now()
 
 
 def test_a_full_disk_stops_following_and_it_goes_on_when_there_is_room(bench: StoreBench, bench_at: Benches) -> None:

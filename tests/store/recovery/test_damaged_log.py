@@ -229,6 +229,21 @@ def test_a_queue_whose_last_message_is_lost_is_mended_once(spoilt: str, written:
         again.close_now()
 
 
+@pytest.mark.parametrize("spoilt", ["nothing", "position gone", "queues gone"])
+def test_a_slave_passes_over_damage_where_its_log_was_saved_or_nothing_is_known(
+    spoilt: str, stopped: Written, tmp_path: Path
+) -> None:
+    """A store that was copied or taken over may be all that is left of it."""
+    message = stopped.messages[len(stopped.messages) // 2]
+    root = stopped.copy(tmp_path / "case")
+    damaged = stores.overlapping(stopped.messages, LOG_DAMAGES["garbage record"](root, message))
+    SPOILT[spoilt](root)
+    store = MessageStore.open(stores.config_of(root), disk=NoFlushDisk(), is_slave=True)
+    assert store.max_physical_offset == stopped.end
+    assert missing(store, stopped.messages) == damaged
+    store.close_now()
+
+
 def test_a_slave_puts_no_record_of_its_own_into_its_log(stopped: Written, tmp_path: Path) -> None:
     """A queue whose last message is lost ends where it did all the same."""
     message = last_of_queues(stopped)[1]

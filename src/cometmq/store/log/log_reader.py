@@ -7,7 +7,8 @@ ends or it is damaged there:
 * Damage, when the log continues behind it: the record's own size, its own lengths, or the unit of a queue that leads
   to it say where it ends, and a sound record or the filler of the file stands there; or the next sound record is found
   by its magic, here or in a later file; or a position file or a sound unit proves that the log went on.
-* The end otherwise: a tail that was torn, or never written.
+* The end otherwise: a tail that was torn, or never written. A slave's log ends at every damage behind the place up to
+  which it is proven: bytes that were damaged on their way from the master stand there, unread, and it sends them again.
 
 Fault model. Any bytes may be any others, anywhere, in any number. Bytes that never belonged to the log can look like
 sound records in two cases only. Our files are made anew and full of zeros, and the rest of a failed turn is cleared;
@@ -64,6 +65,8 @@ class Knowledge(NamedTuple):
     """The size of the record at an offset, as the unit of a queue says; 0 when none does."""
     proven: Callable[[int], int]
     """Up to where the log is known to go, for a log whose last sound record has this store timestamp."""
+    ends_at_damage: bool = False
+    """The log ends at a damage where it is not known to go on, even if sound records stand behind."""
 
 
 NOTHING_KNOWN: Final = Knowledge(lambda _: 0, lambda _: 0)
@@ -168,6 +171,8 @@ class LogReader:
         """The end of the damage that begins at ``at``; ``None`` when the log ends at ``at``."""
         limit = segment.end if self._until is None else min(segment.end, self._until)
         proven = self._knowledge.proven(self.timestamp) if self._until is None else self._until
+        if self._knowledge.ends_at_damage and at >= proven:
+            return None
         known = self._knowledge.extent(at)
         known_end = at + known if known >= MIN_RECORD_BYTES and at + known <= limit else 0
         outline = outline_of(segment.view, at - segment.start)

@@ -25,7 +25,8 @@ Invariants.
   what the position file says: an offset that a consumer may have committed is not given twice. This holds also when
   the last files of the log were cut short or are gone. Only a slave goes on where its log ends: the rest comes from
   its master.
-* A message is lost only if its own bytes are damaged.
+* A message is lost only if its own bytes are damaged. A slave passes over a damaged record only where it is proven that
+  it had the log further; behind that, its log ends at the damage, and its master sends the rest again.
 """
 
 from __future__ import annotations
@@ -307,6 +308,15 @@ class Recovery:
         return record.store_timestamp if record is not None else 0
 
     # --- reading the log -----------------------------------------------------------------------
+    def _comes_again(self) -> bool:
+        """True when a master sends again what is not proven: a slave's log that was saved here last, or never saved.
+
+        Of another store nothing is proven; its sound records are kept.
+        """
+        known = self._known
+        was_never_saved = known.position is None and known.checkpoint is None
+        return known.is_slave and (self._position is not None or was_never_saved)
+
     def _read_log(self, start: int, queues_from: int, indexed_from: int) -> dict[Key, int]:
         """Read the log to its end and derive queues and index from it.
 
@@ -315,7 +325,8 @@ class Recovery:
         crc = self._known.check_crc
         foreign = self._position is None
         plain = PlainRecords(queues_from, indexed_from, check_crc=crc)
-        reader = LogReader(self._log, start, self._knowledge, check_crc=crc, plain=plain)
+        knowledge = self._knowledge._replace(ends_at_damage=self._comes_again())
+        reader = LogReader(self._log, start, knowledge, check_crc=crc, plain=plain)
         queues = self._queues
         sequence = QueueSequence(self._confirmed)
         found: LogRecord | DamagedPart | PlainRun | None = None
