@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.helpers.consoles import Surfer
+from tests.helpers.waiting import wait_for
 from tests.interop.systems import Deployment, System
 
 from cometmq.console.options import ConsoleOptions
@@ -56,6 +57,8 @@ def test_pages_and_changes_work_with_apaches_brokers(
         broker = re.search(r'href="(/brokers/[^"]+)"', surfer.get("/").text)
         assert place
         assert broker
+        # An Apache broker takes its first sample a second after its start, and has no runtime information before.
+        wait_for(lambda: surfer.get(broker[1]).status == 200, "the broker's first sample")
         assert "body 1" in surfer.get("/messages?topic=apaches&sql=n%20%3D%201").words
         assert surfer.get("/messages?topic=apaches&sql=n%20%3D%201").words.count("body") == 1
         for path in ("/", broker[1], "/topics", "/topics/apaches", "/producers", "/groups", place[1]):
