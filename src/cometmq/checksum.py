@@ -1,13 +1,14 @@
 """CRC-32 (IEEE 802.3, as ``java.util.zip.CRC32``) of bodies, records and notes.
 
-Every message is checked when it is stored and when it is read. ISA-L uses the processor's carry-less multiplication:
-0.07 µs for a body of 1 KB, where zlib takes 0.39 µs. zlib gives the same values where ISA-L is not installed.
+Every message is checked when it is stored and when it is read. zlib-ng uses the processor's carry-less multiplication:
+0.06 µs for a body of 1 KB, where zlib takes 0.23 µs. zlib gives the same values where zlib-ng is not installed. (ISA-L
+is as fast, but leaves the upper halves of the AVX registers in use; SHA-1 then takes three times as long.)
 """
 
 from __future__ import annotations
 
 try:
-    from isal.isal_zlib import crc32
+    from zlib_ng.zlib_ng import crc32
 except ImportError:
     from zlib import crc32
 
