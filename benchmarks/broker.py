@@ -302,7 +302,7 @@ def load(cases: Sequence[Case], rounds: int, seconds: float) -> None:
 
 def _line(number: int, system: System, case: Case, result: Measured) -> dict[str, Any]:
     """One measurement for programs."""
-    kept = {name: round(getattr(result, name), 1) for name in ("per_s", "p50_us", "p99_us", "user_us", "system_us")}
+    kept = {name: round(getattr(result, name), 2) for name in ("per_s", "p50_us", "p99_us", "user_us", "system_us")}
     beside = {"others": result.beside.others, "steal": result.beside.steal}
     shares = {name: round(share, 3) for name, share in {"generator": result.generator, **beside}.items()}
     return {"round": number, "system": system.value, "case": case.name, **kept, **shares}

@@ -30,7 +30,9 @@ pub struct Fields<'a> {
     pub reconsume_times: i32,
     /// A field has a name that sends do not have.
     pub is_odd: bool,
-    values: [Cow<'a, str>; VALUES],
+    /// All values but the properties.
+    values: [&'a str; VALUES],
+    properties: Cow<'a, str>,
     seen: u32,
 }
 
@@ -126,14 +128,16 @@ impl Default for Fields<'_> {
             flag: 0,
             reconsume_times: 0,
             is_odd: false,
-            values: [const { Cow::Borrowed("") }; VALUES],
+            values: [""; VALUES],
+            properties: Cow::Borrowed(""),
             seen: 0,
         }
     }
 }
 
 impl<'a> Fields<'a> {
-    /// Take one field. `None` when the request is not plain: a field comes twice, or is not in its usual form.
+    /// Take one field. `None` when the request is not plain: a field comes twice, is not in its usual form, or has
+    /// escapes and is not the properties.
     pub fn set(&mut self, code: i64, name: &str, value: Cow<'a, str>) -> Option<()> {
         let Some(number_of_field) = number_of(code, name) else {
             self.is_odd = true;
@@ -144,36 +148,43 @@ impl<'a> Fields<'a> {
             return None;
         }
         self.seen |= bit;
+        if number_of_field == PROPERTIES {
+            self.properties = value;
+            return Some(());
+        }
+        let Cow::Borrowed(value) = value else {
+            return None;
+        };
         match number_of_field {
-            3 | 11 => drop(number(&value)?),
-            4 => self.queue_id = number(&value)?,
-            5 => self.sys_flag = number(&value)?,
-            6 => self.born_timestamp = integer(&value)?,
-            7 => self.flag = number(&value)?,
-            9 => self.reconsume_times = number(&value)?,
-            10 => is_bool(&value)?,
-            12 => is_false(&value)?,
+            3 | 11 => drop(number(value)?),
+            4 => self.queue_id = number(value)?,
+            5 => self.sys_flag = number(value)?,
+            6 => self.born_timestamp = integer(value)?,
+            7 => self.flag = number(value)?,
+            9 => self.reconsume_times = number(value)?,
+            10 => is_bool(value)?,
+            12 => is_false(value)?,
             _ => (),
         }
         self.values[number_of_field] = value;
         Some(())
     }
 
-    /// The text of a field, if it has one.
-    pub fn get(&self, number_of_field: usize) -> Option<&str> {
-        (self.seen & 1 << number_of_field != 0).then(|| self.values[number_of_field].as_ref())
+    /// The text of a field other than the properties, if it has one.
+    pub fn get(&self, number_of_field: usize) -> Option<&'a str> {
+        (self.seen & 1 << number_of_field != 0).then(|| self.values[number_of_field])
     }
 
-    pub fn producer_group(&self) -> &str {
-        &self.values[PRODUCER_GROUP]
+    pub fn producer_group(&self) -> &'a str {
+        self.values[PRODUCER_GROUP]
     }
 
-    pub fn topic(&self) -> &str {
-        &self.values[TOPIC]
+    pub fn topic(&self) -> &'a str {
+        self.values[TOPIC]
     }
 
     pub fn properties(&self) -> &str {
-        &self.values[PROPERTIES]
+        &self.properties
     }
 
     /// The values that a request of `code` signs, in the order of their names.
@@ -183,7 +194,10 @@ impl<'a> Fields<'a> {
         } else {
             &SIGNED[..]
         };
-        order.iter().map(|number| self.values[*number].as_ref())
+        order.iter().map(|number| match *number {
+            PROPERTIES => self.properties(),
+            number => self.values[number],
+        })
     }
 
     /// True when no field is missing.

@@ -7,6 +7,8 @@ use std::borrow::Cow;
 
 /// Bytes of memory for a text with escapes, if the header has so many; few are longer.
 const ROOM: usize = 512;
+/// Digits of a number that is always small enough.
+const SHORT: usize = 18;
 
 /// A place in the text of a header, which is valid UTF-8.
 pub struct Reader<'a> {
@@ -31,13 +33,30 @@ impl<'a> Reader<'a> {
 
     /// Pass over `byte`, with the space around it.
     pub fn take(&mut self, byte: u8) -> Option<()> {
-        self.skip_space();
         if self.peek()? != byte {
-            return None;
+            self.skip_space();
+            if self.peek()? != byte {
+                return None;
+            }
         }
         self.at += 1;
         self.skip_space();
         Some(())
+    }
+
+    /// The name of a member of an object, up to its value. One with escapes is none that RocketMQ's clients write.
+    pub fn name(&mut self) -> Option<&'a str> {
+        let at = self.at;
+        // A name of one letter and no space, as in nearly all fields of nearly all sends.
+        if let Some([b'"', b'a'..=b'z', b'"', b':', b'"']) = self.text.as_bytes().get(at..at + 5) {
+            self.at += 4;
+            return self.text.get(at + 1..at + 2);
+        }
+        let Cow::Borrowed(name) = self.string()? else {
+            return None;
+        };
+        self.take(b':')?;
+        Some(name)
     }
 
     /// True at the end of the text.
@@ -129,6 +148,10 @@ const IS_SPECIAL: [bool; 256] = {
 fn escape(bytes: &[u8]) -> Option<(char, usize)> {
     Some(match *bytes.get(1)? {
         b'u' => {
+            // The separators of properties: nearly all escapes are these.
+            if let Some([b'0', b'0', b'0', digit @ b'0'..=b'7']) = bytes.get(2..6) {
+                return Some((char::from(digit - b'0'), 6));
+            }
             let mut code = 0;
             for digit in bytes.get(2..6)? {
                 code = code << 4 | char::from(*digit).to_digit(16)?;
@@ -150,22 +173,18 @@ pub fn integer(text: &str) -> Option<i64> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     let is_negative = digits.len() < text.len();
     match digits.as_bytes() {
-        [b'0'] if !is_negative => Some(0),
+        [digit @ b'0'..=b'9'] if !is_negative => Some(i64::from(digit - b'0')),
         [b'1'..=b'9', ..] => {
-            let mut number = 0i64;
-            for digit in digits.bytes() {
-                let value = i64::from(digit.wrapping_sub(b'0'));
-                if value > 9 {
-                    return None;
-                }
-                // Counted downwards, where there is room for one more.
-                number = number.checked_mul(10)?.checked_sub(value)?;
+            if !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+                return None;
             }
-            if is_negative {
-                Some(number)
-            } else {
-                number.checked_neg()
+            if digits.len() > SHORT {
+                return text.parse().ok();
             }
+            let number = digits
+                .bytes()
+                .fold(0, |number, digit| number * 10 + i64::from(digit - b'0'));
+            Some(if is_negative { -number } else { number })
         }
         _ => None,
     }

@@ -47,7 +47,7 @@ impl<'a> SendRequest<'a> {
         }
         let mut fields = Fields::default();
         let (opaque, flag) = read(is_binary, header, |name, value| {
-            fields.set(code, &name, value)
+            fields.set(code, name, value)
         })?;
         if flag & FLAG_RESPONSE != 0 || !fields.is_whole() {
             return None;
@@ -75,7 +75,7 @@ impl<'a> EndRequest<'a> {
             return None;
         }
         let mut fields = EndFields::default();
-        let (opaque, flag) = read(is_binary, header, |name, value| fields.set(&name, value))?;
+        let (opaque, flag) = read(is_binary, header, |name, value| fields.set(name, value))?;
         if flag & FLAG_RESPONSE != 0 || !fields.is_whole() {
             return None;
         }
@@ -91,7 +91,7 @@ impl<'a> EndRequest<'a> {
 fn read<'a>(
     is_binary: bool,
     header: &'a [u8],
-    set: impl FnMut(Cow<'a, str>, Cow<'a, str>) -> Option<()>,
+    set: impl FnMut(&'a str, Cow<'a, str>) -> Option<()>,
 ) -> Option<(i32, i32)> {
     if is_binary {
         read_binary(header, set)
@@ -102,7 +102,7 @@ fn read<'a>(
 
 fn read_json<'a>(
     header: &'a [u8],
-    mut set: impl FnMut(Cow<'a, str>, Cow<'a, str>) -> Option<()>,
+    mut set: impl FnMut(&'a str, Cow<'a, str>) -> Option<()>,
 ) -> Option<(i32, i32)> {
     let (begin, _) = JSON_BEGINS
         .iter()
@@ -111,9 +111,7 @@ fn read_json<'a>(
     let (mut opaque, mut flag) = (0, 0);
     let mut seen = 0u32;
     loop {
-        let name = reader.string()?;
-        reader.take(b':')?;
-        let bit = match name.as_ref() {
+        let bit = match reader.name()? {
             "extFields" => {
                 read_fields(&mut reader, &mut set)?;
                 1
@@ -154,14 +152,12 @@ fn read_json<'a>(
 
 fn read_fields<'a>(
     reader: &mut Reader<'a>,
-    set: &mut impl FnMut(Cow<'a, str>, Cow<'a, str>) -> Option<()>,
+    set: &mut impl FnMut(&'a str, Cow<'a, str>) -> Option<()>,
 ) -> Option<()> {
     reader.take(b'{')?;
     loop {
-        let name = reader.string()?;
-        reader.take(b':')?;
-        let value = reader.string()?;
-        set(name, value)?;
+        let name = reader.name()?;
+        set(name, reader.string()?)?;
         if !reader.has_more()? {
             return Some(());
         }
@@ -202,7 +198,7 @@ impl<'a> Cursor<'a> {
 
 fn read_binary<'a>(
     header: &'a [u8],
-    mut set: impl FnMut(Cow<'a, str>, Cow<'a, str>) -> Option<()>,
+    mut set: impl FnMut(&'a str, Cow<'a, str>) -> Option<()>,
 ) -> Option<(i32, i32)> {
     let mut cursor = Cursor(header);
     cursor.take(5)?; // code, language and version
@@ -221,7 +217,7 @@ fn read_binary<'a>(
         }
         let name = cursor.short_text()?;
         let value = cursor.long_text()?;
-        set(Cow::Borrowed(name), Cow::Borrowed(value))?;
+        set(name, Cow::Borrowed(value))?;
     }
     Some((opaque, flag))
 }

@@ -65,24 +65,24 @@ fn decode(text: &str) -> Option<[u32; 5]> {
         return None;
     }
     text[SIGNATURE_BYTES - 1] = b'A'; // six bits of zero
-    let (mut bytes, mut seen) = ([0; SIGNATURE_BYTES / 4 * 3], 0);
-    for (three, four) in bytes.chunks_exact_mut(3).zip(text.chunks_exact(4)) {
-        let mut bits = 0;
+    let (mut threes, mut seen) = ([0; SIGNATURE_BYTES / 4], 0);
+    for (bits, four) in threes.iter_mut().zip(text.chunks_exact(4)) {
         for character in four {
             let six = SIX_BITS[usize::from(*character)];
             seen |= six;
-            bits = bits << 6 | u32::from(six);
+            *bits = *bits << 6 | u32::from(six);
         }
-        three.copy_from_slice(&bits.to_be_bytes()[1..]);
     }
-    let mut words = [0; 5];
-    for (word, four) in words.iter_mut().zip(bytes.chunks_exact(4)) {
-        *word = four
-            .iter()
-            .fold(0, |word, byte| word << 8 | u32::from(*byte));
-    }
+    let [a, b, c, d, e, f, g] = threes;
+    let words = [
+        a << 8 | b >> 16,
+        b << 16 | c >> 8,
+        c << 24 | d,
+        e << 8 | f >> 16,
+        f << 16 | g >> 8,
+    ];
     // Two bits are left over, which encoding makes zero.
-    (seen != NONE && bytes.last() == Some(&0)).then_some(words)
+    (seen != NONE && g & 0xFF == 0).then_some(words)
 }
 
 #[cfg(test)]
