@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 from tests.helpers.waiting import until
 
+from cometmq.clock import SYSTEM_CLOCK
+from cometmq.loop import fastest_loop
 from cometmq.remoting.client import ClientRpcHook, RemotingClient
+from cometmq.remoting.client_connection import LARGE_FRAME_BYTES, WRITE_BYTES, ClientConnection
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.errors import (
     ForkedError,
@@ -213,6 +217,50 @@ async def test_after_a_fork_the_error_says_what_to_do(echo: Server, monkeypatch:
         with pytest.raises(ForkedError, match="make a new client after the fork"):
             await ask(client, echo, 1)
         monkeypatch.undo()
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, fastest_loop()])
+def test_large_requests_and_many_small_ones_leave_before_the_turn_of_the_loop_ends(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """The server works on them while the client makes the next."""
+
+    async def write() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: ClientConnection("server", SYSTEM_CLOCK, 100, ProcessorTable(), lambda _: None, 1 << 20),
+                "127.0.0.1",
+                port,
+            )
+            server, _ = listener.accept()
+            with server:
+                server.setblocking(False)
+                connection.write(b"small")
+                with pytest.raises(BlockingIOError):
+                    server.recv(1)
+                connection.write(bytes(LARGE_FRAME_BYTES))
+                assert server.recv(1 << 20) == b"small" + bytes(LARGE_FRAME_BYTES)
+                small = bytes(LARGE_FRAME_BYTES // 4)
+                for _ in range(WRITE_BYTES // len(small) - 1):
+                    connection.write(small)
+                with pytest.raises(BlockingIOError):
+                    server.recv(1)
+                connection.write(small)
+                assert len(server.recv(1 << 20)) == WRITE_BYTES
+                connection.write(b"last")
+                await until(lambda: arrived(server))
+                connection.abort("the test is over")
+                await connection.gone
+
+    def arrived(server: socket.socket) -> bool:
+        try:
+            return server.recv(100) == b"last"
+        except BlockingIOError:
+            return False
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(write())
 
 
 async def test_garbage_from_the_server_ends_the_connection_not_the_client() -> None:
