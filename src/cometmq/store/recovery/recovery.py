@@ -25,8 +25,7 @@ Invariants.
   what the position file says: an offset that a consumer may have committed is not given twice. This holds also when
   the last files of the log were cut short or are gone. Only a slave goes on where its log ends: the rest comes from
   its master.
-* A message is lost only if its own bytes are damaged. A slave passes over a damaged record only where it is proven that
-  it had the log further; behind that, its log ends at the damage, and its master sends the rest again.
+* A message is lost only if its own bytes are damaged. A slave's log ends at damage that nothing proves to be inside it.
 """
 
 from __future__ import annotations
@@ -309,10 +308,7 @@ class Recovery:
 
     # --- reading the log -----------------------------------------------------------------------
     def _comes_again(self) -> bool:
-        """True when a master sends again what is not proven: a slave's log that was saved here last, or never saved.
-
-        Of another store nothing is proven; its sound records are kept.
-        """
+        """True for a slave whose log was saved here last, or never: its master sends again what nothing proves."""
         known = self._known
         was_never_saved = known.position is None and known.checkpoint is None
         return known.is_slave and (self._position is not None or was_never_saved)
