@@ -170,7 +170,7 @@ impl PlainSends {
         self.batch = Batch::default();
     }
 
-    /// Take messages for a queue of a topic from now on.
+    /// Take messages for a queue of a topic from now on. Another queue may take its place while no batch is open.
     fn add(
         &mut self,
         topic: &str,
@@ -179,6 +179,13 @@ impl PlainSends {
         queue_id: i32,
         queue: Py<PyAny>,
     ) -> PyResult<()> {
+        let known = self
+            .names
+            .get(topic)
+            .and_then(|at| self.topics[*at].as_ref());
+        if known.is_some_and(|known| known.queues.contains_key(&queue_id)) {
+            self.check_settled()?; // messages may wait for it
+        }
         let slot = Queue::new(queue, topic)?;
         let at = match self.names.get(topic) {
             Some(at) => *at,

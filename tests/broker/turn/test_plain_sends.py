@@ -230,6 +230,22 @@ async def test_every_form_of_a_send_is_stored_and_answered_alike(pair: SideBySid
     await pair.stop()
 
 
+@pytest.mark.parametrize("queue", range(4))
+async def test_a_send_to_any_queue_follows_the_plain_ones_before_it(
+    pair: SideBySide, monkeypatch: pytest.MonkeyPatch, queue: int
+) -> None:
+    """Python chooses a queue that the core has messages for; they keep their offsets and their places in it."""
+    monkeypatch.setattr("random.randrange", lambda _: queue)
+    found = pair.compiled.broker.store.queue("T", queue)
+    before = found.max_offset()
+    for number in range(3):
+        pair.receive(0, send(10 + number, queueId=str(queue)))
+        pair.receive(0, send(20 + number, queueId="-1"))
+    pair.end_turn()
+    assert found.max_offset() == before + 6
+    await pair.stop()
+
+
 async def test_the_plain_case_is_the_cores(pair: SideBySide, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = ["plain", "V1", "binary", "oneway", "no properties", "many user fields", "a tag of another script"]
     put = pair.compiled.broker.turn.put

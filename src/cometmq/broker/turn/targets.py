@@ -87,6 +87,8 @@ class SendTarget:
     def open_queue(self, queue_id: int, peer: str) -> ConsumeQueue:
         """The queue that a producer named, from now on in ``queues``; a negative id is any queue that may be written.
 
+        ``on_queue`` gets each queue once: the compiled core may hold messages for those that it knows.
+
         :raises RefusedError: the topic has no such queue.
         """
         config = self.config
@@ -97,6 +99,8 @@ class SendTarget:
                 ResponseCode.SYSTEM_ERROR,
                 f"request queueId[{queue_id}] is illegal, {describe_topic(config)} Producer: {peer}",
             )
+        if (known := self.queues.get(queue_id)) is not None:
+            return known
         queue = self.queues[queue_id] = self._store.queue(self.topic, queue_id)
         if self.on_queue is not None:
             self.on_queue(self, queue)
