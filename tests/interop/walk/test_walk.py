@@ -6,6 +6,7 @@ A difference that is not below fails, and so does one below that is there no mor
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from tests.interop.walk.peer import Case, Peer, differences
 
 from cometmq.broker.config import keys_without_effect as broker_keys_without_effect
 from cometmq.namesrv.config import keys_without_effect as namesrv_keys_without_effect
-from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.codes import RequestCode, ResponseCode
 
 pytestmark = pytest.mark.interop
 
@@ -178,13 +179,21 @@ def both(deploy: Callable[..., Deployment]) -> tuple[Deployment, Deployment]:
 def walk(ours: str, theirs: str, cases: Sequence[Case]) -> dict[str, set[str]]:
     """The differences, by the names of the cases."""
     peers = Peer(ours), Peer(theirs)
-    for runtime in [case for case in cases if case.name == "runtime"]:
+    runtimes = [case for case in cases if case.name == "runtime"]
 
-        def is_sampled(case: Case = runtime) -> bool:
-            return peers[1].ask(case).code == ResponseCode.SUCCESS
+    def has_sampled() -> bool:
+        return all(peers[1].ask(case).code == ResponseCode.SUCCESS for case in runtimes)
 
-        wait_for(is_sampled, "Apache's broker has a first sample of its statistics")
-    found = {case.name: differences(*(peer.ask(case) for peer in peers)) for case in cases}
+    def has_dispatched() -> bool:
+        answers = [peers[1].ask(case) for case in runtimes]
+        return all(json.loads(answer.body)["table"]["dispatchBehindBytes"] == "0" for answer in answers)
+
+    wait_for(has_sampled, "Apache's broker has a first sample of its statistics")
+    found = {}
+    for case in cases:
+        if case.code == RequestCode.PULL_MESSAGE:
+            wait_for(has_dispatched, "Apache's broker has given the messages their places in their queues")
+        found[case.name] = differences(*(peer.ask(case) for peer in peers))
     for peer in peers:
         peer.close()
     return {name: words for name, words in found.items() if words}
