@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -219,45 +220,73 @@ async def test_after_a_fork_the_error_says_what_to_do(echo: Server, monkeypatch:
         monkeypatch.undo()
 
 
-@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, fastest_loop()])
+LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, fastest_loop()])
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[ClientConnection, socket.socket]]:
+    """A connection, and its server's socket, which does not block."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: ClientConnection("server", SYSTEM_CLOCK, 100, ProcessorTable(), lambda _: None, 1 << 20),
+            "127.0.0.1",
+            port,
+        )
+        server, _ = listener.accept()
+    with server:
+        server.setblocking(False)
+        yield connection, server
+        connection.abort("the test is over")
+        await connection.gone
+
+
+def received(server: socket.socket) -> bytes | None:
+    """The bytes that have come; ``None`` while there are none."""
+    try:
+        return server.recv(1 << 20)
+    except BlockingIOError:
+        return None
+
+
+@LOOPS
 def test_large_requests_and_many_small_ones_leave_before_the_turn_of_the_loop_ends(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     """The server works on them while the client makes the next."""
 
     async def write() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
-            _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: ClientConnection("server", SYSTEM_CLOCK, 100, ProcessorTable(), lambda _: None, 1 << 20),
-                "127.0.0.1",
-                port,
-            )
-            server, _ = listener.accept()
-            with server:
-                server.setblocking(False)
-                connection.write(b"small")
-                with pytest.raises(BlockingIOError):
-                    server.recv(1)
-                connection.write(bytes(LARGE_FRAME_BYTES))
-                assert server.recv(1 << 20) == b"small" + bytes(LARGE_FRAME_BYTES)
-                small = bytes(LARGE_FRAME_BYTES // 4)
-                for _ in range(WRITE_BYTES // len(small) - 1):
-                    connection.write(small)
-                with pytest.raises(BlockingIOError):
-                    server.recv(1)
+        async with connected() as (connection, server):
+            connection.write(b"small")
+            assert received(server) is None
+            connection.write(bytes(LARGE_FRAME_BYTES))
+            assert received(server) == b"small" + bytes(LARGE_FRAME_BYTES)
+            small = bytes(LARGE_FRAME_BYTES // 4)
+            for _ in range(WRITE_BYTES // len(small) - 1):
                 connection.write(small)
-                assert len(server.recv(1 << 20)) == WRITE_BYTES
-                connection.write(b"last")
-                await until(lambda: arrived(server))
-                connection.abort("the test is over")
-                await connection.gone
+            assert received(server) is None
+            connection.write(small)
+            assert received(server) == bytes(WRITE_BYTES)
+            connection.write(b"last")
+            await until(lambda: received(server) == b"last")
 
-    def arrived(server: socket.socket) -> bool:
-        try:
-            return server.recv(100) == b"last"
-        except BlockingIOError:
-            return False
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(write())
+
+
+@LOOPS
+def test_no_more_requests_are_accepted_while_the_server_does_not_read(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def write() -> None:
+        async with connected() as (connection, server):
+            for _ in range(1000):
+                connection.write(bytes(64 * 1024))
+                await asyncio.sleep(0)
+                if not connection.has_room:
+                    break
+            assert not connection.has_room
+            await until(lambda: received(server) is None and connection.has_room)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(write())
