@@ -308,7 +308,7 @@ class Broker:
         if self.is_slave:
             self.processors.add(self.slave, replaces=True)
         if self.stats.traffic is not None and self._latency is not None:
-            of_master_only = () if self.is_slave else (self.transactions.open, self.timer, self.pops.state)
+            of_master_only = () if self.is_slave else (self.transactions.open, self.timer, self.pops.log)
             self.monitor = BrokerMonitor(
                 context,
                 self.stats.traffic,

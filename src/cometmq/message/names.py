@@ -96,6 +96,16 @@ SYSTEM_GROUPS: Final = (
 _ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
+def is_system_topic(name: str) -> bool:
+    """Tell whether a topic is RocketMQ's own."""
+    return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_system_group(name: str) -> bool:
+    """Tell whether a group belongs to servers or tools."""
+    return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
+
+
 def check_topic(name: str) -> str | None:
     """Check a topic name; return RocketMQ's message for a wrong one, ``None`` for a valid one."""
     if not name or name.isspace():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import MAX_GROUP_CONFIG_BYTES, MAX_LIST_BYTES, MAX_LISTED, MAX_TOPIC_QUEUES
@@ -83,11 +83,7 @@ class GroupAdmin:
     )
     def create(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
         """Make or change a group."""
-        try:
-            group = decode_request(SubscriptionGroupConfig, body, MAX_GROUP_CONFIG_BYTES)
-        except BodyError as error:
-            return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
-        return self._make(connection, [group])
+        return self._timed(connection, lambda: [decode_request(SubscriptionGroupConfig, body, MAX_GROUP_CONFIG_BYTES)])
 
     @answers(
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
@@ -96,11 +92,14 @@ class GroupAdmin:
     )
     def create_all(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
         """Make or change many groups, all or none."""
+        return self._timed(connection, lambda: _listed(body))
+
+    def _timed(self, connection: ServerConnection, read: Callable[[], list[SubscriptionGroupConfig]]) -> Response:
+        ended = self._broker.stats.creations.group()
         try:
-            groups = _listed(body)
+            return ended(self._make(connection, read()))
         except BodyError as error:
-            return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
-        return self._make(connection, groups)
+            return ended(Response(ResponseCode.SYSTEM_ERROR, remark=error.message))
 
     def _make(self, connection: ServerConnection, groups: list[SubscriptionGroupConfig]) -> Response:
         for group in groups:

@@ -14,7 +14,7 @@ from cometmq.broker.slices import Steps, members, run_in_slices, slices
 from cometmq.broker.tables.topic_attributes import TopicAttributeError, changed_attributes
 from cometmq.broker.tables.topics import describe_topic
 from cometmq.errors import CometMQError
-from cometmq.message.names import PERM_INHERIT, PERM_PRIORITY, PERM_READ, PERM_WRITE, check_topic
+from cometmq.message.names import PERM_INHERIT, PERM_PRIORITY, PERM_READ, PERM_WRITE, check_topic, is_system_topic
 from cometmq.remoting.admin_bodies import CreateTopicListRequestBody, GroupList, TopicOffset
 from cometmq.remoting.admin_headers import (
     CreateTopicRequestHeader,
@@ -104,11 +104,12 @@ class TopicAdmin:
             topic_sys_flag=header.topic_sys_flag or 0,
             order=header.order,
         )
+        ended = self._broker.stats.creations.topic(is_system=is_system_topic(asked.topic_name))
         try:
             self._make(connection, [self._changed(asked, header.attributes or "")])
         except _TopicRefusedError as refused:
-            return Response(ResponseCode.SYSTEM_ERROR, remark=refused.message)
-        self._when_registered(lambda: connection.respond(request, Response(remark=DEFAULT_REMARK)))
+            return ended(Response(ResponseCode.SYSTEM_ERROR, remark=refused.message))
+        self._when_registered(lambda: connection.respond(request, ended(Response(remark=DEFAULT_REMARK))))
         return None
 
     @answers(
@@ -121,16 +122,18 @@ class TopicAdmin:
         """Make or change many topics, all or none; answered once the nameservers know them."""
         try:
             listed = _listed(body)
-            changed: list[TopicConfig] = []
+        except BodyError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
+        ended = self._broker.stats.creations.topic(is_system=any(is_system_topic(asked.topic_name) for asked in listed))
+        changed: list[TopicConfig] = []
+        try:
             for asked in listed:
                 changes = ",".join(f"{name}={value}" for name, value in (asked.attributes or {}).items())
                 changed.append(self._changed(asked, changes))
-        except BodyError as error:
-            return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
         except _TopicRefusedError as refused:
-            return Response(ResponseCode.SYSTEM_ERROR, remark=refused.message)
+            return ended(Response(ResponseCode.SYSTEM_ERROR, remark=refused.message))
         self._make(connection, changed)
-        self._when_registered(lambda: connection.respond(request, Response()))
+        self._when_registered(lambda: connection.respond(request, ended(Response())))
         return None
 
     def _changed(self, asked: TopicConfig, attribute_changes: str) -> TopicConfig:

@@ -13,11 +13,13 @@ import itertools
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
+from cometmq.broker.metrics.creation_times import CreationTimes
 from cometmq.broker.metrics.stats_items import PERIODS_S, StatsItem, StatsItems
 from cometmq.broker.metrics.traffic import Traffic
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
+from cometmq.message.names import RETRY_PREFIX
 from cometmq.remoting.admin_bodies import BrokerStatsData, BrokerStatsItem
 
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
@@ -52,6 +54,17 @@ PUT_TIME_LABELS: Final = (
 _PUT_TIME_BOUNDS_MS: Final = (10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
 
 
+class Taken(NamedTuple):
+    """The messages of a topic that a group got."""
+
+    topic: str
+    group: str
+    is_retry: bool
+    """Not for the first time."""
+    messages: int
+    size_bytes: int
+
+
 class BrokerStats:
     """All numbers of one broker; ``start`` begins sampling, ``stop`` ends it."""
 
@@ -63,6 +76,8 @@ class BrokerStats:
         self._sample_timer: TimerHandle | None = None
         self._topic_put: dict[str, tuple[StatsItem, StatsItem]] = {}
         self._group_get: dict[tuple[str, str], tuple[StatsItem, StatsItem]] = {}
+        self._retried: dict[tuple[str, str], tuple[int, int]] = {}
+        """Messages and bytes of the above that came from retry topics of POP, which are given under their own topic."""
         self._broker_put = self.item(BROKER_PUT_NUMS, cluster)
         self._broker_get = self.item(BROKER_GET_NUMS, cluster)
         self.boot_ms: Final = clock.now_ms()
@@ -79,6 +94,7 @@ class BrokerStats:
         self.get_today_morning = self.get_yesterday_morning = 0
         self._day = self._today()
         self._ticks = 0
+        self.creations: Final = CreationTimes(clock)
         self.traffic: Traffic | None = None
         """Further counts, where metrics are asked for."""
         self._samples: deque[tuple[int, int, int, int, int]] = deque(maxlen=_TOTAL_SAMPLES)
@@ -124,10 +140,18 @@ class BrokerStats:
         self.get_found += 1
         self.get_messages += messages
 
-    def taken(self) -> Iterator[tuple[str, str, int, int]]:
-        """All messages that groups got: topic, group, messages and bytes."""
+    def retried(self, topic: str, group: str, messages: int, size_bytes: int) -> None:
+        """Count those messages of a pop that came from a retry topic; :meth:`get` counts all."""
+        before = self._retried.get((topic, group), (0, 0))
+        self._retried[topic, group] = before[0] + messages, before[1] + size_bytes
+
+    def taken(self) -> Iterator[Taken]:
+        """All messages that groups got."""
         for (topic, group), (count, size) in list(self._group_get.items()):
-            yield topic, group, count.value, size.value
+            retried, retried_bytes = self._retried.get((topic, group), (0, 0))
+            yield Taken(topic, group, topic.startswith(RETRY_PREFIX), count.value - retried, size.value - retried_bytes)
+            if retried:
+                yield Taken(topic, group, True, retried, retried_bytes)
 
     def get_miss(self) -> None:
         """Count one pull that found nothing."""
@@ -162,6 +186,7 @@ class BrokerStats:
         elif name in (GROUP_GET_NUMS, GROUP_GET_SIZE):
             topic, _, group = key.partition("@")
             self._group_get.pop((topic, group), None)
+            self._retried.pop((topic, group), None)
 
     # --- sampling -----------------------------------------------------------------------------
     def start(self) -> None:

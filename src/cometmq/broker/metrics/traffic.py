@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Final
 
 from cometmq.broker.limits import MAX_CONSUMER_OFFSETS
+from cometmq.broker.metrics.pop_counts import PopCounts
 from cometmq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from cometmq.metrics.family import Histogram
 
@@ -82,6 +83,7 @@ class Traffic:
         self.pulled: Final[dict[tuple[str, str], dict[int, int]]] = {}
         """Queue id → the offset after the last message that was sent to a group, by topic and group."""
         self._pulled_queues = 0
+        self.pops: Final = PopCounts()
 
     def stored(
         self, topic: str, messages: int, size_bytes: int, large: Sequence[int], typed: Mapping[str, Sequence[int]]
@@ -153,6 +155,19 @@ class Traffic:
         """The messages that came, by topic and type."""
         return list(self._in.items())
 
+    def waiting(self) -> dict[str, int]:
+        """Messages with any delay that came since the start, less those that were delivered, by topic."""
+        found: dict[str, int] = {}
+        for event, sign in ((Event.TIMER_IN, 1), (Event.TIMER_OUT, -1)):
+            for (counted, topic), count in self._events.items():
+                if counted is event:
+                    found[topic] = found.get(topic, 0) + sign * count
+        return found
+
+    def ended_transactions(self) -> set[str]:
+        """The topics of transactions that were committed or rolled back."""
+        return {topic for event, topic in self._events if event in (Event.COMMIT, Event.ROLLBACK)}
+
     def events(self) -> list[tuple[tuple[Event, str], int]]:
         """All events, by topic."""
         return list(self._events.items())
@@ -176,6 +191,7 @@ class Traffic:
             del self._dead[key]
         for key in [key for key in self.pulled if key[0] not in topics or key[1] not in groups]:
             self._pulled_queues -= len(self.pulled.pop(key))
+        self.pops.keep(topics, groups)
 
     def _of(self, topic: str, kind: str) -> MessagesIn:
         found = self._in.get((topic, kind))

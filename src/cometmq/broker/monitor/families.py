@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from cometmq.auth import metrics as access
+from cometmq.broker.metrics.creation_times import CREATION_BOUNDS_MS
+from cometmq.broker.metrics.pop_counts import SCAN_BOUNDS_MS
 from cometmq.broker.metrics.traffic import DELAY_BOUNDS_S, FINISH_BOUNDS_S, SIZE_BOUNDS
 from cometmq.metrics import exposition, process
 from cometmq.metrics.family import Family, Kind
@@ -17,8 +19,8 @@ _STORAGE: Final = ("storage_type", "storage_medium")
 STORAGE: Final = ("local", "disk")
 """The values of these labels."""
 _IN: Final = ("topic", "message_type", "is_system")
-_OUT: Final = ("topic", "consumer_group", "is_system")
-_LAG: Final = ("topic", "consumer_group", "is_retry", "is_system")
+_DEAD: Final = ("topic", "consumer_group", "is_system")
+_OUT: Final = ("topic", "consumer_group", "is_retry", "is_system")
 
 BROKER_PERMISSION: Final = Family(
     "rocketmq_broker_permission", Kind.GAUGE, "4: clients may read, 2: they may write, 6: both."
@@ -34,7 +36,22 @@ THROUGHPUT_IN: Final = Family("rocketmq_throughput_in_total", Kind.COUNTER, "Byt
 MESSAGE_SIZE: Final = Family("rocketmq_message_size", Kind.HISTOGRAM, "Bytes of a stored message.", _IN, SIZE_BOUNDS)
 MESSAGES_OUT: Final = Family("rocketmq_messages_out_total", Kind.COUNTER, "Messages sent to consumers.", _OUT)
 THROUGHPUT_OUT: Final = Family("rocketmq_throughput_out_total", Kind.COUNTER, "Bytes sent to consumers.", _OUT)
-TO_DLQ: Final = Family("rocketmq_send_to_dlq_messages_total", Kind.COUNTER, "Dead letters.", _OUT)
+TO_DLQ: Final = Family("rocketmq_send_to_dlq_messages_total", Kind.COUNTER, "Dead letters.", _DEAD)
+
+TOPIC_CREATIONS: Final = Family(
+    "rocketmq_topic_create_execution_time_milliseconds",
+    Kind.HISTOGRAM,
+    "Time of the requests that made or changed topics.",
+    ("invocation_status", "is_system"),
+    CREATION_BOUNDS_MS,
+)
+GROUP_CREATIONS: Final = Family(
+    "rocketmq_consumer_group_create_execution_time_milliseconds",
+    Kind.HISTOGRAM,
+    "Time of the requests that made or changed consumer groups.",
+    ("invocation_status",),
+    CREATION_BOUNDS_MS,
+)
 
 PRODUCER_CONNECTIONS: Final = Family(
     "rocketmq_producer_connections", Kind.GAUGE, "Connected producers.", ("language", "version", "protocol_type")
@@ -47,17 +64,17 @@ CONSUMER_CONNECTIONS: Final = Family(
 )
 
 LAG_MESSAGES: Final = Family(
-    "rocketmq_consumer_lag_messages", Kind.GAUGE, "Messages that a group has not consumed.", _LAG
+    "rocketmq_consumer_lag_messages", Kind.GAUGE, "Messages that a group has not consumed.", _OUT
 )
 LAG_LATENCY: Final = Family(
-    "rocketmq_consumer_lag_latency_milliseconds", Kind.GAUGE, "Age of the oldest of them; 0 without any.", _LAG
+    "rocketmq_consumer_lag_latency_milliseconds", Kind.GAUGE, "Age of the oldest of them; 0 without any.", _OUT
 )
 INFLIGHT: Final = Family(
-    "rocketmq_consumer_inflight_messages", Kind.GAUGE, "Messages sent to a group and not consumed.", _LAG
+    "rocketmq_consumer_inflight_messages", Kind.GAUGE, "Messages sent to a group and not consumed.", _OUT
 )
-READY: Final = Family("rocketmq_consumer_ready_messages", Kind.GAUGE, "Messages not sent to a group yet.", _LAG)
+READY: Final = Family("rocketmq_consumer_ready_messages", Kind.GAUGE, "Messages not sent to a group yet.", _OUT)
 QUEUEING_LATENCY: Final = Family(
-    "rocketmq_consumer_queueing_latency_milliseconds", Kind.GAUGE, "Age of the oldest of them; 0 without any.", _LAG
+    "rocketmq_consumer_queueing_latency_milliseconds", Kind.GAUGE, "Age of the oldest of them; 0 without any.", _OUT
 )
 
 HALF_MESSAGES: Final = Family("rocketmq_half_messages", Kind.GAUGE, "Open transactions.", ("topic",))
@@ -125,6 +142,36 @@ POP_REVIVE_LAG: Final = Family(
 )
 POP_REVIVE_LATENCY: Final = Family(
     "rocketmq_pop_revive_latency_milliseconds", Kind.GAUGE, "Time since the first of them was due.", ("queue_id",)
+)
+
+POP_IN: Final = Family(
+    "rocketmq_pop_revive_in_message_total",
+    Kind.COUNTER,
+    "Pops (CK) and acknowledgements (ACK) put in the log; a change of the time is one of each.",
+    ("consumer_group", "topic", "revive_message_type", "put_status"),
+)
+POP_OUT: Final = Family(
+    "rocketmq_pop_revive_out_message_total",
+    Kind.COUNTER,
+    "Pops and acknowledgements that took effect, which they do when they are in the log.",
+    ("consumer_group", "topic", "queue_id", "revive_message_type"),
+)
+POP_RETRIES: Final = Family(
+    "rocketmq_pop_revive_retry_messages_total",
+    Kind.COUNTER,
+    "Popped messages whose time was over, put in the retry topic.",
+    ("consumer_group", "topic", "put_status"),
+)
+POP_SCANS: Final = Family(
+    "rocketmq_pop_buffer_scan_time_consume_milliseconds",
+    Kind.HISTOGRAM,
+    "Time of a look at popped messages that are due.",
+    (),
+    SCAN_BOUNDS_MS,
+)
+POP_CHECKPOINTS: Final = Family("rocketmq_pop_checkpoint_buffer_size", Kind.GAUGE, "Popped messages in memory.")
+POP_OFFSETS: Final = Family(
+    "rocketmq_pop_offset_buffer_size", Kind.GAUGE, "Pops and acknowledgements that are not in the log yet."
 )
 
 QUEUE_LAG: Final = Family(

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Final
 
 from cometmq.broker.limits import HALF_MESSAGES_PER_SLICE, MAX_HALF_MESSAGES_BY_TOPIC
+from cometmq.broker.metrics.traffic import Traffic
 from cometmq.broker.monitor.families import HALF_MESSAGES
 from cometmq.broker.transaction.open_transactions import OpenTransactions
 from cometmq.message.names import TRANS_HALF_TOPIC
@@ -21,7 +22,8 @@ class HalfMessages:
     knew theirs.
     """
 
-    def __init__(self, transactions: OpenTransactions) -> None:
+    def __init__(self, transactions: OpenTransactions, traffic: Traffic) -> None:
+        self._traffic = traffic
         self._transactions: Final = transactions
         self._topics: dict[int, str] = {}
         """Topic by offset in the half queue."""
@@ -44,7 +46,7 @@ class HalfMessages:
                     self._topics[offset] = half.properties.get(REAL_TOPIC, TRANS_HALF_TOPIC)
             yield []
         counts = Counter(self._topics.values())
-        self._seen |= counts.keys()
+        self._seen |= counts.keys() | self._traffic.ended_transactions()
         samples: list[Sample] = [(HALF_MESSAGES, (topic,), counts[topic]) for topic in sorted(self._seen)]
         yield samples
 

@@ -14,14 +14,14 @@ from typing import Final
 from cometmq.broker.advertised_check import AdvertisedCheck
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.timer_message import TimerMessageService
-from cometmq.broker.delay.waiting_messages import count_waiting
 from cometmq.broker.limits import TIMER_COUNT_SECONDS
 from cometmq.broker.metrics.traffic import Traffic
 from cometmq.broker.monitor import families as f
 from cometmq.broker.monitor import samples
 from cometmq.broker.monitor.half_messages import HalfMessages
+from cometmq.broker.monitor.waiting_messages import WaitingMessages
 from cometmq.broker.periodic import Alarm, Periodic
-from cometmq.broker.pop.state import PopState
+from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pull.pull_request_hold import PullRequestHoldService
 from cometmq.broker.replication.ha_service import HAService
 from cometmq.broker.transaction.open_transactions import OpenTransactions
@@ -32,7 +32,6 @@ from cometmq.metrics.otlp import OtlpSender
 from cometmq.metrics.process import CONNECTIONS, UNSENT_BYTES, of_process
 from cometmq.remoting.rpc_latency import RpcLatency
 from cometmq.remoting.server import RemotingServer
-from cometmq.store.timer.waiting import WaitingOfTopic
 
 _LOOP_LOOK_SECONDS: Final = 0.1
 
@@ -64,7 +63,7 @@ class BrokerMonitor:
         access: Callable[[], Iterable[Sample]],
         transactions: OpenTransactions | None = None,
         timer: TimerMessageService | None = None,
-        pops: PopState | None = None,
+        pops: PopLog | None = None,
     ) -> None:
         self._broker = broker
         self._traffic = traffic
@@ -74,11 +73,10 @@ class BrokerMonitor:
         self._ha = ha
         self._advertised = advertised
         self._access = access
-        self._halves = None if transactions is None else HalfMessages(transactions)
+        self._halves = None if transactions is None else HalfMessages(transactions, traffic)
         self._timer = timer
         self._pops = pops
-        self._waiting: dict[str, WaitingOfTopic] = {}
-        """Messages with any delay, by topic, when they were last counted."""
+        self._waiting = WaitingMessages(traffic)
         config = broker.config
         self._common = {
             **dict(config.metric_labels),
@@ -135,7 +133,7 @@ class BrokerMonitor:
 
     async def _count_waiting(self) -> None:
         assert self._timer is not None
-        self._waiting = await count_waiting(self._timer, samples.SNAPSHOT_SECONDS)
+        await self._waiting.count(self._timer)
 
     # --- collecting -----------------------------------------------------------------------------
     def pieces(self) -> Iterator[bytes]:
@@ -157,7 +155,7 @@ class BrokerMonitor:
             in_slices(self._access()),
             self._half_messages(),
             in_slices(samples.of_timer(self._timer, self._waiting)),
-            samples.of_pops(self._pops, broker.clock.now_ms()),
+            samples.of_pops(self._pops, self._traffic.pops, broker.clock.now_ms()),
             in_slices(self._of_loop()),
             in_slices(of_process(broker.stats.boot_ms)),
         )

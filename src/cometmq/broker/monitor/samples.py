@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from cometmq.broker.advertised_check import AdvertisedCheck
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.timer_message import TimerMessageService
 from cometmq.broker.limits import QUEUES_PER_SLICE
+from cometmq.broker.metrics.pop_counts import STORED, PopCounts
 from cometmq.broker.metrics.traffic import Event, Traffic
 from cometmq.broker.monitor import families as f
-from cometmq.broker.pop.state import PopState
+from cometmq.broker.monitor.waiting_messages import WaitingMessages
+from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.replication.ha_service import HAService
 from cometmq.message.names import (
     RETRY_PREFIX,
-    SYSTEM_GROUP_PREFIX,
-    SYSTEM_GROUPS,
-    SYSTEM_TOPIC_PREFIX,
-    SYSTEM_TOPICS,
+    is_system_group,
+    is_system_topic,
 )
+from cometmq.metrics.exposition import in_slices
 from cometmq.metrics.family import Sample, Steps
 from cometmq.remoting.codes import version_name
-from cometmq.store.timer.waiting import WaitingOfTopic
 
-SNAPSHOT_SECONDS: Final = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
-"""The labels of ``rocketmq_timer_message_snapshot``."""
 _LAGS_PER_SLICE: Final = 32
 """Queues of groups that one turn of the loop looks at: a millisecond where each one's file is opened for it."""
+_POP_LOG_QUEUE: Final = "0"
 _PROTOCOL: Final = "remoting"
 _MODES: Final = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull", "CONSUME_POP": "pop"}
 _EVENTS: Final = {
@@ -44,21 +43,15 @@ def text(value: bool) -> str:
     return "true" if value else "false"
 
 
-def is_system_topic(topic: str) -> bool:
-    """Tell whether a topic is RocketMQ's own."""
-    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
-
-
-def is_system_group(group: str) -> bool:
-    """Tell whether a group is RocketMQ's own."""
-    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
-
-
 def of_tables(broker: BrokerContext) -> Iterator[Sample]:
-    """The permission, and how many topics and groups there are."""
+    """The permission, how many topics and groups there are, and how long it took to make them."""
     yield f.BROKER_PERMISSION, (), broker.config.broker_permission
     yield f.TOPIC_NUMBER, (), len(broker.topics.table)
     yield f.GROUP_NUMBER, (), len(broker.groups.table)
+    for labels, times in broker.stats.creations.topics.items():
+        yield f.TOPIC_CREATIONS, labels, times
+    for labels, times in broker.stats.creations.groups.items():
+        yield f.GROUP_CREATIONS, labels, times
 
 
 def of_messages(broker: BrokerContext, traffic: Traffic) -> Iterator[Sample]:
@@ -68,10 +61,11 @@ def of_messages(broker: BrokerContext, traffic: Traffic) -> Iterator[Sample]:
         yield f.MESSAGES_IN, labels, counted.count
         yield f.THROUGHPUT_IN, labels, counted.bytes
         yield f.MESSAGE_SIZE, labels, counted.sizes
-    for topic, group, messages, size_bytes in broker.stats.taken():
-        labels = (topic, group, text(is_system_topic(topic) or is_system_group(group)))
-        yield f.MESSAGES_OUT, labels, messages
-        yield f.THROUGHPUT_OUT, labels, size_bytes
+    for taken in broker.stats.taken():
+        is_system = is_system_topic(taken.topic) or is_system_group(taken.group)
+        labels_out = (taken.topic, taken.group, text(taken.is_retry), text(is_system))
+        yield f.MESSAGES_OUT, labels_out, taken.messages
+        yield f.THROUGHPUT_OUT, labels_out, taken.size_bytes
     for (topic, group), count in traffic.dead_letters():
         yield f.TO_DLQ, (topic, group, text(is_system_topic(topic))), count
     for (event, topic), count in traffic.events():
@@ -131,7 +125,7 @@ def of_replication(ha: HAService) -> Iterator[Sample]:
         yield f.SLAVE_BEHIND, (slave.address,), slave.behind
 
 
-def of_timer(timer: TimerMessageService | None, waiting: Mapping[str, WaitingOfTopic]) -> Iterator[Sample]:
+def of_timer(timer: TimerMessageService | None, waiting: WaitingMessages) -> Iterator[Sample]:
     """Messages with any delay.
 
     :param waiting: by topic, as they were counted last.
@@ -142,24 +136,40 @@ def of_timer(timer: TimerMessageService | None, waiting: Mapping[str, WaitingOfT
     yield f.TIMER_ENQUEUE_LATENCY, f.STORAGE, timer.unread_ms
     yield f.TIMER_DEQUEUE_LAG, f.STORAGE, timer.overdue
     yield f.TIMER_DEQUEUE_LATENCY, f.STORAGE, timer.behind_ms
-    for topic, counted in waiting.items():
-        yield f.TIMING_MESSAGES, (topic, *f.STORAGE), counted.count
-    for seconds in SNAPSHOT_SECONDS:
-        due = sum(counted.due_within[seconds] for counted in waiting.values())
+    for topic, count in waiting.by_topic().items():
+        yield f.TIMING_MESSAGES, (topic, *f.STORAGE), count
+    for seconds, due in waiting.due_within().items():
         yield f.TIMER_SNAPSHOT, (str(seconds), *f.STORAGE), due
 
 
-def of_pops(state: PopState | None, now_ms: int) -> Steps:
-    """Popped messages that are overdue; Apache's label is the queue of its log of checkpoints, which is one here."""
-    if state is None:
+def of_pops(log: PopLog | None, counts: PopCounts, now_ms: int) -> Steps:
+    """Popped messages; Apache's queue id is that of its log of pops, which has one queue here."""
+    if log is None:
         return
-    messages = latency = 0
-    for seen, queue in enumerate(state):
+    messages = latency = in_flight = 0
+    for seen, queue in enumerate(log.state):
         late, ms = queue.invisible.overdue(now_ms)
         messages, latency = messages + late, max(latency, ms)
+        in_flight += queue.in_flight
         if seen % QUEUES_PER_SLICE == QUEUES_PER_SLICE - 1:
             yield []
-    yield [(f.POP_REVIVE_LAG, ("0",), messages), (f.POP_REVIVE_LATENCY, ("0",), latency)]
+    yield [
+        (f.POP_REVIVE_LAG, (_POP_LOG_QUEUE,), messages),
+        (f.POP_REVIVE_LATENCY, (_POP_LOG_QUEUE,), latency),
+        (f.POP_CHECKPOINTS, (), in_flight),
+        (f.POP_OFFSETS, (), log.unput),
+        (f.POP_SCANS, (), counts.scans),
+    ]
+    yield from in_slices(_of_pop_log(counts))
+
+
+def _of_pop_log(counts: PopCounts) -> Iterator[Sample]:
+    for ((group, topic, kind), status), count in list(counts.put.items()):
+        yield f.POP_IN, (group, topic, kind, status), count
+        if status == STORED:
+            yield f.POP_OUT, (group, topic, _POP_LOG_QUEUE, kind), count
+    for labels, count in list(counts.copies.items()):
+        yield f.POP_RETRIES, labels, count
 
 
 def of_groups(broker: BrokerContext, traffic: Traffic, *, per_queue: bool) -> Steps:

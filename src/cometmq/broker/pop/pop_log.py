@@ -8,22 +8,31 @@ state becomes what it was before, and the requests are refused.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import MAX_POP_LOG_ENTRIES
-from cometmq.broker.pop.entries import AnyEntry, encode_entries
+from cometmq.broker.metrics.pop_counts import ACK, CHECKPOINT, Ends
+from cometmq.broker.pop.entries import Acked, AnyEntry, Changed, Popped, PoppedInOrder, Revived, encode_entries
 from cometmq.broker.pop.state import Before, PopState
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
 from cometmq.broker.turn.targets import RefusedError
-from cometmq.message.names import POP_LOG_TOPIC
+from cometmq.message.names import POP_LOG_TOPIC, RETRY_PREFIX
 
 _log = logging.getLogger(__name__)
 
 Done = Callable[[RefusedError | None], None]
 """Called when an entry is as safe as a send is, or with the reason why it is not stored."""
 Late = Callable[[], None]
+_COUNTED: Final[Mapping[type[AnyEntry], tuple[str, ...]]] = {
+    Popped: (CHECKPOINT,),
+    PoppedInOrder: (CHECKPOINT,),
+    Acked: (ACK,),
+    Changed: (CHECKPOINT, ACK),
+}
+"""A change ends a message's time, and begins another, as Apache counts it."""
 
 
 class PopLog:
@@ -36,11 +45,17 @@ class PopLog:
         self._topics = broker.topics
         self._turn = broker.turn
         self._clock = broker.clock
+        self._counts = None if broker.stats.traffic is None else broker.stats.traffic.pops
         self._host = broker.host
         self._schedule = broker.schedule_turn
         self._waiting: list[tuple[AnyEntry, Before]] = []
         self._done: list[Done] = []
         self._late: list[Late] = []
+
+    @property
+    def unput(self) -> int:
+        """Entries that wait for the end of the turn."""
+        return len(self._waiting)
 
     def check(self) -> None:
         """Find out if entries can be stored now.
@@ -115,6 +130,9 @@ class PopLog:
         return InnerMessage(POP_LOG_TOPIC, 0, encode_entries(entries), "", 0, 0, self._clock.now_ms(), self._host)
 
     def _finish(self, waiting: list[tuple[AnyEntry, Before]], done: list[Done], refusal: RefusedError | None) -> None:
+        if self._counts is not None:
+            entries = [entry for entry, _ in waiting]
+            self._counts.logged(_ends(entries), _copies(entries), stored=refusal is None)
         if refusal is not None:
             for entry, before in reversed(waiting):
                 self.state.undo(entry, before)
@@ -123,6 +141,19 @@ class PopLog:
                 one(refusal)
             except Exception:
                 _log.exception("a request about popped messages failed after its entry was stored or refused")
+
+
+def _ends(entries: Iterable[AnyEntry]) -> Iterable[Ends]:
+    return ((entry.group, entry.topic, kind) for entry in entries for kind in _COUNTED.get(type(entry), ()))
+
+
+def _copies(entries: Iterable[AnyEntry]) -> Iterable[tuple[str, str]]:
+    """Group and topic of the messages that were copied to retry topics."""
+    return (
+        (entry.group, entry.topic)
+        for entry in entries
+        if isinstance(entry, Revived) and entry.copy_topic.startswith(RETRY_PREFIX)
+    )
 
 
 def _call(late: list[Late]) -> None:

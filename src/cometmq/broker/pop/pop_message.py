@@ -65,13 +65,18 @@ PopHeader = PopMessageRequestHeader | NotificationRequestHeader | PeekMessageReq
 class Found:
     """The messages that one pop has found so far."""
 
-    __slots__ = ("chunks", "count", "moves", "offsets", "order_counts", "pop_time", "rest", "size", "starts")
+    __slots__ = (
+        *("chunks", "count", "moves", "offsets", "order_counts", "pop_time", "rest", "retries", "retries_size"),
+        *("size", "starts"),
+    )
 
     def __init__(self, pop_time: int) -> None:
         self.pop_time = pop_time
         self.chunks: Chunks = []
         self.count = 0
         self.size = 0
+        self.retries = self.retries_size = 0
+        """Number and size of those that come from a retry topic."""
         self.rest = 0
         """Messages of the queues looked at that are left."""
         self.starts: list[str] = []
@@ -338,12 +343,15 @@ class PopMessageProcessor:
         found.starts.append(start_info(kind, queue.queue_id, offsets[0]))
         found.offsets.append(offset_info(kind, queue.queue_id, offsets))
         found.count += len(offsets)
-        found.size += sum(map(len, chunks))
+        size = sum(map(len, chunks))
+        found.size += size
         if queue.topic.startswith(RETRY_PREFIX) and not header.topic.startswith(RETRY_PREFIX):
             handle = ReceiptHandle(
                 *(offsets[0], found.pop_time, header.invisible_time, _revive_queue(header), kind),
                 *(self._live.current.broker_name, queue.queue_id, 0),
             )
+            found.retries += len(offsets)
+            found.retries_size += size
             chunks = [as_original(b"".join(chunks), header.topic, handle)]
         found.chunks += chunks
 
@@ -398,6 +406,8 @@ class PopMessageProcessor:
                 return
             self._limiter.got(connection, group, found.count, found.size)
             self._stats.get(header.topic, group, found.count, found.size)
+            if found.retries:
+                self._stats.retried(header.topic, group, found.retries, found.retries_size)
             if self._stats.traffic is not None:
                 for topic, queue_id, _, next_offset in found.moves:
                     self._stats.traffic.sent_to(topic, group, queue_id, next_offset)

@@ -114,6 +114,7 @@ class PopReviveService:
 
     def _ring(self) -> None:
         self._alarm_ms = NEVER
+        began = self._clock.monotonic()
         now_ms = self._clock.now_ms()
         room = POP_REVIVE_MESSAGES
         while self._looks and self._looks[0][0] <= now_ms and room > 0:
@@ -136,6 +137,8 @@ class PopReviveService:
                 self._wake(queue.topic, queue.group)
             self._look_again(queue, now_ms)
         self._set_alarm()
+        if self._stats.traffic is not None:
+            self._stats.traffic.pops.scans.observe(round((self._clock.monotonic() - began) * 1000))
 
     def _refused(self, refused: RefusedError) -> None:
         """Go on after a pause."""

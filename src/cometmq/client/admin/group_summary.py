@@ -8,7 +8,7 @@ from cometmq.client.admin import Admin, ConsumeProgress
 from cometmq.client.admin.members import connection_of, demand_group, members_of
 from cometmq.client.admin.reset import GroupConsumesError
 from cometmq.client.errors import BrokerError, RouteNotFoundError
-from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, dlq_topic, retry_topic
+from cometmq.message.names import dlq_topic, is_system_group, retry_topic
 from cometmq.quantity import quantity
 from cometmq.remoting.codes import ResponseCode
 
@@ -30,11 +30,6 @@ class GroupSummary:
 async def users_groups(admin: Admin) -> list[str]:
     """Return the consumer groups without those of servers and tools."""
     return [name for name in await admin.groups() if not is_system_group(name)]
-
-
-def is_system_group(name: str) -> bool:
-    """Tell whether a group belongs to servers or tools."""
-    return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 async def summary_of(admin: Admin, group: str) -> GroupSummary:

@@ -1,0 +1,47 @@
+"""Times of the requests that make topics and groups, by how they ended (``InvocationStatus``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from cometmq.clock import Clock
+from cometmq.metrics.family import Histogram
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.processors import Response
+
+CREATION_BOUNDS_MS: Final = (10, 100, 1_000, 3_000, 5_000)
+
+Ended = Callable[[Response], Response]
+"""Called with the answer of a request, which it gives back."""
+
+
+class CreationTimes:
+    """Milliseconds of the requests, by the values of the labels."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.topics: Final[dict[tuple[str, ...], Histogram]] = {}
+        """By status, and whether one of the topics is RocketMQ's own."""
+        self.groups: Final[dict[tuple[str, ...], Histogram]] = {}
+
+    def topic(self, *, is_system: bool) -> Ended:
+        """Begin to measure a request for topics."""
+        return self._begun(self.topics, "true" if is_system else "false")
+
+    def group(self) -> Ended:
+        """Begin to measure a request for groups."""
+        return self._begun(self.groups)
+
+    def _begun(self, times: dict[tuple[str, ...], Histogram], *labels: str) -> Ended:
+        began = self._clock.monotonic()
+
+        def ended(response: Response) -> Response:
+            key = ("success" if response.code == ResponseCode.SUCCESS else "failure", *labels)
+            found = times.get(key)
+            if found is None:
+                found = times[key] = Histogram(CREATION_BOUNDS_MS)
+            found.observe(round((self._clock.monotonic() - began) * 1000))
+            return response
+
+        return ended

@@ -1,0 +1,49 @@
+"""Counts of POP's log for metrics (``PopMetricsManager``), added up once for each record of the log."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Set
+from typing import Final
+
+from cometmq.metrics.family import Histogram
+
+SCAN_BOUNDS_MS: Final = (1, 10, 100, 1_000, 2_000, 3_000)
+CHECKPOINT: Final = "CK"
+ACK: Final = "ACK"
+"""Messages were handed out; their time ends before it is over (``PopReviveMessageType``)."""
+STORED: Final = "PUT_OK"
+REFUSED: Final = "SERVICE_NOT_AVAILABLE"
+"""Results of Apache's store (``PutMessageStatus``)."""
+
+Ends = tuple[str, str, str]
+"""Group, topic, and :data:`CHECKPOINT` or :data:`ACK`."""
+
+
+class PopCounts:
+    """Entries of the log, copies for the retry topics, and the times of the looks at messages that are due."""
+
+    def __init__(self) -> None:
+        self.put: Final[Counter[tuple[Ends, str]]] = Counter()
+        """Entries by what they are and how they were stored."""
+        self.copies: Final[Counter[tuple[str, str, str]]] = Counter()
+        """Messages that are handed out again, by group, topic and how they were stored."""
+        self.scans: Final = Histogram(SCAN_BOUNDS_MS)
+
+    def logged(self, entries: Iterable[Ends], copies: Iterable[tuple[str, str]], *, stored: bool) -> None:
+        """Count the entries of a record.
+
+        :param copies: group and topic of the messages that were stored for a retry with it.
+        """
+        status = STORED if stored else REFUSED
+        for entry in entries:
+            self.put[entry, status] += 1
+        for group, topic in copies:
+            self.copies[group, topic, status] += 1
+
+    def keep(self, topics: Set[str], groups: Set[str]) -> None:
+        """Forget topics and groups that are gone."""
+        for entry in [key for key in self.put if key[0][0] not in groups or key[0][1] not in topics]:
+            del self.put[entry]
+        for copy in [key for key in self.copies if key[0] not in groups or key[1] not in topics]:
+            del self.copies[copy]

@@ -1,0 +1,51 @@
+"""Messages with any delay that wait, by topic (``TimerMetrics``): counted now and then, and followed in between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from cometmq.broker.delay.timer_message import TimerMessageService
+from cometmq.broker.delay.waiting_messages import count_waiting
+from cometmq.broker.metrics.traffic import Traffic
+from cometmq.store.timer.waiting import WaitingOfTopic
+
+_SNAPSHOT_SECONDS: Final = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
+"""The labels of ``rocketmq_timer_message_snapshot``."""
+
+
+class WaitingMessages:
+    """The last count, and what came and was delivered since.
+
+    A message that is recalled is missed at the next count.
+    """
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+        self._counted: Mapping[str, WaitingOfTopic] = {}
+        self._before: Mapping[str, int] = {}
+        """The messages of the traffic that the count has taken in."""
+
+    async def count(self, timer: TimerMessageService) -> None:
+        """Count the messages in the timer log.
+
+        :raises OSError: it cannot be read.
+        """
+        before = self._traffic.waiting()
+        self._counted = await count_waiting(timer, _SNAPSHOT_SECONDS)
+        self._before = before
+
+    def by_topic(self) -> dict[str, int]:
+        """Messages that wait; 0 for a topic that had some."""
+        now = self._traffic.waiting()
+        found = {topic: counted.count for topic, counted in self._counted.items()}
+        for topic, count in now.items():
+            found[topic] = max(found.get(topic, 0) + count - self._before.get(topic, 0), 0)
+        return found
+
+    def due_within(self) -> dict[int, int]:
+        """Messages of the last count that are due within so many seconds."""
+        return {
+            seconds: sum(counted.due_within[seconds] for counted in self._counted.values())
+            for seconds in _SNAPSHOT_SECONDS
+        }
