@@ -187,8 +187,18 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
         32_768, "Bytes of the log in one transfer to a slave.", minimum=1_024, maximum=MAX_TRANSFER_BYTES
     )
     ha_slave_fallbehind_max: int = option(
-        268_435_456, "SYNC_MASTER: bytes that all slaves are behind from which on sends do not wait.", minimum=1
+        268_435_456, "SYNC_MASTER: bytes behind from which on a slave is not in sync: no send waits for it.", minimum=1
     )
+    in_sync_replicas: int = option(
+        2,
+        "SYNC_MASTER: brokers that have a message when it is answered as stored, this one among them: "
+        "1 waits for no slave, 2 for one, 3 for two.",
+        minimum=1,
+    )
+    enable_auto_in_sync_replicas: bool = option(
+        False, "SYNC_MASTER: as many as are in sync are enough while these are fewer than inSyncReplicas."
+    )
+    min_in_sync_replicas: int = option(1, "With enableAutoInSyncReplicas: fewer are never enough.", minimum=1)
     slave_timeout: int = option(
         3_000, "SYNC_MASTER: milliseconds until a send is answered as stored but not at a slave.", minimum=1
     )
@@ -362,7 +372,10 @@ def load_broker_config(path: str | Path | None, **overrides: Any) -> tuple[Broke
     :raises ConfigError: when the file cannot be read, or with file, line, value and allowed range.
     """
     loaded, warnings = load_with_tls(BrokerConfig, path, overrides=overrides, without_effect=keys_without_effect())
-    return _checked(loaded), warnings
+    config = _checked(loaded)
+    if config.broker_role == SYNC_MASTER and config.in_sync_replicas == 1:
+        warnings.append("inSyncReplicas=1 with brokerRole=SYNC_MASTER: no send waits for a slave; 2 waits for one")
+    return config, warnings
 
 
 def _checked(config: BrokerConfig) -> BrokerConfig:

@@ -66,7 +66,7 @@ from cometmq.broker.tables.broker_tables import BrokerTables
 from cometmq.broker.tables.clients import ClientRegistry
 from cometmq.broker.transaction.transactions import TransactionalMessageService
 from cometmq.broker.turn.answers import SendAnswers
-from cometmq.broker.turn.group_transfer import GroupTransferService
+from cometmq.broker.turn.group_transfer import GroupTransferService, InSync
 from cometmq.broker.turn.inner_message import Detour
 from cometmq.broker.turn.plain_sends import PlainSends
 from cometmq.broker.turn.store_turn import StoreTurn
@@ -328,7 +328,10 @@ class Broker:
         answers.latency = self._latency
         targets = SendTargets(self.live, self.topics, self.groups, store)
         transfers = GroupTransferService(
-            clock=clock, timeout_s=config.slave_timeout / 1000, fall_behind_max=config.ha_slave_fallbehind_max
+            clock=clock,
+            timeout_s=config.slave_timeout / 1000,
+            fall_behind_max=config.ha_slave_fallbehind_max,
+            in_sync=InSync(config.in_sync_replicas, config.enable_auto_in_sync_replicas, config.min_in_sync_replicas),
         )
         ha_guard = None if self.access is None else self.access.guard
         self.ha = HAService(config, store, transfers, self._access.tls, ha_guard)

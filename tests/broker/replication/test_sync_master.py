@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from tests.broker.conftest import ConnectTo, small_config
 from tests.broker.replication.conftest import ConnectSlave
-from tests.broker.replication.slave import RawSlave, log_of
+from tests.broker.replication.sender import Sender, in_sync
+from tests.broker.replication.slave import log_of
 from tests.broker.snapshots import copy_store
-from tests.broker.wire import Wire, records, send_header
+from tests.broker.wire import records
 
 import cometmq.broker.turn.waiters
 from cometmq.broker.controller import Broker
@@ -65,27 +66,6 @@ async def start_master(tmp_path: Path, clock: VirtualClock, disk: HoldingDisk) -
         await broker.stop()
 
 
-class Sender:
-    """Posts sends, and knows the codes of those that are answered."""
-
-    def __init__(self, wire: Wire) -> None:
-        self.wire = wire
-        self.posted: list[int] = []
-
-    async def post(self, code: int = RequestCode.SEND_MESSAGE_V2, body: bytes = b"x", **fields: Any) -> None:
-        command = self.wire.command(code, send_header("T", **fields), body)
-        self.posted.append(command.opaque)
-        self.wire.post(command)
-        await settle()
-
-    async def codes(self) -> list[int]:
-        """The codes of all answers so far, in the order of the sends; every other one still waits."""
-        await settle()
-        while self.wire.reader._buffer:  # type: ignore[attr-defined]
-            await self.wire.read()
-        return [self.wire.answers[opaque].code for opaque in self.posted if opaque in self.wire.answers]
-
-
 @pytest.fixture
 async def master(start_master: StartMaster) -> Broker:
     return await start_master()
@@ -94,11 +74,6 @@ async def master(start_master: StartMaster) -> Broker:
 @pytest.fixture
 async def sender(master: Broker, connect_to: ConnectTo) -> Sender:
     return Sender(await connect_to(master))
-
-
-async def in_sync(slave: RawSlave, master: Broker) -> None:
-    """The slave acknowledges everything."""
-    await slave.report(master.store.max_physical_offset)
 
 
 async def test_without_a_slave_it_is_stored_and_said_so_at_once(master: Broker, sender: Sender) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cometmq.broker.turn.group_transfer import GroupTransferService
+from cometmq.broker.turn.group_transfer import GroupTransferService, InSync
 from cometmq.remoting.codes import ResponseCode
 from cometmq.testing import VirtualClock
 
@@ -20,61 +22,97 @@ class GroupTransfers(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = VirtualClock()
-        self.transfers = GroupTransferService(clock=self.clock, timeout_s=TIMEOUT_S, fall_behind_max=FALL_BEHIND_MAX)
         self.end = 0
-        self.furthest = 0
-        self.slaves: list[int] = []
-        self.answers: list[tuple[int, ResponseCode]] = []
-        self.waiting: dict[int, float] = {}
-        """Position → when its time is up."""
-        self.expected: list[tuple[int, ResponseCode]] = []
+        self.numbers = count()
+        self.slaves: dict[int, int] = {}
+        """The end of each slave's log."""
+        self.doubtful: set[int] = set()
+        self.had: dict[int, int] = {}
+        """The furthest position that so many slaves had."""
+        self.answers: dict[int, ResponseCode] = {}
+        self.waiting: dict[int, tuple[float, int]] = {}
+        """Position → when its time is up, and the slaves that it waits for."""
+        self.expected: dict[int, ResponseCode] = {}
+
+    @initialize(replicas=st.integers(1, 4), adapts=st.booleans(), least=st.integers(1, 3))
+    def configure(self, replicas: int, adapts: bool, least: int) -> None:
+        self.in_sync = InSync(replicas, adapts, least)
+        self.transfers = GroupTransferService(
+            clock=self.clock, timeout_s=TIMEOUT_S, fall_behind_max=FALL_BEHIND_MAX, in_sync=self.in_sync
+        )
 
     @rule(size=st.sampled_from([1, 10, FALL_BEHIND_MAX - 1, FALL_BEHIND_MAX, 5_000]))
     def store_and_wait(self, size: int) -> None:
         self.end += size
         position = self.end
-        if not self.slaves or position - max(self.slaves) >= FALL_BEHIND_MAX:
-            self.expected.append((position, ResponseCode.SLAVE_NOT_AVAILABLE))
+        near = len([1 for end in self.slaves.values() if position - end < FALL_BEHIND_MAX])
+        needed = self.in_sync.replicas - 1
+        if self.in_sync.adapts:
+            needed = max(min(near, needed), self.in_sync.least - 1)
+        if not needed:
+            self.expected[position] = ResponseCode.SUCCESS
+        elif near < needed:
+            self.expected[position] = ResponseCode.SLAVE_NOT_AVAILABLE
         else:
-            self.waiting[position] = self.clock.monotonic() + TIMEOUT_S
-        self.transfers.when_replicated(position, lambda code: self.answers.append((position, code)))
+            self.waiting[position] = self.clock.monotonic() + TIMEOUT_S, needed
+        self.transfers.when_replicated(position, lambda code: self._answered(position, code))
+
+    def _answered(self, position: int, code: ResponseCode) -> None:
+        assert position not in self.answers
+        if code == ResponseCode.SUCCESS and not self.in_sync.adapts:
+            assert all(other > position for other in self.waiting), "answers come in the order of the log"
+        self.answers[position] = code
 
     @rule(share=st.floats(0, 1))
     def join(self, share: float) -> None:
-        self.transfers.joined()
-        self.slaves.append(0)
-        self._report(len(self.slaves) - 1, int(self.end * share))
+        number = next(self.numbers)
+        self.slaves[number] = 0
+        self._report(number, int(self.end * share))
 
     @precondition(lambda self: self.slaves)
     @rule(which=st.integers(0, 10), share=st.floats(0, 1))
     def report(self, which: int, share: float) -> None:
-        which %= len(self.slaves)
-        self._report(which, self.slaves[which] + int((self.end - self.slaves[which]) * share))
+        number = list(self.slaves)[which % len(self.slaves)]
+        self._report(number, self.slaves[number] + int((self.end - self.slaves[number]) * share))
 
-    def _report(self, which: int, offset: int) -> None:
-        self.slaves[which] = offset
-        self.furthest = max(self.furthest, offset)
-        for position in [each for each in self.waiting if each <= self.furthest]:
-            del self.waiting[position]
-            self.expected.append((position, ResponseCode.SUCCESS))
-        self.transfers.reported(offset)
+    def _report(self, number: int, offset: int) -> None:
+        self.slaves[number] = offset
+        self.doubtful.discard(number)
+        ends = sorted((end for slave, end in self.slaves.items() if slave not in self.doubtful), reverse=True)
+        for slaves, end in enumerate(ends, 1):
+            self.had[slaves] = max(self.had.get(slaves, 0), end)
+        for position, (_, needed) in list(self.waiting.items()):
+            if position <= self.had.get(needed, 0):
+                del self.waiting[position]
+                self.expected[position] = ResponseCode.SUCCESS
+        self.transfers.reported(number, offset)
+
+    @precondition(lambda self: self.slaves)
+    @rule(which=st.integers(0, 10))
+    def doubt(self, which: int) -> None:
+        number = list(self.slaves)[which % len(self.slaves)]
+        self.doubtful.add(number)
+        self.transfers.doubt(number)
 
     @precondition(lambda self: self.slaves)
     @rule(which=st.integers(0, 10))
     def leave(self, which: int) -> None:
-        del self.slaves[which % len(self.slaves)]
-        if not self.slaves:
-            self.expected += [(position, ResponseCode.SLAVE_NOT_AVAILABLE) for position in self.waiting]
-            self.waiting.clear()
-        self.transfers.left(max(self.slaves, default=0))
+        number = list(self.slaves)[which % len(self.slaves)]
+        del self.slaves[number]
+        self.doubtful.discard(number)
+        for position, (_, needed) in list(self.waiting.items()):
+            if needed > len(self.slaves):
+                del self.waiting[position]
+                self.expected[position] = ResponseCode.SLAVE_NOT_AVAILABLE
+        self.transfers.left(number)
 
     @rule(seconds=st.sampled_from([0.5, 1.4, TIMEOUT_S, 10.0]))
     def pass_time(self, seconds: float) -> None:
         now = self.clock.monotonic() + seconds
-        for position, late_at in list(self.waiting.items()):
+        for position, (late_at, _) in list(self.waiting.items()):
             if late_at <= now:
                 del self.waiting[position]
-                self.expected.append((position, ResponseCode.FLUSH_SLAVE_TIMEOUT))
+                self.expected[position] = ResponseCode.FLUSH_SLAVE_TIMEOUT
         self.clock.advance(seconds)
 
     @invariant()
@@ -82,15 +120,14 @@ class GroupTransfers(RuleBasedStateMachine):
         assert self.answers == self.expected
 
 
-GroupTransfers.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+GroupTransfers.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestGroupTransfers = GroupTransfers.TestCase
 
 
 def test_what_a_slave_has_already_is_not_waited_for() -> None:
     transfers = GroupTransferService(clock=VirtualClock(), timeout_s=TIMEOUT_S, fall_behind_max=FALL_BEHIND_MAX)
-    transfers.joined()
-    transfers.reported(100)
-    transfers.left(0)
+    transfers.reported("slave", 100)
+    transfers.left("slave")
     answers: list[ResponseCode] = []
     transfers.when_replicated(100, answers.append)
     assert answers == [ResponseCode.SUCCESS]
@@ -100,10 +137,10 @@ def test_who_was_told_in_time_is_not_kept() -> None:
     """A slave that answers but does not advance: each turn waits, and is forgotten after the time-out."""
     clock = VirtualClock()
     transfers = GroupTransferService(clock=clock, timeout_s=TIMEOUT_S, fall_behind_max=FALL_BEHIND_MAX)
-    transfers.joined()
+    transfers.reported("slave", 0)
     answers: list[ResponseCode] = []
     for position in range(1, 101):
         transfers.when_replicated(position, answers.append)
         clock.advance(1.0)
     assert answers == [ResponseCode.FLUSH_SLAVE_TIMEOUT] * 98
-    assert len(transfers._waiting) <= TIMEOUT_S + 1
+    assert sum(map(len, transfers._waiting.values())) <= TIMEOUT_S + 1

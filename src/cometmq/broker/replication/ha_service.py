@@ -14,7 +14,7 @@ Invariants.
   master's last file, or with its first one if the slave asks for that (:mod:`cometmq.broker.replication.ha_client`).
 * ``ack_offset`` <= ``next_offset`` <= the end of the log. A report acknowledges everything below it; with SYNC_FLUSH at
   the slave this is on its disk.
-* With SYNC_MASTER a send is answered as stored once one slave has acknowledged it
+* With SYNC_MASTER a send is answered as stored once ``inSyncReplicas`` - 1 slaves have acknowledged it
   (:mod:`cometmq.broker.turn.group_transfer`).
 * All that is not in the log is copied every ten seconds (:mod:`cometmq.broker.replication.slave_synchronize`). A file
   that belongs to a log offset takes effect at the slave when its log is on the disk up to there.
@@ -388,8 +388,10 @@ class HAService:
     def reported(self, slave: HAConnection, *, is_first: bool) -> None:
         """Take the report of a slave."""
         if is_first:
-            self._transfers.joined()
-        self._transfers.reported(slave.ack_offset)
+            for other in self.slaves:
+                if other is not slave and other.peer_ip == slave.peer_ip:
+                    self._transfers.doubt(other)
+        self._transfers.reported(slave, slave.ack_offset)
 
     def lost(self, slave: HAConnection) -> None:
         """Forget a connection that has ended."""
@@ -397,7 +399,7 @@ class HAService:
             del self.slaves[slave]
             if slave.has_begun:
                 _log.info("slave %s is gone, which had the log up to %d", slave.address, slave.ack_offset)
-                self._transfers.left(max((other.ack_offset for other in self.slaves), default=0))
+                self._transfers.left(slave)
             if not self.slaves:
                 self._sweeper.cancel()
 

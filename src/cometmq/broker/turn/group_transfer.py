@@ -1,12 +1,16 @@
-"""SYNC_MASTER: answers wait until a slave has the log up to their messages (``GroupTransferService``).
+"""SYNC_MASTER: answers wait until enough slaves have the log up to their messages (``GroupTransferService``).
 
-One slave is enough. The furthest report counts, also that of a slave that has left since.
+``inSyncReplicas`` counts the brokers that have a message when it is answered as stored, this one among them: with 2
+that is one slave, with 3 are two. Each of these is another slave: what a slave has reported counts once, also when it
+comes back while its old connection has not ended yet. Once enough slaves have reported a position, it stays so: their
+logs only grow.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Final
 
 from cometmq.clock import Clock, TimerHandle
@@ -16,67 +20,84 @@ Replicated = Callable[[ResponseCode], None]
 """Called with SUCCESS, SLAVE_NOT_AVAILABLE or FLUSH_SLAVE_TIMEOUT."""
 
 
+@dataclass(frozen=True)
+class InSync:
+    """The number of brokers that must have a message, this one among them (``CommitLog.calcNeedAckNums``)."""
+
+    replicas: int = 2
+    adapts: bool = False
+    """Fewer are enough while fewer are in sync: as many as there are, but ``least``."""
+    least: int = 1
+
+
 class GroupTransferService:
-    """The furthest report of the slaves, and the answers that wait for it.
+    """The reports of the slaves, and the answers that wait for them.
 
     :param timeout_s: the longest wait.
-    :param fall_behind_max: bytes; nothing waits for slaves that are further behind.
+    :param fall_behind_max: bytes; a slave that is further behind is not in sync.
     """
 
-    def __init__(self, *, clock: Clock, timeout_s: float, fall_behind_max: int) -> None:
+    def __init__(self, *, clock: Clock, timeout_s: float, fall_behind_max: int, in_sync: InSync | None = None) -> None:
         self._clock = clock
         self._timeout_s = timeout_s
         self._fall_behind_max = fall_behind_max
-        self._waiting: deque[_Waiter] = deque()
-        self.slaves = 0
-        """Slaves that are connected and have reported."""
-        self.max_offset: int = 0
-        """The furthest report of any slave (``push2SlaveMaxOffset``)."""
-        self._connected_offset: int = 0
-        """The furthest report of the connected slaves."""
+        self._in_sync = in_sync or InSync()
+        self._reports: dict[Hashable, int] = {}
+        """The last report of each slave that is connected and has reported."""
+        self._doubtful: set[Hashable] = set()
+        """Connections whose slave may have come back over another one: they count when they report again."""
+        self._offsets: dict[int, int] = {}
+        """The furthest position that so many slaves had at one time (for one: ``push2SlaveMaxOffset``)."""
+        self._waiting: dict[int, deque[_Waiter]] = {}
+        """Answers by the number of slaves that they wait for, each in the order of positions."""
 
     def when_replicated(self, position: int, callback: Replicated) -> None:
-        """Call back once a slave has the log up to ``position``, or with the reason not to wait any longer.
+        """Call back once enough slaves have the log up to ``position``, or with the reason not to wait any longer.
 
         Positions come in ascending order; one that comes late, after its flush, waits for those before it too.
         """
-        if position <= self.max_offset:
+        in_sync = sum(position - offset < self._fall_behind_max for offset in self._reports.values())
+        needed = self._in_sync.replicas - 1
+        if self._in_sync.adapts:
+            needed = max(min(needed, in_sync), self._in_sync.least - 1)
+        if needed <= 0 or position <= self._offsets.get(needed, 0):
             callback(ResponseCode.SUCCESS)
-        elif not self.slaves or position - self._connected_offset >= self._fall_behind_max:
+        elif in_sync < needed:
             callback(ResponseCode.SLAVE_NOT_AVAILABLE)
         else:
-            while self._waiting and self._waiting[0].is_over:
-                self._waiting.popleft()
-            self._waiting.append(_Waiter(position, callback, self._clock, self._timeout_s))
+            waiting = self._waiting.setdefault(needed, deque())
+            while waiting and waiting[0].is_over:
+                waiting.popleft()
+            waiting.append(_Waiter(position, callback, self._clock, self._timeout_s))
 
-    def joined(self) -> None:
-        """A slave has sent its first report."""
-        self.slaves += 1
+    def doubt(self, slave: Hashable) -> None:
+        """Count a slave no more until it reports again: it may have just come over another connection."""
+        self._doubtful.add(slave)
 
-    def reported(self, offset: int) -> None:
+    def reported(self, slave: Hashable, offset: int) -> None:
         """A slave has the log up to ``offset``."""
-        self._connected_offset = max(self._connected_offset, offset)
-        if offset > self.max_offset:
-            self.max_offset = offset
-            waiting = self._waiting
-            while waiting and (waiting[0].is_over or waiting[0].position <= offset):
+        self._reports[slave] = offset
+        self._doubtful.discard(slave)
+        counted = sorted((at for one, at in self._reports.items() if one not in self._doubtful), reverse=True)
+        for slaves, furthest in enumerate(counted, 1):
+            if furthest <= self._offsets.get(slaves, 0):
+                continue
+            self._offsets[slaves] = furthest
+            waiting = self._waiting.get(slaves)
+            while waiting and (waiting[0].is_over or waiting[0].position <= furthest):
                 waiting.popleft().end(ResponseCode.SUCCESS)
 
-    def left(self, furthest: int) -> None:
-        """A slave has left. Without any slave no answer waits: none comes back before the time-out.
-
-        :param furthest: the furthest report of the other slaves.
-        """
-        self.slaves -= 1
-        self._connected_offset = max(furthest, 0)
-        if not self.slaves:
-            waiting, self._waiting = self._waiting, deque()
-            for waiter in waiting:
+    def left(self, slave: Hashable) -> None:
+        """A slave has left. What waits for more slaves than are there waits no more: none comes back before the end."""
+        self._reports.pop(slave, None)
+        self._doubtful.discard(slave)
+        for needed in [number for number in self._waiting if number > len(self._reports)]:
+            for waiter in self._waiting.pop(needed):
                 waiter.end(ResponseCode.SLAVE_NOT_AVAILABLE)
 
 
 class _Waiter:
-    """An answer that waits for a position, called once: by a report, the time-out or the last slave's leave."""
+    """An answer that waits for a position, called once: by a report, the time-out or the leave of a slave."""
 
     __slots__ = ("_callback", "_timer", "position")
 

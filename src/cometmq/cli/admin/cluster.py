@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from cometmq.cli.failures import DONE, FAILED, PARTLY_DONE
 from cometmq.cli.output import Column, output_option, show
 from cometmq.client.admin import Admin
 from cometmq.client.admin.broker_status import BrokerStatus
-from cometmq.client.admin.several import asked_masters
+from cometmq.client.admin.several import asked_masters, gathered
 from cometmq.client.errors import BrokerError, RemotingError
 from cometmq.message.names import MASTER_ID
 from cometmq.quantity import duration_text
@@ -87,21 +88,31 @@ def status(namesrv: str, output: str) -> int:
 @namesrv_option
 @output_option
 def slaves(namesrv: str, output: str) -> int:
-    """Show how far behind slaves are (not those of RocketMQ 4). Exit code 3 when a master does not answer."""
+    """Show how far behind slaves are (not those of RocketMQ 4).
 
-    async def work(admin: Admin) -> list[list[dict[str, Any]]]:
-        return list((await asked_masters(admin, lambda name, at: _slaves(admin, name, at))).values())
+    Slaves whose master is away say themselves up to where they have the log.
 
-    rows = [row for of_one in administer(namesrv, work) for row in of_one]
+    Exit code 3 when a master is away or does not answer.
+    """
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        brokers = (await admin.cluster_info()).broker_addr_table
+        rows = await gathered({name: _slaves(admin, name, brokers[name].broker_addrs) for name in sorted(brokers)})
+        return [row for of_one in rows.values() for row in of_one]
+
+    rows = administer(namesrv, work)
     show(rows, _SLAVES, output, title="Slaves")
-    return DONE if all("slave" in row for row in rows) else PARTLY_DONE
+    return DONE if all("behind_bytes" in row for row in rows) else PARTLY_DONE
 
 
-async def _slaves(admin: Admin, name: str, address: str) -> list[dict[str, Any]]:
+async def _slaves(admin: Admin, name: str, addresses: Mapping[int, str]) -> list[dict[str, Any]]:
+    """The slaves of a broker, by their master's word or, when it is away, by their own."""
+    if MASTER_ID not in addresses:
+        return await _without_master(admin, name, addresses)
     try:
-        status = await admin.ha_status(address)
+        status = await admin.ha_status(addresses[MASTER_ID])
     except (BrokerError, RemotingError) as error:
-        return [{"broker": name, "state": error.message}]
+        return [{"broker": name, "state": error.message}, *await _without_master(admin, name, addresses)]
     return [
         {
             "broker": name,
@@ -113,6 +124,20 @@ async def _slaves(admin: Admin, name: str, address: str) -> list[dict[str, Any]]
         }
         for slave in status.ha_connection_info
     ]
+
+
+async def _without_master(admin: Admin, name: str, addresses: Mapping[int, str]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for broker_id, address in sorted(addresses.items()):
+        if broker_id == MASTER_ID:
+            continue
+        row: dict[str, Any] = {"broker": name, "slave": address, "state": "its master is away"}
+        try:
+            followed = (await admin.ha_status(address)).ha_client_runtime_info
+            rows.append(row | ({} if followed is None else {"has_up_to": followed.max_offset}))
+        except (BrokerError, RemotingError) as error:
+            rows.append(row | {"state": error.message})
+    return rows
 
 
 async def _statuses(admin: Admin) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -1,0 +1,33 @@
+"""``cometmq cluster slaves`` without a master: up to where each slave has the log, to choose the one to promote."""
+
+from __future__ import annotations
+
+from tests.cli.conftest import CommandLine
+from tests.helpers.waiting import wait_for
+
+from cometmq.client import Message
+from cometmq.testing import Cluster, SyncCluster
+
+
+def end_of(cluster: Cluster, number: int) -> int:
+    """The end of a slave's log."""
+    return cluster.slave(0, number).store.max_physical_offset
+
+
+def test_slaves_whose_master_is_away_say_up_to_where_they_have_the_log() -> None:
+    with SyncCluster(slaves=2, broker_keys={"brokerRole": "SYNC_MASTER", "inSyncReplicas": "3"}) as cluster:
+        cometmq = CommandLine(cluster.namesrv_address)
+        wait_for(lambda: len(cometmq("cluster", "slaves", "-o", "json").json()) == 2, "both slaves are connected")
+        cluster.send(Message("T", b"both have it"))
+        cluster.call(cluster.cluster.stop_slave(0, 2))
+        cluster.send(Message("T", b"one has it"))
+        master = cluster.run(lambda inner: inner.broker(0).store.max_physical_offset)
+        wait_for(lambda: cluster.run(lambda inner: end_of(inner, 1)) == master, "the other slave has it")
+        cluster.stop_broker(0)
+        cluster.start_slave(0, 2)
+        done = cometmq("cluster", "slaves", "-o", "json")
+        ends = cluster.run(lambda inner: {inner.slave(0, number).address: end_of(inner, number) for number in (1, 2)})
+    assert done.code == 3
+    assert {row["slave"]: row["has_up_to"] for row in done.json()} == ends
+    assert len(set(ends.values())) == 2
+    assert {row["state"] for row in done.json()} == {"its master is away"}
