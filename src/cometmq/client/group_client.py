@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Self
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Self
 
 from cometmq.client.instance import ClientInstance
 from cometmq.client.send.config import ClientConfig
@@ -22,6 +24,8 @@ class GroupClient:
 
     trace: MessageTrace | None = None
     """The trace of this client, with ``enable_msg_trace``."""
+    _ending: asyncio.Task[None] | None = None
+    """The close."""
 
     def __init__(
         self,
@@ -58,3 +62,9 @@ class GroupClient:
     async def close(self) -> None:
         """Finish and close."""
         raise NotImplementedError
+
+    async def _end_once(self, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Close by ``end``, once: further calls wait for it, and it goes on if a call is cancelled."""
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(end())
+        await asyncio.shield(self._ending)

@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, Self
 
+from cometmq.client.background import Background
 from cometmq.client.errors import (
     BrokerError,
     ClientStateError,
@@ -81,6 +82,7 @@ class ClientInstance:
         self.routes = RouteTable(self.remoting, namesrv_addresses(namesrv), clock)
         self.replies = Replies(clock)
         self.outages: Final = BrokerOutages(clock)
+        self._background = Background(self.client_id)
         self._processor = ClientRemotingProcessor(self.replies, self.spawn)
         self._processor.register(processors)
         self._producers: set[str] = set()
@@ -91,7 +93,6 @@ class ClientInstance:
         self._introduced: set[str] = set()
         """Brokers that got a heartbeat with all producers of now, answered or not."""
         self._users = 0
-        self._tasks: set[asyncio.Task[None]] = set()
         self._keeper: asyncio.Task[None] | None = None
         self.remoting.on_open.append(self._reconnected)
 
@@ -134,10 +135,7 @@ class ClientInstance:
         self._users -= 1
         if self._users > 0:
             return
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._background.stop()
         await self.remoting.close()
 
     def is_ending(self) -> bool:
@@ -145,17 +143,9 @@ class ClientInstance:
         keeper = self._keeper
         return keeper is None or keeper.cancelled() or keeper.cancelling() > 0 or not keeper.get_loop().is_running()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> asyncio.Task[None]:
         """Run work in the background until it ends or the instance is closed; log its failure."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("background work of %s failed", self.client_id, exc_info=error)
+        return self._background.spawn(work, name=name)
 
     async def _keep_up(self) -> None:
         await self.clock.sleep(1.0)

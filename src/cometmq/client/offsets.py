@@ -40,6 +40,7 @@ class Offsets:
         self._tables: set[tuple[str, str, str]] = set()
         """Group, topic and broker for which the broker certainly has a table of offsets."""
         self._beginning: dict[tuple[str, str, str], asyncio.Lock] = {}
+        self._committing: dict[tuple[str, MessageQueue], asyncio.Lock] = {}
 
     async def min(self, queue: MessageQueue) -> int:
         """The first offset that is still stored."""
@@ -86,17 +87,19 @@ class Offsets:
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Commit ``offset`` for a group; returns when the broker has confirmed it.
 
-        The first commits of a group in a topic go to a broker one at a time: Apache's broker creates the group's
-        table when there is none, and when two threads do so at once it loses one of the two commits
+        The commits of one queue go to the broker one at a time, in the order of the calls: a broker with several
+        threads may handle two in the wrong order. So do the first commits of a group in a topic: Apache's broker
+        creates the group's table when there is none, and when two threads do so at once it loses one of the two commits
         (``ConsumerOffsetManager.commitOffset``).
         """
         table = (group, queue.topic, queue.broker_name)
-        if table in self._tables:
-            await self._commit(group, queue, offset)
-            return
-        async with self._beginning.setdefault(table, asyncio.Lock()):
-            await self._commit(group, queue, offset)
-            self._tables.add(table)
+        async with self._committing.setdefault((group, queue), asyncio.Lock()):
+            if table in self._tables:
+                await self._commit(group, queue, offset)
+                return
+            async with self._beginning.setdefault(table, asyncio.Lock()):
+                await self._commit(group, queue, offset)
+                self._tables.add(table)
 
     async def _commit(self, group: str, queue: MessageQueue, offset: int) -> None:
         header = UpdateConsumerOffsetRequestHeader(group, queue.topic, queue.queue_id, offset)

@@ -8,9 +8,10 @@ import struct
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
+from cometmq.client.background import Spawn
 from cometmq.client.request_reply import Replies
 from cometmq.message.message import MessageExt, split_records
 from cometmq.message.properties import PGROUP
@@ -34,7 +35,6 @@ from cometmq.remoting.processors import ProcessorTable, Request, Response
 
 log = logging.getLogger(__name__)
 
-Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 CheckTransaction = Callable[[str, CheckTransactionStateRequestHeader, MessageExt], None]
 """Called with the address of the broker, its header and the half message."""
 

@@ -39,8 +39,7 @@ def chunk(first: int, count: int) -> Chunk:
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=6), st.integers(1, 3), st.randoms(use_true_random=False))
 def test_the_offset_is_always_that_of_the_first_message_not_done(counts: list[int], size: int, random: object) -> None:
     requests: list[ConsumeRequest] = []
-    budget = Budget(10**9)
-    queue = ProcessQueue(QUEUE, PushConfig(consume_batch_size=size), budget, requests.extend)
+    queue = ProcessQueue(QUEUE, PushConfig(consume_batch_size=size), Budget(10**9), requests.extend)
     queue.begin(100)
     at = 100
     for count in counts:
@@ -58,8 +57,7 @@ def test_the_offset_is_always_that_of_the_first_message_not_done(counts: list[in
         queue.finish(request)
         assert queue.offset == min(opened, default=at)
     assert queue.offset == at
-    assert queue.cached_count == 0
-    assert budget.held_bytes == 0
+    assert queue.cached_count == queue.cached_bytes == 0
 
 
 async def test_flow_control_waits_for_room_and_goes_on() -> None:
@@ -75,15 +73,30 @@ async def test_flow_control_waits_for_room_and_goes_on() -> None:
 
 
 async def test_a_dropped_queue_takes_nothing_and_gives_its_memory_back() -> None:
-    budget = Budget(10**9)
+    budget = Budget(1000)
     requests: list[ConsumeRequest] = []
     queue = ProcessQueue(QUEUE, PushConfig(), budget, requests.extend)
+    other = ProcessQueue(QUEUE, PushConfig(), budget, lambda requests: None)
     queue.begin(0)
     queue.take(chunk(0, 3))
-    assert budget.held_bytes == 300
+    assert (queue.cached_bytes, budget.share_bytes) == (300, 500)
     await queue.stop_reading()
     queue.take(chunk(3, 3))
     queue.release()
     queue.finish(requests[0])
-    assert budget.held_bytes == 0
+    assert (queue.cached_bytes, budget.share_bytes) == (0, 1000)
     assert len(requests) == 3
+    assert not other.is_full
+
+
+async def test_a_queue_that_waits_for_room_gets_the_share_of_one_that_is_left() -> None:
+    budget = Budget(1000)
+    queue, other = (ProcessQueue(QUEUE, PushConfig(), budget, lambda requests: None) for _ in range(2))
+    queue.begin(0)
+    queue.take(chunk(0, 6))
+    waiting = asyncio.create_task(queue.room())
+    await asyncio.sleep(0)
+    assert queue.is_full
+    assert not waiting.done()
+    other.release()
+    await waiting

@@ -8,14 +8,24 @@ from collections import deque
 from cometmq.client.consumer.config import LitePullConfig
 from cometmq.client.consumer.pulling import Budget, Chunk
 from cometmq.message.message import MessageExt
+from cometmq.remoting.bodies import SubscriptionData
 
 
 class Assignment:
-    """The sink of the queue's reader, from which polls take."""
+    """One reading of a queue, by one subscription: the sink of the reader, from which polls take.
 
-    def __init__(self, config: LitePullConfig, budget: Budget, arrived: asyncio.Event) -> None:
+    It begins once and ends once. Another offset or another subscription needs another reading, so nothing that the
+    reader of this one still gets can come to a poll.
+    """
+
+    def __init__(
+        self, config: LitePullConfig, budget: Budget, arrived: asyncio.Event, wanted: SubscriptionData
+    ) -> None:
+        self.wanted = wanted
         self.task: asyncio.Task[None] | None = None
         self.paused = False
+        self.seeking = asyncio.Lock()
+        """Held by a seek from its questions to its end, so that the one that was called last is the last to act."""
         self.position: int | None = None
         """The offset of the next poll."""
         self.processed: int | None = None
@@ -29,22 +39,28 @@ class Assignment:
         self._count = 0
         self._size = 0
         self._room = asyncio.Event()
+        self._dropped = False
+        budget.join(self._room)
 
     async def room(self) -> None:
         """Wait until there is room for another pull (flow control)."""
-        while self._count >= self._config.pull_threshold_for_queue or (
-            self._size >= self._config.pull_threshold_bytes_for_queue
+        config = self._config
+        while self._count >= config.pull_threshold_for_queue or (
+            self._size >= min(config.pull_threshold_bytes_for_queue, self._budget.share_bytes)
         ):
             self._room.clear()
             await self._room.wait()
-        await self._budget.room()
 
     def take(self, chunk: Chunk) -> None:
         """Store the messages of a pull."""
+        if self._dropped:
+            return
+        if not chunk.messages and self.chunks:
+            self.chunks[-1].next_offset = chunk.next_offset
+            return
         self.chunks.append(chunk)
         self._count += len(chunk.messages)
         self._size += chunk.size_bytes
-        self._budget.take(chunk.size_bytes)
         self._arrived.set()
 
     def hand_out(self, limit: int, into: list[MessageExt]) -> None:
@@ -61,21 +77,15 @@ class Assignment:
                 self.position = messages[self._taken].queue_offset
                 return
             self.position = chunk.next_offset
-            self._drop_first()
+            self.chunks.popleft()
+            self._taken = 0
+            self._size -= chunk.size_bytes
+            self._room.set()
 
-    def _drop_first(self) -> None:
-        chunk = self.chunks.popleft()
-        self._taken = 0
-        self._size -= chunk.size_bytes
-        self._budget.give_back(chunk.size_bytes)
-        self._room.set()
-
-    async def stop(self) -> None:
-        """Stop reading, and drop the messages that were read ahead."""
+    def drop(self) -> None:
+        """End the reading; drop the messages that were read ahead."""
+        self._dropped = True
         if self.task is not None:
             self.task.cancel()
-            await asyncio.gather(self.task, return_exceptions=True)
-            self.task = None
-        self._count = 0
-        while self.chunks:
-            self._drop_first()
+        self.chunks.clear()
+        self._budget.leave(self._room)

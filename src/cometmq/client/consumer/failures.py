@@ -18,6 +18,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from cometmq.client.background import Spawn
 from cometmq.client.consumer.config import MessageModel, PushConfig
 from cometmq.client.consumer.listener import Retry, Verdict, failed_part
 from cometmq.client.consumer.process_queue import ConsumeRequest, ProcessQueue
@@ -49,10 +50,16 @@ FIRST_RETRY_LEVEL: Final = 3
 
 
 class Failures:
-    """Ends the requests of one concurrent consumer, by its listener's verdicts."""
+    """Ends the requests of one concurrent consumer, by its listener's verdicts.
 
-    def __init__(self, instance: ClientInstance, group: str, config: PushConfig, activity: Activity) -> None:
+    :param spawn: runs the work of the consumer, which ends with it.
+    """
+
+    def __init__(
+        self, instance: ClientInstance, group: str, config: PushConfig, activity: Activity, spawn: Spawn
+    ) -> None:
         self._instance = instance
+        self._spawn = spawn
         self._group = group
         self._config = config
         self._activity = activity
@@ -77,7 +84,7 @@ class Failures:
             process_queue.finish(request)
         else:
             level = verdict.delay_level if isinstance(verdict, Retry) else 0
-            self._instance.spawn(self.hand_back(request, failed, level))
+            self._spawn(self.hand_back(request, failed, level))
 
     async def hand_back(self, request: ConsumeRequest, failed: list[MessageExt], delay_level: int) -> None:
         """Send failed messages back; consume those that the broker does not store again here."""

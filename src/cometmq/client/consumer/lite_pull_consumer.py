@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
-from cometmq.client.consumer.assignment import Assignment
+from cometmq.client.background import Background
+from cometmq.client.consumer.assignment_table import AssignmentTable
 from cometmq.client.consumer.config import LitePullConfig
 from cometmq.client.consumer.listener import ConsumeObservation
 from cometmq.client.consumer.membership import Membership
-from cometmq.client.consumer.offset_store import starting_point
-from cometmq.client.consumer.pulling import Budget, Puller, QueueReader
+from cometmq.client.consumer.pulling import Puller, QueueReader
 from cometmq.client.consumer.running_info import running_info
 from cometmq.client.consumer.subscription import ALL, TAG, check_expressions, subscription
 from cometmq.client.errors import ClientStateError
@@ -21,6 +22,7 @@ from cometmq.client.hooks import ConsumeMessageContext, ConsumeMessageHook, Cons
 from cometmq.client.instance import ClientInstance
 from cometmq.client.offsets import Offsets
 from cometmq.client.serialization import DecodedMessage, deserializer_of
+from cometmq.client.steps import Steps
 from cometmq.errors import CometMQError
 from cometmq.message.message import MessageExt
 from cometmq.remoting.admin_bodies import ConsumerRunningInfo
@@ -72,18 +74,14 @@ class LitePullConsumer(GroupClient):
         self._observation = ConsumeObservation(group, consume_hooks, clock) if consume_hooks else None
         self._given: ConsumeMessageContext | None = None
         """The context that hooks got for the last poll."""
-        self._reader = QueueReader(
-            Puller(self.instance, group, stream=True), self.config, clock, self.instance.outages, lite=True
-        )
         self._subscriptions: dict[str, SubscriptionData] = {}
-        self._assignments: dict[MessageQueue, Assignment] = {}
-        self._moved: list[Assignment] = []
-        """Those whose position has changed since the last poll began."""
-        self._by_hand: SubscriptionData | None = None
+        self._background = Background(f"the consumer of group {group}")
+        self._table = AssignmentTable(self.offsets, group, self.config, self._subscriptions, self._background.spawn)
+        self._by_hand = False
         self._membership: Membership | None = None
         self._running = False
-        self._changing = asyncio.Lock()
-        """Protects the assignments: a rebalance and an unsubscribe may come together."""
+        self._choosing = asyncio.Lock()
+        """Topics and queues change in the order of the calls, although brokers are asked first."""
         self._next_commit = 0.0
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -96,47 +94,61 @@ class LitePullConsumer(GroupClient):
         :raises RouteNotFoundError: none of the subscribed topics exists.
         :raises BrokerError: a broker cannot filter by one of the expressions.
         """
-        if self._running:
+        if self._running or self._ending is not None:
             raise ClientStateError("the consumer was started before", next_step="make a new one")
+        self.instance.add_consumer(self.group, self)
+        self.instance.acquire()
         self._running = True
         self._arrived = asyncio.Event()
-        self._budget = Budget(self.config.pull_threshold_bytes)
-        self.instance.acquire()
-        self.instance.add_consumer(self.group, self)
+        puller = Puller(self.instance, self.group, stream=True)
+        reader = QueueReader(puller, self.config, self.instance.clock, self.instance.outages, lite=True)
+        self._table.start(reader, self._arrived)
         self._started_ms = self.instance.clock.now_ms()
         self._next_commit = self.instance.clock.monotonic() + self.config.auto_commit_interval_s
-        if self._subscriptions:
-            try:
-                await check_expressions(self.instance, self.group, self._subscriptions.values())
-                await self._join(self._subscriptions)
-            except BaseException:
-                await self._close(failed=True)
-                raise
+        async with self._choosing:
+            if self._subscriptions:
+                try:
+                    await check_expressions(self.instance, self.group, self._subscriptions.values())
+                    await self._join(self._subscriptions)
+                except BaseException:
+                    await self._close(failed=True)
+                    raise
 
     async def _join(self, topics: Iterable[str]) -> None:
         """Become a member of the group."""
-        membership = Membership(self.instance, self.group, self.config, self._assigned, self._subscriptions)
-        await membership.start(topics)
+        membership = Membership(
+            self.instance, self.group, self.config, self._table.assign, self._subscriptions, self._background.spawn
+        )
         self._membership = membership
+        try:
+            await membership.start(topics)
+        except BaseException:
+            self._membership = None
+            await membership.stop()
+            raise
 
     async def close(self) -> None:
-        """Commit (with auto commit), leave the group, close."""
+        """Commit (with auto commit), leave the group, close; a further call waits for the first one."""
         await self._close(failed=False)
 
     async def _close(self, *, failed: bool) -> None:
-        if not self._running:
-            return
-        self._running = False
+        if self._running or self._ending is not None:
+            self._running = False
+            await self._end_once(partial(self._end, failed=failed))
+
+    async def _end(self, *, failed: bool) -> None:
         self._arrived.set()
         self._done_with_last(failed=failed)
+        last = self._table.positions(processed_only=failed)
+        self._table.close()
         if self._membership is not None:
             await self._membership.stop()
         if self.config.auto_commit:
-            await self._commit_quietly(processed_only=failed)
-        for assignment in list(self._assignments.values()):
-            await assignment.stop()
+            await self._commit_quietly(last)
+            await self._table.until_left()
         if self.trace is not None:
             await self.trace.close()
+        await self._background.stop()
         await self.instance.remove(consumer_group=self.group)
         await self.instance.release()
 
@@ -151,25 +163,29 @@ class LitePullConsumer(GroupClient):
         :raises BrokerError: a broker cannot filter by the expression; SQL92 needs its ``enablePropertyFilter``.
         :raises ClientStateError: queues were assigned by hand.
         """
-        if self._by_hand is not None:
-            raise ClientStateError("queues were assigned by hand", next_step="use either subscribe or assign")
         data = subscription(topic, expression, expression_type, self.instance.clock.now_ms())
-        if not self._running:
-            self._subscriptions[topic] = data
-            return
-        await check_expressions(self.instance, self.group, [data])
-        self._subscriptions[topic] = data
-        if self._membership is None:
-            await self._join([topic])
-        else:
+        async with self._choosing:
+            if self._by_hand:
+                raise ClientStateError("queues were assigned by hand", next_step="use either subscribe or assign")
+            if not self._running:
+                self._subscriptions[topic] = data
+                return
+            await check_expressions(self.instance, self.group, [data])
             await self.instance.routes.get_soon(topic)
-            await self._membership.add(topic)
+            self._demand_running()
+            self._subscriptions[topic] = data
+            if self._membership is None:
+                await self._join([topic])
+            else:
+                self._table.read_anew(topic)
+                await self._membership.add(topic)
 
     async def unsubscribe(self, topic: str) -> None:
         """Stop reading a topic."""
-        self._subscriptions.pop(topic, None)
-        if self._membership is not None:
-            await self._membership.remove(topic)
+        async with self._choosing:
+            self._subscriptions.pop(topic, None)
+            if self._membership is not None:
+                await self._membership.remove(topic)
 
     async def assign(
         self, queues: Iterable[MessageQueue], expression: str = ALL, *, expression_type: str = TAG
@@ -179,22 +195,23 @@ class LitePullConsumer(GroupClient):
         :raises ClientStateError: topics were subscribed.
         :raises BrokerError: a broker cannot filter by the expression.
         """
-        self._demand_running()
-        if self._subscriptions:
-            raise ClientStateError("topics were subscribed", next_step="use either subscribe or assign")
         chosen = set(queues)
         now_ms = self.instance.clock.now_ms()
         topics = sorted({queue.topic for queue in chosen})
         wanted = [subscription(topic, expression, expression_type, now_ms) for topic in topics]
-        await check_expressions(self.instance, self.group, wanted)
-        self._by_hand = subscription("*", expression, expression_type, now_ms)
-        async with self._changing:
-            await self._change(set(self._assignments), chosen)
+        async with self._choosing:
+            self._demand_running()
+            if self._subscriptions:
+                raise ClientStateError("topics were subscribed", next_step="use either subscribe or assign")
+            await check_expressions(self.instance, self.group, wanted)
+            self._demand_running()
+            self._by_hand = True
+            self._table.assign_by_hand(chosen, subscription("*", expression, expression_type, now_ms))
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
         """The queues that are read now."""
-        return frozenset(self._assignments)
+        return frozenset(self._table.queues)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of ``topic`` that can be read, sorted.
@@ -215,7 +232,7 @@ class LitePullConsumer(GroupClient):
         limit = max_messages or self.config.max_poll_messages
         self._end_last()
         if self._is_commit_due():
-            await self._commit_quietly(processed_only=True)
+            await self._commit_quietly(self._table.positions(processed_only=True))
         deadline = clock.monotonic() + timeout_s
         while self._running:
             self._arrived.clear()
@@ -231,30 +248,36 @@ class LitePullConsumer(GroupClient):
         return []
 
     def __aiter__(self) -> AsyncIterator[MessageExt]:
-        """Iterate over messages until the consumer is closed; each step is a poll of one message."""
-        return self._each()
+        """Iterate over messages until the consumer is closed; each step is a poll of one message.
 
-    async def _each(self) -> AsyncIterator[MessageExt]:
+        A step that is cancelled, as by a time-out, takes no message, and the next step goes on.
+        """
         self._demand_running()
+        return Steps(self._next)
+
+    async def _next(self) -> MessageExt:
         while self._running:
             self._end_last()
-            # Most messages are there already: they need no coroutine.
+            # Most messages are there already: they need no further coroutine.
             batch = [] if self._is_commit_due() else self._collect(1)
             if batch or (batch := await self.poll(POLL_S, max_messages=1)):
-                yield batch[0]
+                return batch[0]
+        raise StopAsyncIteration
 
-    async def batches(self, max_messages: int | None = None) -> AsyncIterator[list[MessageExt]]:
+    def batches(self, max_messages: int | None = None) -> AsyncIterator[list[MessageExt]]:
         """Iterate over polls of up to ``max_messages`` (``max_poll_messages``) until the consumer is closed."""
         self._demand_running()
+        return Steps(partial(self._next_batch, max_messages))
+
+    async def _next_batch(self, max_messages: int | None) -> list[MessageExt]:
         while self._running:
             if batch := await self.poll(POLL_S, max_messages=max_messages):
-                yield batch
+                return batch
+        raise StopAsyncIteration
 
     def _end_last(self) -> None:
         """A poll begins: the messages of the last one are consumed."""
-        for assignment in self._moved:
-            assignment.processed = assignment.position
-        self._moved.clear()
+        self._table.processed()
         self._done_with_last(failed=False)
 
     def _is_commit_due(self) -> bool:
@@ -267,20 +290,7 @@ class LitePullConsumer(GroupClient):
 
     def _collect(self, limit: int) -> list[MessageExt]:
         """The messages of a poll, of those that are there."""
-        messages: list[MessageExt] = []
-        given = []
-        for queue, assignment in self._assignments.items():
-            if assignment.paused or not assignment.chunks:
-                continue
-            before = len(messages)
-            assignment.hand_out(limit - before, messages)
-            self._moved.append(assignment)
-            if len(messages) > before:
-                given.append(queue)
-                if len(messages) >= limit:
-                    break
-        for queue in given:  # others come first the next time
-            self._assignments[queue] = self._assignments.pop(queue)
+        messages = self._table.take(limit)
         if messages and self._observation is not None:
             self._given = self._observation.begin(messages)
         if self._deserializer is not None:
@@ -290,42 +300,46 @@ class LitePullConsumer(GroupClient):
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Return no messages of these queues until :meth:`resume`."""
         for queue in queues:
-            self._of(queue).paused = True
+            self._table.of(queue).paused = True
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Return messages of these queues again."""
         for queue in queues:
-            self._of(queue).paused = False
+            self._table.of(queue).paused = False
         self._arrived.set()
 
     # --- positions ---
 
     def position(self, queue: MessageQueue) -> int | None:
         """The offset of the next poll; ``None`` before it is known."""
-        return self._of(queue).position
+        return self._table.of(queue).position
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue at ``offset``, which must be between the first and the end offset of the queue.
 
         :raises ValueError: it is not.
         """
-        self._of(queue)
-        low, high = await self.offsets.min(queue), await self.offsets.max(queue)
-        if not low <= offset <= high:
-            raise ValueError(f"offset {offset} is not between {low} and {high} of {queue}")
-        await self._go_to(queue, offset)
+        offsets = self.offsets
+
+        async def checked() -> int:
+            low, high = await offsets.min(queue), await offsets.max(queue)
+            if not low <= offset <= high:
+                raise ValueError(f"offset {offset} is not between {low} and {high} of {queue}")
+            return offset
+
+        await self._table.seek(queue, checked)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Continue at the first stored message."""
-        await self._go_to(queue, await self.offsets.min(queue))
+        await self._table.seek(queue, partial(self.offsets.min, queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Continue at the next message that arrives."""
-        await self._go_to(queue, await self.offsets.max(queue))
+        await self._table.seek(queue, partial(self.offsets.max, queue))
 
     async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
         """Continue at the message stored nearest to a time, in ms."""
-        await self._go_to(queue, await self.offsets.at_time(queue, timestamp_ms))
+        await self._table.seek(queue, partial(self.offsets.at_time, queue, timestamp_ms))
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The committed offset of the group; ``None`` if there is none."""
@@ -333,20 +347,13 @@ class LitePullConsumer(GroupClient):
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit the positions, or ``offsets``, and wait until the brokers have confirmed them."""
-        chosen = self._positions(processed_only=False) if offsets is None else offsets
+        chosen = self._table.positions(processed_only=False) if offsets is None else offsets
         await asyncio.gather(*(self.offsets.commit(self.group, queue, at) for queue, at in chosen.items()))
 
-    def _positions(self, *, processed_only: bool) -> dict[MessageQueue, int]:
-        chosen = {
-            queue: assignment.processed if processed_only else assignment.position
-            for queue, assignment in self._assignments.items()
-        }
-        return {queue: at for queue, at in chosen.items() if at is not None}
-
-    async def _commit_quietly(self, *, processed_only: bool) -> None:
+    async def _commit_quietly(self, offsets: Mapping[MessageQueue, int]) -> None:
         self._next_commit = self.instance.clock.monotonic() + self.config.auto_commit_interval_s
         try:
-            await self.commit(self._positions(processed_only=processed_only))
+            await self.commit(offsets)
         except CometMQError as error:
             log.warning("committing as %s: %s", self.group, error)
 
@@ -377,61 +384,14 @@ class LitePullConsumer(GroupClient):
     def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Continue at these offsets: an administrator has reset them."""
         for queue, offset in offsets.items():
-            if queue in self._assignments:
-                self.instance.spawn(self._go_to(queue, offset))
+            if queue in self._table.queues:
+                self._table.go_to(queue, offset)
 
     def positions(self, topic: str) -> dict[MessageQueue, int]:
         """The position in each queue of a topic."""
-        known = self._positions(processed_only=False)
+        known = self._table.positions(processed_only=False)
         return {queue: at for queue, at in known.items() if queue.topic == topic}
-
-    # --- assignments ---
 
     def _demand_running(self) -> None:
         if not self._running:
             raise ClientStateError("the consumer is not running", next_step="use it inside `async with`")
-
-    def _of(self, queue: MessageQueue) -> Assignment:
-        assignment = self._assignments.get(queue)
-        if assignment is None:
-            raise ClientStateError(f"{queue} is not assigned to this consumer", next_step="see its assignment")
-        return assignment
-
-    async def _assigned(self, topic: str, queues: set[MessageQueue], shared: bool) -> None:
-        async with self._changing:
-            if topic not in self._subscriptions:
-                queues = set()
-            await self._change({queue for queue in self._assignments if queue.topic == topic}, queues)
-
-    async def _change(self, before: set[MessageQueue], after: set[MessageQueue]) -> None:
-        for queue in before - after:
-            assignment = self._assignments.pop(queue)
-            await assignment.stop()
-            if self.config.auto_commit and assignment.processed is not None:
-                try:
-                    await self.offsets.commit(self.group, queue, assignment.processed)
-                except CometMQError as error:
-                    log.warning("committing as %s: %s", self.group, error)
-        for queue in sorted(after - before):
-            self._assignments[queue] = assignment = Assignment(self.config, self._budget, self._arrived)
-            self._read(queue, assignment, None)
-
-    def _read(self, queue: MessageQueue, assignment: Assignment, offset: int | None) -> None:
-        async def start() -> int:
-            if offset is not None:
-                return offset
-            committed = await self.offsets.committed(self.group, queue)
-            first = await starting_point(self.offsets, queue, committed, self.config)
-            assignment.position = first
-            self._moved.append(assignment)
-            return first
-
-        wanted = self._subscriptions.get(queue.topic) or self._by_hand
-        assert wanted is not None
-        assignment.task = self.instance.spawn(self._reader.read(queue, wanted, start, assignment))
-
-    async def _go_to(self, queue: MessageQueue, offset: int) -> None:
-        assignment = self._of(queue)
-        await assignment.stop()
-        assignment.position = assignment.processed = offset
-        self._read(queue, assignment, offset)

@@ -4,14 +4,18 @@ Theory of operation. Every member computes the shares of all members from the sa
 topic's route, and the client ids that a broker knows for the group. So members agree without talking to each other, as
 soon as their lists are the same; until then a queue may have two readers or none (see
 :mod:`cometmq.client.consumer.process_queue_table`). A rebalance follows each notice of a broker, each change of a
-route, and the interval. If a list cannot be had, the queues of that topic stay as they are."""
+route, and the interval. If a list cannot be had, the queues of that topic stay as they are. Topics are rebalanced side
+by side, so a broker that does not answer holds up its own topics only. Between the last look at the member's state and
+the new share nothing is awaited, so neither a close nor an unsubscribe can come between.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from cometmq.client.background import Spawn
 from cometmq.client.consumer.agreement import Agreement
 from cometmq.client.consumer.config import ReadConfig
 from cometmq.client.errors import BrokerError, RouteNotFoundError
@@ -25,7 +29,7 @@ from cometmq.remoting.headers import GetConsumerListByGroupRequestHeader
 
 log = logging.getLogger(__name__)
 
-Assigned = Callable[[str, set[MessageQueue], bool], Awaitable[None]]
+Assigned = Callable[[str, set[MessageQueue], bool], None]
 """Called with a topic, the queues to read from now on, and true if the group has other members."""
 
 
@@ -33,6 +37,7 @@ class Membership:
     """Rebalances for one member.
 
     :param subscriptions: topic → subscription of the member, which changes them.
+    :param spawn: runs the work of the consumer, which ends with it.
     :param broadcast: every member reads every queue; no broker is asked.
     """
 
@@ -43,6 +48,7 @@ class Membership:
         config: ReadConfig,
         assigned: Assigned,
         subscriptions: Mapping[str, SubscriptionData],
+        spawn: Spawn,
         *,
         broadcast: bool = False,
     ) -> None:
@@ -55,7 +61,9 @@ class Membership:
         self._topics: set[str] = set()
         self._again = asyncio.Event()
         self._agreement = Agreement(instance, group, subscriptions)
+        self._spawn = spawn
         self._tasks: list[asyncio.Task[None]] = []
+        self._is_over = False
         instance.routes.on_change.append(self._route_changed)
 
     async def start(self, topics: Iterable[str]) -> None:
@@ -77,8 +85,9 @@ class Membership:
             raise missing
         await self._instance.send_heartbeats()
         await self.rebalance()
-        agreement = self._agreement.keep(self._interval_s)
-        self._tasks = [self._instance.spawn(self._keep()), self._instance.spawn(agreement)]
+        if not self._is_over:
+            agreement = self._agreement.keep(self._interval_s)
+            self._tasks = [self._spawn(self._keep()), self._spawn(agreement)]
 
     async def add(self, topic: str) -> None:
         """Add a topic."""
@@ -89,11 +98,14 @@ class Membership:
     async def remove(self, topic: str) -> None:
         """Remove a topic."""
         self._topics.discard(topic)
-        await self._assigned(topic, set(), False)
+        self._assigned(topic, set(), False)
         await self._instance.send_heartbeats()
 
     async def stop(self) -> None:
         """Stop rebalancing."""
+        if self._is_over:
+            return
+        self._is_over = True
         self._instance.routes.on_change.remove(self._route_changed)
         for task in self._tasks:
             task.cancel()
@@ -120,16 +132,18 @@ class Membership:
 
     async def rebalance(self) -> None:
         """Rebalance every topic; if that fails for a topic, its queues stay as they are."""
-        for topic in sorted(self._topics):
-            try:
-                await self._rebalance(topic)
-            except RouteNotFoundError as error:
-                if not topic.startswith(RETRY_PREFIX):
-                    log.warning("rebalancing %s: %s", self._group, error)
-            except CometMQError as error:
+        await asyncio.gather(*(self._try_to_rebalance(topic) for topic in sorted(self._topics)))
+
+    async def _try_to_rebalance(self, topic: str) -> None:
+        try:
+            await self._rebalance(topic)
+        except RouteNotFoundError as error:
+            if not topic.startswith(RETRY_PREFIX):
                 log.warning("rebalancing %s: %s", self._group, error)
-            except Exception:
-                log.exception("rebalancing %s in %s failed; queues stay as they are", self._group, topic)
+        except CometMQError as error:
+            log.warning("rebalancing %s: %s", self._group, error)
+        except Exception:
+            log.exception("rebalancing %s in %s failed; queues stay as they are", self._group, topic)
 
     async def _rebalance(self, topic: str) -> None:
         route = await self._instance.routes.get(topic)
@@ -142,8 +156,8 @@ class Membership:
                 return
             share = self._share(topic, route.read_queues, sorted(members))
             is_shared = len(members) > 1
-        if share is not None and topic in self._topics:  # it may have been unsubscribed meanwhile
-            await self._assigned(topic, share, is_shared)
+        if share is not None and topic in self._topics and not self._is_over:  # it may have been unsubscribed meanwhile
+            self._assigned(topic, share, is_shared)
 
     def _share(self, topic: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> set[MessageQueue] | None:
         """Return the share by the strategy, only queues of this topic (``ByConfig`` ignores it)."""

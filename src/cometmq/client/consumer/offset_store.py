@@ -37,7 +37,6 @@ class RemoteOffsets:
         self._offsets = offsets
         self._outages = outages
         self._group = group
-        self._reporting: dict[MessageQueue, asyncio.Lock] = {}
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The offset to continue at; ``None`` if the broker has none."""
@@ -48,13 +47,11 @@ class RemoteOffsets:
         await asyncio.gather(*(self._report(queue, offset) for queue, offset in offsets.items()))
 
     async def _report(self, queue: MessageQueue, offset: int) -> None:
-        # One at a time: a broker with several threads may handle two commits in the wrong order.
-        async with self._reporting.setdefault(queue, asyncio.Lock()):
-            try:
-                await self._offsets.commit(self._group, queue, offset)
-            except CometMQError as error:
-                level = self._outages.level(queue.broker_name)
-                log.log(level, "the offset of %s in %s is not reported: %s", self._group, queue, error)
+        try:
+            await self._offsets.commit(self._group, queue, offset)
+        except CometMQError as error:
+            level = self._outages.level(queue.broker_name)
+            log.log(level, "the offset of %s in %s is not reported: %s", self._group, queue, error)
 
 
 class LocalOffsets:

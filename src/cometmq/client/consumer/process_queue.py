@@ -63,6 +63,7 @@ class ProcessQueue:
         self._size = 0
         self._released = False
         self._changed = asyncio.Event()
+        budget.join(self._changed)
 
     def begin(self, offset: int) -> None:
         """Begin to read at ``offset``."""
@@ -83,7 +84,6 @@ class ProcessQueue:
         while self.is_full:
             self._changed.clear()
             await self._changed.wait()
-        await self._budget.room()
 
     @property
     def is_full(self) -> bool:
@@ -91,7 +91,7 @@ class ProcessQueue:
         config = self._config
         return (
             self._count >= config.pull_threshold_for_queue
-            or self._size >= config.pull_threshold_bytes_for_queue
+            or self._size >= min(config.pull_threshold_bytes_for_queue, self._budget.share_bytes)
             or self._next_offset - (self.offset or 0) >= config.pull_span_for_queue
         )
 
@@ -111,9 +111,7 @@ class ProcessQueue:
             self._open.extend(requests)
             self._count += len(messages)
             self.pulled_count += len(messages)
-            taken = share * len(messages)
-            self._size += taken
-            self._budget.take(taken)
+            self._size += share * len(messages)
             self._next_offset = chunk.next_offset
             self.submit(requests)
         else:
@@ -130,7 +128,6 @@ class ProcessQueue:
         request.done = True
         self._count -= len(request.messages)
         self._size -= request.size_bytes
-        self._budget.give_back(request.size_bytes)
         request.messages = _NONE
         opened = self._open
         while opened and opened[0].done:
@@ -146,7 +143,6 @@ class ProcessQueue:
         remaining = request.size_bytes * len(failed) // before
         self._count -= before - len(failed)
         self._size -= request.size_bytes - remaining
-        self._budget.give_back(request.size_bytes - remaining)
         request.size_bytes = remaining
         request.messages = failed
         self._changed.set()
@@ -182,7 +178,7 @@ class ProcessQueue:
     def release(self) -> None:
         """Free the memory of messages that are not consumed."""
         self._released = True
-        self._budget.give_back(self._size)
+        self._budget.leave(self._changed)
         self._size = 0
         self._open.clear()
 

@@ -38,6 +38,7 @@ from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import Any
 
+from cometmq.client.background import Spawn
 from cometmq.client.consumer.config import MessageModel, PushConfig
 from cometmq.client.consumer.offset_store import OffsetStore, starting_point
 from cometmq.client.consumer.process_queue import ProcessQueue, SubmitRequests
@@ -56,6 +57,7 @@ class ProcessQueueTable:
 
     :param subscriptions: topic → its subscription; the consumer changes it.
     :param store: the offsets of the group.
+    :param spawn: runs the work of the consumer, which ends with it.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class ProcessQueueTable:
         config: PushConfig,
         subscriptions: Mapping[str, SubscriptionData],
         store: OffsetStore,
+        spawn: Spawn,
     ) -> None:
         self.queues: dict[MessageQueue, ProcessQueue] = {}
         """The queues that are starting or reading."""
@@ -77,6 +80,7 @@ class ProcessQueueTable:
         self._config = config
         self._subscriptions = subscriptions
         self._store = store
+        self._spawn = spawn
         self._offsets = Offsets(instance)
         self._reader = QueueReader(Puller(instance, group, stream=False), config, instance.clock, instance.outages)
         self._budget = Budget(config.pull_threshold_bytes)
@@ -88,7 +92,7 @@ class ProcessQueueTable:
         self._submit = submit
         self._is_running = True
         if self._config.orderly and self._config.message_model is MessageModel.CLUSTERING:
-            self.locks = QueueLocks(self._instance, self._group, self.lock_lost)
+            self.locks = QueueLocks(self._instance, self._group, self.lock_lost, self._spawn)
 
     async def close(self) -> None:
         """Leave all queues."""
@@ -108,8 +112,10 @@ class ProcessQueueTable:
 
     # --- changes ---
 
-    async def assign(self, topic: str, queues: set[MessageQueue], shared: bool) -> None:
+    def assign(self, topic: str, queues: set[MessageQueue], shared: bool) -> None:
         """Read exactly these queues of a topic; ``shared`` if the group has other members."""
+        if not self._is_running:
+            return
         if topic not in self._subscriptions:
             queues = set()
         mine = {queue for queue in self.queues if queue.topic == topic and self.queues[queue].is_read}
@@ -179,7 +185,7 @@ class ProcessQueueTable:
             return offset
 
         reading = self._reader.read(queue, self._subscriptions[queue.topic], start, process_queue)
-        process_queue.task = self._instance.spawn(reading)
+        process_queue.task = self._spawn(reading, name=f"read {queue}")
 
     def _leave(self, queue: MessageQueue) -> None:
         process_queue = self.queues.pop(queue)
@@ -188,7 +194,7 @@ class ProcessQueueTable:
 
     def _let_go(self, queue: MessageQueue, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work``; the queue is not read again here before it has ended."""
-        task = self._instance.spawn(work)
+        task = self._spawn(work)
         self._leaving[queue] = task
         task.add_done_callback(partial(self._left, queue))
 

@@ -189,37 +189,34 @@ class Chunk(msgspec.Struct):
 
 
 class Budget:
-    """The bytes that all queues of a consumer may hold together."""
+    """The bytes that all queues of a consumer may hold together, in equal shares.
+
+    A queue is read on while it holds less than its share. So a queue whose messages wait, because it is paused or
+    consumed slowly or in order, never stops another one, and together they hold no more than the limit and one pull
+    of each.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
+        self.share_bytes = limit_bytes
+        """The bytes that one queue may hold."""
         self._limit = limit_bytes
-        self._held = 0
-        self._waiters: list[asyncio.Future[None]] = []
+        self._queues: set[asyncio.Event] = set()
 
-    @property
-    def held_bytes(self) -> int:
-        """Bytes that wait for consumption."""
-        return self._held
+    def join(self, changed: asyncio.Event) -> None:
+        """Add a queue, which is told by ``changed`` when the shares have grown."""
+        self._queues.add(changed)
+        self._share()
 
-    def take(self, size_bytes: int) -> None:
-        """Add bytes."""
-        self._held += size_bytes
+    def leave(self, changed: asyncio.Event) -> None:
+        """Remove a queue, and wake the others; does nothing if it was removed before."""
+        if changed in self._queues:
+            self._queues.remove(changed)
+            self._share()
+            for other in self._queues:
+                other.set()
 
-    def give_back(self, size_bytes: int) -> None:
-        """Remove bytes."""
-        self._held -= size_bytes
-        if self._waiters and self._held < self._limit:
-            waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-    async def room(self) -> None:
-        """Wait until fewer bytes than the limit are held."""
-        while self._held >= self._limit:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
+    def _share(self) -> None:
+        self.share_bytes = max(1, self._limit // max(1, len(self._queues)))
 
 
 class Sink(Protocol):
@@ -281,7 +278,7 @@ class QueueReader:
                 log.warning("%s has no offset %d; going on at %d", queue, offset, pulled.next_offset)
             if messages or pulled.next_offset != offset:
                 offset = pulled.next_offset
-                sink.take(Chunk(messages, offset, len(pulled.body)))
+                sink.take(Chunk(messages, offset, len(pulled.body) if messages else 0))
             if config.pull_interval_s:
                 await clock.sleep(config.pull_interval_s)
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from cometmq.client.background import Background
 from cometmq.client.consumer.config import MessageModel, PushConfig
 from cometmq.client.consumer.consume_service import ConsumeService
 from cometmq.client.consumer.failures import Failures, OrderedFailures
@@ -26,6 +27,7 @@ from cometmq.client.hooks import ConsumeMessageHook
 from cometmq.client.instance import ClientInstance, new_client_id
 from cometmq.client.offsets import Offsets
 from cometmq.client.serialization import deserializer_of, place_of
+from cometmq.client.steps import Steps
 from cometmq.client.stop_signals import STOP_SIGNALS
 from cometmq.message.message import MessageExt
 from cometmq.message.names import retry_topic
@@ -97,7 +99,11 @@ class PushConsumer(GroupClient):
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._local = LocalOffsets(self.config.offset_store_dir, self.instance.client_id, group)
         store = self._local if self._broadcast else RemoteOffsets(self.offsets, group, self.instance.outages)
-        self._table = ProcessQueueTable(self.instance, group, self.config, self._subscriptions, store)
+        self._background = Background(f"the consumer of group {group}")
+        spawn = self._background.spawn
+        self._table = ProcessQueueTable(self.instance, group, self.config, self._subscriptions, store, spawn)
+        self._choosing = asyncio.Lock()
+        """Subscriptions change in the order of the calls, although brokers are asked first."""
         self._state = "not started"
 
     # --- start and end ---
@@ -113,11 +119,8 @@ class PushConsumer(GroupClient):
             raise ClientStateError(f"the consumer of group {self.group} is {self._state}", next_step="make a new one")
         if not self._subscriptions:
             raise ClientStateError("the consumer has no subscription", next_step="call subscribe before start")
-        config = self.config
         clock = self.instance.clock
-        if self._broadcast:
-            await self._local.start()
-        else:
+        if not self._broadcast:
             retries = retry_topic(self.group)
             self._subscriptions[retries] = subscription(retries, ALL, TAG, clock.now_ms())
         self.instance.add_consumer(self.group, self)
@@ -129,21 +132,29 @@ class PushConsumer(GroupClient):
         self._closed = asyncio.Event()
         self._service = self._new_service()
         self._table.start(self._service.submit)
-        assign = self._table.assign
         self._membership = Membership(
-            self.instance, self.group, config, assign, self._subscriptions, broadcast=self._broadcast
+            self.instance,
+            self.group,
+            self.config,
+            self._table.assign,
+            self._subscriptions,
+            self._background.spawn,
+            broadcast=self._broadcast,
         )
-        self.instance.spawn(self._report_regularly())
         try:
-            await check_expressions(self.instance, self.group, self._subscriptions.values())
-            await self._membership.start(self._subscriptions)
+            if self._broadcast:
+                await self._local.start()
+            self._background.spawn(self._report_regularly())
+            async with self._choosing:
+                await check_expressions(self.instance, self.group, self._subscriptions.values())
+                await self._membership.start(self._subscriptions)
         except BaseException:
             await self.close()
             raise
 
     def _new_service(self) -> ConsumeService | OrderedConsumeService | MessageStream:
         config = self.config
-        failures = Failures(self.instance, self.group, config, self._activity)
+        failures = Failures(self.instance, self.group, config, self._activity, self._background.spawn)
         if self._listener is None:
             self._stream = MessageStream(
                 failures.settled,
@@ -155,7 +166,7 @@ class PushConsumer(GroupClient):
             ordered = OrderedFailures(self.instance, self.group, config, self._activity)
             return OrderedConsumeService(self._called, config, self.instance, self._table, ordered)
         if not self._broadcast and math.isfinite(config.consume_timeout_s):
-            self.instance.spawn(failures.watch(self._table.queues.values))
+            self._background.spawn(failures.watch(self._table.queues.values))
         if self._stream is not None:
             return self._stream
         return ConsumeService(self._called, config.consume_concurrency, self.instance, failures.settled)
@@ -192,6 +203,7 @@ class PushConsumer(GroupClient):
         self._service.close()
         if self.trace is not None:
             await self.trace.close()
+        await self._background.stop()
         if self._table.held:
             self.instance.drop_consumer(self.group)
             self.instance.spawn(self._unregister_later())
@@ -246,20 +258,28 @@ class PushConsumer(GroupClient):
     # --- iteration ---
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        """Iterate over messages until the consumer is closed."""
-        return self._each()
+        """Iterate over messages until the consumer is closed.
 
-    async def _each(self) -> AsyncIterator[ReceivedMessage]:
-        while batch := await self.receive(1):
-            yield batch[0]
+        A step that is cancelled, as by a time-out, takes no message, and the next step goes on.
+        """
+        return Steps(self._next)
 
-    async def batches(self, max_messages: int = 32) -> AsyncIterator[Batch]:
+    async def _next(self) -> ReceivedMessage:
+        if batch := await self.receive(1):
+            return batch[0]
+        raise StopAsyncIteration
+
+    def batches(self, max_messages: int = 32) -> AsyncIterator[Batch]:
         """Iterate over batches of the messages that are there, until the consumer is closed.
 
         A batch has messages of several queues; of an orderly consumer, at most one of each queue.
         """
-        while batch := await self.receive(max_messages):
-            yield batch
+        return Steps(partial(self._next_batch, max_messages))
+
+    async def _next_batch(self, max_messages: int) -> Batch:
+        if batch := await self.receive(max_messages):
+            return batch
+        raise StopAsyncIteration
 
     async def receive(self, max_messages: int = 1) -> Batch:
         """Wait for a message; return up to ``max_messages`` of those that are there, or none when the consumer closes.
@@ -286,19 +306,19 @@ class PushConsumer(GroupClient):
         :raises BrokerError: the consumer runs, and a broker cannot filter by the expression.
         """
         wanted = subscription(topic, expression, expression_type, self.instance.clock.now_ms())
-        if self._state != "running":
+        async with self._choosing:
+            if self._state == "running":
+                await check_expressions(self.instance, self.group, [wanted])
             self._subscriptions[topic] = wanted
-            return
-        await check_expressions(self.instance, self.group, [wanted])
-        if self._state == "running":  # it may have been closed meanwhile
-            self._subscriptions[topic] = wanted
-            self._table.leave_topic(topic)
-            await self._membership.add(topic)
+            if self._state == "running":  # it may have been closed meanwhile
+                self._table.leave_topic(topic)
+                await self._membership.add(topic)
 
     async def unsubscribe(self, topic: str) -> None:
         """Stop consuming ``topic``."""
-        if self._subscriptions.pop(topic, None) is not None and self._state == "running":
-            await self._membership.remove(topic)
+        async with self._choosing:
+            if self._subscriptions.pop(topic, None) is not None and self._state == "running":
+                await self._membership.remove(topic)
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:

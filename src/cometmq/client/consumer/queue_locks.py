@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
+from cometmq.client.background import Spawn
 from cometmq.client.instance import ClientInstance
 from cometmq.clock import wait_for
 from cometmq.errors import CometMQError
@@ -47,9 +48,12 @@ class QueueLocks:
     """The locks of one member of a group.
 
     :param lost: called with a queue whose lock is lost.
+    :param spawn: runs the work of the consumer, which ends with it.
     """
 
-    def __init__(self, instance: ClientInstance, group: str, lost: Callable[[MessageQueue], None]) -> None:
+    def __init__(
+        self, instance: ClientInstance, group: str, lost: Callable[[MessageQueue], None], spawn: Spawn
+    ) -> None:
         self._instance = instance
         self._clock = instance.clock
         self._group = group
@@ -59,7 +63,7 @@ class QueueLocks:
         self._troubled: set[str] = set()
         self._wanted = asyncio.Event()
         self._exchange = asyncio.Lock()
-        self._task = instance.spawn(self._run())
+        self._task = spawn(self._run())
 
     def holds(self, queue: MessageQueue) -> bool:
         """Tell whether the lock is held and trusted; may be called from any thread."""

@@ -1,0 +1,224 @@
+"""The queues that a consumer that polls reads, and their positions (``AssignedMessageQueue``).
+
+Theory of operation. A queue that is read has one :class:`~cometmq.client.consumer.assignment.Assignment`. A seek, a
+reset, a new subscription and a rebalance end it and begin another one. Each change is one step in which nothing is
+awaited: brokers are asked before it, and what has to wait is done by the new reader's task, which begins only after
+the old reader, and the last commit of a queue that was left, have ended.
+
+Invariants:
+
+* A queue has at most one reader, a queue that is not assigned none.
+* Between two changes of the position a message is handed out once, and in the queue's order.
+* The last commit of a queue that is left reaches the broker before this member asks for its offset again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+
+from cometmq.client.background import Spawn
+from cometmq.client.consumer.assignment import Assignment
+from cometmq.client.consumer.config import LitePullConfig
+from cometmq.client.consumer.offset_store import starting_point
+from cometmq.client.consumer.pulling import Budget, QueueReader
+from cometmq.client.errors import ClientStateError
+from cometmq.client.offsets import Offsets
+from cometmq.errors import CometMQError
+from cometmq.message.message import MessageExt
+from cometmq.remoting.bodies import MessageQueue, SubscriptionData
+
+log = logging.getLogger(__name__)
+
+
+class AssignmentTable:
+    """Begins, moves and ends the readings of one consumer.
+
+    :param subscriptions: topic → its subscription; the consumer changes it.
+    :param spawn: runs the work of the consumer, which ends with it.
+    """
+
+    def __init__(
+        self,
+        offsets: Offsets,
+        group: str,
+        config: LitePullConfig,
+        subscriptions: Mapping[str, SubscriptionData],
+        spawn: Spawn,
+    ) -> None:
+        self.queues: dict[MessageQueue, Assignment] = {}
+        """The queues that are read, in the order of their turns."""
+        self._offsets = offsets
+        self._group = group
+        self._config = config
+        self._subscriptions = subscriptions
+        self._by_hand: SubscriptionData | None = None
+        self._spawn = spawn
+        self._budget = Budget(config.pull_threshold_bytes)
+        self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._moved: list[Assignment] = []
+        """Those whose position has changed since the last poll began."""
+        self._is_running = False
+
+    def start(self, reader: QueueReader, arrived: asyncio.Event) -> None:
+        """Get ready; ``arrived`` is set when messages have come."""
+        self._reader = reader
+        self._arrived = arrived
+        self._is_running = True
+
+    def close(self) -> None:
+        """End all readings, without a commit."""
+        self._is_running = False
+        for assignment in self.queues.values():
+            assignment.drop()
+        self.queues.clear()
+
+    async def until_left(self) -> None:
+        """Wait for the last commits of queues that were left."""
+        await asyncio.gather(*self._leaving.values(), return_exceptions=True)
+
+    # --- messages and positions ---
+
+    def of(self, queue: MessageQueue) -> Assignment:
+        """The reading of a queue.
+
+        :raises ClientStateError: it is not assigned.
+        """
+        assignment = self.queues.get(queue)
+        if assignment is None:
+            raise ClientStateError(f"{queue} is not assigned to this consumer", next_step="see its assignment")
+        return assignment
+
+    def take(self, limit: int) -> list[MessageExt]:
+        """Take up to ``limit`` messages of those that are there, from the queues in turn."""
+        messages: list[MessageExt] = []
+        given = []
+        for queue, assignment in self.queues.items():
+            if assignment.paused or not assignment.chunks:
+                continue
+            before = len(messages)
+            assignment.hand_out(limit - before, messages)
+            self._moved.append(assignment)
+            if len(messages) > before:
+                given.append(queue)
+                if len(messages) >= limit:
+                    break
+        for queue in given:  # others come first the next time
+            self.queues[queue] = self.queues.pop(queue)
+        return messages
+
+    def processed(self) -> None:
+        """Count all messages that were taken as consumed."""
+        for assignment in self._moved:
+            assignment.processed = assignment.position
+        self._moved.clear()
+
+    def positions(self, *, processed_only: bool) -> dict[MessageQueue, int]:
+        """The position of each queue, or the offset before which all is consumed; without those that are not known."""
+        chosen = {
+            queue: assignment.processed if processed_only else assignment.position
+            for queue, assignment in self.queues.items()
+        }
+        return {queue: at for queue, at in chosen.items() if at is not None}
+
+    # --- changes ---
+
+    def assign(self, topic: str, queues: set[MessageQueue], shared: bool) -> None:
+        """Read exactly these queues of a topic."""
+        if topic not in self._subscriptions:
+            queues = set()
+        self._change({queue for queue in self.queues if queue.topic == topic}, queues)
+
+    def assign_by_hand(self, queues: set[MessageQueue], wanted: SubscriptionData) -> None:
+        """Read exactly these queues, by one subscription for all."""
+        self._by_hand = wanted
+        self._change(set(self.queues), queues)
+        for topic in {queue.topic for queue in queues}:
+            self.read_anew(topic)
+
+    def read_anew(self, topic: str) -> None:
+        """Read the queues of a topic by its new subscription, from their positions on."""
+        for queue, assignment in list(self.queues.items()):
+            if queue.topic == topic and assignment.wanted is not self._wanted(topic):
+                self._replace(queue, assignment.position, assignment.processed)
+
+    async def seek(self, queue: MessageQueue, find: Callable[[], Awaitable[int]]) -> None:
+        """Read a queue from the offset that ``find`` returns; of several seeks the last one counts.
+
+        :raises ClientStateError: it is not assigned, or not any more.
+        """
+        async with self.of(queue).seeking:
+            self.go_to(queue, await find())
+
+    def go_to(self, queue: MessageQueue, offset: int) -> None:
+        """Read a queue from an offset on.
+
+        :raises ClientStateError: it is not assigned.
+        """
+        self._replace(queue, offset, offset)
+
+    def _change(self, before: set[MessageQueue], after: set[MessageQueue]) -> None:
+        if not self._is_running:
+            return
+        for queue in before - after:
+            self._leave(queue)
+        for queue in sorted(after - before):
+            self._read(queue, None)
+
+    def _replace(self, queue: MessageQueue, position: int | None, processed: int | None) -> None:
+        before = self.of(queue)
+        before.drop()
+        after = self._read(queue, position, before.task)
+        after.paused, after.seeking = before.paused, before.seeking
+        after.position, after.processed = position, processed
+        self._moved.append(after)
+
+    def _wanted(self, topic: str) -> SubscriptionData:
+        wanted = self._subscriptions.get(topic) or self._by_hand
+        assert wanted is not None
+        return wanted
+
+    def _read(self, queue: MessageQueue, offset: int | None, reader: asyncio.Task[None] | None = None) -> Assignment:
+        """Begin to read a queue at ``offset``, by default where the group is, once its last ``reader`` has ended."""
+        wanted = self._wanted(queue.topic)
+        before = [task for task in (reader, self._leaving.get(queue)) if task is not None]
+        assignment = Assignment(self._config, self._budget, self._arrived, wanted)
+
+        async def start() -> int:
+            if before:
+                await asyncio.wait(before)
+            if offset is not None:
+                return offset
+            committed = await self._offsets.committed(self._group, queue)
+            first = await starting_point(self._offsets, queue, committed, self._config)
+            assignment.position = first
+            self._moved.append(assignment)
+            return first
+
+        self.queues[queue] = assignment
+        assignment.task = self._spawn(self._reader.read(queue, wanted, start, assignment), name=f"read {queue}")
+        return assignment
+
+    # --- leaving ---
+
+    def _leave(self, queue: MessageQueue) -> None:
+        assignment = self.queues.pop(queue)
+        assignment.drop()
+        task = self._leaving[queue] = self._spawn(self._hand_over(queue, assignment))
+        task.add_done_callback(partial(self._left, queue))
+
+    def _left(self, queue: MessageQueue, task: asyncio.Task[None]) -> None:
+        if self._leaving.get(queue) is task:
+            del self._leaving[queue]
+
+    async def _hand_over(self, queue: MessageQueue, assignment: Assignment) -> None:
+        """Wait until the reader has ended; commit what was consumed."""
+        if assignment.task is not None:
+            await asyncio.wait([assignment.task])
+        if self._config.auto_commit and assignment.processed is not None:
+            try:
+                await self._offsets.commit(self._group, queue, assignment.processed)
+            except CometMQError as error:
+                log.warning("committing as %s: %s", self._group, error)
