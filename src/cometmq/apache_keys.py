@@ -7,6 +7,7 @@ and the first and last release with that key.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
@@ -19,9 +20,23 @@ BROKER: Final = ("BrokerConfig", "MessageStoreConfig", "NettyServerConfig", "Net
 """Classes that ``broker.conf`` fills."""
 NAMESERVER: Final = ("NamesrvConfig", "NettyServerConfig", "NettyClientConfig", "ControllerConfig")
 """Classes that ``namesrv.conf`` fills."""
+_NEWER_AT_NAMESERVERS: Final = ("NettyClientConfig", "ControllerConfig")
+"""Those of them that the nameserver of 4.9.7 does not have, and does not show."""
 
 _FIXED_PARTS: Final = ("Path", "Home", "PlugIn", "Provider", "configBlackList")
 """Parts of keys that name files or classes; no request may change such keys."""
+_OF_PROCESSORS: Final = {
+    "clientCallbackExecutorThreads": (0, 1, 2**31),
+    "endTransactionThreadPoolNums": (8, 2, 2**31),
+    "heartbeatThreadPoolNums": (0, 1, 32),
+    "processReplyMessageThreadPoolNums": (16, 2, 2**31),
+    "pullMessageThreadPoolNums": (16, 2, 2**31),
+    "putMessageFutureThreadPoolNums": (0, 1, 4),
+    "queryMessageThreadPoolNums": (8, 1, 2**31),
+    "sendMessageThreadPoolNums": (0, 1, 4),
+}
+"""Keys that 4.9.7 shows by the number of processors: so many, so many more for each of them, and the most."""
+_HOME: Final = "rocketmqHome"
 _SECRET: Final = frozenset(
     {"initAuthenticationUser", "innerClientAuthenticationCredentials", "metricsGrpcExporterHeader", "socksProxyConfig"}
 )
@@ -41,18 +56,30 @@ def apache_keys(classes: tuple[str, ...]) -> Mapping[str, Option]:
     text = resources.files("cometmq").joinpath("apache_keys.tsv").read_text(encoding="ascii")
     found: dict[str, Option] = {}
     for line in text.splitlines():
-        class_name, key, kind, first, last = line.split("\t")
+        class_name, key, kind, first, last, *default = line.split("\t")
         if class_name in classes:
-            found.setdefault(key, _option(key, kind, f"A key of Apache's {class_name}, {first} to {last}."))
+            is_newer = classes == NAMESERVER and class_name in _NEWER_AT_NAMESERVERS
+            doc = f"A key of Apache's {class_name}, {first} to {last}."
+            found.setdefault(key, _option(key, kind, None if is_newer else _default(key, default), doc))
     return found
 
 
-def _option(key: str, kind: str, doc: str) -> Option:
+def _default(key: str, listed: list[str]) -> str | None:
+    """The text that Apache 4.9.7 shows for a key that is not set; None when it shows none."""
+    if key == _HOME:
+        return os.environ.get("ROCKETMQ_HOME", "")
+    if key in _OF_PROCESSORS:
+        least, each, most = _OF_PROCESSORS[key]
+        return str(min(least + each * (os.cpu_count() or 1), most))
+    return listed[0] if listed else None
+
+
+def _option(key: str, kind: str, default: str | None, doc: str) -> Option:
     text = kind == "String"
     return Option(
         name=key,
         key=key,
-        default=None,
+        default=default,
         choices=(),
         pattern=rf"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{{0,{MAX_KEPT_VALUE_CHARS}}}" if text else "",
         form=f"at most {MAX_KEPT_VALUE_CHARS} characters, none of them a control character" if text else "",

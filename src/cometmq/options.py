@@ -14,13 +14,17 @@ import typing
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from cometmq.errors import CometMQError, reason_of
+from cometmq.java_values import parse_float, parse_int
 from cometmq.limits import MAX_CONFIG_UPDATE_BYTES
-from cometmq.properties_file import parse_properties
+from cometmq.properties_file import MalformedEscapeError, format_pairs, parse_properties, read_properties
 
 T = TypeVar("T")
+Outside = Literal["replaced", "kept", "refused"]
+"""A value in a file that Apache's servers take and :class:`Option` does not allow is replaced by the nearest number or
+the default, kept with the effect that it has there, or refused, since those servers do not start with it either."""
 _METADATA: Final = "option"
 _NEAR_ENOUGH: Final = 0.6
 _LONGEST_COMPARED: Final = 127
@@ -58,6 +62,9 @@ class Option:
     doc: str
     also: str = ""
     """Another accepted spelling; if both are given, ``key`` wins."""
+    outside: Outside = "replaced"
+    empty: str = ""
+    """The value that an empty text stands for."""
 
     @property
     def range_text(self) -> str:
@@ -80,28 +87,85 @@ class Option:
         return number
 
     def parse(self, text: str) -> Any:
-        """Parse the text of a file or an admin request.
+        """Parse the text of an admin request, of the command line, or of a key in a file that Apache does not have.
 
         :raises ConfigError: the value is not allowed.
         """
         text = text.strip()
-        value: Any
         try:
+            value: Any
             if self.type is bool:
                 value = {"true": True, "false": False}[text.lower()]
             else:
-                value = self.type(text)
-            if self.choices and value not in self.choices:
-                raise ValueError
-            if self.pattern and not re.fullmatch(self.pattern, text):
-                raise ValueError
-            if self.minimum is not None and not value >= self.minimum:
-                raise ValueError
-            if self.maximum is not None and not value <= self.maximum:
+                value = self._read(text)
+            if not self.allows(value):
                 raise ValueError
         except (KeyError, ValueError):
-            raise ConfigError(f"{self.key}={text[:_SHOWN_CHARS]}: allowed is {self.range_text}") from None
+            raise ConfigError(self._refusal(text)) from None
         return value
+
+    def take(self, text: str, java: Option) -> tuple[Any, str]:
+        """Return what Apache's server makes of a text in its file (``MixAll.properties2Object``), and a warning.
+
+        A boolean is false unless it is ``true``; a number or a name that Java cannot read is as if it were not there.
+        The warning is empty when the value is what the text says.
+
+        :param java: the key in Apache's server.
+        :raises ConfigError: Apache's server does not start with the value, either.
+        """
+        if self.type is bool:
+            value: Any = text.lower() == "true"
+            return value, "" if value or text.lower() == "false" else self._warning(text, value)
+        try:
+            value = self._read(text.strip() if self.choices else text)
+        except ValueError:
+            return self.default, self._warning(text, self.default)
+        if self.allows(value):
+            return value, self._oddity(text, value)
+        if self.outside == "refused":
+            return self.parse(text), ""
+        if self.outside == "replaced":
+            value = self.default if self.type is str or not java.allows(value) else self._nearest(value)
+        return value, self._warning(text, value)
+
+    def allows(self, value: Any) -> bool:
+        """Tell whether the value is in the range."""
+        return not (
+            (self.choices and value not in self.choices)
+            or (self.pattern and not re.fullmatch(self.pattern, value))
+            or (self.minimum is not None and not value >= self.minimum)
+            or (self.maximum is not None and not value <= self.maximum)
+        )
+
+    def _read(self, text: str) -> Any:
+        if self.type is str:
+            return text or self.empty
+        return parse_int(text) if self.type is int else parse_float(text)
+
+    def _nearest(self, value: Any) -> Any:
+        if self.minimum is not None and not value >= self.minimum:
+            return self.type(self.minimum)
+        return self.type(self.maximum)
+
+    def _refusal(self, text: str) -> str:
+        shown = "…" if self.secret else text[:_SHOWN_CHARS]
+        return f"{self.key}={shown}: allowed is {self.range_text}"
+
+    def _warning(self, text: str, value: Any) -> str:
+        used = format_value(value)
+        if self.secret or not used:
+            return f"{self._refusal(text)}; it is not used"
+        return f"{self._refusal(text)}; " + ("it is used all the same" if used == text else f"{used} is used")
+
+    def _oddity(self, text: str, value: Any) -> str:
+        """A warning about a text that is taken and hardly meant so."""
+        if self.type is not str or self.choices:
+            return ""
+        if not text and self.default:
+            return f"{self.key} is empty" + (f"; {value} is used" if value else "")
+        if text != text.rstrip():
+            return f"the value of {self.key} ends with a blank, which is part of it"
+        return ""
 
 
 NO_OPTIONS: Final[Mapping[str, Option]] = types.MappingProxyType({})
@@ -121,6 +185,8 @@ def option(
     also: str = "",
     runtime: bool = False,
     secret: bool = False,
+    outside: Outside = "replaced",
+    empty: str = "",
 ) -> Any:
     """Declare a field of a configuration dataclass; integers have Java's int as default range."""
     if isinstance(default, int) and not isinstance(default, bool) and maximum is None:
@@ -138,6 +204,8 @@ def option(
         "runtime": runtime,
         "secret": secret,
         "doc": doc,
+        "outside": outside,
+        "empty": empty,
     }
     return dataclasses.field(default=default, metadata={_METADATA: metadata}, repr=not secret)
 
@@ -190,7 +258,7 @@ def load_file(
     path: str | Path | None,
     *,
     overrides: Mapping[str, Any],
-    without_effect: Mapping[str, Option],
+    apache: Mapping[str, Option],
     defaults: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> tuple[T, list[str]]:
     """Read the configuration file of a process, see :func:`load_options`; without a file take defaults and overrides.
@@ -203,14 +271,13 @@ def load_file(
     if path is None:
         return config_type(**{**defaults, **overrides}), []
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = reason_of(error) if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"cannot read the configuration {path}: {why}", next_step="check the -c argument") from None
+        text = read_properties(Path(path))
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the configuration {path}: {reason_of(error)}", next_step="check the -c argument"
+        ) from None
     values = {"config_store_path": str(path)} | dict(overrides)
-    return load_options(
-        config_type, text, source=str(path), overrides=values, without_effect=without_effect, defaults=defaults
-    )
+    return load_options(config_type, text, source=str(path), overrides=values, apache=apache, defaults=defaults)
 
 
 def load_options(
@@ -219,14 +286,15 @@ def load_options(
     *,
     source: str,
     overrides: Mapping[str, Any] | None = None,
-    without_effect: Mapping[str, Option] = NO_OPTIONS,
+    apache: Mapping[str, Option] = NO_OPTIONS,
     defaults: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> tuple[T, list[str]]:
     """Read a configuration file into ``config_type``; ``defaults`` are values of attributes that it wins over.
 
-    ``without_effect`` are keys of Apache's that are stored in ``config_type.unused`` and change nothing; ``overrides``
-    are attribute values from the command line, which win over the file. Returns the configuration, a warning for each
-    unknown key, and one that names all keys without effect.
+    ``apache`` are the keys of Apache's server, whose values are read as it reads them; those that are no options are
+    stored in ``config_type.unused`` and change nothing. ``overrides`` are attribute values from the command line,
+    which win over the file. Returns the configuration, a warning for each unknown key and for each value that is not
+    used as it is written, and one that names all keys without effect.
 
     :raises ConfigError: a value is not allowed; the message has file, line and range.
     """
@@ -234,27 +302,33 @@ def load_options(
     values: dict[str, Any] = dict(defaults)
     unused: dict[str, str] = {}
     warnings: list[str] = []
-    entries = list(parse_properties(text))
-    given = {key for _, key, _ in entries}
-    for line, key, value in entries:
+    try:
+        entries = {key: (line, value) for line, key, value in parse_properties(text, strict=True)}
+    except MalformedEscapeError as error:
+        raise ConfigError(f"{source}: {error}") from None
+    for key, (line, value) in entries.items():
         place = f"{source}:{line}"
+        warning = ""
         if (found := known.get(key)) is not None:
-            if key == found.also and found.key in given:
+            if key == found.also and found.key in entries:
                 warnings.append(f"{place}: {key} ignored, since {found.key} is given too")
                 continue
+            java = apache.get(found.key)
             try:
-                values[found.name] = found.parse(value)
+                values[found.name], warning = (found.parse(value), "") if java is None else found.take(value, java)
             except ConfigError as error:
                 raise ConfigError(f"{place}: {error.message}") from None
-        elif (foreign := without_effect.get(key)) is not None:
+        elif (foreign := apache.get(key)) is not None:
             try:
                 unused[key] = format_value(foreign.parse(value))
             except ConfigError as error:
-                warnings.append(f"{place}: {error.message}; ignored, since it has no effect here")
+                warning = f"{error.message}; ignored, since it has no effect here"
         else:
-            near = nearest(key, known.keys() | without_effect.keys())
+            near = nearest(key, known.keys() | apache.keys())
             hint = f"; did you mean {near}?" if near else ""
-            warnings.append(f"{place}: unknown key {key[:_SHOWN_CHARS]} ignored{hint}")
+            warning = f"unknown key {key[:_SHOWN_CHARS]} ignored{hint}"
+        if warning:
+            warnings.append(f"{place}: {warning}")
     if unused:
         warnings.append(f"{source}: {no_effect(unused)}")
         values["unused"] = unused
@@ -267,15 +341,24 @@ def no_effect(keys: Iterable[str]) -> str:
     return f"keys of Apache's without effect here: {', '.join(keys)}"
 
 
-def format_properties(config: Any, without_effect: Mapping[str, Option] = NO_OPTIONS) -> str:
+def format_properties(config: Any, apache: Mapping[str, Option] = NO_OPTIONS) -> str:
     """Return a configuration as properties text (``MixAll.properties2String``) without secrets.
 
-    Keys without effect are in it if they are set.
+    Keys of Apache's without effect are in it if they are set, or if Apache 4.9.7 shows them unset.
     """
-    options = options_of(type(config)).values()
-    texts = {found.key: format_value(getattr(config, found.name)) for found in options if not found.secret}
-    texts |= {key: text for key, text in config.unused.items() if not without_effect[key].secret}
-    return "".join(f"{key}={text}\n" for key, text in texts.items())
+    return format_pairs(_shown(config, apache))
+
+
+def _shown(config: Any, apache: Mapping[str, Option]) -> dict[str, str]:
+    """The keys and their values as texts."""
+    options = options_of(type(config))
+    texts = {key: format_value(getattr(config, found.name)) for key, found in options.items() if not found.secret}
+    unused: Mapping[str, str] = config.unused
+    for key, found in apache.items():
+        text = unused.get(key, found.default)
+        if key not in options and text is not None and not found.secret:
+            texts[key] = text
+    return texts
 
 
 def format_value(value: Any) -> str:
@@ -299,11 +382,11 @@ class Change(Generic[T]):
     """Those of them that change nothing."""
 
 
-def changed(config: T, updates: str, *, without_effect: Mapping[str, Option] = NO_OPTIONS) -> Change[T]:
+def changed(config: T, updates: str, *, apache: Mapping[str, Option] = NO_OPTIONS) -> Change[T]:
     """Apply the properties text of an admin request.
 
     Only options marked ``runtime`` may change. A key with an unchanged value is accepted, since tools send back what
-    they read. Keys ``without_effect`` are stored in ``config.unused``.
+    they read. Keys of Apache's without effect are stored in ``config.unused``.
 
     :raises ConfigError: a key is unknown or cannot change at run time, a value is not allowed, or the text is too
         long; nothing is applied.
@@ -314,17 +397,22 @@ def changed(config: T, updates: str, *, without_effect: Mapping[str, Option] = N
     unused: dict[str, str] = dict(config.unused)  # type: ignore[attr-defined]
     values: dict[str, Any] = {}
     texts: dict[str, str] = {}
-    given = {key: text for _, key, text in parse_properties(updates)}
+    shown = _shown(config, apache)
+    try:
+        given = {key: text for _, key, text in parse_properties(updates, strict=True)}
+    except MalformedEscapeError as error:
+        raise ConfigError(str(error)) from None
     for key, text in given.items():
-        found = known.get(key) or without_effect.get(key)
+        found = known.get(key) or apache.get(key)
         if found is None:
-            near = nearest(key, known.keys() | without_effect.keys())
+            near = nearest(key, known.keys() | apache.keys())
             raise ConfigError(f"unknown key {key[:_SHOWN_CHARS]}" + (f"; did you mean {near}?" if near else ""))
-        if key == found.also and found.key in given:
+        if (key == found.also and found.key in given) or text == shown.get(found.key):
             continue
         value = found.parse(text)
         ours = key in known
-        if (value == getattr(config, found.name)) if ours else (format_value(value) == unused.get(key)):
+        before = format_value(getattr(config, found.name)) if ours else unused.get(key, found.default)
+        if format_value(value) == before:
             continue
         if not found.runtime:
             raise ConfigError(f"{key} cannot be changed while running; change it in the file and restart")

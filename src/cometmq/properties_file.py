@@ -1,7 +1,8 @@
-"""Java properties, the form of ``namesrv.conf`` and ``broker.conf``.
+"""Java properties, the form of ``namesrv.conf`` and ``broker.conf`` (``java.util.Properties``).
 
 ``key=value``, ``key: value`` or ``key value``; ``#`` or ``!`` begins a comment; a backslash at the end of a
-line continues it, and ``\\t``, ``\\n``, ``\\r``, ``\\f`` and ``\\uXXXX`` have their meaning in Java.
+line continues it, and ``\\t``, ``\\n``, ``\\r``, ``\\f`` and ``\\uXXXX`` have their meaning in Java. Blanks are space,
+tab and form feed; every other character is part of a key or a value, blanks at the end of a value are too.
 """
 
 from __future__ import annotations
@@ -13,36 +14,69 @@ from typing import Final
 
 from cometmq.durable import replace_file
 
-_ENTRY: Final = re.compile(r"((?:[^\\=:\s]|\\.)+)[ \t\f]*[=: \t\f]?[ \t\f]*(.*)", re.DOTALL)
+_ENTRY: Final = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _BLANKS: Final = " \t\f"
 _ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_WRITTEN: Final = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}
+_TO_ESCAPE: Final = re.compile(r"[^ -~]|\\|^ ")
+_TO_ESCAPE_IN_KEY: Final = re.compile(r"[^ -~]|[\\ =:]|^[#!]")
 
 
-def parse_properties(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yield ``(line, key, value)`` of Java properties; lines count from 1."""
-    lines = _lines_of(text)
-    number = 0
-    while number < len(lines):
-        first = number + 1
-        line = lines[number].lstrip(_BLANKS)
-        number += 1
-        if not line or line[0] in "#!":
-            continue
-        if _continues(line):
-            pieces = []
-            while _continues(line):
-                pieces.append(line[:-1])
-                line = lines[number].lstrip(_BLANKS) if number < len(lines) else ""
-                number += 1
-            line = "".join((*pieces, line))
-            if not line:
-                continue
+class MalformedEscapeError(ValueError):
+    """A backslash and ``u`` without four hexadecimal digits, which ``Properties`` refuses."""
+
+
+def read_properties(path: Path) -> str:
+    """Return the text of a properties file: UTF-8, or else ISO 8859-1, which Java takes every file for.
+
+    :raises OSError: the file cannot be read.
+    """
+    return _decode(path.read_bytes())[0]
+
+
+def _decode(data: bytes) -> tuple[str, str]:
+    """Return the text and its encoding."""
+    try:
+        return data.decode(), "utf-8"
+    except UnicodeDecodeError:
+        return data.decode("latin-1"), "latin-1"
+
+
+def parse_properties(text: str, *, strict: bool = False) -> Iterator[tuple[int, str, str]]:
+    """Yield ``(line, key, value)`` of Java properties; lines count from 1.
+
+    :param strict: refuse what ``Properties`` refuses; otherwise ``\\u`` without four digits is read as ``u``.
+    :raises MalformedEscapeError: in a strict reading; the message names the line.
+    """
+    for first, line in _logical_lines(text):
         match = _ENTRY.match(line)
-        if match is None:
-            yield first, line, ""
-        else:
-            yield first, _unescape(match.group(1)), _unescape(match.group(2))
+        assert match is not None  # the key may be empty
+        try:
+            key, value = (_unescape(part, strict=strict) for part in match.groups())
+        except MalformedEscapeError as error:
+            raise MalformedEscapeError(f"line {first}: {error}") from None
+        yield first, key, value
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the number of the first line and the text of each entry, without the blanks before it."""
+    first, pieces = 0, list[str]()
+    for number, natural in enumerate(_lines_of(text), 1):
+        line = natural.lstrip(_BLANKS)
+        if not pieces:
+            if line.startswith(("#", "!")):
+                continue  # a comment, also behind a line with a backslash alone
+            first = number
+        if _continues(line):
+            if pieces or len(line) > 1:
+                pieces.append(line[:-1])
+            continue
+        if pieces or line:
+            yield first, "".join((*pieces, line))
+        pieces.clear()
+    if pieces:
+        yield first, "".join(pieces)
 
 
 def _lines_of(text: str) -> list[str]:
@@ -55,30 +89,48 @@ def _continues(line: str) -> bool:
     return line.endswith("\\") and (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
-def _unescape(text: str) -> str:
+def _unescape(text: str, *, strict: bool) -> str:
+    if "\\" not in text:
+        return text
+
     def replace(match: re.Match[str]) -> str:
         code = match.group(1)
+        if code == "u" and strict:
+            raise MalformedEscapeError("four hexadecimal digits follow \\u; a backslash itself is written twice")
         return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPED.get(code, code)
 
-    return _ESCAPE.sub(replace, text) if "\\" in text else text
+    # Java's characters are UTF-16: two escapes may make one character, and half of one is written as "?".
+    units = _ESCAPE.sub(replace, text).encode("utf-16-le", "surrogatepass")
+    return units.decode("utf-16-le", "surrogatepass").encode("utf-8", "replace").decode()
 
 
-def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+def escape_value(text: str) -> str:
+    """Return a value in the form that ``Properties`` reads as this text, in ASCII."""
+    return _TO_ESCAPE.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    text = match.group()
+    if text in _WRITTEN:
+        return _WRITTEN[text]
+    if " " <= text <= "~":
+        return "\\" + text
+    units = text.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def format_pairs(values: Mapping[str, str]) -> str:
     """Return keys and values as the text of a properties file."""
-    return "".join(f"{key}={_escape(value)}\n" for key, value in values.items())
+    return "".join(f"{_TO_ESCAPE_IN_KEY.sub(_escape, key)}={escape_value(value)}\n" for key, value in values.items())
 
 
 def update_file(path: Path, updates: Mapping[str, str]) -> None:
-    """Set keys in a properties file, keep its other lines and comments, and replace the file at once.
+    """Set keys in a properties file, keep its other lines, comments and encoding, and replace the file at once.
 
     :raises OSError: the file cannot be written; the old one is still there.
     """
     left = dict(updates)
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    text, encoding = _decode(path.read_bytes()) if path.exists() else ("", "utf-8")
     lines = _lines_of(text)
     if not lines[-1]:
         lines.pop()
@@ -86,8 +138,8 @@ def update_file(path: Path, updates: Mapping[str, str]) -> None:
     for key, value in updates.items():
         at = places.get(key)
         if at is not None and not lines[at].endswith("\\"):
-            lines[at] = f"{key}={_escape(value)}"
+            lines[at] = format_pairs({key: value}).removesuffix("\n")
             del left[key]
     if left and lines and _continues(lines[-1]):
         lines.append("")
-    replace_file(path, ("".join(line + "\n" for line in lines) + format_pairs(left)).encode())
+    replace_file(path, ("".join(line + "\n" for line in lines) + format_pairs(left)).encode(encoding))

@@ -9,8 +9,10 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from tests.helpers.apache_keys import keys_without_effect
 
-from cometmq.broker.config import BrokerConfig, keys_without_effect, load_broker_config
+from cometmq.apache_keys import BROKER
+from cometmq.broker.config import BrokerConfig, load_broker_config
 from cometmq.options import ConfigError, options_of
 from cometmq.store.config import StoreConfig
 
@@ -45,21 +47,16 @@ def test_unknown_key_is_named_with_the_nearest_known_one(tmp_path: Path) -> None
     ("line", "allowed"),
     [
         ("listenPort=65536", "a whole number from 0 to 65535"),
-        ("listenPort=many", "a whole number from 0 to 65535"),
-        ("autoCreateTopicEnable=perhaps", "true or false"),
-        ("flushDiskType=SOMETIMES", "ASYNC_FLUSH or SYNC_FLUSH"),
-        ("brokerRole=DLEDGER", "ASYNC_MASTER or SYNC_MASTER or SLAVE"),
-        ("aclEnable=maybe", "true or false"),
-        ("authenticationEnabled=maybe", "true or false"),
-        ("brokerPermission=7", "a whole number from 0 to 6"),
+        ("grpcServerPort=many", "a whole number from 0 to 65535"),
+        ("requireFreshSignatures=maybe", "true or false"),
         ("messageDelayLevel=1s 5x", "at most 256 delays such as 10s 5m 2h 1d"),
         ("messageDelayLevel=", "at most 256 delays such as 10s 5m 2h 1d"),
         ("messageDelayLevel=" + "1s " * 256 + "1s", "at most 256 delays such as 10s 5m 2h 1d"),
-        ("deleteWhen=04;24", "hours from 0 to 23, separated by ;"),
-        ("deleteWhen=never", "hours from 0 to 23, separated by ;"),
     ],
 )
-def test_bad_value_is_an_error_with_file_line_and_range(tmp_path: Path, line: str, allowed: str) -> None:
+def test_a_value_with_which_no_server_starts_is_an_error_with_file_line_and_range(
+    tmp_path: Path, line: str, allowed: str
+) -> None:
     path = write(tmp_path / "broker.conf", f"brokerName=b\n{line}\n")
     with pytest.raises(ConfigError) as caught:
         load_broker_config(path)
@@ -82,10 +79,51 @@ def test_delays_and_hours_are_read_as_apache_writes_them(tmp_path: Path) -> None
 def test_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read the configuration"):
         load_broker_config(tmp_path / "absent.conf")
-    binary = tmp_path / "binary.conf"
-    binary.write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="it is not UTF-8 text"):
-        load_broker_config(binary)
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value", "words"),
+    [
+        (
+            b"diskMaxUsedSpaceRatio=98",
+            "disk_max_used_space_ratio",
+            95,
+            "allowed is a whole number from 10 to 95; 95 is used",
+        ),
+        (b"diskMaxUsedSpaceRatio=75%", "disk_max_used_space_ratio", 75, "from 10 to 95; 75 is used"),
+        (b"brokerId=0 # master", "broker_id", 0, "a whole number from 0 to 9223372036854775807; 0 is used"),
+        (b"registerNameServerPeriod=+5", "register_name_server_period", 5, ""),
+        (b"maxMessageSize=10485760  # 10MB", "max_message_size", 4_194_304, "4194304 is used"),
+        (b"fileReservedTime=", "file_reserved_time", 72, "72 is used"),
+        (b"fileReservedTime=48 ", "file_reserved_time", 72, "72 is used"),
+        (b"fileReservedTime=1_000", "file_reserved_time", 72, "72 is used"),
+        (b"fileReservedTime=99999999999", "file_reserved_time", 72, "72 is used"),
+        (b"fileReservedTime\x0c=\x0c48", "file_reserved_time", 48, ""),
+        (b"fileReservedTime=\xa048", "file_reserved_time", 72, "72 is used"),
+        (b"deleteWhen=24", "delete_hours", {24}, "hours from 0 to 23, separated by ;; it is used all the same"),
+        (b"deleteWhen=04;never;5", "delete_hours", {4}, "it is used all the same"),
+        (b"brokerRole=slave", "broker_role", "ASYNC_MASTER", "ASYNC_MASTER is used"),
+        (b"brokerRole=DLEDGER", "broker_role", "ASYNC_MASTER", "ASYNC_MASTER is used"),
+        (b"flushDiskType=SYNC_FLUSH ", "flush_disk_type", "SYNC_FLUSH", ""),
+        (b"aclEnable=maybe", "acl_enable", False, "allowed is true or false; false is used"),
+        (b"autoCreateTopicEnable=true ", "auto_create_topic_enable", False, "false is used"),
+        (b"storePathRootDir=", "root", Path("/"), "storePathRootDir is empty; / is used"),
+        (b"storePathRootDir=/data ", "root", Path("/data "), "ends with a blank, which is part of it"),
+        (b"brokerName=M\xfcnchen # \xd6\xd0", "broker_name", "M\xfcnchen # \xd6\xd0", ""),
+        ("brokerName=消息".encode(), "broker_name", "消息", ""),
+        (b"# \xd6\xd0\xce\xc4 in GBK", "broker_name", "", ""),
+        (b"\xa0brokerName=b", "broker_name", "", "did you mean brokerName?"),
+    ],
+)
+def test_a_line_that_apaches_brokers_take_has_their_result_and_one_warning(
+    tmp_path: Path, line: bytes, name: str, value: object, words: str
+) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_bytes(b"brokerIP1=127.0.0.1\n" + line + b"\n")
+    config, warnings = load_broker_config(path)
+    assert getattr(config, name) == value
+    assert len(warnings) == bool(words)
+    assert all(warning.startswith(f"{path}:2: ") and warning.endswith(words) for warning in warnings)
 
 
 def test_nameserver_that_is_no_address(tmp_path: Path) -> None:
@@ -109,7 +147,7 @@ def test_keys_that_mean_nothing_here_are_kept_and_named_in_one_line(tmp_path: Pa
 
 
 def test_every_key_of_apaches_brokers_is_known() -> None:
-    known = options_of(BrokerConfig).keys() | keys_without_effect().keys()
+    known = options_of(BrokerConfig).keys() | keys_without_effect(BrokerConfig, BROKER).keys()
     assert len(known) > 500
     assert known >= {
         "maxTransferCountOnMessageInDisk",
@@ -130,7 +168,6 @@ def test_every_field_is_an_option_with_a_text() -> None:
     fields = {field.name for field in dataclasses.fields(BrokerConfig)}
     assert {found.name for found in known.values()} == fields - {"unused"}
     assert all(len(found.doc) > 10 for found in known.values())
-    assert not known.keys() & keys_without_effect().keys()
     assert {field.name for field in dataclasses.fields(StoreConfig)} <= {found.name for found in known.values()}
 
 

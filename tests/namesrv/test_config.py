@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.helpers.apache_keys import keys_without_effect
 from tests.namesrv.wire import Connect
 
-from cometmq.namesrv.config import NamesrvConfig, PathChangeError, Settings, keys_without_effect, load_namesrv_config
+from cometmq.apache_keys import NAMESERVER
+from cometmq.namesrv.config import NamesrvConfig, PathChangeError, Settings, load_namesrv_config
 from cometmq.options import ConfigError
 
 
@@ -32,14 +34,23 @@ def test_an_unknown_key_is_named_with_the_nearest_known_one(tmp_path: Path) -> N
     ]
 
 
-@pytest.mark.parametrize("line", ["listenPort=70000", "listenPort=-1", "listenPort=ten", "orderMessageEnable=yes"])
-def test_a_bad_value_is_refused_with_file_line_and_range(tmp_path: Path, line: str) -> None:
+@pytest.mark.parametrize("line", ["listenPort=70000", "listenPort=-1", "brokerChannelExpiredTime=ten"])
+def test_a_value_with_which_no_server_starts_is_refused_with_file_line_and_range(tmp_path: Path, line: str) -> None:
     file = tmp_path / "namesrv.conf"
     file.write_text(f"\n{line}\n")
     with pytest.raises(
-        ConfigError, match=rf"namesrv.conf:2: {line}: allowed is (true or false|a whole number from 0 to 65535)"
+        ConfigError, match=rf"namesrv.conf:2: {line}: allowed is a whole number from (0 to 65535|1000 to 86400000)"
     ):
         load_namesrv_config(file)
+
+
+@pytest.mark.parametrize(("line", "used"), [("listenPort=ten", "9876"), ("orderMessageEnable=yes", "false")])
+def test_a_line_that_apaches_nameserver_takes_is_taken_with_a_warning(tmp_path: Path, line: str, used: str) -> None:
+    file = tmp_path / "namesrv.conf"
+    file.write_text(f"{line}\n")
+    config, warnings = load_namesrv_config(file)
+    assert (config.listen_port, config.order_message_enable) == (9876, False)
+    assert [warning.rpartition("; ")[2] for warning in warnings] == [f"{used} is used"]
 
 
 def test_a_file_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
@@ -63,14 +74,18 @@ def test_a_change_is_written_back_and_keeps_the_comments(tmp_path: Path) -> None
 
 async def test_every_key_of_apaches_that_names_no_file_is_taken_and_said_to_have_no_effect(connect: Connect) -> None:
     wire = await connect()
-    values = {bool: "true", int: "7", float: "0.5", str: "some text"}
-    sent = {key: values[found.type] for key, found in keys_without_effect().items() if found.runtime}
+    values = {bool: ("true", "false"), int: ("7", "9"), float: ("0.5", "1.5"), str: ("some text", "")}
+    sent = {
+        key: next(value for value in values[found.type] if value != found.default)
+        for key, found in keys_without_effect(NamesrvConfig, NAMESERVER).items()
+        if found.runtime
+    }
     assert sent.keys() >= {"clusterTest", "serverWorkerThreads", "enableAllTopicList", "enableControllerInNamesrv"}
     for key, value in sent.items():
         answer = await wire.call(318, body=f"{key}={value}".encode())
         assert (answer.code, answer.remark) == (0, f"keys of Apache's without effect here: {key}")
     shown = dict(line.split("=", 1) for line in (await wire.call(319)).body.decode().splitlines())
-    secret = {key for key, found in keys_without_effect().items() if found.secret}
+    secret = {key for key, found in keys_without_effect(NamesrvConfig, NAMESERVER).items() if found.secret}
     assert shown.items() >= {key: value for key, value in sent.items() if key not in secret}.items()
     refused = await wire.call(318, body=b"controllerStorePath=/elsewhere")
     assert (refused.code, "cannot be changed" in (refused.remark or "")) == (1, True)

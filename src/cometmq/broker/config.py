@@ -22,7 +22,7 @@ from cometmq.message.hosts import ip_of, own_ip, parse_address, split_addresses
 from cometmq.message.listeners import EVERY_CLIENT, Advertised, parse_advertised
 from cometmq.message.names import MASTER_ID, TRACE_TOPIC
 from cometmq.metrics.options import MetricsOptions
-from cometmq.options import ConfigError, Option, option, options_of
+from cometmq.options import ConfigError, option
 from cometmq.remoting.tls.options import load_with_tls
 from cometmq.store.config import StoreConfig
 
@@ -41,7 +41,7 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
     broker_cluster_name: str = option("DefaultCluster", "Cluster that this broker belongs to.")
     broker_name: str = option("", "Name of this broker. Empty: the host's name.")
     broker_id: int = option(
-        MASTER_ID, "Number in the set of brokers with one name: 0 is the master, others are slaves.", maximum=2**31 - 1
+        MASTER_ID, "Number in the set of brokers with one name: 0 is the master, others are slaves.", maximum=2**63 - 1
     )
     broker_role: str = option(
         ASYNC_MASTER,
@@ -60,7 +60,9 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
         "LISTENER=HOST[:PORT] for those of a listener of the nameservers. Without PORT it is listenPort.",
     )
     bind_address: str = option("0.0.0.0", "Address to listen on; empty: every one, IPv4 and IPv6.")
-    listen_port: int = option(10_911, "Port for clients and tools; 0 takes a free one.", maximum=65_535)
+    listen_port: int = option(
+        10_911, "Port for clients and tools; 0 takes a free one.", maximum=65_535, outside="refused"
+    )
     namesrv_addr: str = option("", "Nameservers to register at, host:port joined by semicolons; empty for none.")
     register_name_server_period: int = option(
         30_000,
@@ -354,14 +356,8 @@ def ip_of_clients(config: BrokerConfig) -> str:
 
 
 def _without_brackets(ip: str) -> str:
-    """An address without the brackets of IPv6."""
-    return ip.removeprefix("[").removesuffix("]")
-
-
-def keys_without_effect() -> Mapping[str, Option]:
-    """Every key of Apache's broker that is no option of ours."""
-    ours = options_of(BrokerConfig)
-    return {key: found for key, found in apache_keys(BROKER).items() if key not in ours}
+    """An address without blanks and the brackets of IPv6."""
+    return ip.strip().removeprefix("[").removesuffix("]")
 
 
 def load_broker_config(path: str | Path | None, **overrides: Any) -> tuple[BrokerConfig, list[str]]:
@@ -371,7 +367,7 @@ def load_broker_config(path: str | Path | None, **overrides: Any) -> tuple[Broke
 
     :raises ConfigError: when the file cannot be read, or with file, line, value and allowed range.
     """
-    loaded, warnings = load_with_tls(BrokerConfig, path, overrides=overrides, without_effect=keys_without_effect())
+    loaded, warnings = load_with_tls(BrokerConfig, path, overrides=overrides, apache=apache_keys(BROKER))
     config = _checked(loaded)
     if config.broker_role == SYNC_MASTER and config.in_sync_replicas == 1:
         warnings.append("inSyncReplicas=1 with brokerRole=SYNC_MASTER: no send waits for a slave; 2 waits for one")
@@ -382,7 +378,7 @@ def _checked(config: BrokerConfig) -> BrokerConfig:
     _ = config.advertised
     for address in split_addresses(config.namesrv_addr):
         _check_address("namesrvAddr", config.namesrv_addr, address)
-    if config.ha_master_address:
+    if config.broker_role == SLAVE and config.ha_master_address:
         _check_address("haMasterAddress", config.ha_master_address, config.ha_master_address)
     if config.broker_role == SLAVE and config.broker_id == MASTER_ID:
         raise ConfigError("brokerRole=SLAVE: a slave's brokerId must be greater than 0", next_step="set brokerId=1")

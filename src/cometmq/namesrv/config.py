@@ -16,11 +16,9 @@ from cometmq.message.listeners import parse_listeners
 from cometmq.metrics.options import MetricsOptions
 from cometmq.options import (
     ConfigError,
-    Option,
     changed,
     format_properties,
     option,
-    options_of,
 )
 from cometmq.properties_file import parse_properties, update_file
 from cometmq.remoting.tls.options import load_with_tls
@@ -30,7 +28,9 @@ from cometmq.remoting.tls.options import load_with_tls
 class NamesrvConfig(SecurityOptions, MetricsOptions):
     """The options of one nameserver process (``NamesrvConfig`` and ``NettyServerConfig``)."""
 
-    listen_port: int = option(9876, "Port for brokers, clients and tools; 0 takes a free one.", maximum=65_535)
+    listen_port: int = option(
+        9876, "Port for brokers, clients and tools; 0 takes a free one.", maximum=65_535, outside="refused"
+    )
     bind_address: str = option("0.0.0.0", "Address to listen on; empty: every one, IPv4 and IPv6.")
     listeners: str = option(
         "",
@@ -69,12 +69,6 @@ NOT_UPDATABLE: Final = ("configBlackList", "configStorePath", "kvConfigPath", "r
 """Keys that no admin request may change (``NamesrvConfig.configBlackList``)."""
 
 
-def keys_without_effect() -> Mapping[str, Option]:
-    """Return the keys of Apache's nameserver that have no effect here."""
-    ours = options_of(NamesrvConfig)
-    return {key: found for key, found in apache_keys(NAMESERVER).items() if key not in ours}
-
-
 def load_namesrv_config(path: str | Path | None, **overrides: Any) -> tuple[NamesrvConfig, list[str]]:
     """Read a ``namesrv.conf``; ``overrides`` are attributes given on the command line.
 
@@ -82,7 +76,7 @@ def load_namesrv_config(path: str | Path | None, **overrides: Any) -> tuple[Name
 
     :raises ConfigError: the file cannot be read, or a value is not allowed.
     """
-    config, warnings = load_with_tls(NamesrvConfig, path, overrides=overrides, without_effect=keys_without_effect())
+    config, warnings = load_with_tls(NamesrvConfig, path, overrides=overrides, apache=apache_keys(NAMESERVER))
     try:
         parse_listeners(config.listeners)
     except ValueError as error:
@@ -101,11 +95,11 @@ class Settings:
         self.config = config
         self._log_level = LogLevel()
         self._log_level.set(config.log_level)
-        self._without_effect = keys_without_effect()
+        self._apache = apache_keys(NAMESERVER)
 
     def text(self) -> str:
         """Return every option as properties text."""
-        return format_properties(self.config, self._without_effect)
+        return format_properties(self.config, self._apache)
 
     def update(self, text: str) -> tuple[str, ...]:
         """Apply properties text; return its keys without effect.
@@ -115,7 +109,7 @@ class Settings:
         """
         if len(text) <= MAX_CONFIG_UPDATE_BYTES and any(key in NOT_UPDATABLE for _, key, _ in parse_properties(text)):
             raise PathChangeError("Can not update config path")
-        change = changed(self.config, text, without_effect=self._without_effect)
+        change = changed(self.config, text, apache=self._apache)
         if change.texts and self.config.config_store_path:
             try:
                 update_file(Path(self.config.config_store_path), change.texts)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from cometmq.java_values import parse_int
 from cometmq.limits import MAX_DELAY_LEVELS
 from cometmq.options import option
 
 ASYNC_FLUSH: Final = "ASYNC_FLUSH"
 SYNC_FLUSH: Final = "SYNC_FLUSH"
 CQ_UNIT_BYTES: Final = 20
-_HOUR: Final = r"\s*(2[0-3]|[01]?[0-9])\s*"
+_HOUR: Final = r"(2[0-3]|[01]?[0-9])"
+_DELAY: Final = r"[+-]?[0-9]{1,9}[smhd]"
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -20,7 +23,9 @@ _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 class StoreConfig:
     """Apache's keys of ``broker.conf`` that the store reads, with Apache's defaults."""
 
-    store_path_root_dir: str = option(str(Path.home() / "store"), "directory of the whole store")
+    store_path_root_dir: str = option(
+        str(Path.home() / "store"), "directory of the whole store; empty in a file: /, as in Apache's", empty="/"
+    )
     store_path_commit_log: str = option("", "directory of the log; empty: commitlog/ in the store's directory")
     mapped_file_size_commit_log: int = option(1 << 30, "bytes of one log file", minimum=4096)
     mapped_file_size_consume_queue: int = option(
@@ -40,16 +45,18 @@ class StoreConfig:
     message_delay_level: str = option(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
         "the delays, from level 1 on",
-        pattern=rf"[0-9]{{1,9}}[smhd](\s+[0-9]{{1,9}}[smhd]){{0,{MAX_DELAY_LEVELS - 1}}}",
+        pattern=rf"{_DELAY}(\s+{_DELAY}){{0,{MAX_DELAY_LEVELS - 1}}}\s*",
         form=f"at most {MAX_DELAY_LEVELS} delays such as 10s 5m 2h 1d",
+        outside="refused",
     )
     file_reserved_time: int = option(72, "hours that log files are kept", runtime=True)
     delete_when: str = option(
         "04",
         "hours of the day at which old files go",
-        pattern=rf"{_HOUR}(;{_HOUR})*;?",
+        pattern=rf"{_HOUR}(;{_HOUR})*;*",
         form="hours from 0 to 23, separated by ;",
         runtime=True,
+        outside="kept",
     )
     clean_resource_interval: int = option(10_000, "ms between two looks for files to delete", minimum=1)
     delete_file_batch_max: int = option(10, "files deleted at one look at most", minimum=1)
@@ -87,9 +94,12 @@ class StoreConfig:
     @property
     def delays_ms(self) -> tuple[int, ...]:
         """Milliseconds of each delay level; level 1 comes first."""
-        return tuple(int(word[:-1]) * _UNIT_MS[word[-1]] for word in self.message_delay_level.split())
+        return tuple(max(0, int(word[:-1])) * _UNIT_MS[word[-1]] for word in self.message_delay_level.split())
 
     @property
     def delete_hours(self) -> frozenset[int]:
-        """The hours of ``deleteWhen``."""
-        return frozenset(int(hour) for hour in self.delete_when.split(";") if hour.strip().isdigit())
+        """The hours of ``deleteWhen``, up to a part that is no number (``UtilAll.isItTimeToDo``)."""
+        hours: list[int] = []
+        with suppress(ValueError):
+            hours.extend(parse_int(part) for part in self.delete_when.rstrip(";").split(";"))
+        return frozenset(hours)

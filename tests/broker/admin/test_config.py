@@ -10,10 +10,14 @@ from pathlib import Path
 import pytest
 from tests.broker.conftest import StartBroker, small_config
 from tests.broker.wire import Wire
+from tests.helpers.apache_keys import keys_without_effect
 from tests.helpers.waiting import until
 
-from cometmq.broker.config import keys_without_effect, load_broker_config
+from cometmq.apache_keys import BROKER
+from cometmq.broker.config import BrokerConfig, load_broker_config
 from cometmq.broker.controller import Broker
+from cometmq.client.admin import Admin
+from cometmq.properties_file import parse_properties
 from cometmq.remoting.codes import RequestCode
 from cometmq.testing import VirtualClock
 
@@ -21,7 +25,7 @@ from cometmq.testing import VirtualClock
 async def config_of(wire: Wire) -> dict[str, str]:
     answer = await wire.call(RequestCode.GET_BROKER_CONFIG)
     assert answer.code == 0
-    return dict(line.split("=", 1) for line in answer.body.decode().splitlines())
+    return {key: value for _, key, value in parse_properties(answer.body.decode(), strict=True)}
 
 
 async def test_every_key_is_shown_with_its_value(broker: Broker, wire: Wire) -> None:
@@ -30,6 +34,34 @@ async def test_every_key_is_shown_with_its_value(broker: Broker, wire: Wire) -> 
     assert shown["brokerIP1"] == "127.0.0.1"
     assert shown["autoCreateTopicEnable"] == "true"
     assert shown.keys() >= {"filterServerNums", "slaveReadEnable", "useTLS"}, "mqadmin exportConfigs fails without"
+
+
+async def test_the_answer_has_every_key_of_apaches_with_its_default(broker: Broker, wire: Wire) -> None:
+    shown = await config_of(wire)
+    lines = [json.loads(line) for line in Path(__file__).with_name("exchanges.jsonl").read_text().splitlines()]
+    (text,) = [line["answer"]["body_text"] for line in lines if line["scenario"] == "admin:getBrokerConfig"]
+    assert len(apaches := {key for _, key, _ in parse_properties(text)}) > 160
+    assert apaches <= shown.keys()
+    assert (shown["maxTransferCountOnMessageInDisk"], shown["messageStorePlugIn"]) == ("8", "")
+    assert int(shown["pullMessageThreadPoolNums"]) > 16
+
+
+async def test_java_reads_the_values_of_the_answer_and_tools_ours(
+    start_broker: StartBroker, connect_to: Callable[[Broker], Awaitable[Wire]], tmp_path: Path
+) -> None:
+    root = tmp_path / "C:\\users\\消息 "
+    broker = await start_broker(store_path_root_dir=f"{root}")
+    wire = await connect_to(broker)
+    body = (await wire.call(RequestCode.GET_BROKER_CONFIG)).body
+    assert body.isascii()
+    assert b"C:\\\\users\\\\\\u6d88\\u606f \n" in body, "as Properties.store writes it"
+    async with Admin("127.0.0.1:1") as admin:
+        assert (await admin.broker_config(broker.address))["storePathRootDir"] == str(root)
+
+
+async def test_what_java_cannot_read_is_refused(broker: Broker, wire: Wire) -> None:
+    answer = await wire.call(RequestCode.UPDATE_BROKER_CONFIG, body=b"regionId=C:\\users")
+    assert (answer.code, "four hexadecimal digits" in (answer.remark or "")) == (1, True)
 
 
 async def test_a_change_is_in_force_at_once_and_moves_the_version(broker: Broker, wire: Wire) -> None:
@@ -65,7 +97,7 @@ async def test_what_may_not_change_does_not_and_nothing_beside_it(
 
 async def test_what_a_tool_read_it_may_send_back(broker: Broker, wire: Wire) -> None:
     text = (await wire.call(RequestCode.GET_BROKER_CONFIG)).body
-    assert (await wire.call(RequestCode.UPDATE_BROKER_CONFIG, body=text + b"sendMessageThreadPoolNums=4\n")).code == 0
+    assert (await wire.call(RequestCode.UPDATE_BROKER_CONFIG, body=text + b"sendMessageThreadPoolNums=7\n")).code == 0
     assert (await wire.call(RequestCode.UPDATE_BROKER_CONFIG, body=b"\xff\xfe")).code == 1
 
 
@@ -84,14 +116,18 @@ async def test_a_change_is_written_back_to_the_file(
 async def test_every_key_of_apaches_that_names_no_file_is_taken_shown_and_said_to_have_no_effect(
     broker: Broker, wire: Wire
 ) -> None:
-    values = {bool: "true", int: "7", float: "0.5", str: "some text"}
-    sent = {key: values[found.type] for key, found in keys_without_effect().items() if found.runtime}
+    values = {bool: ("true", "false"), int: ("7", "8"), float: ("0.5", "1.5"), str: ("some text", "")}
+    sent = {
+        key: next(value for value in values[found.type] if value != found.default)
+        for key, found in keys_without_effect(BrokerConfig, BROKER).items()
+        if found.runtime
+    }
     assert len(sent) > 400
     for key, value in sent.items():
         answer = await wire.call(RequestCode.UPDATE_BROKER_CONFIG, body=f"{key}={value}".encode())
         assert (answer.code, answer.remark) == (0, f"keys of Apache's without effect here: {key}")
     shown = await config_of(wire)
-    secret = {key for key, found in keys_without_effect().items() if found.secret}
+    secret = {key for key, found in keys_without_effect(BrokerConfig, BROKER).items() if found.secret}
     assert {key: shown.get(key) for key in sent if key not in secret} == {
         key: value for key, value in sent.items() if key not in secret
     }
@@ -106,15 +142,15 @@ async def test_a_key_without_effect_is_written_to_the_file_and_read_again(
     file = tmp_path / "broker.conf"
     file.write_text("# mine\nautoCreateTopicEnable=true\nsendMessageThreadPoolNums=1\n")
     wire = await connect_to(await start_broker(config_store_path=str(file)))
-    body = b"maxTransferCountOnMessageInDisk=16\nsendMessageThreadPoolNums=4\n"
+    body = b"maxTransferCountOnMessageInDisk=16\nsendMessageThreadPoolNums=7\n"
     assert (await wire.call(RequestCode.UPDATE_BROKER_CONFIG, body=body)).code == 0
     assert file.read_text() == (
-        "# mine\nautoCreateTopicEnable=true\nsendMessageThreadPoolNums=4\nmaxTransferCountOnMessageInDisk=16\n"
+        "# mine\nautoCreateTopicEnable=true\nsendMessageThreadPoolNums=7\nmaxTransferCountOnMessageInDisk=16\n"
     )
     config, _ = load_broker_config(file)
-    assert config.unused == {"sendMessageThreadPoolNums": "4", "maxTransferCountOnMessageInDisk": "16"}
+    assert config.unused == {"sendMessageThreadPoolNums": "7", "maxTransferCountOnMessageInDisk": "16"}
     refused = await wire.call(RequestCode.UPDATE_BROKER_CONFIG, body=b"highSpeedMode=true\nbrokerName=other")
-    assert (refused.code, "highSpeedMode" in await config_of(wire)) == (1, False)
+    assert (refused.code, (await config_of(wire))["highSpeedMode"]) == (1, "false")
 
 
 async def test_a_changed_permission_makes_a_new_table_for_the_nameservers(broker: Broker, wire: Wire) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from tests.broker.conftest import ConnectTo, small_config
 from tests.broker.wire import send_header
+from tests.helpers.apache_keys import keys_without_effect
 from tests.helpers.contents import bodies
 
-from cometmq.broker.config import keys_without_effect
+from cometmq.apache_keys import BROKER
+from cometmq.broker.config import BrokerConfig
 from cometmq.broker.controller import Broker
 from cometmq.remoting.codes import RequestCode
 from cometmq.store.disk import Disk
@@ -66,7 +68,7 @@ async def test_no_send_is_refused_because_a_write_before_it_took_long(tmp_path: 
 
 
 def test_the_keys_about_it_are_taken_without_effect() -> None:
-    assert keys_without_effect().keys() >= {
+    assert keys_without_effect(BrokerConfig, BROKER).keys() >= {
         "brokerFastFailureEnable",
         "osPageCacheBusyTimeOutMills",
         "transientStorePoolEnable",

@@ -266,12 +266,13 @@ def test_the_file_names_the_nameserver_before_the_environment_does(offline: Comm
     ("server", "text", "sentence"),
     [
         ("broker", "brokerName=a\nlistenPort=70000\n", "broker.conf:2: listenPort=70000: allowed is a whole number"),
-        ("broker", "\nflushDiskType=SOMETIMES\n", "broker.conf:2: flushDiskType=SOMETIMES: allowed is"),
-        ("namesrv", "listenPort=many\n", "namesrv.conf:1: listenPort=many: allowed is a whole number from 0 to 65535"),
+        ("broker", "\nmessageDelayLevel=1s 5x\n", "broker.conf:2: messageDelayLevel=1s 5x: allowed is"),
+        ("namesrv", "listenPort=-1\n", "namesrv.conf:1: listenPort=-1: allowed is a whole number from 0 to 65535"),
+        ("broker", "storePathRootDir=C:\\users\n", "broker.conf: line 1: four hexadecimal digits follow"),
     ],
-    ids=["range", "choice", "number"],
+    ids=["range", "delays", "negative", "escape"],
 )
-def test_bad_value_names_file_line_and_range(
+def test_a_value_with_which_no_server_starts_names_file_line_and_range(
     offline: CommandLine, tmp_path: Path, server: str, text: str, sentence: str
 ) -> None:
     conf = tmp_path / f"{server}.conf"
@@ -280,6 +281,17 @@ def test_bad_value_names_file_line_and_range(
     assert failed.code == 1
     assert sentence in failed.err
     assert str(tmp_path) in failed.err
+
+
+def test_a_value_that_apaches_broker_ignores_is_a_warning_at_the_start(offline: CommandLine, tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"fileReservedTime=48 # hours\nlistenPort=0\nbrokerIP1=127.0.0.1\nstorePathRootDir={tmp_path}/s\n")
+    process = offline.start("broker", "-c", str(conf), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert b"ready" in process.stdout.readline()
+    process.terminate()
+    assert b"broker.conf:1: fileReservedTime=48 # hours: allowed is a whole number" in process.communicate()[1]
+    assert process.returncode == 0
 
 
 def test_unknown_key_is_a_warning_that_names_the_nearest(offline: CommandLine, tmp_path: Path) -> None:

@@ -303,7 +303,7 @@ def broker_cases() -> Iterator[Case]:
     )
     yield Case("status of nobody", 223, {"topic": TOPIC, "group": "WalkUnknown"})
     yield Case("update", 25, body=b"fileReservedTime=71\n")
-    yield Case("update without effect", 25, body=b"sendMessageThreadPoolNums=4\n")
+    yield Case("update without effect", 25, body=b"sendMessageThreadPoolNums=7\n")
     yield Case("update unknown", 25, body=b"noSuchKey=4\n")
     yield Case("update nothing", 25)
     for code in (50, 51, 53):  # 52 and 54 are never answered by Apache's without ACL

@@ -78,7 +78,7 @@ def namesrv_cases() -> Iterator[Case]:
     yield Case("delete topic of a cluster", 216, {"topic": "Walked", "clusterName": "WalkCluster"})
     yield Case("delete unknown topic", 216, {"topic": "WalkUnknown"})
     yield Case("update", 318, body=b"orderMessageEnable=true\n")
-    yield Case("update without effect", 318, body=b"clusterTest=false\n")
+    yield Case("update without effect", 318, body=b"clusterTest=true\n")
     yield Case("update unknown", 318, body=b"noSuchKey=1\n")
     yield Case("update a path", 318, body=b"kvConfigPath=/elsewhere\n")
     yield Case("update nothing", 318)

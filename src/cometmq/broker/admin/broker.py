@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from cometmq import __version__
-from cometmq.broker.config import keys_without_effect
+from cometmq.apache_keys import BROKER, apache_keys
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.schedule_message import ScheduleMessageService
 from cometmq.options import ConfigError, changed, format_properties, no_effect
@@ -39,8 +39,6 @@ _ALWAYS_ZERO: Final = (
 """Keys about thread pools and locks: requests wait for neither here (``prepareRuntimeInfo``)."""
 _NO_STORE_POOL: Final = 2**31 - 1
 """remainTransientStoreBufferNumbs of a broker without a transient store pool."""
-FIXED: Final = {"filterServerNums": "0", "useTLS": "false"}
-"""Apache's keys without effect that tools expect in the answer (exportConfigs fails without them), set or not."""
 
 
 class TellsOfItself(Protocol):
@@ -60,7 +58,7 @@ class BrokerAdmin:
         self._broker = broker
         self._schedule = schedule
         self._tell = tell
-        self._without_effect = keys_without_effect()
+        self._apache = apache_keys(BROKER)
         self._version = DataVersion(counter=0, timestamp=broker.clock.now_ms())
 
     @answers(RequestCode.GET_BROKER_RUNTIME_INFO, permission=needs_cluster(Action.GET))
@@ -123,9 +121,7 @@ class BrokerAdmin:
     def read_config(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
         """Give the configuration as properties text, without secrets."""
         version = encode_body(self._version).decode()
-        config = self._broker.config
-        fixed = "".join(f"{key}={value}\n" for key, value in FIXED.items() if key not in config.unused)
-        text = format_properties(config, self._without_effect) + fixed
+        text = format_properties(self._broker.config, self._apache)
         return Response(header=GetBrokerConfigResponseHeader(version=version), body=text.encode())
 
     @answers(
@@ -140,7 +136,7 @@ class BrokerAdmin:
         """
         before = self._broker.config
         try:
-            change = changed(before, body.decode("utf-8"), without_effect=self._without_effect)
+            change = changed(before, body.decode("utf-8"), apache=self._apache)
             if change.texts and before.config_store_path:
                 update_file(Path(before.config_store_path), change.texts)
         except UnicodeDecodeError:

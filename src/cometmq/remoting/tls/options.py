@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from cometmq.errors import reason_of
 from cometmq.options import ConfigError, Option, load_file, load_options, option, options_of
+from cometmq.properties_file import read_properties
 from cometmq.remoting.tls.contexts import Tls
 
 log = logging.getLogger(__name__)
@@ -108,14 +109,15 @@ def read_tls_file(path: str) -> tuple[dict[str, Any], list[str]]:
     :raises ConfigError: the file cannot be read, or a value is not allowed.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_properties(Path(path))
     except FileNotFoundError as error:
         if path in ("", TLS_FILE):
             return {}, []
         raise ConfigError(f"tls.config.file={path}: {reason_of(error)}", next_step="check the path") from None
-    except (OSError, UnicodeDecodeError) as error:
-        why = reason_of(error) if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"tls.config.file={path}: {why}", next_step="check the path and its permissions") from None
+    except OSError as error:
+        raise ConfigError(
+            f"tls.config.file={path}: {reason_of(error)}", next_step="check the path and its permissions"
+        ) from None
     loaded, warnings = load_options(TlsOptions, text, source=path)
     known = options_of(TlsOptions).values()
     return {key.name: value for key in known if (value := getattr(loaded, key.name)) != key.default}, warnings
@@ -140,14 +142,14 @@ def load_with_tls(
     path: str | Path | None,
     *,
     overrides: Mapping[str, Any],
-    without_effect: Mapping[str, Option],
+    apache: Mapping[str, Option],
 ) -> tuple[Config, list[str]]:
     """Read a configuration as :func:`~cometmq.options.load_file` does, and what it leaves open of TLS from its file.
 
     :raises ConfigError: a file cannot be read, or a value is not allowed.
     """
-    loaded, warnings = load_file(config_type, path, overrides=overrides, without_effect=without_effect)
+    loaded, warnings = load_file(config_type, path, overrides=overrides, apache=apache)
     values, more = read_tls_file(loaded.tls_config_file)
     if values:
-        loaded, _ = load_file(config_type, path, overrides=overrides, without_effect=without_effect, defaults=values)
+        loaded, _ = load_file(config_type, path, overrides=overrides, apache=apache, defaults=values)
     return loaded, [*warnings, *more]

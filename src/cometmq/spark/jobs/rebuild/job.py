@@ -22,9 +22,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from cometmq.apache_keys import BROKER, apache_keys
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.durable import flush_directory, replace_file
 from cometmq.options import load_options
+from cometmq.properties_file import read_properties
 from cometmq.quantity import quantity
 from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.options import RebuildOptions
@@ -186,7 +188,8 @@ def _config(given: StoreConfig | Path | None, root: Path) -> StoreConfig:
     if given is None or isinstance(given, StoreConfig):
         return given or StoreConfig()
     overrides = {"store_path_root_dir": str(root), "store_path_commit_log": ""}
-    config, _ = load_options(StoreConfig, given.read_text(encoding="utf-8"), source=str(given), overrides=overrides)
+    text, keys = read_properties(given), apache_keys(BROKER)
+    config, _ = load_options(StoreConfig, text, source=str(given), overrides=overrides, apache=keys)
     return config
 
 
