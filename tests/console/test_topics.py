@@ -60,6 +60,8 @@ def test_fewer_read_queues_that_hide_messages_are_a_warning_and_need_the_name(
     plan = surfer.post("/topics/narrow/alter", read_queues=1)
     assert "could not be read any more" in plan.words
     assert 'name="typed"' in plan.text
+    plan = surfer.post("/topics/narrow/alter", read_queues=1, write_queues=1)
+    assert "Messages that wait for the queues broker-0/1-3, broker-1/1-3 come to other queues." in plan.words
 
 
 def test_a_reader_is_offered_no_change_and_gets_none(reader: Surfer, cluster: SyncCluster) -> None:

@@ -19,7 +19,7 @@ from cometmq.broker.send.send_message import BUSY
 from cometmq.broker.stored_access import may_use, not_found
 from cometmq.broker.turn.answers import OneAnswer
 from cometmq.broker.turn.inner_message import InnerMessage, Stored, inner_message
-from cometmq.broker.turn.targets import DLQ_QUEUES, V3_4_9, RefusedError
+from cometmq.broker.turn.targets import DLQ_QUEUES, V3_4_9, RefusedError, existing_queue
 from cometmq.message.names import DLQ_PREFIX, PERM_WRITE, dlq_topic, retry_topic
 from cometmq.message.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT, join_properties
 from cometmq.message.record import RecordError, StoredRecord, decode_record
@@ -134,7 +134,7 @@ class SendBackProcessor:
             dead = self._made(dlq_topic(header.group), DLQ_QUEUES, 0)
             return again(record, dead.topic_name, queue_id=0, level=0)
         level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
-        queue_id = random.randrange(group.retry_queue_nums)
+        queue_id = existing_queue(topic, random.randrange(group.retry_queue_nums))
         message = again(record, topic.topic_name, queue_id=queue_id, level=level)
         return self._schedule.park(message, level) if level > 0 else message
 

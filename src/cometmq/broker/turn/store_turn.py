@@ -229,7 +229,7 @@ class StoreTurn:
     def put_message(self, message: InnerMessage, read: SendProperties | None = None, kind: str = NORMAL) -> Stored:
         """Put a message of the broker itself, without the checks of a send; the turn must be open.
 
-        A queue that does not exist is made.
+        A queue that its topic does not have any more is replaced by one that it has.
 
         :param read: its properties, if they were read already.
         :param kind: as for :meth:`put`.
@@ -251,7 +251,7 @@ class StoreTurn:
             target = self._targets.inner(message.topic)
             queue = target.queues.get(message.queue_id)
             if queue is None:
-                queue = target.queues[message.queue_id] = self._store.queue(message.topic, message.queue_id)
+                queue = target.queues[message.queue_id] = target.open_inner(message.queue_id)
         except ValueError as error:
             raise _failed(error) from error
         physical_offset, queue_offset = self.put(

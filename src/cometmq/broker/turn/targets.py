@@ -28,6 +28,7 @@ from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from cometmq.remoting.processors import RpcRejectedError
 from cometmq.store.message_store import ConsumeQueue, MessageStore
+from cometmq.store.queue.consume_queue import MAX_QUEUE_ID
 
 SendHeader = SendMessageRequestHeader | SendMessageRequestHeaderV2
 
@@ -105,6 +106,26 @@ class SendTarget:
         if self.on_queue is not None:
             self.on_queue(self, queue)
         return queue
+
+    def open_inner(self, queue_id: int) -> ConsumeQueue:
+        """The queue of a message of the broker itself; see :func:`existing_queue`.
+
+        :raises ValueError: a name or an id that RocketMQ does not allow.
+        """
+        if queue_id <= MAX_QUEUE_ID:
+            queue_id = existing_queue(self.config, queue_id)
+        return self._store.queue(self.topic, queue_id)
+
+
+def existing_queue(topic: TopicConfig, queue_id: int) -> int:
+    """The queue itself if its topic has it, else one that consumers read: the topic has fewer queues than before.
+
+    All messages of one queue go to the same one, so that they keep their order.
+    """
+    if queue_id < max(topic.read_queue_nums, topic.write_queue_nums):
+        return queue_id
+    queues = min(topic.read_queue_nums, topic.write_queue_nums) or topic.read_queue_nums
+    return queue_id % queues if queues else queue_id
 
 
 class SendTargets:
@@ -212,10 +233,7 @@ class SendTargets:
         return self.inner(dead)
 
     def inner(self, name: str) -> SendTarget:
-        """Any topic, for messages of the broker itself: no permission is checked, and no topic is made.
-
-        The caller opens its queues, even such as the topic's configuration does not have.
-        """
+        """Any topic, for messages of the broker itself: no permission is checked, and no topic is made."""
         target = self._inner.get(name)
         if target is None:
             topic = self._topics.get(name)

@@ -88,6 +88,22 @@ async def hidden_messages(
     }
 
 
+def queues_that_go(existing: Mapping[str, TopicConfig], wanted: Mapping[str, TopicConfig]) -> list[str]:
+    """Return the queues that the topic does not have any more, as ``broker/first-last``.
+
+    Messages that wait for one of them come to another queue.
+    """
+    return [
+        f"{name}/{left}" if left == gone - 1 else f"{name}/{left}-{gone - 1}"
+        for name, config in existing.items()
+        if (left := _queues(wanted[name])) < (gone := _queues(config))
+    ]
+
+
+def _queues(config: TopicConfig) -> int:
+    return max(config.read_queue_nums, config.write_queue_nums)
+
+
 def differences(broker: str, old: TopicConfig, new: TopicConfig) -> list[Change]:
     """Return the settings of a topic that two configurations have with different values."""
     pairs = (

@@ -22,6 +22,7 @@ from cometmq.client.admin.topic_settings import (
     hidden_messages,
     permission_text,
     put_topic_on,
+    queues_that_go,
     settings_text,
     topics_of_brokers,
 )
@@ -239,6 +240,10 @@ async def alter(ask: Ask) -> Plan:
                 count=sum(hidden.values()),
                 queues=", ".join(hidden),
             )
+        )
+    if gone := queues_that_go(existing, wanted):
+        warnings.append(
+            ask.t("Messages that wait for the queues {queues} come to other queues.", queues=", ".join(gone))
         )
 
     async def run() -> str:
