@@ -57,7 +57,7 @@ class ReadConfig(ClientConfig):
     pull_threshold_bytes_for_queue: int = 16 * 1024 * 1024
     """Bytes of one queue that may wait for consumption (Java: 100 MiB)."""
     pull_threshold_bytes: int = 256 * 1024 * 1024
-    """Bytes of all queues of the consumer together that may wait for consumption."""
+    """Bytes of all queues of the consumer together that may wait for consumption, in equal shares."""
     allocate_strategy: AllocateStrategy = averagely
     """The strategy that shares queues in the group; the same at every member."""
     rebalance_interval_s: float = 20.0
