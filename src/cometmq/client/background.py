@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
+
+from cometmq.clock import Clock
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +25,9 @@ class Background:
     :param owner: the client, as failures in the log name it.
     """
 
-    def __init__(self, owner: str) -> None:
+    def __init__(self, owner: str, clock: Clock) -> None:
         self._owner = owner
+        self._clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_over = False
 
@@ -36,6 +39,27 @@ class Background:
         if self._is_over:
             task.cancel()
         return task
+
+    def every(
+        self, seconds: float, work: Callable[[], Awaitable[None]], what: str, *, first_s: float | None = None
+    ) -> asyncio.Task[None]:
+        """Do ``work`` again and again, in a task of its own: no other work waits for it.
+
+        :param seconds: the pause before each time.
+        :param what: names it in the log when it fails; the next time comes anyway.
+        :param first_s: the pause before the first time, if it is another one.
+        """
+        first_s = seconds if first_s is None else first_s
+        return self.spawn(self._repeat(seconds, work, what, first_s), name=what)
+
+    async def _repeat(self, seconds: float, work: Callable[[], Awaitable[None]], what: str, pause_s: float) -> None:
+        while True:
+            await self._clock.sleep(pause_s)
+            pause_s = seconds
+            try:
+                await work()
+            except Exception:
+                log.exception("%s of %s failed; the next time is in %g s", what, self._owner, seconds)
 
     async def stop(self) -> None:
         """Cancel all tasks but the calling one, and wait until they have ended."""

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Self
 
 from cometmq.client.background import Background
@@ -50,6 +51,9 @@ def new_client_id(instance_name: str | None = None) -> str:
 
 log = logging.getLogger(__name__)
 
+FIRST_S: Final = 1.0
+"""Seconds before the first heartbeats and the first questions for routes."""
+
 
 class ClientInstance:
     """Connections, routes and heartbeats of one client id.
@@ -82,7 +86,7 @@ class ClientInstance:
         self.routes = RouteTable(self.remoting, namesrv_addresses(namesrv), clock)
         self.replies = Replies(clock)
         self.outages: Final = BrokerOutages(clock)
-        self._background = Background(self.client_id)
+        self._background = Background(self.client_id, clock)
         self._processor = ClientRemotingProcessor(self.replies, self.spawn)
         self._processor.register(processors)
         self._producers: set[str] = set()
@@ -125,10 +129,12 @@ class ClientInstance:
     # --- start and end ---
 
     def acquire(self) -> None:
-        """Add a user; the first one starts the heartbeats."""
+        """Add a user; the first one starts the heartbeats and the questions for routes."""
         self._users += 1
         if self._users == 1:
-            self._keeper = self.spawn(self._keep_up())
+            every = partial(self._background.every, REFRESH_S, first_s=FIRST_S)
+            self._keeper = every(self.send_heartbeats, "heartbeats")
+            every(self._refresh_routes, "questions for routes")
 
     async def release(self) -> None:
         """Remove a user; the last one closes everything."""
@@ -147,15 +153,11 @@ class ClientInstance:
         """Run work in the background until it ends or the instance is closed; log its failure."""
         return self._background.spawn(work, name=name)
 
-    async def _keep_up(self) -> None:
-        await self.clock.sleep(1.0)
-        while True:
-            try:
-                await self.routes.refresh_all()
-                await self.send_heartbeats()
-            except Exception:
-                log.exception("routes and heartbeats of %s: tried again in %g s", self.client_id, REFRESH_S)
-            await self.clock.sleep(REFRESH_S)
+    async def _refresh_routes(self) -> None:
+        """Ask for all routes, and introduce this client to brokers that are new in them."""
+        before = self._everyone()
+        await self.routes.refresh_all()
+        await self._send_heartbeats(self._everyone() - before)
 
     # --- requests ---
 
@@ -284,17 +286,24 @@ class ClientInstance:
 
     async def send_heartbeats(self) -> None:
         """Send a heartbeat to every broker of every route; to masters only if there is no consumer."""
+        await self._send_heartbeats(self._everyone())
+
+    def _everyone(self) -> set[str]:
+        """The addresses that get heartbeats."""
         if not self._producers and not self._consumers:
-            return
-        body = self._heartbeat_body()
+            return set()
         everyone = bool(self._consumers)
-        addresses = {
+        return {
             address
             for broker in self.routes.brokers.values()
             for broker_id, address in broker.items()
             if everyone or broker_id == MASTER_ID
         }
-        await asyncio.gather(*(self._heartbeat(address, body) for address in sorted(addresses)))
+
+    async def _send_heartbeats(self, addresses: set[str]) -> None:
+        if addresses:
+            body = self._heartbeat_body()
+            await asyncio.gather(*(self._heartbeat(address, body) for address in sorted(addresses)))
 
     async def introduce(self, route: TopicRoute) -> None:
         """Send a heartbeat to each master that a reply may come from, unless it knows the producers of now."""

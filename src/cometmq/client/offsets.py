@@ -10,6 +10,7 @@ from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.client import DEFAULT_TIMEOUT_S
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.errors import RemotingError
 from cometmq.remoting.headers import (
     GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,
@@ -28,6 +29,14 @@ from cometmq.remoting.headers import (
 _NOT_FOUND: Final = int(ResponseCode.QUERY_NOT_FOUND)
 
 
+class _Beginning:
+    """The first commits of a group in a topic at a broker."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.failure: RemotingError | None = None
+
+
 class Offsets:
     """Reads and commits offsets at the master of a queue, or at its slave while the master is away.
 
@@ -39,7 +48,7 @@ class Offsets:
         self._timeout_s = timeout_s
         self._tables: set[tuple[str, str, str]] = set()
         """Group, topic and broker for which the broker certainly has a table of offsets."""
-        self._beginning: dict[tuple[str, str, str], asyncio.Lock] = {}
+        self._beginning: dict[tuple[str, str, str], _Beginning] = {}
         self._committing: dict[tuple[str, MessageQueue], asyncio.Lock] = {}
 
     async def min(self, queue: MessageQueue) -> int:
@@ -90,15 +99,24 @@ class Offsets:
         The commits of one queue go to the broker one at a time, in the order of the calls: a broker with several
         threads may handle two in the wrong order. So do the first commits of a group in a topic: Apache's broker
         creates the group's table when there is none, and when two threads do so at once it loses one of the two commits
-        (``ConsumerOffsetManager.commitOffset``).
+        (``ConsumerOffsetManager.commitOffset``). When one of them gets no answer, those that waited for it get none.
         """
         table = (group, queue.topic, queue.broker_name)
         async with self._committing.setdefault((group, queue), asyncio.Lock()):
             if table in self._tables:
                 await self._commit(group, queue, offset)
                 return
-            async with self._beginning.setdefault(table, asyncio.Lock()):
-                await self._commit(group, queue, offset)
+            beginning = self._beginning.setdefault(table, _Beginning())
+            has_waited = beginning.lock.locked()
+            async with beginning.lock:
+                if has_waited and beginning.failure is not None:
+                    raise beginning.failure
+                try:
+                    await self._commit(group, queue, offset)
+                except RemotingError as error:
+                    beginning.failure = error
+                    raise
+                beginning.failure = None
                 self._tables.add(table)
 
     async def _commit(self, group: str, queue: MessageQueue, offset: int) -> None:

@@ -245,10 +245,15 @@ class RouteTable:
         return await self._ask_once(topic)
 
     async def refresh_all(self) -> None:
-        """Ask again for every topic in use; after a failure the stored route stays."""
+        """Ask again for every topic in use; after a failure the stored route stays.
+
+        When no nameserver answers in time, the other topics wait for the next time.
+        """
         for topic in sorted(self._wanted):
             try:
                 await self._ask_once(topic)
+            except RemotingError:
+                return
             except CometMQError:
                 continue
 

@@ -7,11 +7,12 @@ its first handle; what stands for it now is known here. When a client leaves, it
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 from cometmq.clock import Clock, TimerHandle
+from cometmq.loop import TaskSet
 from cometmq.proxy.backend.backend import Link
 from cometmq.proxy.config import EndpointConfig
 from cometmq.proxy.errors import ProxyError
@@ -76,7 +77,9 @@ class Renewals:
         self._held: dict[_Key, _Renewed] = {}
         """By client, group and the first handle."""
         self._timer: TimerHandle | None = None
-        self._round: asyncio.Task[None] | None = None
+        self._rounds = TaskSet()
+        self._renewing: set[str] = set()
+        """Brokers whose round is under way."""
 
     def start(self) -> None:
         """Look at them from time to time."""
@@ -86,9 +89,7 @@ class Renewals:
         """Look no more."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._round is not None:
-            self._round.cancel()
-            await asyncio.gather(self._round, return_exceptions=True)
+        await self._rounds.stop()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -113,19 +114,28 @@ class Renewals:
         self._held.pop((session.key, group, text), None)
 
     def _look(self) -> None:
-        self._round = asyncio.get_running_loop().create_task(self._renew_all(), name="renew receipt handles")
+        """Begin a round for each broker, unless its last one is under way: no broker waits for another one."""
+        self._timer = self._clock.call_later(self._config.renew_every_ms / 1000, self._look)
+        by_broker: dict[str, list[_Key]] = {}
+        for key, held in self._held.items():
+            by_broker.setdefault(held.receipt.handle.broker_name, []).append(key)
+        for broker in by_broker.keys() - self._renewing:
+            self._renewing.add(broker)
+            self._rounds.start(self._renew_all(broker, by_broker[broker]), f"renew receipt handles of {broker}")
 
-    async def _renew_all(self) -> None:
+    async def _renew_all(self, broker: str, keys: Sequence[_Key]) -> None:
         try:
-            now_ms = self._clock.now_ms()
-            for key, held in list(self._held.items()):
+            for key in keys:
+                held = self._held.get(key)
+                if held is None:  # it was released meanwhile
+                    continue
                 if not self._sessions.has(held.session):
                     self._held.pop(key, None)
                     await self._free(held)
-                elif held.receipt.ends_ms - now_ms <= self._config.renew_ahead_ms:
+                elif held.receipt.ends_ms - self._clock.now_ms() <= self._config.renew_ahead_ms:
                     await self._renew(key, held)
         finally:
-            self._timer = self._clock.call_later(self._config.renew_every_ms / 1000, self._look)
+            self._renewing.discard(broker)
 
     async def _renew(self, key: _Key, held: _Renewed) -> None:
         now_ms = self._clock.now_ms()

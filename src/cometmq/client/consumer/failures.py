@@ -64,8 +64,8 @@ class Failures:
         self._config = config
         self._activity = activity
         self._broadcast = config.message_model is MessageModel.BROADCASTING
-        self._room = asyncio.Semaphore(config.consume_concurrency)
-        """As many are sent back at a time as are consumed: in Java the consuming thread sends them back."""
+        self._room: dict[str, asyncio.Semaphore] = {}
+        """As many are sent back at a time to a broker as are consumed: in Java the consuming thread sends them back."""
         self._under_way: set[ConsumeRequest] = set()
         """Requests whose messages are being sent back now."""
 
@@ -119,7 +119,7 @@ class Failures:
                     request.messages[0].msg_id,
                     self._config.consume_timeout_s,
                 )
-                await self._expire(request)
+                self._spawn(self._expire(request))
 
     async def _expire(self, request: ConsumeRequest) -> None:
         self._under_way.add(request)
@@ -132,7 +132,8 @@ class Failures:
 
     async def _taken(self, message: MessageExt, delay_level: int) -> bool:
         """Send a message back in one way or the other; return whether it is stored."""
-        async with self._room:
+        room = self._room.setdefault(message.broker_name, asyncio.Semaphore(self._config.consume_concurrency))
+        async with room:
             try:
                 await self.send_back(message, delay_level)
             except CometMQError as error:

@@ -75,7 +75,7 @@ class LitePullConsumer(GroupClient):
         self._given: ConsumeMessageContext | None = None
         """The context that hooks got for the last poll."""
         self._subscriptions: dict[str, SubscriptionData] = {}
-        self._background = Background(f"the consumer of group {group}")
+        self._background = Background(f"the consumer of group {group}", self.instance.clock)
         self._table = AssignmentTable(self.offsets, group, self.config, self._subscriptions, self._background.spawn)
         self._by_hand = False
         self._membership: Membership | None = None

@@ -99,7 +99,7 @@ class PushConsumer(GroupClient):
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._local = LocalOffsets(self.config.offset_store_dir, self.instance.client_id, group)
         store = self._local if self._broadcast else RemoteOffsets(self.offsets, group, self.instance.outages)
-        self._background = Background(f"the consumer of group {group}")
+        self._background = Background(f"the consumer of group {group}", self.instance.clock)
         spawn = self._background.spawn
         self._table = ProcessQueueTable(self.instance, group, self.config, self._subscriptions, store, spawn)
         self._choosing = asyncio.Lock()
@@ -144,7 +144,7 @@ class PushConsumer(GroupClient):
         try:
             if self._broadcast:
                 await self._local.start()
-            self._background.spawn(self._report_regularly())
+            self._background.every(self.config.persist_interval_s, self._report, "reports of offsets")
             async with self._choosing:
                 await check_expressions(self.instance, self.group, self._subscriptions.values())
                 await self._membership.start(self._subscriptions)
@@ -220,14 +220,9 @@ class PushConsumer(GroupClient):
         if not self.instance.has_consumer(self.group):
             await self.instance.remove(consumer_group=self.group)
 
-    async def _report_regularly(self) -> None:
-        while True:
-            await self.instance.clock.sleep(self.config.persist_interval_s)
-            self._activity.sample(self._table.queues)
-            try:
-                await self._table.report(self._table.positions())
-            except Exception:
-                log.exception("offsets of %s are not reported; the next report follows", self.group)
+    async def _report(self) -> None:
+        self._activity.sample(self._table.queues)
+        await self._table.report(self._table.positions())
 
     async def run(self) -> None:
         """Start, consume until SIGINT, SIGTERM, :meth:`stop` or :meth:`close`, then close; also when cancelled.

@@ -7,16 +7,16 @@ every 20 s), or neither. A held lock is lost when the broker does not renew it, 
 
 Invariant: this side trusts a lock for :data:`~cometmq.limits.LOCK_TRUST_SECONDS` from the time at which the granted
 request was *sent*, so it stops trusting the lock before the broker grants it to another client, however long the
-answer took. Requests are sent one at a time, since a broker with several threads may handle a lock and an unlock in
-the wrong order. Fault model: a broker that does not answer neither grants nor renews; a member that crashes or is
-paused keeps others out for at most 60 s.
+answer took. Requests to a broker are sent one at a time, since a broker with several threads may handle a lock and an
+unlock in the wrong order; no broker waits for another one. Fault model: a broker that does not answer neither grants
+nor renews; a member that crashes or is paused keeps others out for at most 60 s.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -44,6 +44,16 @@ LOCK_TIMEOUT_S: Final = 3.0
 """Time-out of one request, far below the rest of a lock's time at its renewal."""
 
 
+class _Broker:
+    """The exchange with one broker, which waits for no other broker."""
+
+    def __init__(self) -> None:
+        self.wanted = asyncio.Event()
+        self.exchange = asyncio.Lock()
+        self.troubled = False
+        self.task: asyncio.Task[None] | None = None
+
+
 class QueueLocks:
     """The locks of one member of a group.
 
@@ -60,10 +70,8 @@ class QueueLocks:
         self._lost = lost
         self._since: dict[MessageQueue, float] = {}
         self._waiting: dict[MessageQueue, asyncio.Future[None]] = {}
-        self._troubled: set[str] = set()
-        self._wanted = asyncio.Event()
-        self._exchange = asyncio.Lock()
-        self._task = spawn(self._run())
+        self._spawn = spawn
+        self._brokers: dict[str, _Broker] = {}
 
     def holds(self, queue: MessageQueue) -> bool:
         """Tell whether the lock is held and trusted; may be called from any thread."""
@@ -83,7 +91,7 @@ class QueueLocks:
             return
         self._since.pop(queue, None)
         waiter = self._waiting[queue] = asyncio.get_running_loop().create_future()
-        self._wanted.set()
+        self._broker(queue.broker_name).wanted.set()
         try:
             await waiter
         finally:
@@ -92,55 +100,63 @@ class QueueLocks:
 
     async def release(self, queue: MessageQueue) -> None:
         """Unlock a queue; if the broker does not get the request, the lock expires."""
-        async with self._exchange:
+        async with self._broker(queue.broker_name).exchange:
             self._since.pop(queue, None)
             await self._unlock(queue.broker_name, [queue])
 
     async def stop(self) -> None:
         """Stop renewing."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [broker.task for broker in self._brokers.values() if broker.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- requests ---
 
-    async def _run(self) -> None:
+    def _broker(self, name: str) -> _Broker:
+        broker = self._brokers.get(name)
+        if broker is None:
+            broker = self._brokers[name] = _Broker()
+            broker.task = self._spawn(self._run(name, broker), name=f"locks at {name}")
+        return broker
+
+    async def _run(self, name: str, broker: _Broker) -> None:
         renew_at = self._clock.monotonic() + RENEW_S
         while True:
             left = renew_at - self._clock.monotonic()
-            pause = min(left, ASK_AGAIN_S) if self._waiting else left
+            pause = min(left, ASK_AGAIN_S) if any(self._of(name, self._waiting)) else left
             if pause > 0:
                 with suppress(TimeoutError):
-                    await wait_for(self._clock, pause, self._wanted.wait())
-            self._wanted.clear()
-            self._drop_late()
-            queues = set(self._waiting)
+                    await wait_for(self._clock, pause, broker.wanted.wait())
+            broker.wanted.clear()
+            self._drop_late(name)
+            queues = set(self._of(name, self._waiting))
             due = self._clock.monotonic() >= renew_at
             if due:
-                queues |= self._since.keys()
-            failed = await self._ask(queues)
+                queues.update(self._of(name, self._since))
+            failed = False
+            if queues:
+                async with broker.exchange:
+                    failed = not await self._lock(name, broker, sorted(queues))
             if due:
                 renew_at = self._clock.monotonic() + (ASK_AGAIN_S if failed else RENEW_S)
 
-    async def _ask(self, queues: Iterable[MessageQueue]) -> bool:
-        """Ask the brokers for locks; return whether a request failed."""
-        by_broker: dict[str, list[MessageQueue]] = {}
-        for queue in sorted(queues):
-            by_broker.setdefault(queue.broker_name, []).append(queue)
-        async with self._exchange:
-            done = await asyncio.gather(*(self._lock(broker, some) for broker, some in by_broker.items()))
-        return not all(done)
+    @staticmethod
+    def _of(broker_name: str, queues: Iterable[MessageQueue]) -> Iterator[MessageQueue]:
+        return (queue for queue in queues if queue.broker_name == broker_name)
 
-    async def _lock(self, broker: str, queues: list[MessageQueue]) -> bool:
+    async def _lock(self, name: str, broker: _Broker, queues: list[MessageQueue]) -> bool:
+        """Ask a broker for locks; return whether it has answered."""
         sent_at = self._clock.monotonic()
         try:
-            answer = await self._call(RequestCode.LOCK_BATCH_MQ, broker, queues)
+            answer = await self._call(RequestCode.LOCK_BATCH_MQ, name, queues)
             granted = set(decode_body(LockBatchResponseBody, answer).lock_ok_mq_set)
         except CometMQError as error:
-            level = logging.DEBUG if broker in self._troubled else logging.WARNING
-            log.log(level, "locks of %s at %s are neither taken nor renewed: %s", self._group, broker, error)
-            self._troubled.add(broker)
+            level = logging.DEBUG if broker.troubled else logging.WARNING
+            log.log(level, "locks of %s at %s are neither taken nor renewed: %s", self._group, name, error)
+            broker.troubled = True
             return False
-        self._troubled.discard(broker)
+        broker.troubled = False
         unwanted = []
         for queue in queues:
             waiter = self._waiting.get(queue)
@@ -156,12 +172,12 @@ class QueueLocks:
             else:
                 unwanted.append(queue)
         if unwanted:
-            await self._unlock(broker, unwanted)
+            await self._unlock(name, unwanted)
         return True
 
-    def _drop_late(self) -> None:
+    def _drop_late(self, broker_name: str) -> None:
         """Drop locks that were not renewed in time, even if they are free: others may have had them meanwhile."""
-        for queue in [queue for queue in self._since if not self.holds(queue)]:
+        for queue in [queue for queue in self._of(broker_name, self._since) if not self.holds(queue)]:
             del self._since[queue]
             self._lost(queue)
 

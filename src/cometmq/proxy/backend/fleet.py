@@ -89,8 +89,10 @@ class FleetLink:
         if self.data is not None:
             if self._remoting is None:
                 self._remoting = self._fleet.new_client()
-            await self._fleet.tell_all(self._remoting, RequestCode.HEART_BEAT, None, heartbeat_body(self.data))
+            if self._renewal is not None:
+                self._renewal.cancel()
             self._renewal = self._fleet.clock.call_later(HEARTBEAT_BROKER_SECONDS, self._beat_soon)
+            await self._fleet.tell_all(self._remoting, RequestCode.HEART_BEAT, None, heartbeat_body(self.data))
 
     def _beat_soon(self) -> None:
         self._fleet.work.start(self._beat(), "tell brokers of a client")
