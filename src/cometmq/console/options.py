@@ -7,6 +7,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
+from cometmq.console.origins import Origin
 from cometmq.remoting.security import PLAIN, Security
 
 DEFAULT_CONSOLE_PORT: Final = 8080
@@ -29,7 +30,9 @@ class ConsoleOptions:
     security: Security = PLAIN
     """The console's own account at the cluster, and TLS."""
     names: tuple[str, ...] = ()
-    """Further names in the address of the console, as behind a proxy."""
+    """Further names in the address of the console."""
+    urls: tuple[Origin, ...] = ()
+    """The addresses that people open, where a proxy stands in between."""
     certificate: Path | None = None
     """PEM file; the console then serves HTTPS."""
     key: Path | None = None

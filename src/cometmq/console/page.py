@@ -232,8 +232,9 @@ class Ask:
 
     @property
     def is_secure(self) -> bool:
-        """The page came by HTTPS."""
-        return self.request.url.scheme == "https"
+        """The page came by HTTPS, at least to the proxy."""
+        urls = self.console.options.urls
+        return self.request.url.scheme == "https" or (bool(urls) and all(url.scheme == "https" for url in urls))
 
     def go(self, address: str, notice: str = "") -> RedirectResponse:
         """Send the browser to a page, which shows a notice."""

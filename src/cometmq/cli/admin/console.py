@@ -11,7 +11,7 @@ import click
 from cometmq.cli.connection import namesrv_alone
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.output import Column, output_option, show, tell
-from cometmq.cli.servers.console_options import audit_log_option, reports_option
+from cometmq.cli.servers.console_options import audit_log_option, console_url_option, reports_option
 from cometmq.cli.servers.logs import log_options
 from cometmq.cli.servers.process import (
     Stopping,
@@ -22,6 +22,7 @@ from cometmq.cli.servers.process import (
     until_stdin_ends_option,
 )
 from cometmq.console.options import DEFAULT_CONSOLE_PORT, ConsoleOptions
+from cometmq.console.origins import Origin
 from cometmq.errors import CometMQError, reason_of
 
 _USERS: Final = (Column("name", "User"), Column("role", "Role"))
@@ -45,7 +46,8 @@ console_data_option = click.option(
     help="Address to listen on; 0.0.0.0 needs accounts.",
 )
 @click.option("--allow-changes", is_flag=True, help="Visitors without an account may change things, too.")
-@click.option("--name", "names", multiple=True, help="Another name in the address of the console, as behind a proxy.")
+@click.option("--name", "names", multiple=True, help="Another name in the address of the console.")
+@console_url_option("--url")
 @click.option("--certificate", type=click.Path(path_type=Path), help="PEM file with a certificate, for HTTPS.")
 @click.option("--key", type=click.Path(path_type=Path), help="PEM file with the certificate's key.")
 @reports_option
@@ -62,6 +64,7 @@ def command(
     host: str,
     allow_changes: bool,
     names: tuple[str, ...],
+    urls: tuple[Origin, ...],
     certificate: Path | None,
     key: Path | None,
     reports: Path | None,
@@ -94,6 +97,7 @@ def command(
             allow_changes=allow_changes,
             security=Security.from_environment(),
             names=names,
+            urls=urls,
             certificate=certificate,
             key=key,
             reports=reports,

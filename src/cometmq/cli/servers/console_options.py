@@ -1,10 +1,45 @@
-"""The options of ``cometmq console`` and ``cometmq serve`` about files that the console shows."""
+"""The options that ``cometmq console`` and ``cometmq serve`` share: its outer address, and files that it shows."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
+
+from cometmq.console.origins import Origin, origin_of
+
+T = TypeVar("T", bound=Callable[..., object])
+
+
+class _Url(click.ParamType[Origin]):
+    name = "URL"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Origin:
+        """Read an address of a console."""
+        found = origin_of(value)
+        if found is None:
+            self.fail(
+                f"{value!r} is no address of a console: http:// or https://, a host, and a port where it is not the "
+                f"usual one, without a path, as https://mq.example.com",
+                param,
+                ctx,
+            )
+        return found
+
+
+def console_url_option(name: str) -> Callable[[T], T]:
+    """Return the option under this name."""
+    return click.option(
+        name,
+        "urls",
+        type=_Url(),
+        multiple=True,
+        help="The address that people open, where a proxy stands before the console, as https://mq.example.com; "
+        "may be given several times.",
+    )
+
 
 reports_option = click.option(
     "--reports",

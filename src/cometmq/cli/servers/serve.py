@@ -12,7 +12,7 @@ import click
 
 from cometmq.cli.contexts import NO_CONTEXT
 from cometmq.cli.output import say
-from cometmq.cli.servers.console_options import reports_option
+from cometmq.cli.servers.console_options import console_url_option, reports_option
 from cometmq.cli.servers.logs import log_options
 from cometmq.cli.servers.memory import settle_memory
 from cometmq.cli.servers.process import (
@@ -34,6 +34,7 @@ from cometmq.cli.servers.process import (
     warn,
 )
 from cometmq.console.options import DEFAULT_CONSOLE_PORT
+from cometmq.console.origins import Origin
 from cometmq.errors import CometMQError
 from cometmq.message.hosts import address_here, format_address
 from cometmq.message.listeners import (
@@ -93,6 +94,7 @@ _EVERYWHERE = ("0.0.0.0", "::")
     f"[default: {DEFAULT_CONSOLE_PORT}, or 0 with --port 0]",
 )
 @click.option("--no-console", is_flag=True, help="Serve no web console.")
+@console_url_option("--console-url")
 @click.option("--allow-changes", is_flag=True, help="Visitors of the console may change things, too.")
 @reports_option
 @click.option("--no-metrics", is_flag=True, help="Serve no metrics and no health checks.")
@@ -114,6 +116,7 @@ def command(
     namesrv_port: int,
     console_port: int | None,
     no_console: bool,
+    urls: tuple[Origin, ...],
     allow_changes: bool,
     reports: Path | None,
     metrics_port: int | None,
@@ -150,6 +153,7 @@ def command(
         metrics_port=None if no_metrics else metrics_port,
         grpc_port=None if no_grpc else grpc_port,
         console_port=None if no_console else console_port,
+        console_urls=urls,
         allow_changes=allow_changes,
         reports=reports,
         settings=settings,
@@ -181,6 +185,7 @@ class Place:
     """``None`` for no endpoint for clients of RocketMQ 5."""
     console_port: int | None
     """``None`` for no console."""
+    console_urls: tuple[Origin, ...]
     allow_changes: bool
     reports: Path | None
     settings: tuple[str, ...]
@@ -275,6 +280,7 @@ async def _start_console(place: Place, namesrv: str, services: AsyncExitStack) -
         words += [f"--context={NO_CONTEXT}", f"--namesrv={namesrv}"]
         words += [f"--data={options.data}", f"--audit-log={place.data}"]
         words += [*place.log_options, "--log-name=console"]
+        words += [f"--url={url}" for url in place.console_urls]
         if place.allow_changes:
             words.append("--allow-changes")
         if place.reports is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
@@ -12,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cometmq.console.limits import MAX_REQUEST_BYTES, MAX_URL_CHARS
 from cometmq.console.options import ConsoleOptions
+from cometmq.console.origins import origin_of
 
 HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": (
@@ -40,8 +40,11 @@ class Gate:
     def __init__(self, app: ASGIApp, options: ConsoleOptions) -> None:
         self._app = app
         own = () if options.host in ("0.0.0.0", "::") else (options.host,)
-        self._hosts = frozenset({"localhost", "127.0.0.1", "[::1]", *own, *options.names})
-        self._any_host = not options.is_local and not options.names
+        self._urls = frozenset(options.urls)
+        self._hosts = frozenset(
+            {"localhost", "127.0.0.1", "::1", *own, *options.names, *(url.host for url in options.urls)}
+        )
+        self._any_host = not options.is_local and not options.names and not options.urls
         """With a login every name is safe: a page of another name has no cookie of this one."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,11 +76,11 @@ class Gate:
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        name = urlsplit(f"//{host}").hostname or ""
-        name = f"[{name}]" if ":" in name else name
-        if not self._any_host and name not in self._hosts:
+        here = origin_of(f"http://{host}")
+        if not self._any_host and (here is None or here.host not in self._hosts):
             return PlainTextResponse(
-                f"this console is not {ascii(name[:200])[1:-1]}; open it under its own name, or start it with --name\n",
+                f"this console is not {_shown(host)}; open it under its own name, or start it with "
+                f"--url and the address that people open (cometmq serve: --console-url)\n",
                 421,
             )
         if len(scope["raw_path"] or b"") + len(scope["query_string"]) > MAX_URL_CHARS:
@@ -91,11 +94,25 @@ class Gate:
             if site not in (None, "same-origin", "none", "same-site") and scope["path"] != "/":
                 return PlainTextResponse("pages of other sites may not use this console\n", 403)
             return None
-        origin = headers.get("origin")
-        foreign = origin is not None and urlsplit(origin).netloc != host
-        if foreign or site not in (None, *_OWN_SITES):
+        if site in _OWN_SITES:
+            return None  # the browser itself compared the two addresses that it knows; no page can send this header
+        if site is not None:
             return PlainTextResponse("this form came from another site; nothing was changed\n", 403)
-        return None
+        said = headers.get("origin")
+        origin = None if said is None else origin_of(said)
+        if said is None or (origin is not None and (origin in self._urls or origin.is_at(host))):
+            return None
+        return PlainTextResponse(
+            f"this form came from {_shown(said)}, and was sent to {_shown(host)}; nothing was changed. "
+            "If a proxy is in between, let it forward the Host header, or start the console with --url and the "
+            "address that people open (cometmq serve: --console-url)\n",
+            403,
+        )
+
+
+def _shown(text: str) -> str:
+    """Return what a header says, short and without control characters."""
+    return ascii(text[:200])[1:-1]
 
 
 class _Counted:

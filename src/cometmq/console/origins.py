@@ -1,0 +1,38 @@
+"""Origins of pages: scheme, host and port (RFC 6454), compared as what they mean and not as text."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+_PORTS = {"http": 80, "https": 443}
+
+
+class Origin(NamedTuple):
+    """The scheme, the host in lower case, and the port, which is the scheme's own where the text has none."""
+
+    scheme: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = "" if self.port == _PORTS[self.scheme] else f":{self.port}"
+        return f"{self.scheme}://{host}{port}"
+
+    def is_at(self, authority: str) -> bool:
+        """Tell whether a ``Host`` header names this host and port; a proxy may have spoken another scheme."""
+        return origin_of(f"{self.scheme}://{authority}") == self
+
+
+def origin_of(text: str) -> Origin | None:
+    """Read the text of an ``Origin`` header or the beginning of an address; ``None`` for anything else."""
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        return None
+    host = (parts.hostname or "").removesuffix(".")
+    if parts.scheme not in _PORTS or not host or parts.path.strip("/") or parts.query or parts.username is not None:
+        return None
+    return Origin(parts.scheme, host, _PORTS[parts.scheme] if port is None else port)
