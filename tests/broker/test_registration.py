@@ -146,6 +146,19 @@ async def test_the_brokers_permission_covers_its_topics(room: Room) -> None:
     await until(lambda: {queue.perm for queue in _queues(server, "TBW102")} == {7}, clock=room.clock)
 
 
+async def test_another_permission_covers_all_topics_also_beside_a_new_topic(room: Room) -> None:
+    server = await room.nameserver()
+    room.topics.put(TopicConfig(topic_name="Old"))
+    await room.start(server.address)
+    room.topics.put(TopicConfig(topic_name="New"))
+    room.topics.new_version()
+    room.live.replace(BrokerConfig(broker_name="broker-a", broker_permission=4))
+    await until(
+        lambda: has(server, "New") and {queue.perm for queue in _queues(server, "New")} == {4}, clock=room.clock
+    )
+    assert {queue.perm for queue in _queues(server, "Old")} == {4}
+
+
 def _queues(server: NameServer, topic: str) -> list[QueueData]:
     route = server.routes.route(topic)
     assert route is not None

@@ -130,6 +130,14 @@ def test_apaches_file_is_read_and_unknown_keys_are_warned_of(tmp_path: Path) -> 
     assert "noSuchKey" in warnings[0]
 
 
+def test_the_values_of_a_file_are_taken_as_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "rmq-proxy.json"
+    file.write_text(json.dumps({"rocketMQClusterName": "C:\\users = #1", "tlsCertPath": "/证书\\n"}))
+    config, warnings = load_proxy_config(file, {})
+    assert (config.rocketmq_cluster_name, config.tls_server_cert_path) == ("C:\\users = #1", "/证书\\n")
+    assert not warnings
+
+
 @pytest.mark.parametrize("text", ["[]", "{", '{"grpcServerPort": "many"}', '{"proxyMode": "LOCAL"}'])
 def test_a_wrong_file_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "rmq-proxy.json"

@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.broker.config import LiveConfig
+from cometmq.broker.config import BrokerConfig, LiveConfig
 from cometmq.broker.tables.topics import READ_WRITE, TopicConfigManager
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.hosts import split_addresses
@@ -80,6 +80,8 @@ class BrokerRegistration:
         self.clock: Final = clock
         self.on_answer: Callable[[RegisterBrokerResponseHeader], None] = lambda _answer: None
         """Called with each successful answer, which says where a slave's master is."""
+        self._permission = live.current.broker_permission
+        live.on_change.append(self._config_changed)
 
     async def start(self, ha_address: str) -> None:
         """Register everywhere; returns when all have answered or failed, or after :data:`FIRST_WAIT_S`.
@@ -144,6 +146,14 @@ class BrokerRegistration:
         for link in self._links:
             link.changed.add(topic)
             link.wake.set()
+
+    def _config_changed(self, config: BrokerConfig) -> None:
+        """Register every topic at once with the broker's other permission."""
+        if config.broker_permission != self._permission:
+            self._permission = config.broker_permission
+            for link in self._links:
+                link.changed.update(self.topics.table)
+                link.wake.set()
 
     # --- requests of the links ------------------------------------------------------------------
     @property

@@ -12,6 +12,7 @@ from cometmq.auth.options import SecurityOptions
 from cometmq.errors import reason_of
 from cometmq.message.hosts import parse_address, split_addresses
 from cometmq.options import ConfigError, load_options, option
+from cometmq.properties_file import format_pairs
 from cometmq.proxy.config import EndpointConfig
 
 CLUSTER: Final = "CLUSTER"
@@ -95,10 +96,8 @@ def _properties(path: Path) -> str:
         raise ConfigError(f"{path} is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise ConfigError(f"{path} is not a JSON object", next_step='write it as {"namesrvAddr": "…"}')
-    lines = []
-    for key, value in found.items():
-        text = json.dumps(value) if isinstance(value, (bool, dict, list)) else str(value)
-        if "\n" in text or "\n" in key:
-            raise ConfigError(f"{path}: the value of {key[:100]!r} has more than one line")
-        lines.append(f"{_SAME.get(key, key)}={text}")
-    return "\n".join(lines)
+    texts = {
+        _SAME.get(str(key), str(key)): json.dumps(value) if isinstance(value, (bool, dict, list)) else str(value)
+        for key, value in found.items()
+    }
+    return format_pairs(texts)

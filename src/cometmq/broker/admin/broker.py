@@ -148,9 +148,9 @@ class BrokerAdmin:
         if change.texts:
             _log.info("%s changes the configuration: %s", connection.remote_address, ", ".join(sorted(change.texts)))
             self._version = DataVersion(counter=self._version.counter + 1, timestamp=self._broker.clock.now_ms())
-            self._broker.live.replace(change.config)
             if change.config.broker_permission != before.broker_permission:
                 self._broker.topics.new_version()  # every route shows it
+            self._broker.live.replace(change.config)
         if not change.without_effect:
             return Response()
         _log.warning("%s sets %s", connection.remote_address, no_effect(change.without_effect))

@@ -27,6 +27,7 @@ from typing import Any, Final
 import msgspec
 
 from cometmq import fastjson
+from cometmq.broker.config import BrokerConfig
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.delay_offsets import DelayOffsets, DelayProgress, delivered_since, not_due
 from cometmq.broker.delay.parked_message import NotDeliverableError, delivered, moved
@@ -280,6 +281,8 @@ class ScheduleMessageService:
         self._running: dict[int, DelayLevel] = {}
         self.delays_ms: Final = broker.store.config.delays_ms
         broker.store.hold_log(DelayHold(broker.store, self._files, self._move_below))
+        self._kept_hours = broker.config.file_reserved_time
+        broker.live.on_change.append(self._config_changed)
 
     # --- parking ------------------------------------------------------------------------------
     def detour(self, message: InnerMessage, wanted: Mapping[str, str]) -> InnerMessage | None:
@@ -329,15 +332,22 @@ class ScheduleMessageService:
 
     def _warn_of_long_levels(self) -> None:
         """Warn of levels that wait for longer than log files are kept."""
-        kept_ms = self._store.config.file_reserved_time * _HOUR_MS
+        kept_ms = self._kept_hours * _HOUR_MS
         numbers = [number for number, delay_ms in enumerate(self.delays_ms, 1) if delay_ms > kept_ms]
         if numbers:
             _log.warning(
                 "delay levels %s of messageDelayLevel wait for longer than log files are kept (fileReservedTime=%d "
                 "hours): their messages are stored once more, in the timer, before their log file is deleted",
                 ", ".join(map(str, numbers)),
-                self._store.config.file_reserved_time,
+                self._kept_hours,
             )
+
+    def _config_changed(self, config: BrokerConfig) -> None:
+        """Warn again when log files are kept for another time."""
+        if config.file_reserved_time != self._kept_hours:
+            self._kept_hours = config.file_reserved_time
+            if self._running:
+                self._warn_of_long_levels()
 
     def _move_below(self, end: int) -> None:
         """Move messages that wait below a log offset into the timer; a slave, where no level runs, keeps them."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from cometmq.broker.config import LiveConfig
+from cometmq.broker.config import SLAVE, BrokerConfig, LiveConfig
 from cometmq.broker.limits import MAX_TOPIC_QUEUES, MAX_TOPICS
 from cometmq.broker.tables.versioned_table import INT32_MAX, VersionedTable
 from cometmq.clock import Clock
@@ -75,6 +75,7 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
             config.broker_name,
             reply_topic(config.broker_cluster_name),
         }
+        live.on_change.append(self._config_changed)
 
     @property
     def is_full(self) -> bool:
@@ -124,9 +125,19 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         broker_perm = PERM_INHERIT | (READ_WRITE if config.broker_topic_enable else 0)
         yield _topic(config.broker_name, _SINGLE_QUEUE, broker_perm)
         if config.auto_create_topic_enable:
-            yield _topic(AUTO_CREATE_TOPIC, config.default_topic_queue_nums, READ_WRITE | PERM_INHERIT)
+            yield self._default_topic()
         if config.trace_topic_enable:
             yield _topic(config.msg_trace_topic_name, _SINGLE_QUEUE)
+
+    def _default_topic(self) -> TopicConfig:
+        """The topic that others inherit from when the first message makes them."""
+        return _topic(AUTO_CREATE_TOPIC, self._live.current.default_topic_queue_nums, READ_WRITE | PERM_INHERIT)
+
+    def _config_changed(self, config: BrokerConfig) -> None:
+        """Have that topic once topics are made by sends; a slave gets it from its master."""
+        is_wanted = config.auto_create_topic_enable and config.broker_role != SLAVE
+        if is_wanted and AUTO_CREATE_TOPIC not in self._table:
+            self.put(self._default_topic())
 
     def _schedule_topic(self) -> TopicConfig:
         """A queue for each level of ``messageDelayLevel``, so that tools and readers see them all."""

@@ -33,6 +33,7 @@ import logging
 from functools import partial
 from typing import Final
 
+from cometmq.broker.config import BrokerConfig
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import TRANSACTION_PROGRESS_SECONDS
 from cometmq.broker.metrics.traffic import TRANSACTION, Event
@@ -217,7 +218,9 @@ class TransactionalMessageService:
         self._noted: tuple[int, int, int] | None = None
         """Log position, half offset and op offset of the last look."""
         self._next_round = Alarm(self._begin_round, clock=broker.clock)
+        self._interval_ms = broker.config.transaction_check_interval
         self._round: asyncio.Task[None] | None = None
+        broker.live.on_change.append(self._config_changed)
 
     def start(self) -> None:
         """Write the op messages that the last crash left out, and begin the rounds."""
@@ -255,7 +258,13 @@ class TransactionalMessageService:
 
     # --- rounds -------------------------------------------------------------------------------
     def _wait_for_round(self) -> None:
-        self._next_round.after(self._live.current.transaction_check_interval / 1000)
+        self._interval_ms = self._live.current.transaction_check_interval
+        self._next_round.after(self._interval_ms / 1000)
+
+    def _config_changed(self, config: BrokerConfig) -> None:
+        """Bring the next round forward when rounds follow sooner; the old interval may last until tomorrow."""
+        if config.transaction_check_interval < self._interval_ms and self._next_round.is_set:
+            self._wait_for_round()
 
     def _begin_round(self) -> None:
         self._round = asyncio.get_running_loop().create_task(self.checks.run(), name="check transactions")
