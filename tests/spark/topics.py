@@ -13,6 +13,8 @@ from cometmq.message.batch import BatchPiece, encode_batch
 from cometmq.message.sysflag import CompressionType, with_compression
 from cometmq.remoting.admin_headers import (
     CreateTopicRequestHeader,
+    DeleteTopicFromNamesrvRequestHeader,
+    DeleteTopicRequestHeader,
     RegisterBrokerRequestHeader,
     UnRegisterBrokerRequestHeader,
 )
@@ -149,6 +151,21 @@ class Topics:
         born_ms = 1_700_000_000_000
         fields = {"sys_flag": packed, "flag": 77, "born_timestamp": born_ms}
         self.send_one(topic, queue_id, zlib.compress(body), properties, **fields)
+
+    def delete(self, topic: str) -> None:
+        """Take a topic from its broker and from the nameserver."""
+        with BlockingConnection(self.broker, 60) as broker, BlockingConnection(self.namesrv, 60) as namesrv:
+            in_broker, in_namesrv = DeleteTopicRequestHeader(topic), DeleteTopicFromNamesrvRequestHeader(topic)
+            assert broker.invoke(RequestCode.DELETE_TOPIC_IN_BROKER, in_broker).code == ResponseCode.SUCCESS
+            assert namesrv.invoke(RequestCode.DELETE_TOPIC_IN_NAMESRV, in_namesrv).code == ResponseCode.SUCCESS
+
+    def make_anew(self, topic: str, *counts: int) -> None:
+        """Delete a topic and make it again, with so many messages in each queue, as long as those of :meth:`fill`."""
+        self.delete(topic)
+        self.create(queues=len(counts), name=topic)
+        for queue_id, count in enumerate(counts):
+            if count:
+                self.send(topic, queue_id, [b"%09d" % n + bytes(91) for n in range(count)])
 
     def await_messages(self, topic: str, queue_id: int, end: int) -> None:
         """Wait until a queue holds so many messages that can be pulled."""

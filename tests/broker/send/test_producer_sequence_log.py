@@ -25,6 +25,7 @@ from cometmq.broker.limits import PRODUCER_SAVE_SLICE_BYTES
 from cometmq.broker.send.producer_sequences import ProducerState
 from cometmq.message.names import PRODUCER_RUNS_TOPIC
 from cometmq.message.producer_sequence import ProducerLane
+from cometmq.remoting.admin_headers import DeleteTopicRequestHeader
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import OpenProducerRequestHeader
 from cometmq.testing import VirtualClock
@@ -51,6 +52,33 @@ async def test_a_clean_restart_remembers(
     assert (await send(wire, range(3), epoch=1)).code == ResponseCode.PRODUCER_FENCED
     assert first.code == 0
     assert await all_stored(wire) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("others", [2, 3, 5])
+async def test_a_topic_that_is_made_anew_has_none_of_the_messages(
+    start_broker: StartBroker, connect_to: ConnectTo, others: int
+) -> None:
+    """Whether it holds fewer messages than before, as many or more; the log, which tells after a restart, has both."""
+    broker = await start_broker()
+    wire = await connect_to(broker)
+    await open_producer(wire)
+    await send(wire, range(3))
+    await wire.call(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader("T"))
+    assert (await send(wire, range(others), producer="other")).code == 0
+    assert (await send(wire, range(3, 4))).code == ResponseCode.SEQUENCE_GAP
+    for _ in range(2):
+        assert "T/0" not in (await open_producer(wire)).lanes
+        await broker.stop()
+        broker = await start_broker()
+        wire = await connect_to(broker)
+    assert "T/0" not in (await open_producer(wire)).lanes
+    assert (await send(wire, range(2), epoch=4)).code == 0
+    await broker.stop()
+    (Path(broker.config.store_path_root_dir) / "comet" / "producers.json").unlink(missing_ok=True)
+    wire = await connect_to(await start_broker())
+    assert (await open_producer(wire)).lanes["T/0"].next == 2
+    assert (await send(wire, range(3), epoch=5)).code == 0
+    assert await all_stored(wire) == [*range(others), *range(3)]
 
 
 async def test_a_run_that_has_sent_nothing_fences_the_one_before_also_after_a_crash(

@@ -252,3 +252,20 @@ def test_what_cannot_go_in_batches_is_refused_when_planned() -> None:
         check_sink_schema(fields, topic_given=True, guarantee=Guarantee.EXACTLY_ONCE)
     with pytest.raises(OptionError, match="producerId has 1 to 128 characters"):
         parse_sink_options({"namesrvAddr": "a:1", "producerId": "a b"})
+
+
+@pytest.mark.parametrize("guarantee", ["exactly-once", "effectively-once"])
+@pytest.mark.parametrize("others", [0, 30, 90])
+def test_a_repeated_task_writes_all_rows_to_a_topic_that_was_made_anew(
+    topics: Topics, guarantee: str, others: int
+) -> None:
+    """Those that an earlier attempt stored are gone with the topic of before, though log and index still have them."""
+    topic = topics.create(queues=1)
+    batch = rows_of([{"body": b"%d" % number} for number in range(60)])
+    for _ in range(2):
+        sink(topics, topic, [batch], job=topic, deliveryGuarantee=guarantee)
+    assert len(stored(topics, topic, 1)[0]) == 60
+    topics.make_anew(topic, others)
+    for _ in range(2):
+        sink(topics, topic, [batch], job=topic, deliveryGuarantee=guarantee)
+    assert [record.body for record in stored(topics, topic, 1)[0]][others:] == [b"%d" % number for number in range(60)]

@@ -166,8 +166,13 @@ class ProducerSequences:
             if self._lanes >= MAX_PRODUCER_LANES:
                 self._forget_some(sequence.producer)
             self._lanes += 1
-        if before is None or before.next < reached.next:
+        if before is None or (before.physical_offset, before.next) < (reached.physical_offset, reached.next):
             state.lanes[lane] = reached
+
+    def forget_lane(self, producer: str, lane: str) -> None:
+        """Forget a queue of a producer, whose messages are gone with it."""
+        if self.producers[producer].lanes.pop(lane, None) is not None:
+            self._lanes -= 1
 
     def opened(self, sequence: ProducerSequence, stored_ms: int) -> None:
         """Note a run that had begun, by the log after a restart."""
@@ -253,6 +258,7 @@ def lane_name(topic: str, queue_id: int) -> str:
     return f"{topic}/{queue_id}"
 
 
-def topic_of(lane: str) -> str:
-    """The topic of a queue in the table."""
-    return lane.rpartition("/")[0]
+def queue_of(lane: str) -> tuple[str, int]:
+    """The topic and the number of a queue in the table."""
+    topic, _, queue_id = lane.rpartition("/")
+    return topic, int(queue_id)

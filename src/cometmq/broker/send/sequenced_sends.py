@@ -13,7 +13,7 @@ from typing import Final
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.send.producer_sequence_log import ProducerSequenceLog
-from cometmq.broker.send.producer_sequences import UNKNOWN_CRC, Lane, ProducerState, lane_name, topic_of
+from cometmq.broker.send.producer_sequences import UNKNOWN_CRC, Lane, ProducerState, lane_name, queue_of
 from cometmq.broker.turn.answers import OneAnswer
 from cometmq.broker.turn.inner_message import InnerMessage, SendProperties, Stored
 from cometmq.broker.turn.targets import RefusedError, SendHeader
@@ -37,6 +37,7 @@ from cometmq.remoting.permissions import ANY_ACCOUNT, CALLER, Action, on_topic
 from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import ConsumeQueue
+from cometmq.store.queue.consume_queue import BLANK_SIZE
 
 Pieces = list[tuple[BatchPiece, SendProperties]]
 _SEPARATOR: Final = PROPERTY_SEPARATOR.encode()
@@ -70,7 +71,11 @@ class SequencedSends:
                 remark=f"{header.producer!r} is no name of a producer, or batch {header.batch} is negative",
             )
         table = self._sequences.table()
-        self._demand_owner(table.producers.get(header.producer), header.producer)
+        known = table.producers.get(header.producer)
+        self._demand_owner(known, header.producer)
+        for lane in [] if known is None else [*known.lanes]:
+            topic, queue_id = queue_of(lane)
+            self._forget_other(header.producer, self._store.queue(topic, queue_id))
         state = table.open(header.producer, header.batch)
         lanes = {
             name: ProducerLane(lane.next, None if lane.crc == UNKNOWN_CRC else lane.crc, lane.note)
@@ -98,7 +103,7 @@ class SequencedSends:
         caller = CALLER.get()
         if state is None or caller is None or caller.is_super:
             return
-        if not all(caller.may(on_topic(topic, Action.PUB)) for topic in {topic_of(lane) for lane in state.lanes}):
+        if not all(caller.may(on_topic(topic, Action.PUB)) for topic in {queue_of(lane)[0] for lane in state.lanes}):
             raise RefusedError(
                 ResponseCode.NO_PERMISSION, f"the name {producer} belongs to a producer of others, choose another one"
             )
@@ -111,6 +116,22 @@ class SequencedSends:
         state = self._sequences.table().producers.get(sequence.producer)
         if state is not None and (sequence.batch, sequence.epoch) != (state.batch, state.epoch):
             self._demand_owner(state, sequence.producer)
+
+    def _forget_other(self, producer: str, queue: ConsumeQueue) -> None:
+        """Forget the messages that a producer had in a queue which was deleted with its topic, and made anew."""
+        table = self._sequences.table()
+        state = table.producers.get(producer)
+        name = lane_name(queue.topic, queue.queue_id)
+        lane = None if state is None else state.lanes.get(name)
+        if lane is None:
+            return
+        unit = queue.unit(lane.queue_offset)
+        if unit is None:
+            is_gone = lane.queue_offset >= queue.max_offset()
+        else:
+            is_gone = unit[0] != lane.physical_offset and 0 < unit[1] < BLANK_SIZE
+        if is_gone:
+            table.forget_lane(producer, name)
 
     def take(self, header: SendHeader) -> ProducerSequence | None:
         """Take the sequence of a batch out of its properties; ``None`` when it has none.
@@ -138,6 +159,7 @@ class SequencedSends:
         if sequence.count != len(pieces):
             raise _illegal(f"its sequence has {sequence.count} messages, the batch {len(pieces)}")
         self._demand_run(sequence)
+        self._forget_other(sequence.producer, queue)
         lane = lane_name(queue.topic, queue.queue_id)
         table = self._sequences.table()
         stored = table.stored_of(sequence, lane)
@@ -172,6 +194,7 @@ class SequencedSends:
         if sequence.count != messages:
             return False
         self._demand_run(sequence)
+        self._forget_other(sequence.producer, queue)
         lane = lane_name(queue.topic, queue.queue_id)
         return not self._sequences.table().stored_of(sequence, lane)
 

@@ -15,7 +15,8 @@ Faults. A broker answers a send as soon as its log has the message; the index fo
 message that is stored may not be found yet. Therefore a broker is asked only after its index holds what its log held
 when the search began (:func:`await_dispatch`). A request of an attempt that died, or whose connection broke, may still
 be on its way to the log; therefore ``STORE_SECONDS`` pass before that. A request that takes longer than this to arrive
-is the remaining case in which a row is stored twice; :mod:`~cometmq.spark.sink.exactly_once` has no such case.
+is the remaining case in which a row is stored twice; :mod:`~cometmq.spark.sink.exactly_once` has no such case. A row
+that was stored in a topic which was deleted since, and made anew, is not stored, although the index finds it.
 """
 
 from __future__ import annotations
@@ -26,16 +27,18 @@ from typing import Final
 
 from cometmq.client.blocking.cluster import ANSWER_SECONDS, Patience
 from cometmq.client.blocking.connections import borrowed
+from cometmq.client.blocking.offsets import pull_header
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.properties import UNIQ_KEY
-from cometmq.message.record import iter_records
-from cometmq.remoting.blocking import BlockingConnectionError
+from cometmq.message.record import StoredRecord, decode_record, iter_records
+from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
 from cometmq.remoting.bodies import BodyError, KVTable, decode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.errors import denial_step
-from cometmq.remoting.headers import QueryMessageRequestHeader
+from cometmq.remoting.headers import PullMessageResponseHeader, QueryMessageRequestHeader
 from cometmq.remoting.security import Security
 from cometmq.spark.errors import SinkError
+from cometmq.spark.options import DEFAULT_GROUP
 from cometmq.spark.records.queues import Queue
 from cometmq.spark.sink.delivery import Guard
 from cometmq.spark.sink.encoding import TaskIdentity
@@ -154,7 +157,8 @@ class EffectivelyOnce(Guard):
                 if answer.code == ResponseCode.QUERY_NOT_FOUND:
                     return False
                 if answer.code == ResponseCode.SUCCESS:
-                    return any(record.properties.get(UNIQ_KEY) == message_id for record in iter_records(answer.body))
+                    found = (of for of in iter_records(answer.body) if of.properties.get(UNIQ_KEY) == message_id)
+                    return any(_is_in_queue(link, queue, record) for record in found)
                 reason = f"code {answer.code}: {answer.remark}"
                 if advice := denial_step(answer.code, answer.remark):
                     raise SinkError(f"broker {queue.broker} does not say what is stored: {reason}", next_step=advice)
@@ -199,6 +203,21 @@ def await_dispatch(broker: str, address: str, security: Security, *, patience_s:
                 next_step="is its disk slow or full? option sendTimeoutMs waits longer",
             )
         threading.Event().wait(_DISPATCH_PAUSE_SECONDS)
+
+
+def _is_in_queue(link: BlockingConnection, queue: Queue, record: StoredRecord) -> bool:
+    """Tell whether a found message is in its queue; the index keeps those of a topic that was deleted and made anew.
+
+    One that has expired in its queue, or of which the broker does not tell, is taken to be there.
+    """
+    place = Queue(record.topic, queue.broker, record.queue_id)
+    answer = link.invoke(RequestCode.PULL_MESSAGE, pull_header(place, record.queue_offset, 1, DEFAULT_GROUP))
+    if answer.code == ResponseCode.SUCCESS:
+        there = decode_record(answer.body, check_crc=False)
+        return there.queue_offset != record.queue_offset or there.physical_offset == record.physical_offset
+    if answer.code not in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED):
+        return True
+    return record.queue_offset < answer.header(PullMessageResponseHeader).max_offset
 
 
 def _table(body: bytes) -> Mapping[str, str]:
