@@ -153,6 +153,15 @@ def parse_instant(name: str, text: str) -> int:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
+def demand_forward(begin: str, begin_ms: int | None, end: str, end_ms: int | None) -> None:
+    """Demand that a time does not end before it begins; None is no limit.
+
+    :raises OptionError: naming both.
+    """
+    if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
+        raise OptionError(f"{end} is before {begin}", next_step="are they exchanged?")
+
+
 def parse_flag(name: str, text: str) -> bool:
     """Parse ``true`` or ``false``."""
     folded = text.strip().lower()

@@ -19,10 +19,9 @@ pytest.importorskip("pyspark", reason="PySpark is not installed (pip install com
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from tests.spark.source.reading import PLACE, everything, read, rows
 
-from cometmq.remoting.admin_headers import DeleteTopicFromNamesrvRequestHeader, DeleteTopicRequestHeader
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
 from cometmq.remoting.bodies import ConsumerData, HeartbeatData, encode_body
-from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.codes import RequestCode
 from cometmq.spark.errors import DataLossError, SparkSourceError, UnreachableError
 from cometmq.spark.records.queues import Queue
 from cometmq.spark.source.cluster import Cluster
@@ -53,12 +52,13 @@ class Query:
         if self.offset is None or "initial" in self.offset:
             self.offset = through_json(self.reader.initialOffset())
 
-    def plan(self, limit: ReadLimit = ALL) -> dict[str, Any] | None:
+    def plan(self, limit: ReadLimit | None = None) -> dict[str, Any] | None:
+        """Plan a batch, within the limits of the options if no other is given."""
         assert self.offset is not None
-        end = through_json(self.reader.latestOffset(self.offset, limit))
+        end = through_json(self.reader.latestOffset(self.offset, limit or self.reader.getDefaultReadLimit()))
         return None if json.dumps(end) == json.dumps(self.offset) else end
 
-    def batch(self, limit: ReadLimit = ALL) -> list[Place] | None:
+    def batch(self, limit: ReadLimit | None = None) -> list[Place] | None:
         end = self.plan(limit)
         return None if end is None else self.run(end)
 
@@ -67,14 +67,6 @@ class Query:
         found = rows(self.reader, self.reader.partitions(self.offset, end))
         self.offset = end
         return found
-
-
-def delete(topics: Topics, topic: str) -> None:
-    """Take a topic from its broker and from the nameserver."""
-    with BlockingConnection(topics.broker) as broker, BlockingConnection(topics.namesrv) as namesrv:
-        in_broker, in_namesrv = DeleteTopicRequestHeader(topic), DeleteTopicFromNamesrvRequestHeader(topic)
-        assert broker.invoke(RequestCode.DELETE_TOPIC_IN_BROKER, in_broker).code == ResponseCode.SUCCESS
-        assert namesrv.invoke(RequestCode.DELETE_TOPIC_IN_NAMESRV, in_namesrv).code == ResponseCode.SUCCESS
 
 
 def test_a_stream_reads_everything_once_and_rests(topics: Topics, options: MakeOptions) -> None:
@@ -187,7 +179,7 @@ def test_a_topic_that_is_deleted_between_batches_is_data_loss(topics: Topics, op
     names = f"{topic},{other}"
     query = Query(options(names, startingOffsets="earliest"))
     assert len(query.batch() or []) == 13
-    delete(topics, topic)
+    topics.delete(topic)
     with pytest.raises(DataLossError, match=rf"1 queues are no more on .* {topic}@broker-a:0 .*failOnDataLoss=false"):
         query.plan()
     tolerant = Query(options(names, startingOffsets="earliest", failOnDataLoss="false"))
@@ -349,3 +341,29 @@ def test_a_stream_begins_at_times_by_topic(topics: Topics, options: MakeOptions)
         topics.send(topic, 0, [b"x"])
     assert query.batch() == [(0, 4)] * 3
     assert Query(options(names, startingTimestamp=future)).batch() == []
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"maxBytesPerTrigger": "12k"},
+        {"maxOffsetsPerTrigger": "7"},
+        {"minOffsetsPerTrigger": "30", "maxTriggerDelay": "1h"},
+        {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "9", "maxBytesPerTrigger": "30k"},
+    ],
+)
+def test_available_now_reads_everything_within_the_limits_and_once_without(
+    topics: Topics, options: MakeOptions, limits: dict[str, str]
+) -> None:
+    """For ``once`` Spark asks for all, else for the reader's own limit."""
+    topic = topics.create(queues=1)
+    topics.send(topic, 0, [bytes(1000)] * 40)
+    given = options(topic, startingOffsets="earliest", **limits)
+    once, now = Query(given), Query(given)
+    now.reader.prepareForTriggerAvailableNow()
+    batches = list(iter(now.batch, None))
+    assert [place for batch in batches for place in batch] == everything(40)
+    assert len(batches) > 1 or "maxTriggerDelay" in limits
+    assert once.batch(ALL) == everything(40)
+    topics.send(topic, 0, [bytes(1000)])
+    assert once.batch(ALL) == [(0, 40)], "though it is less than the fewest messages of a batch"

@@ -64,7 +64,7 @@ class ClusterOptions:
     topic_pattern: str | None = None
     """A regular expression for names of topics, where ``topics`` names none."""
     from_slaves: bool = False
-    """Read from a slave where there is one."""
+    """Read messages from a slave where there is one; all else is asked of the master."""
     group: str = "cometmq"
     """Consumer group of pulls that look at store times."""
 
@@ -106,7 +106,10 @@ class BlockingCluster:
     def __init__(self, options: ClusterOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._cluster_options = options
         self._clock = clock
-        self._addresses: dict[str, str] = {}
+        self._addresses: dict[str, dict[int, str]] = {}
+        """Of each broker's master and slaves, by broker id."""
+        self._leaves_slave: set[str] = set()
+        self._silent_masters: set[str] = set()
 
     def _success(self, answer: RemotingCommand) -> RemotingCommand:
         if answer.code != ResponseCode.SUCCESS:
@@ -123,6 +126,10 @@ class BlockingCluster:
 
         :raises unreachable: no nameserver answers.
         """
+        self._silent_masters.clear()
+        return self._routed()
+
+    def _routed(self) -> list[Queue]:
         found: list[Queue] = []
 
         def look(connection: BlockingConnection) -> None:
@@ -154,15 +161,16 @@ class BlockingCluster:
         """
         return self._ask_namesrv(self._matching)
 
-    def brokers(self) -> frozenset[str]:
-        """Return the names of the brokers that are registered now.
+    def masters(self) -> frozenset[str]:
+        """Return the names of the brokers whose master is registered now.
 
         :raises unreachable: no nameserver answers.
         """
 
         def look(connection: BlockingConnection) -> frozenset[str]:
             answer = self._success(connection.invoke(RequestCode.GET_BROKER_CLUSTER_INFO))
-            return frozenset(decode_body(ClusterInfo, answer.body).broker_addr_table)
+            table = decode_body(ClusterInfo, answer.body).broker_addr_table
+            return frozenset(name for name, broker in table.items() if MASTER_ID in broker.broker_addrs)
 
         return self._ask_namesrv(look)
 
@@ -171,14 +179,50 @@ class BlockingCluster:
 
         :raises unreachable: no nameserver answers, or the broker is not registered.
         """
+        addresses = self._addresses_of(queue)
+        return addresses[self._chosen(queue.broker, addresses)]
+
+    def asked_at(self, queue: Queue) -> str:
+        """Return the address of the broker that is asked about a queue: the master, or a slave if there is no master.
+
+        :raises unreachable: as :meth:`address_of`.
+        """
+        addresses = self._addresses_of(queue)
+        slaves = addresses.keys() - {MASTER_ID}
+        return addresses[min(slaves) if slaves and queue.broker in self._silent_masters else min(addresses)]
+
+    def has_master(self, queue: Queue) -> bool:
+        """Tell whether the master of a queue is asked about it; only its word proves what the queue does not hold.
+
+        :raises unreachable: as :meth:`address_of`.
+        """
+        return MASTER_ID in self._addresses_of(queue) and queue.broker not in self._silent_masters
+
+    def reads_slave(self, queue: Queue) -> bool:
+        """Tell whether a queue is read from a slave.
+
+        :raises unreachable: as :meth:`address_of`.
+        """
+        return self._chosen(queue.broker, self._addresses_of(queue)) != MASTER_ID
+
+    def leave_slave(self, broker: str) -> None:
+        """Read the queues of a broker from its master from now on, as soon as it has one."""
+        self._leaves_slave.add(broker)
+
+    def _chosen(self, broker: str, addresses: Mapping[int, str]) -> int:
+        slaves = addresses.keys() - {MASTER_ID}
+        wanted = self._cluster_options.from_slaves and broker not in self._leaves_slave
+        return min(slaves) if slaves and wanted else min(addresses)
+
+    def _addresses_of(self, queue: Queue) -> Mapping[int, str]:
         if queue.broker not in self._addresses:
-            self.queues()
+            self._routed()
         if queue.broker not in self._addresses:
             raise self.unreachable(f"broker {queue.broker} of {queue} is not registered with the nameserver")
         return self._addresses[queue.broker]
 
     def forget(self, broker: str) -> None:
-        """Look up the broker's address again when it is next needed."""
+        """Look up the broker's addresses again when they are next needed."""
         self._addresses.pop(broker, None)
 
     def _ask_namesrv(self, ask: Callable[[BlockingConnection], T]) -> T:
@@ -212,7 +256,7 @@ class BlockingCluster:
     def _read_queues(self, topic: str, route: TopicRouteData) -> Iterable[Queue]:
         for broker in route.broker_datas:
             if broker.broker_addrs:
-                self._addresses[broker.broker_name] = broker.broker_addrs[self._preferred(broker.broker_addrs)]
+                self._addresses[broker.broker_name] = dict(broker.broker_addrs)
         named = sum(data.read_queue_nums for data in route.queue_datas)
         if named > MAX_ROUTE_QUEUES:
             raise self.refused(
@@ -224,11 +268,6 @@ class BlockingCluster:
                 for queue_id in range(data.read_queue_nums):
                     yield Queue(topic, data.broker_name, queue_id)
 
-    def _preferred(self, addresses: Mapping[int, str]) -> int:
-        """Choose the broker id to read from: a slave if slaves are asked for, or if there is no master."""
-        slaves = sorted(broker_id for broker_id in addresses if broker_id != MASTER_ID)
-        return slaves[0] if slaves and (self._cluster_options.from_slaves or MASTER_ID not in addresses) else MASTER_ID
-
     # Brokers --------------------------------------------------------------------------------------
 
     def ask_broker(
@@ -236,16 +275,20 @@ class BlockingCluster:
     ) -> list[RemotingCommand]:
         """Send requests to the broker of a queue: at least twice, and on until ``patience_s`` is over.
 
+        They go to the master; to a slave while no master is registered, or if it is silent and slaves may be read.
+
         :raises unreachable: the broker does not answer.
         """
         options = self._cluster_options
         patience = Patience(self._clock, patience_s, _PAUSE_SECONDS)
         while True:
             try:
-                with borrowed(self.address_of(queue), options.security(), options.timeout_s) as connection:
+                with borrowed(self.asked_at(queue), options.security(), options.timeout_s) as connection:
                     return invoke_all(connection, requests)
             except (BlockingConnectionError, self.unreachable) as error:
                 self.forget(queue.broker)
+                if options.from_slaves:  # the next one in turn
+                    self._silent_masters ^= {queue.broker}
                 if not patience.again():
                     raise self.unreachable(
                         f"broker {queue.broker} does not answer: {error.message}",

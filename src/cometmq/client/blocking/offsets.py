@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from enum import Enum, auto
+from typing import Final, NamedTuple
 
 from cometmq.client.blocking.cluster import BlockingCluster, ClusterOptions, Queue
 from cometmq.client.blocking.connections import borrowed
@@ -40,6 +41,8 @@ from cometmq.remoting.headers import (
 
 _SAMPLE: Final = 32
 """Records of a queue whose mean size is taken for that of all its records."""
+_MARKS_AT_ONCE: Final = 32
+"""Messages that are asked of one broker together: 128 MiB if they are as large as they may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,27 @@ class Bounds:
 
     first: int
     end: int
+
+
+class Mark(NamedTuple):
+    """A message of a queue, by which the life of the queue is known.
+
+    A topic that is deleted and made anew counts its messages from 0 again. No two messages of a broker have the same
+    place in its log and the same store time, so the message at this offset is another one then.
+    """
+
+    offset: int
+    physical_offset: int
+    stored_ms: int
+
+
+class Life(Enum):
+    """The queue of a mark, compared with what the queue holds now."""
+
+    ANEW = auto()
+    """It was deleted and made anew: its first message is newer than the one of the mark."""
+    CUT = auto()
+    """It has older messages, but not the one of the mark: its end was lost, by a backup or a slave that took over."""
 
 
 def pull_header(
@@ -147,6 +171,43 @@ class OffsetClient(BlockingCluster):
         means = zip(places, self.record_sizes(places), strict=True)
         return {queue: mean for (queue, _, _), mean in means if mean is not None}
 
+    # Lives ----------------------------------------------------------------------------------------
+
+    def marks(self, places: Mapping[Queue, int]) -> dict[Queue, Mark]:
+        """Return the mark of the message at an offset of each queue; queues that have none there are left out.
+
+        :raises unreachable: a broker does not answer.
+        """
+        found = {}
+        for members in _by_broker(places):
+            for first in range(0, len(members), _MARKS_AT_ONCE):
+                some = members[first : first + _MARKS_AT_ONCE]
+                requests: list[tuple[int, Header]] = [
+                    (RequestCode.PULL_MESSAGE, pull_header(queue, places[queue], 1, self._cluster_options.group))
+                    for queue in some
+                ]
+                for queue, answer in zip(some, self.ask_broker(some[0], requests), strict=True):
+                    if answer.code != ResponseCode.SUCCESS:
+                        continue
+                    record = decode_record(answer.body, check_crc=False)
+                    if record.queue_offset <= places[queue]:  # else that message is gone, and this is a later one
+                        found[queue] = Mark(places[queue], record.physical_offset, record.store_timestamp)
+        return found
+
+    def changed_lives(self, marks: Mapping[Queue, Mark], bounds: Mapping[Queue, Bounds]) -> dict[Queue, Life]:
+        """Return those of the queues whose mark is not the message that they hold, or held, at its offset.
+
+        A message that retention deleted proves nothing.
+
+        :raises unreachable: a broker does not answer.
+        """
+        held = {queue: mark for queue, mark in marks.items() if bounds[queue].first <= mark.offset < bounds[queue].end}
+        there = self.marks({queue: mark.offset for queue, mark in held.items()})
+        other = [queue for queue, mark in there.items() if mark != marks[queue]]
+        other += [queue for queue, mark in marks.items() if bounds[queue].first < bounds[queue].end <= mark.offset]
+        first = self.marks({queue: bounds[queue].first for queue in other})
+        return {queue: Life.ANEW if _is_newer(first[queue], marks[queue]) else Life.CUT for queue in first}
+
     # Groups ---------------------------------------------------------------------------------------
 
     def committed_offsets(self, queues: Iterable[Queue], group: str) -> dict[Queue, int]:
@@ -221,7 +282,7 @@ class OffsetClient(BlockingCluster):
             )
         )
         options = self._cluster_options
-        with borrowed(self.address_of(members[0]), options.security(), options.timeout_s) as connection:
+        with borrowed(self.asked_at(members[0]), options.security(), options.timeout_s) as connection:
             self._success(connection.invoke(RequestCode.HEART_BEAT, body=body))
             leave = UnregisterClientRequestHeader(client_id=client_id, consumer_group=group)
             self._success(connection.invoke(RequestCode.UNREGISTER_CLIENT, leave))
@@ -276,6 +337,10 @@ class OffsetClient(BlockingCluster):
         if answer.code not in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED):
             self._success(answer)
         return None
+
+
+def _is_newer(mark: Mark, than: Mark) -> bool:
+    return mark.stored_ms > than.stored_ms or mark.physical_offset > than.physical_offset
 
 
 def _by_broker(queues: Iterable[Queue]) -> Iterable[list[Queue]]:

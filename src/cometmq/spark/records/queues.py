@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from cometmq.client.blocking.cluster import Queue as Queue
+from cometmq.client.blocking.offsets import Mark
 from cometmq.spark.errors import OptionError
 
-OffsetsJson = dict[str, dict[str, dict[str, int]]]
-
+T = TypeVar("T")
+Nested = dict[str, dict[str, dict[str, T]]]
+OffsetsJson = Nested[int]
+MarksJson = Nested[list[int]]
 
 Offsets = dict[Queue, int]
 
@@ -38,12 +42,37 @@ class OffsetRange:
         return OffsetRange(self.queue, first, end)
 
 
+def _nested(values: Mapping[Queue, T]) -> Nested[T]:
+    nested: Nested[T] = {}
+    for queue in sorted(values):
+        nested.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.queue_id)] = values[queue]
+    return nested
+
+
 def offsets_to_json(offsets: Mapping[Queue, int]) -> OffsetsJson:
     """Nest offsets by topic, broker and queue, in a fixed order."""
-    nested: OffsetsJson = {}
-    for queue in sorted(offsets):
-        nested.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.queue_id)] = offsets[queue]
-    return nested
+    return _nested(offsets)
+
+
+def marks_to_json(marks: Mapping[Queue, Mark]) -> MarksJson:
+    """Nest marks as offsets: each is its offset, its place in the log, and its store time in ms since 1970."""
+    return _nested({queue: list(mark) for queue, mark in marks.items()})
+
+
+def marks_from_json(nested: Mapping[str, Mapping[str, Mapping[str, Sequence[int]]]]) -> dict[Queue, Mark]:
+    """Undo :func:`marks_to_json`.
+
+    :raises OptionError: it is not of that form.
+    """
+    try:
+        return {
+            Queue(topic, broker, int(queue_id)): Mark(*map(int, mark))
+            for topic, brokers in nested.items()
+            for broker, queues in brokers.items()
+            for queue_id, mark in queues.items()
+        }
+    except (AttributeError, TypeError, ValueError) as error:
+        raise OptionError(f"not marks of the form {{topic: {{broker: {{queue: mark}}}}}}: {nested!r}") from error
 
 
 def offsets_from_json(nested: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Offsets:

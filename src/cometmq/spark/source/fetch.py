@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
-from typing import Final
+from typing import Final, NoReturn
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from cometmq.spark.errors import DataLossError, SparkSourceError, UnreachableErr
 from cometmq.spark.records.decode import Records
 from cometmq.spark.records.queues import OffsetRange, Queue, joined
 from cometmq.spark.source.cluster import Cluster
+from cometmq.spark.source.lives import NO_MARKS, Marks
 from cometmq.spark.source.options import SourceOptions
 
 MAX_IN_FLIGHT: Final = 12
@@ -185,14 +186,21 @@ class Fetcher:
         self.lost: list[OffsetRange] = []
         """Skipped ranges, whose messages are gone (only without ``failOnDataLoss``); neighbours are joined."""
 
-    def fetch(self, ranges: Sequence[OffsetRange]) -> Iterator[Chunk]:
+    def fetch(self, ranges: Sequence[OffsetRange], marks: Marks = NO_MARKS) -> Iterator[Chunk]:
         """Yield the records of ``ranges``, in order, in chunks of about ``CHUNK_BYTES``.
 
-        :raises DataLossError: messages are gone and ``failOnDataLoss`` is true.
+        :param marks: of queues that are read: a message that was there when the ranges were planned.
+        :raises DataLossError: messages are gone and ``failOnDataLoss`` is true; or a queue was made anew meanwhile.
         :raises UnreachableError: nothing arrived for ``pollTimeoutMs``.
         """
         for _, of_broker in groupby(ranges, key=lambda part: part.queue.broker):
             yield from self._chunks(self._pieces(Segments(of_broker, self._options.pull_batch_size)))
+        now = self._cluster.marks({queue: mark.offset for queue, mark in marks.items()})
+        if changed := [queue for queue, mark in now.items() if mark != marks[queue]]:  # so what was read is mixed
+            raise DataLossError(
+                f"{min(changed)} was made anew while it was read",
+                next_step="start the query again, which then sees it",
+            )
 
     def _chunks(self, pieces: Iterator[tuple[Queue, Piece]]) -> Iterator[Chunk]:
         for queue, of_queue in groupby(pieces, key=lambda piece: piece[0]):
@@ -229,7 +237,7 @@ class Fetcher:
                 if SYSTEM_CLOCK.monotonic() - progress_at > self._options.poll_timeout_s:
                     raise UnreachableError(
                         f"nothing arrived of {where} for {self._options.poll_timeout_ms} ms: {error.message}",
-                        next_step="is the broker running? option pollTimeoutMs waits longer",
+                        next_step=error.next_step or "is the broker running? option pollTimeoutMs waits longer",
                     ) from error
                 log.warning("reading %s is interrupted and tried again: %s", where, error)
                 self._pause.wait(_PAUSE_SECONDS)
@@ -303,11 +311,12 @@ class Fetcher:
         elif answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and answer.remark == _REMOVING:
             self._lost(segment, segment.part.end, "they are being deleted")
         else:
-            end = "the queue ends before them" if after <= segment.at else "they were deleted"
-            self._lost(segment, segment.part.end, end)
+            self._lost(segment, segment.part.end, _AT_END if after <= segment.at else "they were deleted")
 
     def _lost(self, segment: Segment, until: int, why: str) -> None:
         """Skip messages up to ``until``, or fail."""
+        if self._cluster.reads_slave(segment.queue):  # which proves nothing
+            self._leave_slave(segment, why)
         gone = OffsetRange(segment.queue, segment.at, min(until, segment.part.end))
         if self._options.fail_on_data_loss:
             raise DataLossError(
@@ -318,7 +327,19 @@ class Fetcher:
         self.lost = joined([*self.lost, gone])
         segment.at = gone.end
 
+    def _leave_slave(self, segment: Segment, why: str) -> NoReturn:
+        """Let the segment be asked for again: of the slave if it is only behind, else of the master.
 
+        :raises UnreachableError: always.
+        """
+        if why == _AT_END and self._cluster.has_master(segment.queue):
+            raise UnreachableError("the slave is behind its master", next_step=_OF_MASTER)
+        self._cluster.leave_slave(segment.queue.broker)
+        raise UnreachableError(f"only the master can say whether the messages are lost: {why} at its slave")
+
+
+_AT_END: Final = "the queue ends before them"
+_OF_MASTER: Final = "is the slave connected to it? option readFrom=master reads without it, pollTimeoutMs waits longer"
 _PULL_CODES: Final = frozenset(
     {
         ResponseCode.SUCCESS,

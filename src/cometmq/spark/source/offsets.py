@@ -8,7 +8,6 @@ the messages that came between. Offsets that are looked up once and stored in a 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +15,18 @@ from typing import Any, Final
 
 from cometmq.client.blocking.offsets import Bounds
 from cometmq.durable import replace_file
-from cometmq.spark.errors import DataLossError, OptionError, SparkSourceError
+from cometmq.spark.errors import OptionError, SparkSourceError
 from cometmq.spark.options import demand_present
-from cometmq.spark.records.queues import Offsets, Queue, offsets_from_json, offsets_to_json
+from cometmq.spark.records.queues import (
+    Offsets,
+    Queue,
+    marks_from_json,
+    marks_to_json,
+    offsets_from_json,
+    offsets_to_json,
+)
 from cometmq.spark.source.cluster import Cluster
+from cometmq.spark.source.lives import Marks, begun_anew, marks_before, within_bounds
 from cometmq.spark.source.options import (
     EARLIEST,
     LATEST,
@@ -33,8 +40,6 @@ from cometmq.spark.source.options import (
 
 _NAMES: Final = ("startingOffsets", "startingTimestamp")
 
-log = logging.getLogger("cometmq.spark")
-
 
 def resolve_start(options: SourceOptions, cluster: Cluster, bounds: dict[Queue, Bounds], default: Start) -> Offsets:
     """Find where reading begins in each queue.
@@ -46,7 +51,7 @@ def resolve_start(options: SourceOptions, cluster: Cluster, bounds: dict[Queue, 
         return first | cluster.offsets_at(bounds, _times("startingTimestamp", options.starting_timestamp, bounds))
     start = default if options.starting_offsets is None else options.starting_offsets
     _demand_known("startingOffsets", start, bounds)
-    return {queue: _resolve(options, queue, held, start, EARLIEST) for queue, held in bounds.items()}
+    return _resolved(options, cluster, bounds, start, EARLIEST)
 
 
 def resolve_end(options: SourceOptions, cluster: Cluster, bounds: dict[Queue, Bounds]) -> Offsets:
@@ -58,7 +63,20 @@ def resolve_end(options: SourceOptions, cluster: Cluster, bounds: dict[Queue, Bo
         last = {queue: held.end for queue, held in bounds.items()}
         return last | cluster.offsets_at(bounds, _times("endingTimestamp", options.ending_timestamp, bounds))
     _demand_known("endingOffsets", options.ending_offsets, bounds)
-    return {queue: _resolve(options, queue, held, options.ending_offsets, LATEST) for queue, held in bounds.items()}
+    return _resolved(options, cluster, bounds, options.ending_offsets, LATEST)
+
+
+def demand_forward(start: Offsets, end: Offsets) -> None:
+    """Demand that no queue ends before it begins.
+
+    :raises OptionError: naming one that does.
+    """
+    for queue in sorted(start):
+        if start[queue] > end[queue]:
+            raise OptionError(
+                f"the read of {queue} begins at offset {start[queue]} and ends before that, at {end[queue]}",
+                next_step="are begin and end exchanged?",
+            )
 
 
 def _times(name: str, times: Times, queues: Iterable[Queue]) -> Times:
@@ -129,30 +147,23 @@ def _demand_known(name: str, start: Start, queues: Iterable[Queue]) -> None:
             )
 
 
-def _resolve(options: SourceOptions, queue: Queue, held: Bounds, start: Start, unnamed: str) -> int:
-    named = offset_named(start, queue)
-    if named is None:
-        named = unnamed
-    if named == EARLIEST:
-        return held.first
-    if named == LATEST:
-        return held.end
-    return within_bounds(options, queue, held, int(named))
-
-
-def within_bounds(options: SourceOptions, queue: Queue, held: Bounds, offset: int) -> int:
-    """Return ``offset`` if the queue holds it; else fail, or warn and return the nearest that it holds.
-
-    :raises DataLossError: it does not, and ``failOnDataLoss`` is true.
-    """
-    if held.first <= offset <= held.end:
-        return offset
-    nearest = held.first if offset < held.first else held.end
-    what = f"{queue} holds offsets {held.first} to {held.end}, not {offset}"
-    if options.fail_on_data_loss:
-        raise DataLossError(what, next_step=f"option failOnDataLoss=false goes on at {nearest}")
-    log.warning("%s; going on at %d", what, nearest)
-    return nearest
+def _resolved(
+    options: SourceOptions, cluster: Cluster, bounds: dict[Queue, Bounds], start: Start, unnamed: str
+) -> Offsets:
+    found: Offsets = {}
+    for queue, held in bounds.items():
+        named = offset_named(start, queue)
+        if named is None:
+            named = unnamed
+        if named == EARLIEST:
+            found[queue] = held.first
+        elif named == LATEST:
+            found[queue] = held.end
+        elif cluster.has_master(queue):
+            found[queue] = within_bounds(options, queue, held, int(named))
+        else:  # a slave proves no loss: the tasks wait for what it does not hold
+            found[queue] = int(named)
+    return found
 
 
 def kept_starting_offsets(path: str | Path, options: Mapping[str, str]) -> str:
@@ -171,24 +182,32 @@ def kept_starting_offsets(path: str | Path, options: Mapping[str, str]) -> str:
     queues = cluster.queues()
     demand_topics(parsed, queues)
     asked = {name: options[name] for name in _NAMES if name in options}
-    saved = _saved(path, asked)
+    saved, marks = _saved(path, asked)
     # Queues of a broker that is away stay in the file: without them the stream would begin elsewhere later. Queues
     # that a topic has got since then are not in it, and so begin at their first message.
     topics, known = {queue.topic for queue in queues}, {queue.topic for queue in saved}
     begin = {queue: offset for queue, offset in saved.items() if queue.topic in topics}
-    if topics - known:
-        now = resolve_start(parsed, cluster, cluster.bounds(queues), LATEST)
-        begin |= {queue: offset for queue, offset in now.items() if queue.topic not in known}
-        replace_file(path, json.dumps({"asked": asked, "offsets": offsets_to_json(saved | begin)}).encode())
+    bounds = cluster.bounds([queue for queue in queues if queue in marks or queue.topic not in known])
+    now = resolve_start(
+        parsed, cluster, {queue: held for queue, held in bounds.items() if queue.topic not in known}, LATEST
+    )
+    now |= begun_anew(parsed, cluster, {queue: held for queue, held in bounds.items() if queue in marks}, begin, marks)
+    if now:
+        begin |= now
+        marks = {queue: mark for queue, mark in marks.items() if queue not in now} | marks_before(cluster, now)
+        found = {"asked": asked, "offsets": offsets_to_json(saved | begin), "marks": marks_to_json(marks)}
+        replace_file(path, json.dumps(found).encode())
     return json.dumps(offsets_to_json(begin))
 
 
-def _saved(path: Path, asked: Mapping[str, str]) -> Offsets:
+def _saved(path: Path, asked: Mapping[str, str]) -> tuple[Offsets, Marks]:
     if not path.exists():
-        return {}
+        return {}, {}
     try:
         found: Any = json.loads(path.read_bytes())
-        return offsets_from_json(found["offsets"]) if found["asked"] == asked else {}
+        if found["asked"] != asked:
+            return {}, {}
+        return offsets_from_json(found["offsets"]), marks_from_json(found.get("marks", {}))
     except (ValueError, KeyError, TypeError, OptionError) as error:
         raise SparkSourceError(
             f"{path} does not hold the offsets where a stream begins",

@@ -16,6 +16,7 @@ from cometmq.spark.options import (
     DEFAULT_GROUP,
     TOPIC_OPTION_NAMES,
     canonical_options,
+    demand_forward,
     folded_names,
     option,
     option_names,
@@ -216,6 +217,10 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         raise OptionError("tags and sqlFilter exclude each other", next_step="SQL92 can say TAGS = 'TagA' too")
     if "endingOffsets" in values and options.ending_timestamp is not None:
         raise OptionError("endingOffsets and endingTimestamp exclude each other")
+    if (options.max_offsets_per_trigger or options.min_offsets_per_trigger) < options.min_offsets_per_trigger:
+        raise OptionError("minOffsetsPerTrigger is more than maxOffsetsPerTrigger")
+    if options.starting_timestamp is not None and options.ending_timestamp is not None:
+        _demand_forward(options.starting_timestamp, options.ending_timestamp)
     if options.bad_records_path is not None and options.fail_on_bad_body:
         raise OptionError("badRecordsPath tells nothing while badBodies is fail", next_step="give badBodies=null too")
     return options
@@ -227,6 +232,14 @@ def _topics(values: Mapping[str, str], assigned: Assigned | None) -> tuple[tuple
     if given := [name for name in TOPIC_OPTION_NAMES if name in values]:
         raise OptionError(f"assign and {given[0]} exclude each other", next_step="assign names topics and queues")
     return tuple(assigned), None
+
+
+def _demand_forward(start: Times, end: Times) -> None:
+    by_topic = [set(times) for times in (start, end) if isinstance(times, dict)]
+    for topic in sorted(set.intersection(*by_topic)) if by_topic else (None,):
+        first, last = (times if isinstance(times, int) else times[topic or ""] for times in (start, end))
+        of_topic = f" of topic {topic}" if topic else ""
+        demand_forward("startingTimestamp", first, f"endingTimestamp{of_topic}", last)
 
 
 def demand_batch(options: SourceOptions) -> None:

@@ -14,7 +14,8 @@ from cometmq.spark.errors import sentence_first
 from cometmq.spark.records.queues import OffsetRange
 from cometmq.spark.records.worker_memory import in_lasting_worker
 from cometmq.spark.source.cluster import Cluster
-from cometmq.spark.source.offsets import demand_topics, resolve_end, resolve_start
+from cometmq.spark.source.lives import NO_MARKS, Marks, marks_before
+from cometmq.spark.source.offsets import demand_forward, demand_topics, resolve_end, resolve_start
 from cometmq.spark.source.options import (
     EARLIEST,
     SourceOptions,
@@ -31,10 +32,14 @@ class RangePartition(InputPartition):
     """Ranges that one task reads, in order."""
 
     ranges: tuple[OffsetRange, ...]
+    marks: Marks
+    """Of their queues, as they were when the ranges were planned."""
 
 
 @in_lasting_worker
-def read_ranges(options: SourceOptions, schema: StructType, ranges: Sequence[OffsetRange]) -> Iterator[Any]:
+def read_ranges(
+    options: SourceOptions, schema: StructType, ranges: Sequence[OffsetRange], marks: Marks = NO_MARKS
+) -> Iterator[Any]:
     """Yield the messages of ``ranges`` as Arrow record batches of ``schema``."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -44,26 +49,31 @@ def read_ranges(options: SourceOptions, schema: StructType, ranges: Sequence[Off
 
     arrow = to_arrow_schema(schema, timezone="UTC")
     with bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body:
-        for chunk in Fetcher(options).fetch(ranges):
+        for chunk in Fetcher(options).fetch(ranges, marks):
             records = Records(chunk.data)
             if options.tags:
                 records = records.tagged(options.tags)
             yield from decode(records, arrow, broker_name=chunk.queue.broker, on_bad_body=on_bad_body)
 
 
-def partitions_of(options: SourceOptions, cluster: Cluster, ranges: Sequence[OffsetRange]) -> list[RangePartition]:
+def partitions_of(
+    options: SourceOptions, cluster: Cluster, ranges: Sequence[OffsetRange], marks: Marks
+) -> list[RangePartition]:
     """Divide ranges into Spark partitions.
 
     :raises UnreachableError: a broker does not tell how large their messages are.
     """
-    return divided(options, sized(cluster, ranges))
+    return divided(options, sized(cluster, ranges), marks)
 
 
-def divided(options: SourceOptions, pieces: Sequence[SizedRange]) -> list[RangePartition]:
+def divided(options: SourceOptions, pieces: Sequence[SizedRange], marks: Marks) -> list[RangePartition]:
     """Divide ranges whose sizes are known into Spark partitions."""
     messages, size = sum(len(piece.part) for piece in pieces), sum(piece.size for piece in pieces)
     count = partition_count(messages, size, options.min_partitions, options.max_partition_bytes)
-    return [RangePartition(tuple(part)) for part in dealt(pieces, count)]
+    return [
+        RangePartition(tuple(part), {of.queue: marks[of.queue] for of in part if of.queue in marks})
+        for part in dealt(pieces, count)
+    ]
 
 
 class RocketMQReader(DataSourceReader):
@@ -88,15 +98,17 @@ class RocketMQReader(DataSourceReader):
         bounds = cluster.bounds(queues)
         start = resolve_start(self._options, cluster, bounds, EARLIEST)
         end = resolve_end(self._options, cluster, bounds)
+        demand_forward(start, end)
         start, end = self._window.narrowed(start, end, lambda time_ms: cluster.offsets_at(bounds, time_ms))
         ranges = [OffsetRange(queue, start[queue], end[queue]) for queue in queues if self._window.holds(queue)]
-        return list(partitions_of(self._options, cluster, ranges))
+        marks = marks_before(cluster, {part.queue: part.end for part in ranges if len(part)})
+        return list(partitions_of(self._options, cluster, ranges, marks))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Pull and decode one partition."""
         if isinstance(partition, RangePartition):  # Spark makes an empty partition of its own where there is none
             with sentence_first():
-                yield from read_ranges(self._options, self._schema, partition.ranges)
+                yield from read_ranges(self._options, self._schema, partition.ranges, partition.marks)
 
 
 class FilteringReader(RocketMQReader):

@@ -3,8 +3,9 @@
 Theory of operation. For each micro-batch Spark's driver asks ``latestOffset``, writes the answer into the offset log of
 the checkpoint, asks ``partitions`` for the ranges up to it, runs their tasks, and writes the commit log. After a crash
 it repeats the last batch of the offset log. So a batch must follow from its end offset alone, whatever the queues hold
-by then: an offset holds both ends of its batch, ``{"v": 1, "from": …, "queues": …}``, and each end names every queue.
-A batch begins where the one before it ended; a queue that is new begins at its first message.
+by then: an offset holds both ends of its batch, ``{"v": 1, "from": …, "queues": …, "marks": …}``, and each end names
+every queue. A batch begins where the one before it ended; a queue that is new begins at its first message. The marks
+are the last messages of the batch, by which a queue is known again (:mod:`.lives`).
 
 The first batch: Spark asks for the initial offset again when a query fails in its first batch and starts anew. An
 offset looked up then would be later, and would leave out what came between. So the initial offset is always the same
@@ -14,34 +15,54 @@ Spark writes it down even when there is nothing to read.
 Faults. A nameserver or broker that does not answer delays the stream: its queues keep their offsets, other queues go
 on. Only the first batch, and a run with ``availableNow``, fail, since they would otherwise miss or end without it. A
 queue that its broker does not have any more, and messages that were deleted before they were read, are lost:
-``failOnDataLoss`` decides between DataLossError and a warning.
+``failOnDataLoss`` decides between DataLossError and a warning. Only a master proves a loss: what only a slave does not
+hold, while no master is registered, is waited for.
+
+Limits. ``Trigger.Once`` reads everything in one batch: Spark then gives ReadAllAvailable in place of the limit that the
+reader has by default, so that is ReadMaxRows as soon as any limit is set. ``Trigger.AvailableNow`` keeps the limits,
+and waits for no further messages.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from cometmq.client.blocking.offsets import Bounds
+from cometmq.client.blocking.cluster import Patience
+from cometmq.client.blocking.offsets import Bounds, Mark
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
 from cometmq.remoting.blocking import BlockingConnectionError
 from cometmq.spark.errors import DataLossError, OptionError, SparkSourceError, UnreachableError, sentence_first
-from cometmq.spark.records.queues import OffsetRange, Offsets, OffsetsJson, Queue, offsets_from_json, offsets_to_json
+from cometmq.spark.records.queues import (
+    OffsetRange,
+    Offsets,
+    OffsetsJson,
+    Queue,
+    marks_from_json,
+    marks_to_json,
+    offsets_from_json,
+    offsets_to_json,
+)
 from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.lag import ASSIGNED, lag_between
-from cometmq.spark.source.offsets import demand_topics, resolve_start, within_bounds
+from cometmq.spark.source.lives import Marks, continued, lost_with, marks_before
+from cometmq.spark.source.offsets import demand_topics, resolve_start
 from cometmq.spark.source.options import LATEST, SourceOptions, demand_stream
 from cometmq.spark.source.planning import SizedRange, limited, limited_bytes, sized
 from cometmq.spark.source.reader import RangePartition, divided, partitions_of, read_ranges
 
 VERSION: Final = 1
 INITIAL: Final = {"v": VERSION, "initial": "options"}
+LIFE_SECONDS: Final = 10.0
+"""Time after which it is looked whether queues without new messages are still the same."""
+_PAUSE_SECONDS: Final = 0.5
+_NEVER_SO_MANY: Final = 10**18
 
 log = logging.getLogger("cometmq.spark")
 
@@ -69,6 +90,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The offsets that were last committed to ``commitGroup``."""
         self._clock = clock
         self._planned_at = clock.monotonic()
+        self._look_at_all = clock.monotonic()
 
     # Offsets --------------------------------------------------------------------------------------
 
@@ -77,9 +99,12 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(INITIAL)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return ``maxOffsetsPerTrigger`` as a limit."""
-        most = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        """Return ``maxOffsetsPerTrigger`` as a limit; one that is never met if there are only other limits."""
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        is_limited = options.max_bytes_per_trigger is not None or options.min_offsets_per_trigger > 1
+        return ReadMaxRows(_NEVER_SO_MANY) if is_limited else ReadAllAvailable()
 
     @sentence_first()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -127,37 +152,61 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         first = _is_initial(start)
-        queues = self._cluster.queues()
-        bounds = self._cluster.bounds(queues, on_silent=None if first or self._target is not None else _warn)
-        self._latest = {queue: held.end for queue, held in bounds.items()}
-        if first:
-            demand_topics(self._options, queues)
-            begin = resolve_start(self._options, self._cluster, bounds, LATEST)
-        else:
-            begin = offsets_from_json(start["queues"])
-            for queue in self._gone(set(begin) - set(queues)):
-                del begin[queue]
-            self._miss(set(begin) - set(bounds))
-            begin |= {
-                queue: within_bounds(self._options, queue, held, begin[queue]) if queue in begin else held.first
-                for queue, held in bounds.items()
-            }
+        bounds, begin, marks = self._begin(None if first else start)
         end = dict(begin)
         for queue, held in bounds.items():
             available = held.end if self._target is None else min(held.end, self._target.get(queue, begin[queue]))
             end[queue] = max(available, begin[queue])
-        if not first and self._is_too_little(begin, end, bounds):
-            return start
         if isinstance(limit, ReadMaxRows):
+            if not first and self._is_too_little(begin, end, bounds):
+                return start
             end = limited(begin, end, limit.max_rows)
-        most_bytes = self._options.max_bytes_per_trigger
-        if most_bytes is not None:
-            end = limited_bytes(begin, end, self._cluster.mean_sizes(begin, bounds), most_bytes)
-        if not first and offsets_to_json(end) == start["queues"]:
+            if (most_bytes := self._options.max_bytes_per_trigger) is not None:
+                end = limited_bytes(begin, end, self._cluster.mean_sizes(begin, bounds), most_bytes)
+        if not first and begin == end and offsets_to_json(end) == start["queues"]:
             return start
         self._planned_at = self._clock.monotonic()
-        offset = {"v": VERSION, "from": offsets_to_json(begin), "queues": offsets_to_json(end)}
+        marks |= marks_before(self._cluster, {queue: end[queue] for queue in bounds})
+        offset = {
+            "v": VERSION,
+            "from": offsets_to_json(begin),
+            "queues": offsets_to_json(end),
+            "marks": marks_to_json(marks),
+        }
         return offset if self._options.assign is None else offset | {ASSIGNED: True}
+
+    def _begin(self, start: dict[str, Any] | None) -> tuple[dict[Queue, Bounds], Offsets, dict[Queue, Mark]]:
+        """Find what may be read now, where it begins, and the marks that are known of these queues.
+
+        :param start: of the batch; None for the first one.
+        """
+        if start is None:
+            queues = self._cluster.queues()
+            demand_topics(self._options, queues)
+            bounds = self._look(queues, on_silent=None)
+            return bounds, resolve_start(self._options, self._cluster, bounds, LATEST), {}
+        reached, marks = offsets_from_json(start["queues"]), marks_from_json(start.get("marks", {}))
+        patience = Patience(self._clock, self._options.poll_timeout_s, _PAUSE_SECONDS)
+        while True:
+            queues = self._cluster.queues()
+            bounds = self._look(queues, on_silent=_warn if self._target is None else None)
+            for queue in self._gone(reached.keys() - set(queues)):
+                del reached[queue]
+            found = continued(self._options, self._cluster, bounds, reached, self._unsure(bounds, reached, marks))
+            if found.doubtful:
+                self._look_at_all = self._clock.monotonic()
+            if not found.doubtful or self._target is None or not patience.again():
+                break
+        self._doubt(found.doubtful)
+        bounds = {queue: held for queue, held in bounds.items() if queue not in found.doubtful}
+        self._miss(reached.keys() - bounds.keys() - found.doubtful)
+        begin = reached | found.offsets
+        return bounds, begin, {queue: mark for queue, mark in marks.items() if queue in begin.keys() - found.changed}
+
+    def _look(self, queues: list[Queue], on_silent: Callable[[CometMQError], None] | None) -> dict[Queue, Bounds]:
+        bounds = self._cluster.bounds(queues, on_silent=on_silent)
+        self._latest = {queue: held.end for queue, held in bounds.items()}
+        return bounds
 
     def _is_too_little(self, begin: Offsets, end: Offsets, bounds: Mapping[Queue, Bounds]) -> bool:
         """Tell whether the next batch waits for more messages (``minOffsetsPerTrigger``, ``maxTriggerDelay``).
@@ -177,9 +226,33 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         means = self._cluster.mean_sizes(begin, bounds)
         return sum((last - begin[queue]) * means.get(queue, 0.0) for queue, last in end.items()) < most_bytes
 
+    def _unsure(self, bounds: Mapping[Queue, Bounds], reached: Offsets, marks: Marks) -> Marks:
+        """Return the marks to look at: where there is something to read, and of all queues now and then.
+
+        An idle query asks many times a second; a queue that is made anew under it, and soon holds as many messages as
+        before, is found a little later.
+        """
+        now = self._clock.monotonic()
+        if now >= self._look_at_all:
+            self._look_at_all = now + LIFE_SECONDS
+            return marks
+        return {queue: mark for queue, mark in marks.items() if queue in bounds and bounds[queue].end != reached[queue]}
+
+    def _doubt(self, doubtful: frozenset[Queue]) -> None:
+        """Warn of queues that a slave knows less of than was read, or fail if they are read up to now."""
+        if not doubtful:
+            return
+        what = (
+            f"no master of {min(doubtful)} is registered, and its slave does not hold what was read of "
+            f"{len(doubtful)} queues"
+        )
+        if self._target is not None:
+            raise UnreachableError(what, next_step="start the master; option pollTimeoutMs waits longer")
+        log.warning("%s; they are waited for", what)
+
     def _gone(self, unrouted: set[Queue]) -> list[Queue]:
-        """Return the queues of the last batch that a registered broker does not have any more: their rest is lost."""
-        here = self._cluster.brokers() if unrouted else frozenset()
+        """Return the queues of the last batch that a registered master does not have any more: their rest is lost."""
+        here = self._cluster.masters() if unrouted else frozenset()
         gone = sorted(queue for queue in unrouted if queue.broker in here)
         if gone:
             what = f"{len(gone)} queues are no more on their brokers, or cannot be read there, the first is {gone[0]}"
@@ -231,15 +304,19 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Divide a batch into Spark partitions."""
         _is_initial(end)
-        if end != self._planned:  # a batch of the checkpoint, which is repeated
-            return partitions_of(self._options, self._cluster, self.ranges(end))
-        return divided(self._options, self._pieces)
+        marks = marks_from_json(end.get("marks", {}))
+        if end == self._planned:
+            return divided(self._options, self._pieces, marks)
+        ranges = [part for part in self.ranges(end) if len(part)]  # of a batch of the checkpoint, which is repeated
+        lost = lost_with(self._options, self._cluster, {part.queue for part in ranges}, marks)
+        ranges = [part for part in ranges if part.queue not in lost]
+        return partitions_of(self._options, self._cluster, ranges, marks)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Pull and decode one partition."""
         assert isinstance(partition, RangePartition)
         with sentence_first():
-            yield from read_ranges(self._options, self._schema, partition.ranges)
+            yield from read_ranges(self._options, self._schema, partition.ranges, partition.marks)
 
 
 class WrongStreamReader(DataSourceStreamReader):

@@ -23,6 +23,7 @@ from cometmq.spark.errors import OptionError
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.records.queues import OffsetRange, Offsets
 from cometmq.spark.records.worker_memory import in_lasting_worker
+from cometmq.spark.source.lives import NO_MARKS, Marks
 from cometmq.spark.source.options import SourceOptions, parse_options
 from cometmq.spark.source.reader import RangePartition
 from cometmq.spark.source.stream_reader import RocketMQStreamReader
@@ -64,6 +65,7 @@ class ArchivePartition(InputPartition):
     """Ranges of one task, and how far their queues are archived: no message below that is written again."""
 
     ranges: tuple[OffsetRange, ...]
+    marks: Marks
     archived: Offsets
 
 
@@ -99,7 +101,9 @@ class ArchiveStreamReader(RocketMQStreamReader):
         archived = ArchiveLog(self._root).next_offsets()
         dealt = super().partitions(start, end)
         return [
-            ArchivePartition(part.ranges, {of.queue: archived[of.queue] for of in part.ranges if of.queue in archived})
+            ArchivePartition(
+                part.ranges, part.marks, {of.queue: archived[of.queue] for of in part.ranges if of.queue in archived}
+            )
             for part in dealt
             if isinstance(part, RangePartition)
         ]
@@ -110,14 +114,16 @@ class ArchiveStreamReader(RocketMQStreamReader):
         if isinstance(partition, ArchivePartition):
             archived, ranges = partition.archived, partition.ranges
             new = [part for part in ranges if part.first >= archived.get(part.queue, part.first)]
-            for manifest in write_ranges(self._options, new, Path(self._root)):
+            for manifest in write_ranges(self._options, new, Path(self._root), partition.marks):
                 yield manifest.to_row()
             for part in ranges:
                 if part not in new:
                     yield Manifest(covered=Covered.of(part)).to_row()
 
 
-def write_ranges(options: SourceOptions, ranges: Sequence[OffsetRange], root: Path) -> Iterator[Manifest]:
+def write_ranges(
+    options: SourceOptions, ranges: Sequence[OffsetRange], root: Path, marks: Marks = NO_MARKS
+) -> Iterator[Manifest]:
     """Read ranges and write them below ``root``; yield what was written, and every range when it is whole."""
     from cometmq.spark.records.bad_messages import bad_bodies
     from cometmq.spark.records.decode import Records, decode
@@ -130,7 +136,7 @@ def write_ranges(options: SourceOptions, ranges: Sequence[OffsetRange], root: Pa
         flushing_beside() as flush,
         bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body,
     ):
-        for queue, chunks in groupby(fetcher.fetch(ranges), key=lambda chunk: chunk.queue):
+        for queue, chunks in groupby(fetcher.fetch(ranges, marks), key=lambda chunk: chunk.queue):
             writer = QueueWriter(root, queue, schema, flush=flush)
             for chunk in chunks:
                 for batch in decode(Records(chunk.data), schema, broker_name=queue.broker, on_bad_body=on_bad_body):
