@@ -25,10 +25,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from cometmq.client.blocking.offsets import Mark
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.durable import flush_directory
 from cometmq.message.hosts import encode_host, parse_address
 from cometmq.message.record import encode_record
+from cometmq.spark.archives.marks import last_marks, marks_at
 from cometmq.spark.archives.table import (
     COMMITS,
     COMPACTED,
@@ -108,6 +110,14 @@ class ArchiveLog:
     def next_offsets(self) -> Offsets:
         """Return the offset behind the last archived one of each queue."""
         return {of.queue: of.next for of in self.queues()}
+
+    def marks(self) -> dict[Queue, Mark]:
+        """Return the mark of the last message of each queue, by which the queue is known again."""
+        return last_marks(self.root, self.files())
+
+    def marks_at(self, offsets: Offsets) -> dict[Queue, Mark]:
+        """Return the marks of the messages at some offsets that it holds."""
+        return marks_at(self.root, self.files(), offsets)
 
     def holds(self, query_id: str, batch_id: int) -> bool:
         """Return True if a batch is committed; batches of a query are committed in order."""

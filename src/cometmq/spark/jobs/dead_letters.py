@@ -31,6 +31,7 @@ from cometmq.spark.jobs.report.parts import Notes, Part, Table, bar_rows, moment
 from cometmq.spark.jobs.report.plots import Plot, bars
 from cometmq.spark.jobs.report.report import FAILED, PARTLY_DONE, Report
 from cometmq.spark.jobs.run import job_session, persisted
+from cometmq.spark.options import demand_forward
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -185,6 +186,8 @@ def dead_letters(options: DeadLetterOptions) -> DeadLetterReport:
     for group in groups:
         if wrong := check_group(group):
             raise OptionError(f"{group!r} is no group name: {wrong}")
+    selection = options.selection or Selection()
+    demand_forward("begin_ms", selection.begin_ms, "end_ms", selection.end_ms)
     began = SYSTEM_CLOCK.monotonic()
     topics = [dlq_topic(group) for group in dict.fromkeys(groups)] or source.topics(DLQ_PREFIX)
     if not topics:
@@ -192,7 +195,7 @@ def dead_letters(options: DeadLetterOptions) -> DeadLetterReport:
     source.queues(topics)
     with job_session(options, "cometmq dlq") as session:
         options.on_step(f"reading the dead letters of {quantity(len(topics), 'group')}")
-        letters = _letters(source.read(session, topics, _COLUMNS), options.selection or Selection(), reason)
+        letters = _letters(source.read(session, topics, _COLUMNS), selection, reason)
         with persisted(letters) as rows:
             found = _groups(rows)
             options.on_step(f"counting {quantity(sum(of.letters for of in found), 'dead letter')}")

@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.client.admin import Admin
-from cometmq.client.blocking.offsets import Bounds
+from cometmq.client.blocking.offsets import Bounds, Mark
 from cometmq.remoting.security import Security
 from cometmq.spark.access import security_of, server_options
 from cometmq.spark.archives.log import ArchiveLog, read_archive, read_files
+from cometmq.spark.archives.marks import differing
 from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs.job import Kind, job_options, option
-from cometmq.spark.options import demand_present
+from cometmq.spark.options import demand_forward, demand_present
 from cometmq.spark.records.columns import BY_NAME
 from cometmq.spark.records.queues import OffsetRange, Offsets, Queue, offsets_to_json
 from cometmq.spark.source.cluster import Cluster
+from cometmq.spark.source.lives import changed_queues
 from cometmq.spark.source.options import parse_options
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ class MessageSource:
         :raises OptionError: a name is not allowed, none is given, or the place to read from is missing.
         """
         self._demand_one_place()
+        demand_forward("begin_ms", self.begin_ms, "end_ms", self.end_ms)
         parse_options({"namesrvAddr": "127.0.0.1:9876", **self._options(topics)})
 
     def _demand_one_place(self) -> None:
@@ -236,6 +239,27 @@ def bounds_of(source: MessageSource, topics: Sequence[str]) -> dict[Queue, Bound
         units = files.units(queue.topic, queue.queue_id)
         found[queue] = Bounds(0, 0) if units is None else Bounds(*units.bounds())
     return found
+
+
+def other_queues(source: MessageSource, marks: Mapping[Queue, Mark]) -> list[Queue]:
+    """Return those of some queues that are not the ones of their marks any more; a queue that is away is no other one.
+
+    :raises UnreachableError: no nameserver answers.
+    """
+    topics = sorted({queue.topic for queue in marks})
+    if source.namesrv is not None:
+        if not topics:
+            return []
+        return list(changed_queues(Cluster(parse_options({**source.servers(), "topic": ",".join(topics)})), marks))
+    if source.archive is not None:
+        log = ArchiveLog(source.archive)
+        return differing(marks, log.marks_at({queue: mark.offset for queue, mark in marks.items()}))
+    assert source.store is not None, "one of the three is given"
+    from cometmq.spark.store.files import ConsumeQueues
+
+    files = ConsumeQueues(source.store)
+    known = {queue: files.units(queue.topic, queue.queue_id) for queue in marks}
+    return [queue for queue, units in known.items() if units is not None and units.has_other(marks[queue])]
 
 
 def read_ranges(

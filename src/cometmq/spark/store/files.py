@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from cometmq.client.blocking.offsets import Mark
 from cometmq.message.record import decode_record
 from cometmq.spark.errors import NoStoreError, StoreReadError
 from cometmq.spark.records.slices import Positions
@@ -102,6 +103,10 @@ class QueueUnits:
                 unit = units[queue_offsets[inside] - start]
                 wrong[inside] = (unit["size"] != 0) & (unit["offset"] != log_offsets[inside])
         return wrong
+
+    def has_other(self, mark: Mark) -> bool:
+        """Tell whether the queue has another message at the offset of a mark."""
+        return bool(self.disowned(np.array([mark.offset]), np.array([mark.physical_offset]))[0])
 
     def bounds(self) -> tuple[int, int]:
         """Return the queue offset of the first message, and the one after the last."""

@@ -240,7 +240,9 @@ def test_what_would_send_twice_or_elsewhere_is_refused(
         spark.conf.unset("spark.speculation")
         spark.conf.unset("spark.sql.legacy.setCommandRejectsSparkCoreConfs")
     ledger = ReplayLedger(tmp_path / "begun")
-    with ledger.opened(ReplayJob(str(to), lake[0], topics.namesrv, copy, False, False, Selection()), "r"):
+    with ledger.opened(
+        ReplayJob(str(to), lake[0], topics.namesrv, copy, False, False, Selection()), "r", ArchiveLog(to)
+    ):
         ledger.write_plan(Plan(0, [], [TargetEnd(topics.broker_name, 0, 0)]))  # when the topic had one queue
     with pytest.raises(ArchiveError, match=r"have changed since step 0 was begun.*give the topic the queues it had"):
         replay(to, topics.namesrv, tmp_path / "begun", to=copy, spark=spark)

@@ -26,6 +26,7 @@ from cometmq.client.pace import CATCH_UP_SECONDS, Pace
 from cometmq.message.properties import decode_properties
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
 from cometmq.remoting.command import RemotingCommand
+from cometmq.spark.archives.log import ArchiveLog
 from cometmq.spark.archives.table import QueueTotals
 from cometmq.spark.errors import ArchiveError, OptionError, SinkError
 from cometmq.spark.jobs.options import Selection
@@ -107,24 +108,24 @@ def test_steps_take_every_offset_once_and_in_order(reached: list[int], more: lis
 
 
 def test_a_ledger_knows_its_job_and_what_was_begun(tmp_path: Path) -> None:
-    ledger = ReplayLedger(tmp_path / "ledger")
+    ledger, log = ReplayLedger(tmp_path / "ledger"), ArchiveLog(tmp_path / "lake")
     plan = Plan(0, [Range("b", 0, 0, 5)], [TargetEnd("b", 0, 9)])
-    with ledger.opened(JOB, "first") as replay_id:
+    with ledger.opened(JOB, "first", log) as replay_id:
         assert replay_id == "first"
-        with pytest.raises(ArchiveError, match="another job"), ReplayLedger(ledger.root).opened(JOB, "x"):
+        with pytest.raises(ArchiveError, match="another job"), ReplayLedger(ledger.root).opened(JOB, "x", log):
             pass
         assert ledger.plan_of(0) is None
         ledger.write_plan(plan)
-    with ledger.opened(JOB, "second") as replay_id:
+    with ledger.opened(JOB, "second", log) as replay_id:
         assert replay_id == "first"
         assert (ledger.plan_of(0), ledger.steps()) == (plan, [])
         ledger.write_done(plan, 4, 1)
         assert [(done.sent, done.found) for done in ledger.steps()] == [(4, 1)]
     changed = ReplayJob("/lake", "t", "127.0.0.1:9876", "elsewhere", False, False, Selection(tags=("a",)))
-    with pytest.raises(ArchiveError, match="to, selection differ"), ledger.opened(changed, "x"):
+    with pytest.raises(ArchiveError, match="to, selection differ"), ledger.opened(changed, "x", log):
         pass
     (ledger.root / "job.json").write_text("{")
-    with pytest.raises(ArchiveError, match=r"job\.json is damaged"), ledger.opened(JOB, "x"):
+    with pytest.raises(ArchiveError, match=r"job\.json is damaged"), ledger.opened(JOB, "x", log):
         pass
 
 

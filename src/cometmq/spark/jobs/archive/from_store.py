@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from pyspark.sql import functions as f
 
+from cometmq.client.blocking.offsets import Mark
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.durable import flushing_beside
 from cometmq.spark.archives.files import QueueWriter
 from cometmq.spark.archives.log import ArchiveLog
+from cometmq.spark.archives.marks import demand_same_queues
 from cometmq.spark.archives.table import Covered
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.jobs.archive.report import ArchiveReport, ArchiveRun, expected
@@ -34,6 +36,7 @@ from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.records.decode import Records, decode
 from cometmq.spark.records.queues import OffsetRange, Offsets, Queue
 from cometmq.spark.records.worker_memory import in_lasting_worker
+from cometmq.spark.source.lives import NO_MARKS, Marks
 from cometmq.spark.store.options import StoreOptions, parse_store_options
 from cometmq.spark.store.reader import StoreScan, demand_stored
 from cometmq.spark.store.scan import SPLIT_BYTES, LogSplit, splits
@@ -90,13 +93,14 @@ def archive_store(options: ArchiveStoreOptions) -> ArchiveReport:
         return expected(log, new, seconds=SYSTEM_CLOCK.monotonic() - began)
     with log.locked():
         run = ArchiveRun(log, options.on_batch)
+        marks = log.marks()
         run_id = f"store-{uuid.uuid4()}"
         with job_session(options, "cometmq archive") as session:
             for batch_id, first in enumerate(range(0, len(parts), SPLITS_IN_COMMIT)):
                 if options.stop is not None and options.stop.is_set():
                     return run.report(finished=False)
                 some = parts[first : first + SPLITS_IN_COMMIT]
-                work = partial(_split_written, wanted, log.root, log.next_offsets())
+                work = partial(_split_written, wanted, log.root, log.next_offsets(), marks)
                 commit = commit_written(log, run_id, batch_id, run_tasks(session, some, work, Manifest))
                 if commit is not None:
                     run.committed(commit)
@@ -137,12 +141,19 @@ def _new_in(spark: SparkSession, given: Mapping[str, str], archived: Offsets) ->
 
 
 @in_lasting_worker
-def _split_written(options: StoreOptions, root: Path, archived: Offsets, split: LogSplit) -> Iterator[Manifest]:
-    yield from write_split(options, split, root, archived)
+def _split_written(
+    options: StoreOptions, root: Path, archived: Offsets, marks: Marks, split: LogSplit
+) -> Iterator[Manifest]:
+    yield from write_split(options, split, root, archived, marks)
 
 
-def write_split(options: StoreOptions, split: LogSplit, root: Path, archived: Offsets) -> Iterator[Manifest]:
-    """Write the messages of a split that the archive does not hold yet; yield flushed files, and what they cover."""
+def write_split(
+    options: StoreOptions, split: LogSplit, root: Path, archived: Offsets, marks: Marks = NO_MARKS
+) -> Iterator[Manifest]:
+    """Write the messages of a split that the archive does not hold yet; yield flushed files, and what they cover.
+
+    :raises ArchiveError: a queue is not the archived one: it has another message at the offset of its mark.
+    """
     gathered: dict[Queue, list[Records]] = {}
     made: list[Manifest] = []
     size = 0
@@ -151,6 +162,8 @@ def write_split(options: StoreOptions, split: LogSplit, root: Path, archived: Of
             for topic, queue_id, part in records.by_queue():
                 queue = Queue(topic, options.broker_name, queue_id)
                 offsets = part.queue_offsets
+                if queue in marks:
+                    demand_same_queues(root, [queue] if _has_other(part, marks[queue]) else ())
                 new = offsets >= archived.get(queue, 0)
                 if new.any():
                     gathered.setdefault(queue, []).append(part if new.all() else part.rows(new))
@@ -160,6 +173,12 @@ def write_split(options: StoreOptions, split: LogSplit, root: Path, archived: Of
                 gathered, size = {}, 0
         made += _write(options, gathered, root, flush)
     yield from made
+
+
+def _has_other(records: Records, mark: Mark) -> bool:
+    at = records.queue_offsets == mark.offset
+    places = records.physical_offsets[at] != mark.physical_offset
+    return bool((places | (records.store_timestamps[at] != mark.stored_ms)).any())
 
 
 def _write(

@@ -37,6 +37,7 @@ from cometmq.durable import replace_file
 from cometmq.errors import CometMQError
 from cometmq.spark.access import server_options
 from cometmq.spark.archives.log import ArchiveLog
+from cometmq.spark.archives.marks import demand_same_queues
 from cometmq.spark.archives.table import Commit, TableFormat
 from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
 from cometmq.spark.jobs.archive.report import ArchivedBatch, ArchiveReport, ArchiveRun, expected
@@ -47,6 +48,7 @@ from cometmq.spark.jobs.run import cause_of
 from cometmq.spark.records.queues import OffsetRange, Offsets, offsets_to_json
 from cometmq.spark.session.environment import driver_session, is_connect
 from cometmq.spark.source.cluster import Cluster
+from cometmq.spark.source.lives import changed_queues
 from cometmq.spark.source.offsets import demand_topics, kept_starting_offsets, resolve_start
 from cometmq.spark.source.options import EARLIEST, LATEST, SourceOptions, parse_options
 
@@ -91,6 +93,7 @@ def archive(options: ArchiveOptions) -> ArchiveReport:
     timing = _timing(trigger)
     wanted = options.table_format
     log = ArchiveLog(options.to, wanted)
+    demand_same_queues(log.root, changed_queues(Cluster(parse_options(given)), log.marks()))
     if options.dry_run:
         began = SYSTEM_CLOCK.monotonic()
         return expected(log, _new_at(given, log.next_offsets()), seconds=SYSTEM_CLOCK.monotonic() - began)

@@ -6,7 +6,7 @@ first disagreements of each kind: each check yields disagreements and notes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -37,6 +37,7 @@ from cometmq.spark.jobs.run import new_directory, persisted
 from cometmq.spark.records.queues import Queue
 from cometmq.spark.session.environment import driver_session
 from cometmq.spark.source.cluster import Cluster
+from cometmq.spark.source.lives import changed_queues
 from cometmq.spark.source.offsets import demand_topics
 from cometmq.spark.source.options import parse_options
 
@@ -122,7 +123,8 @@ class _Audit:
             options.on_step("comparing")
             self._found += stored_offsets(parties, stored, counts)
             self._found += group_offsets(parties)
-            if archived is not None:
+            if archived is not None and self._log is not None:
+                self._found += other_lives(parties, changed_queues(self._cluster, self._log.marks()))
                 self._found += coverage(parties)
                 self._found += archived_offsets(parties, archived, counts)
                 self._found += minute_by_minute(parties, minutes)
@@ -228,6 +230,16 @@ def group_offsets(parties: Parties) -> Findings:
                     f"{queue}: {quantity(held.first - offset, 'message')} went before group {group} had consumed them",
                     "an archive may hold them: cometmq pipeline replay",
                 )
+
+
+def other_lives(parties: Parties, changed: Iterable[Queue]) -> Findings:
+    """Check that the queues of the brokers are those that were archived."""
+    for queue in sorted(changed):
+        if queue in parties.bounds:
+            yield Disagreement(
+                f"{queue} is not the archived one: its topic was made anew, or the broker lost its end",
+                "archive it into another directory; this archive keeps the messages of before",
+            )
 
 
 def coverage(parties: Parties) -> Findings:

@@ -25,13 +25,14 @@ from cometmq.message.properties import decode_properties
 from cometmq.quantity import are, quantity
 from cometmq.spark.access import server_options
 from cometmq.spark.archives.log import ArchiveLog
+from cometmq.spark.archives.marks import demand_same_queues
 from cometmq.spark.archives.table import Covered, read_json
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.mask.keys import KeyStore, hash_secret_place, master_key_place
 from cometmq.spark.jobs.mask.task import MASKED_COLUMNS, RESULT_DDL, MaskResult, MaskTask, Plain, mask_batches
 from cometmq.spark.jobs.mask_rules import ENCRYPT, HASH
-from cometmq.spark.jobs.message_source import bounds_of, read_ranges
+from cometmq.spark.jobs.message_source import bounds_of, other_queues, read_ranges
 from cometmq.spark.jobs.options import CopyOptions, MaskOptions, MaskToTopicOptions
 from cometmq.spark.jobs.replay.job import replay, target_queues
 from cometmq.spark.jobs.replay.report import ReplayReport
@@ -199,6 +200,7 @@ def mask(options: MaskOptions) -> MaskReport:
     words = _Job(place, source.begin_ms, source.end_ms, rules.to_dict())
     with job_session(options, "cometmq mask") as session:
         run = _Run(session, options, task, named)
+        demand_same_queues(log.root, other_queues(source, log.marks()))
         if dry_run:
             _demand_same_job(root, log, words)
             run.count(_left(bounds, log.next_offsets()))

@@ -54,11 +54,13 @@ from cometmq.spark.jobs.replay.report import (
 )
 from cometmq.spark.jobs.replay.sender import GROUP, MAX_CHUNK_ROWS, SENT_COLUMNS, SENT_DDL, ReplayTask, send_batches
 from cometmq.spark.jobs.run import cause_of
+from cometmq.spark.options import demand_forward
 from cometmq.spark.records.queues import OffsetRange, Queue
 from cometmq.spark.session.environment import driver_session, tasks_at_a_time
 from cometmq.spark.sink.options import parse_sink_options
 from cometmq.spark.sink.placing import look_up
 from cometmq.spark.source.cluster import Cluster
+from cometmq.spark.source.lives import changed_queues, marks_before
 from cometmq.spark.source.options import parse_options
 
 if TYPE_CHECKING:
@@ -101,6 +103,7 @@ def replay(options: ReplayOptions) -> ReplayReport:
         groups_namesrv, options.access if options.groups_access is None else options.groups_access
     )
     selection = options.selection or Selection()
+    demand_forward("since_ms", selection.since_ms, "until_ms", selection.until_ms)
     words = ReplayJob(str(log.root), topic, options.namesrv, to, options.by_key, options.keep_born_time, selection)
     run = _Run(options, log, words, servers)
     with driver_session(options.spark, options.master, "cometmq replay") as session:
@@ -190,9 +193,10 @@ class _Run:
                 "spark.speculation runs a task twice at a time, and messages would be sent twice",
                 next_step="switch it off for this job",
             )
-        with self._ledger.opened(self._job, uuid.uuid4().hex[:12]) as replay_id:
+        with self._ledger.opened(self._job, uuid.uuid4().hex[:12], self._log) as replay_id:
             earlier = self._ledger.steps()
             number = len(earlier)
+            self._demand_same_topic(self._ledger.plan_of(number) or self._ledger.plan_of(number - 1))
             done: list[ReplayedStep] = []
             finished = True
             left = ranges_left(self._log.queues(), self._job.topic, earlier, self._step_offsets)
@@ -213,9 +217,21 @@ class _Run:
                 replay_id, False, finished, done, queues, sum(step.sent + step.found for step in earlier)
             )
 
+    def _demand_same_topic(self, plan: Plan | None) -> None:
+        """Demand that the topic is the one that messages were sent to before; a new one has none of them."""
+        ends = [] if plan is None else plan.ends
+        marks = {Queue(self._job.to, of.broker, of.queue_id): of.mark for of in ends if of.mark is not None}
+        if changed := changed_queues(self._cluster, marks):
+            raise ArchiveError(
+                f"{min(changed)} is not the queue that the replay sent to before: topic {self._job.to} was made anew, "
+                "or its broker lost its end",
+                next_step="name a new ledger, and everything is sent again",
+            )
+
     def _planned(self, number: int, ranges: list[Range]) -> Plan:
         bounds = self._cluster.bounds(self._queues)
-        ends = [TargetEnd(queue.broker, queue.queue_id, bounds[queue].end) for queue in self._queues]
+        marks = marks_before(self._cluster, {queue: held.end for queue, held in bounds.items()})
+        ends = [TargetEnd(*queue[1:], bounds[queue].end, marks.get(queue)) for queue in self._queues]
         plan = Plan(number, ranges, ends)
         self._ledger.write_plan(plan)
         return plan

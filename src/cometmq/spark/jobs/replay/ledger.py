@@ -15,7 +15,7 @@ was killed finds the messages that it has sent behind those ends, by the origin 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -24,11 +24,13 @@ import msgspec
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import functions as f
 
+from cometmq.client.blocking.offsets import Mark
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.durable import replace_file
 from cometmq.message.ids import index_hash, java_hash
 from cometmq.message.properties import SHARDING_KEY
-from cometmq.spark.archives.log import locked
+from cometmq.spark.archives.log import ArchiveLog, locked
+from cometmq.spark.archives.marks import differing
 from cometmq.spark.archives.table import DataFile, QueueTotals, read_json
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.jobs.options import Selection
@@ -56,6 +58,8 @@ class ReplayJob(msgspec.Struct, frozen=True):
 class _SavedJob(msgspec.Struct, frozen=True):
     replay_id: str
     job: ReplayJob
+    marks: list[tuple[str, int, Mark]] = []
+    """By broker and number of a queue: a message that the archive had when the replay began."""
 
 
 class Range(msgspec.Struct, frozen=True):
@@ -73,6 +77,8 @@ class TargetEnd(msgspec.Struct, frozen=True):
     broker: str
     queue_id: int
     end: int
+    mark: Mark | None = None
+    """The message before that, by which the queue is known again."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -102,15 +108,17 @@ class ReplayLedger:
         self.root = Path(root)
 
     @contextmanager
-    def opened(self, job: ReplayJob, new_id: str) -> Iterator[str]:
+    def opened(self, job: ReplayJob, new_id: str, log: ArchiveLog) -> Iterator[str]:
         """Hold the ledger for this job; gives the id of its replay, ``new_id`` in a new ledger.
 
-        :raises ArchiveError: another process holds it, or it is about another job.
+        :param log: the archive of the job.
+        :raises ArchiveError: another process holds it, or it is about another job, or the archive is another one.
         """
         with locked(self.root):
             saved = self._saved()
             if saved is None:
-                saved = _SavedJob(new_id, job)
+                marks = [(*queue[1:], mark) for queue, mark in log.marks().items() if queue.topic == job.topic]
+                saved = _SavedJob(new_id, job, marks)
                 replace_file(self._job_path, msgspec.json.format(msgspec.json.encode(saved), indent=1))
             elif saved.job != job:
                 changed = [name for name in job.__struct_fields__ if getattr(job, name) != getattr(saved.job, name)]
@@ -118,7 +126,18 @@ class ReplayLedger:
                     f"the ledger {self.root} is about another replay: {', '.join(changed)} differ",
                     next_step="say the same as before to go on, or name a new ledger",
                 )
+            self._demand_same_archive(log, {Queue(job.topic, broker, of): mark for broker, of, mark in saved.marks})
             yield saved.replay_id
+
+    def _demand_same_archive(self, log: ArchiveLog, marks: Mapping[Queue, Mark]) -> None:
+        there = log.marks_at({queue: mark.offset for queue, mark in marks.items()})
+        ends = log.next_offsets()
+        shorter = [queue for queue, mark in marks.items() if ends.get(queue, 0) <= mark.offset]
+        if other := [*differing(marks, there), *shorter]:
+            raise ArchiveError(
+                f"the archive {log.root} has other messages of {min(other)} than when the ledger {self.root} was begun",
+                next_step="name a new ledger",
+            )
 
     @property
     def _job_path(self) -> Path:

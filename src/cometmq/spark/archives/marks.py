@@ -1,0 +1,72 @@
+"""The marks of an archive: messages in it by which the life of a queue is known (:class:`Mark`).
+
+A topic that is deleted and made anew is another topic, whose messages must not stand behind the archived ones. So a job
+that goes on where an archive ends compares a message that the archive holds with what the source has at its offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cometmq.client.blocking.offsets import Mark
+from cometmq.spark.archives.table import DataFile
+from cometmq.spark.errors import ArchiveError
+from cometmq.spark.records.queues import Offsets, Queue
+
+_COLUMNS: Final = ["queueOffset", "physicalOffset", "storeTimestamp"]
+
+
+def last_marks(root: Path, files: Iterable[DataFile]) -> dict[Queue, Mark]:
+    """Return the mark of the last message that some files of an archive hold of each queue."""
+    files = list(files)
+    ends: Offsets = {}
+    for file in files:
+        ends[file.queue] = max(file.end, ends.get(file.queue, 0))
+    return marks_at(root, files, {queue: end - 1 for queue, end in ends.items()})
+
+
+def marks_at(root: Path, files: Iterable[DataFile], offsets: Offsets) -> dict[Queue, Mark]:
+    """Return the marks of messages at some offsets, one of each queue; those that no file holds are left out.
+
+    :raises ArchiveError: a file is lost.
+    """
+    found = {}
+    for file in files:
+        offset = offsets.get(file.queue, -1)
+        if file.first <= offset < file.end and (mark := _mark_in(root / file.path, offset)) is not None:
+            found[file.queue] = mark
+    return found
+
+
+def _mark_in(path: Path, offset: int) -> Mark | None:
+    try:
+        rows = pq.read_table(path, columns=_COLUMNS, filters=[("queueOffset", "=", offset)], partitioning=None)
+    except FileNotFoundError as error:
+        raise ArchiveError(f"the archive has lost {path}", next_step="restore it from a backup") from error
+    if not rows.num_rows:
+        return None
+    stored_us = rows.column("storeTimestamp").cast(pa.int64())[0].as_py()
+    return Mark(offset, rows.column("physicalOffset")[0].as_py(), stored_us // 1000)
+
+
+def demand_same_queues(place: object, changed: Iterable[Queue]) -> None:
+    """Demand that no queue is another one than the one that was archived.
+
+    :param place: the archive, or what else was made of the queues.
+    :raises ArchiveError: naming one that is.
+    """
+    for queue in sorted(changed):
+        raise ArchiveError(
+            f"{queue} is not the queue that {place} has messages of: its topic was made anew, or its end was lost",
+            next_step="go on in another directory; this one keeps the messages that there were",
+        )
+
+
+def differing(marks: Mapping[Queue, Mark], there: Mapping[Queue, Mark]) -> list[Queue]:
+    """Return the queues that have another message at the offset of a mark."""
+    return [queue for queue, mark in there.items() if queue in marks and marks[queue] != mark]
