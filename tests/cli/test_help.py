@@ -52,3 +52,24 @@ def test_times_go_by_the_names_of_mqadmin_too() -> None:
     given = ["--topic", "orders", "--key", "k", "--begin", "1", "--end", "2", "--max", "3"]
     values = query.command.make_context("query", given).params
     assert (values["begin"], values["end"], values["limit"]) == (1, 2, 3)
+
+
+SPANS = [ctx for ctx in ALL if {"--since", "--until"} <= {opt for param in ctx.command.params for opt in param.opts}]
+
+
+@pytest.mark.parametrize("ctx", SPANS, ids=lambda ctx: ctx.command_path)
+@pytest.mark.parametrize("given", [["--since", "2", "--until", "1"], ["--until", "1", "--since", "2"]])
+def test_a_time_that_ends_before_it_begins_is_wrong_use(ctx: click.Context, given: list[str]) -> None:
+    """In every command: it would find nothing, and say so as if there were nothing."""
+    with pytest.raises(click.BadParameter, match="--until is before --since"):
+        ctx.command.make_context(ctx.info_name, [*given])
+
+
+def test_a_time_that_ends_as_it_begins_is_a_moment() -> None:
+    query = next(ctx for ctx in SPANS if ctx.command_path == "cometmq message query")
+    given = ["--topic", "orders", "--key", "k", "--since", "5", "--until", "5"]
+    assert query.command.make_context("query", given).params["end"] == 5
+
+
+def test_commands_with_a_span_of_time_are_known() -> None:
+    assert {ctx.command_path.split()[-1] for ctx in SPANS} >= {"query", "resend", "consume", "replay", "skew", "audit"}

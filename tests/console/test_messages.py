@@ -74,6 +74,13 @@ def test_messages_are_found_by_tag_sql_key_and_time(surfer: Surfer, orders: list
     assert ("No message fits." in page.words) == (count == 0)
 
 
+@pytest.mark.parametrize("path", ["/messages?topic=orders", "/messages?topic=orders&key=k", "/delayed?topic=orders"])
+def test_a_time_that_ends_before_it_begins_is_a_fault_of_the_form(surfer: Surfer, orders: list[str], path: str) -> None:
+    page = surfer.get(f"{path}&begin=2&end=1")
+    assert (page.status, "the end is before the begin" in page.words) == (400, True)
+    assert surfer.get(f"{path}&begin=2&end=2").status == 200
+
+
 def test_an_expression_that_no_broker_understands_is_explained(surfer: Surfer, orders: list[str]) -> None:
     page = surfer.get(f"/messages?topic=orders&sql={quote('size >')}")
     assert page.status >= 400

@@ -13,6 +13,8 @@ from cometmq.clock import SYSTEM_CLOCK
 EPOCH: Final = datetime.fromtimestamp(0, UTC)
 """Midnight of 1970-01-01, from which milliseconds are counted."""
 
+_SINCE: Final = "--since"
+_UNTIL: Final = "--until"
 _UNITS: Final = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds", "ms": "milliseconds"}
 _PART: Final = re.compile(r"(\d{1,7}(?:\.\d{1,9})?)(ms|d|h|m|s)")
 
@@ -33,7 +35,8 @@ def local_time(timestamp_ms: int | None) -> str | None:
 class Moment(click.ParamType[int]):
     """A time; the value is milliseconds since 1970.
 
-    It is ISO 8601 (local unless it has an offset) or milliseconds since 1970.
+    It is ISO 8601 (local unless it has an offset) or milliseconds since 1970. An ``--until`` before the ``--since`` of
+    the same command is refused.
 
     :param ago: a duration is a time too: 90s and 1h30m are so long ago.
     """
@@ -45,8 +48,23 @@ class Moment(click.ParamType[int]):
 
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Parse one value."""
-        if isinstance(value, int):
-            return value
+        moment_ms = value if isinstance(value, int) else self._parsed(value, param, ctx)
+        self._demand_forward(moment_ms, param, ctx)
+        return moment_ms
+
+    def _demand_forward(self, moment_ms: int, param: click.Parameter | None, ctx: click.Context | None) -> None:
+        known = (
+            {} if ctx is None else {opt: ctx.params.get(of.name or "") for of in ctx.command.params for opt in of.opts}
+        )
+        for option in () if param is None else param.opts:
+            since, until = (
+                known.get(_SINCE) if option == _UNTIL else None,
+                known.get(_UNTIL) if option == _SINCE else None,
+            )
+            if (since is not None and since > moment_ms) or (until is not None and until < moment_ms):
+                self.fail(f"{_UNTIL} is before {_SINCE}", param, ctx)
+
+    def _parsed(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if value.isdigit():
             return int(value)
         if self._ago and (length := parsed_duration(value)) is not None:

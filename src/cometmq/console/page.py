@@ -187,6 +187,16 @@ class Ask:
         except (ValueError, OverflowError) as error:
             raise FormError(self.t("{name} is a time such as 2026-01-31T12:00", name=name)) from error
 
+    def period(self) -> tuple[int | None, int | None]:
+        """Return the times ``begin`` and ``end`` of the form, as :meth:`moment` does.
+
+        :raises FormError: one is no time, or they are exchanged.
+        """
+        begin, end = self.moment("begin"), self.moment("end")
+        if begin is not None and end is not None and begin > end:
+            raise FormError(self.t("the end is before the begin"))
+        return begin, end
+
     # --- answers ------------------------------------------------------------------------------
     @property
     def may_change(self) -> bool:

@@ -129,3 +129,24 @@ def test_times_are_milliseconds_or_iso() -> None:
     assert parse(startingTimestamp="1700000000000").starting_timestamp == 1_700_000_000_000
     assert parse(startingTimestamp="2023-11-14T22:13:20Z").starting_timestamp == 1_700_000_000_000
     assert parse(startingTimestamp="2023-11-14T22:13:20").starting_timestamp == 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"startingTimestamp": "2", "endingTimestamp": "1"}, "endingTimestamp is before startingTimestamp"),
+        ({"startingTimestamp": '{"a": 5, "b": 1}', "endingTimestamp": '{"a": 4}'}, "endingTimestamp of topic a is"),
+        ({"startingTimestamp": '{"a": 5}', "endingTimestamp": "4"}, "endingTimestamp of topic a is before"),
+        ({"startingTimestamp": "5", "endingTimestamp": '{"b": 4}'}, "endingTimestamp of topic b is before"),
+        ({"minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"}, "minOffsetsPerTrigger is more than"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        parse(**given)
+
+
+def test_what_ends_as_it_begins_is_empty_on_purpose() -> None:
+    assert parse(startingTimestamp="5", endingTimestamp="5").ending_timestamp == 5
+    assert parse(startingTimestamp='{"a": 5}', endingTimestamp='{"b": 4}').ending_timestamp == {"b": 4}
+    assert parse(minOffsetsPerTrigger="10", maxOffsetsPerTrigger="10").min_offsets_per_trigger == 10

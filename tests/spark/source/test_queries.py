@@ -243,3 +243,28 @@ def test_a_stream_goes_on_after_a_restart(spark: Any, topics: Topics, tmp_path: 
     run()
     assert shown(topics, topic, group) == {0: 507, 1: 500, 2: 5}
     assert sorted(found) == [(queue, offset) for queue, end in ((0, 507), (1, 500), (2, 5)) for offset in range(end)]
+
+
+def test_limits_follow_the_trigger(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    """``once`` reads all in one batch, ``availableNow`` all in batches within the limits."""
+    topic = topics.create(queues=1)
+    limits = {"minOffsetsPerTrigger": 30, "maxOffsetsPerTrigger": 30, "maxBytesPerTrigger": "20k"}
+
+    def batches(trigger: dict[str, bool]) -> list[int]:
+        rows = spark.readStream.format("rocketmq").options(namesrvAddr=topics.namesrv, topic=topic, **limits)
+        started = (
+            rows.option("startingOffsets", "earliest")
+            .load()
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(tmp_path / "-".join(trigger)))
+            .trigger(**trigger)
+            .start()
+        )
+        started.awaitTermination()
+        return [progress["numInputRows"] for progress in started.recentProgress if progress["numInputRows"]]
+
+    for first in (40, 10):
+        topics.send(topic, 0, [bytes(1000)] * first)
+        assert batches({"once": True}) == [first]
+        limited = batches({"availableNow": True})
+        assert (sum(limited), len(limited) > 1) == (first, first == 40)

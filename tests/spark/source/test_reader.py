@@ -237,3 +237,19 @@ def test_columns_of_delay_and_transaction(topics: Topics, options: MakeOptions) 
     ]
     assert found["transactionType"] == ["COMMIT", None, None]
     assert found["producerGroup"] == ["pg", None, None]
+
+
+def test_a_batch_that_ends_before_it_begins_is_refused(topics: Topics, options: MakeOptions) -> None:
+    """Offsets that are exchanged would give no rows, and no word; equal ones are an empty batch on purpose."""
+    topic = topics.fill(60, queues=1)
+
+    def at(offset: int | str) -> str:
+        return json.dumps({topic: {"broker-a": {"0": offset}}})
+
+    for start, end in ((50, 10), ("latest", 10), (10, "earliest")):
+        with pytest.raises(OptionError, match=rf"the read of {topic}@broker-a:0 begins at .* ends before .*exchanged"):
+            read(options(topic, startingOffsets=at(start), endingOffsets=at(end)))
+    with pytest.raises(OptionError, match=r"begins at offset 60 and ends before that, at 10"):
+        read(options(topic, startingTimestamp="2100-01-01", endingOffsets=at(10)))
+    assert read(options(topic, startingOffsets=at(10), endingOffsets=at(10))) == []
+    assert read(options(topic, startingOffsets=at(10), endingOffsets=at(12))) == [(0, 10), (0, 11)]

@@ -121,12 +121,12 @@ def _sent_before(path: Path) -> frozenset[str]:
 
 async def _found(ask: Ask, group: str) -> Found[LetterLine]:
     """Find the newest dead letters that the form selects, among :data:`MAX_DEAD_LETTERS` of its time."""
-    end = ask.moment("end")
+    begin, end = ask.period()
     wanted = Selection(
         key=ask.text("key") or None,
         tag=ask.text("tag") or None,
         origin_topic=ask.text("topic") or None,
-        begin_ms=ask.moment("begin") or 0,
+        begin_ms=begin or 0,
         end_ms=END_OF_TIME_MS if end is None else end,
     )
     search = Search(

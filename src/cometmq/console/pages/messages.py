@@ -94,7 +94,7 @@ async def search(ask: Ask) -> Response:
         return await _to_message(ask, msg_id, topic)
     found: Found[MessageLine] | None = None
     if topic and key:
-        begin, end = ask.moment("begin"), ask.moment("end")
+        begin, end = ask.period()
         messages = await ask.admin.query_message(
             topic,
             key,
@@ -117,10 +117,11 @@ async def search(ask: Ask) -> Response:
 async def newest_of(ask: Ask, wanted: int, keep: Any) -> Found[Any]:
     """Find the newest messages of the form's topic, time and filter."""
     expression, kind = expression_of(ask)
+    begin, end = ask.period()
     wish = Search(
         topic=ask.text("topic"),
-        begin_ms=ask.moment("begin"),
-        end_ms=ask.moment("end"),
+        begin_ms=begin,
+        end_ms=end,
         expression=expression,
         expression_type=kind,
         wanted=wanted,

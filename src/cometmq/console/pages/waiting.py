@@ -56,7 +56,7 @@ class GivenUp:
 async def show_delayed(ask: Ask) -> Response:
     """Show which messages wait until when."""
     topic, admin = ask.text("topic"), ask.admin
-    begin, end = ask.moment("begin"), ask.moment("end")
+    begin, end = ask.period()
     unable: list[str] = []
 
     async def counted(name: str, address: str) -> dict[str, TopicTimerMetrics]:

@@ -10,6 +10,7 @@ from cometmq.spark.errors import OptionError
 from cometmq.spark.options import (
     TOPIC_OPTION_NAMES,
     canonical_options,
+    demand_forward,
     folded_names,
     option,
     option_names,
@@ -54,4 +55,6 @@ def parse_store_options(given: Mapping[str, str]) -> StoreOptions:
         raise OptionError("the store's directory is missing", next_step="as in .load('/backup/store')")
     asks = any(name in values for name in TOPIC_OPTION_NAMES)
     topics, pattern = parse_topics(values) if asks else ((), ".*")
-    return StoreOptions(values["path"], topics, pattern, **parse_declared(StoreOptions, values))
+    options = StoreOptions(values["path"], topics, pattern, **parse_declared(StoreOptions, values))
+    demand_forward("startingTimestamp", options.starting_timestamp, "endingTimestamp", options.ending_timestamp)
+    return options
