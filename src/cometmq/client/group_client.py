@@ -9,6 +9,7 @@ from typing import Any, Self
 from cometmq.client.instance import ClientInstance
 from cometmq.client.send.config import ClientConfig
 from cometmq.client.trace.dispatcher import MessageTrace
+from cometmq.client.use import Use
 from cometmq.message.names import check_group
 from cometmq.remoting.security import Security
 
@@ -41,6 +42,8 @@ class GroupClient:
             raise ValueError(wrong)
         self.group = group
         self.instance = ClientInstance.given_or_new(instance, namesrv, security, client_id=client_id)
+        name = f"{type(self).__name__} of group {group}"
+        self._use = Use(self, self.instance, name, owns=instance is None)
 
     def _begin_trace(self, kind: str, config: ClientConfig) -> MessageTrace | None:
         """Make the trace if the configuration wants one; ``kind`` is PRODUCE or CONSUME."""

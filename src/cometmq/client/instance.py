@@ -91,6 +91,8 @@ class ClientInstance:
         self._processor.register(processors)
         self._producers: set[str] = set()
         self._consumers = self._processor.consumers
+        self._held: dict[str, GroupMember] = {}
+        """Consumers that work although nobody else refers to them."""
         self._checkers = self._processor.checkers
         self._heard: set[str] = set()
         """Brokers that have answered a heartbeat."""
@@ -249,8 +251,10 @@ class ClientInstance:
             self._introduced.add(address)
             self.spawn(self._heartbeat(address, self._heartbeat_body()))
 
-    def add_consumer(self, group: str, member: GroupMember) -> None:
-        """Add a consumer to the heartbeats.
+    def add_consumer(self, group: str, member: GroupMember, *, works_alone: bool = False) -> None:
+        """Add a consumer to the heartbeats, until it is removed or nobody refers to it.
+
+        :param works_alone: it works although nobody refers to it: this refers to it.
 
         :raises ClientStateError: this client id is already a member of the group.
         """
@@ -260,6 +264,8 @@ class ClientInstance:
                 next_step="give every consumer of a group an instance of its own",
             )
         self._consumers[group] = member
+        if works_alone:
+            self._held[group] = member
 
     def has_consumer(self, group: str) -> bool:
         """Tell whether the heartbeats name a consumer of the group."""
@@ -268,13 +274,14 @@ class ClientInstance:
     def drop_consumer(self, group: str) -> None:
         """Remove a consumer from the heartbeats without UNREGISTER_CLIENT."""
         self._consumers.pop(group, None)
+        self._held.pop(group, None)
 
     async def remove(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
         """Remove a group from the heartbeats and send UNREGISTER_CLIENT to the brokers."""
         if producer_group is not None:
             self._producers.discard(producer_group)
         if consumer_group is not None:
-            self._consumers.pop(consumer_group, None)
+            self.drop_consumer(consumer_group)
         header = UnregisterClientRequestHeader(self.client_id, producer_group, consumer_group)
         await asyncio.gather(*(self._unregister(address, header) for address in sorted(self._heard)))
 

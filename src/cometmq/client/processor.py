@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from cometmq.client.background import Spawn
 from cometmq.client.request_reply import Replies
@@ -69,7 +70,7 @@ class ClientRemotingProcessor:
     """
 
     def __init__(self, replies: Replies, spawn: Spawn) -> None:
-        self.consumers: dict[str, GroupMember] = {}
+        self.consumers: WeakValueDictionary[str, GroupMember] = WeakValueDictionary()
         """Consumer group → its consumer."""
         self.checkers: dict[str, CheckTransaction] = {}
         """Producer group → its check of transactions."""

@@ -171,6 +171,11 @@ class RemotingClient:
             self.credentials.sign(command, self._stamps.next())
         return command
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop of the open connections; ``None`` if there is none."""
+        return next((connection.loop for connection in self._connections.values()), None)
+
     def certificate(self, address: str) -> bytes | None:
         """The certificate of a server that was asked lately, in DER; ``None`` without TLS."""
         connection = self._connections.get(address)
@@ -214,8 +219,10 @@ class RemotingClient:
     async def close(self) -> None:
         """Close every connection; waiting requests end with an error."""
         self._closed = True
-        for task in list(self._connecting.values()):
+        connecting = list(self._connecting.values())
+        for task in connecting:
             task.cancel()
+        await asyncio.gather(*connecting, return_exceptions=True)
         connections = list(self._connections.values())
         for connection in connections:
             connection.close()
@@ -269,6 +276,9 @@ class RemotingClient:
         attempt = loop.create_connection(lambda: connection, host, port, ssl=context)
         try:
             await wait_for(self.clock, CONNECT_TIMEOUT_S, attempt)
+        except asyncio.CancelledError:
+            connection.abort("this client was closed")  # it may have just been opened
+            raise
         except TimeoutError:
             raise RemotingConnectError(
                 address,

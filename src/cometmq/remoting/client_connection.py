@@ -68,7 +68,7 @@ class ClientConnection(asyncio.Protocol):
         self._max_in_flight = max_in_flight
         self._processors = processors
         self._on_lost = on_lost
-        self._loop = asyncio.get_running_loop()
+        self.loop: Final = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder(max_frame_bytes)
         self._pending: dict[int, tuple[float, float, OnAnswer]] = {}
@@ -195,7 +195,7 @@ class ClientConnection(asyncio.Protocol):
         while not self.has_room:
             if self.closed:
                 raise RemotingSendError(self.address, "the connection was closed", next_step=SERVER_GONE_STEP)
-            waiter: asyncio.Future[None] = self._loop.create_future()
+            waiter: asyncio.Future[None] = self.loop.create_future()
             self._room_waiters.append(waiter)
             left = deadline - self._clock.monotonic()
             timer = self._clock.call_later(max(0.0, left), _expire, waiter)
@@ -217,7 +217,7 @@ class ClientConnection(asyncio.Protocol):
         """
         if self.closed:
             error = RemotingSendError(self.address, "the connection was closed", next_step=SERVER_GONE_STEP)
-            self._loop.call_soon(on_answer, error)
+            self.loop.call_soon(on_answer, error)
             return
         self._pending[opaque] = (deadline, now, on_answer)
         if deadline < self._sweep_at:
@@ -227,7 +227,7 @@ class ClientConnection(asyncio.Protocol):
     def write(self, frame: bytes) -> None:
         """Send a frame soon, with others of this turn of the loop; drop it if the connection has ended."""
         if not self._out:
-            self._loop.call_soon(self._flush)
+            self.loop.call_soon(self._flush)
         self._out.append(frame)
         self._out_bytes += len(frame)
         if len(frame) >= LARGE_FRAME_BYTES or self._out_bytes >= WRITE_BYTES:

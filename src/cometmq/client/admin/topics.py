@@ -9,6 +9,7 @@ from typing import Final, Self, TypeVar
 from cometmq.client.errors import BrokerError, ClientError, RemotingError, RouteNotFoundError
 from cometmq.client.instance import ClientInstance
 from cometmq.client.offsets import Offsets
+from cometmq.client.use import Use
 from cometmq.errors import CometMQError
 from cometmq.message.names import AUTO_CREATE_TOPIC, MASTER_ID, check_topic
 from cometmq.properties_file import format_pairs, parse_properties
@@ -53,6 +54,7 @@ class TopicAdmin:
         security: Security | None = None,
     ) -> None:
         self.instance = ClientInstance.given_or_new(instance, namesrv, security)
+        self._use = Use(self, self.instance, type(self).__name__, owns=instance is None)
         self.offsets = Offsets(self.instance, timeout_s)
         self._timeout_s = timeout_s
         self.unanswered: dict[str, RemotingError] | None = None
@@ -60,11 +62,11 @@ class TopicAdmin:
         address; with ``None`` the first of them is an error."""
 
     async def __aenter__(self) -> Self:
-        self.instance.acquire()
+        self._use.begin()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.instance.release()
+        await self._use.end()
 
     # --- clusters and brokers ---
 

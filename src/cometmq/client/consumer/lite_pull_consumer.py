@@ -97,7 +97,7 @@ class LitePullConsumer(GroupClient):
         if self._running or self._ending is not None:
             raise ClientStateError("the consumer was started before", next_step="make a new one")
         self.instance.add_consumer(self.group, self)
-        self.instance.acquire()
+        self._use.begin(partial(_end_forgotten, self._table, self._background))
         self._running = True
         self._arrived = asyncio.Event()
         puller = Puller(self.instance, self.group, stream=True)
@@ -150,7 +150,7 @@ class LitePullConsumer(GroupClient):
             await self.trace.close()
         await self._background.stop()
         await self.instance.remove(consumer_group=self.group)
-        await self.instance.release()
+        await self._use.end()
 
     # --- topics and queues ---
 
@@ -395,3 +395,9 @@ class LitePullConsumer(GroupClient):
     def _demand_running(self) -> None:
         if not self._running:
             raise ClientStateError("the consumer is not running", next_step="use it inside `async with`")
+
+
+async def _end_forgotten(table: AssignmentTable, background: Background) -> None:
+    """End what reads for a consumer that nobody polls any more; nothing is committed."""
+    table.close()
+    await background.stop()

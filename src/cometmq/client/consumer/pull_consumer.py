@@ -42,13 +42,13 @@ class PullConsumer(GroupClient):
         if self._running:
             raise ClientStateError("the consumer was started before", next_step="make a new one")
         self._running = True
-        self.instance.acquire()
+        self._use.begin()
 
     async def close(self) -> None:
         """Close the connections, unless they are shared."""
         if self._running:
             self._running = False
-            await self.instance.release()
+            await self._use.end()
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of ``topic`` that can be read, sorted.

@@ -123,8 +123,8 @@ class PushConsumer(GroupClient):
         if not self._broadcast:
             retries = retry_topic(self.group)
             self._subscriptions[retries] = subscription(retries, ALL, TAG, clock.now_ms())
-        self.instance.add_consumer(self.group, self)
-        self.instance.acquire()
+        self.instance.add_consumer(self.group, self, works_alone=self._listener is not None)
+        self._use.begin(self._background.stop)
         self._state = "running"
         self._started_ms = clock.now_ms()
         self._activity = Activity(clock)
@@ -144,7 +144,8 @@ class PushConsumer(GroupClient):
         try:
             if self._broadcast:
                 await self._local.start()
-            self._background.every(self.config.persist_interval_s, self._report, "reports of offsets")
+            report = partial(_report, self._table, self._activity)
+            self._background.every(self.config.persist_interval_s, report, "reports of offsets")
             async with self._choosing:
                 await check_expressions(self.instance, self.group, self._subscriptions.values())
                 await self._membership.start(self._subscriptions)
@@ -209,7 +210,7 @@ class PushConsumer(GroupClient):
             self.instance.spawn(self._unregister_later())
         else:
             await self.instance.remove(consumer_group=self.group)
-        await self.instance.release()
+        await self._use.end()
 
     async def _unregister_later(self) -> None:
         """Leave the group when the last calls have ended, since a member that leaves loses its locks.
@@ -219,10 +220,6 @@ class PushConsumer(GroupClient):
         await self._table.release_held()
         if not self.instance.has_consumer(self.group):
             await self.instance.remove(consumer_group=self.group)
-
-    async def _report(self) -> None:
-        self._activity.sample(self._table.queues)
-        await self._table.report(self._table.positions())
 
     async def run(self) -> None:
         """Start, consume until SIGINT, SIGTERM, :meth:`stop` or :meth:`close`, then close; also when cancelled.
@@ -376,6 +373,11 @@ class PushConsumer(GroupClient):
         return await consume_directly(
             self._called, message, instance.clock, instance.is_ending, orderly=self.config.orderly
         )
+
+
+async def _report(table: ProcessQueueTable, activity: Activity) -> None:
+    activity.sample(table.queues)
+    await table.report(table.positions())
 
 
 def _check_for_loops(config: PushConfig) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from cometmq.client.errors import ClientStateError, RequestTimeoutError
@@ -101,7 +102,7 @@ class Producer(GroupClient):
         if self._state != "not started":
             raise ClientStateError(f"the producer of group {self.group} is {self._state}", next_step="make a new one")
         self._state = "running"
-        self.instance.acquire()
+        self._use.begin(partial(self.instance.remove, producer_group=self.group))
         self.instance.add_producer(self.group)
 
     async def close(self) -> None:
@@ -116,7 +117,7 @@ class Producer(GroupClient):
         if self.trace is not None:
             await self.trace.close()
         await self.instance.remove(producer_group=self.group)
-        await self.instance.release()
+        await self._use.end()
 
     # --- one message ---
 

@@ -1,0 +1,77 @@
+"""The use of connections by one client, which ends with the client even if nobody closes it."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+import weakref
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from cometmq.client.instance import ClientInstance
+from cometmq.loop import TaskSet
+
+_ends = TaskSet()
+"""The ends of forgotten clients."""
+
+End = Callable[[], Coroutine[Any, Any, object]]
+
+
+class Use:
+    """One client's use of an instance, from ``begin`` to ``end``.
+
+    A client that nobody refers to any more and that was not closed is *forgotten*: then a ``ResourceWarning`` names it,
+    and its use ends. Whatever works for the client in the background must not refer to it, or it is never forgotten.
+
+    :param client: the client; this refers to it weakly.
+    :param name: names it in the warning.
+    :param owns: nobody else uses the instance, so its connections are the client's, even those before ``begin``.
+    """
+
+    def __init__(self, client: object, instance: ClientInstance, name: str, *, owns: bool) -> None:
+        self._instance = instance
+        self._name = name
+        self._owns = owns
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._forgotten_end: End | None = None
+        self._finalizer = weakref.finalize(client, self._forgotten)
+        self._finalizer.atexit = False
+
+    def begin(self, forgotten_end: End | None = None) -> None:
+        """Begin to use the instance.
+
+        :param forgotten_end: ends the client's own work if it is forgotten; does not refer to the client.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._forgotten_end = forgotten_end
+        self._instance.acquire()
+
+    async def end(self) -> None:
+        """End the use; the last one closes the instance."""
+        self._finalizer.detach()
+        self._loop = None
+        await self._instance.release()
+
+    def _forgotten(self) -> None:
+        """Be called in any thread, at any time: the garbage collector decides."""
+        loop = self._loop or (self._instance.remoting.loop if self._owns else None)
+        if loop is None:  # there is nothing to close
+            return
+        with suppress(RuntimeError):  # the loop is closed, and with it the connections
+            loop.call_soon_threadsafe(self._end_soon)
+        warnings.warn(
+            f"{self._name} was not closed: use it inside `with` or `async with`, or call close()",
+            ResourceWarning,
+            stacklevel=2,
+        )
+
+    def _end_soon(self) -> None:
+        _ends.start(self._end_forgotten(), f"end of {self._name}")
+
+    async def _end_forgotten(self) -> None:
+        try:
+            if self._forgotten_end is not None:
+                await self._forgotten_end()
+        finally:
+            await self._instance.release()
