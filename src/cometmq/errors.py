@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pickle
+from typing import Any
 
 
 def reason_of(error: OSError) -> str:
@@ -23,8 +25,31 @@ class CometMQError(Exception):
         self.message = message
         self.next_step = next_step
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Hand the error on, to another process or as a copy, with all that it tells and its cause.
+
+        Python would call the class with the message alone, which most of them do not take.
+        """
+        state = dict(self.__dict__)
+        if self.__cause__ is not None:
+            state["__cause__"] = _portable(self.__cause__)
+        return _again, (type(self), self.args), state
+
     def __str__(self) -> str:
         """Return message and next step."""
         if self.next_step is None or self.next_step in self.message:  # a server may have told it already
             return self.message
         return f"{self.message} ({self.next_step})"
+
+
+def _again(kind: type[CometMQError], arguments: tuple[Any, ...]) -> CometMQError:
+    return kind.__new__(kind, *arguments)
+
+
+def _portable(cause: BaseException) -> BaseException:
+    """Return a cause, or an error with its text if it cannot be handed on: an application's class may refuse."""
+    try:
+        pickle.loads(pickle.dumps(cause))
+    except Exception:
+        return CometMQError(f"{type(cause).__name__}: {cause}")
+    return cause

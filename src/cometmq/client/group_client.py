@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Self
 
 from cometmq.client.instance import ClientInstance
+from cometmq.client.own_process import refuse_copies
 from cometmq.client.send.config import ClientConfig
 from cometmq.client.trace.dispatcher import MessageTrace
 from cometmq.client.use import Use
@@ -22,6 +23,8 @@ class GroupClient:
     :param client_id: the id of its own instance; by default a unique one.
     :raises ValueError: the group's name is not allowed, an address has no port, or a shared instance gets security.
     """
+
+    __reduce_ex__ = refuse_copies
 
     trace: MessageTrace | None = None
     """The trace of this client, with ``enable_msg_trace``."""

@@ -21,6 +21,7 @@ from cometmq.client.errors import (
     refusal,
 )
 from cometmq.client.outages import BrokerOutages
+from cometmq.client.own_process import refuse_copies
 from cometmq.client.processor import CheckTransaction, ClientRemotingProcessor, GroupMember
 from cometmq.client.request_reply import Replies
 from cometmq.client.route import REFRESH_S, RouteTable, TopicRoute, namesrv_addresses
@@ -68,6 +69,8 @@ class ClientInstance:
     :raises SecurityConfigError: the environment is not valid.
     :raises TlsError: a file that TLS needs cannot be used.
     """
+
+    __reduce_ex__ = refuse_copies
 
     def __init__(
         self,

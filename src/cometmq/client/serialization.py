@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -112,9 +113,40 @@ class DecodedMessage(MessageExt, eq=False, gc=True, kw_only=True):
         if self._value is _UNREAD:
             try:
                 self._value = self.deserializer(self.body)
+            except DeserializationError:
+                raise
             except Exception as error:
                 raise DeserializationError(place_of(self), f"{type(error).__name__}: {error}") from error
         return self._value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Hand on the message with its value, since deserializers are often functions that cannot be handed on."""
+        return _handed_on, (type(self), self._record(), self.broker_name, self._outcome())
+
+    def _outcome(self) -> Deserializer | None:
+        if self.deserializer is None:
+            return None
+        try:
+            return _Outcome(self.value)
+        except DeserializationError as error:
+            return _Outcome(error=error)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """The deserializer of a message that was handed on: what the consumer's returned, or its failure."""
+
+    value: Any = None
+    error: DeserializationError | None = None
+
+    def __call__(self, _body: bytes) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+def _handed_on(kind: type[DecodedMessage], record: bytes, broker_name: str, outcome: Deserializer | None) -> Any:
+    return kind(record, 0, broker_name, deserializer=outcome)
 
 
 def place_of(message: MessageExt) -> str:

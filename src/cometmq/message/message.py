@@ -265,7 +265,7 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
     def with_reconsume_times(self, times: int) -> MessageExt:
         """Return a copy with its own bytes and another number of failures."""
-        record = bytearray(self._data[self._at : self._at + self.store_size])
+        record = bytearray(self._record())
         _INT.pack_into(record, self._fixed_at() - self._at, times)
         return MessageExt(bytes(record), 0, self.broker_name)
 
@@ -277,13 +277,20 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
         if body_crc(self.stored_body) != self.body_crc:
             raise RecordError(f"the body of {self.offset_msg_id} does not match its CRC")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Hand on the message alone, without the other bytes of its pull."""
+        return MessageExt, (self._record(), 0, self.broker_name)
+
     def __repr__(self) -> str:
         return (
-            f"MessageExt(topic={self.topic!r}, queue_id={self.queue_id}, queue_offset={self.queue_offset}, "
+            f"{type(self).__name__}(topic={self.topic!r}, queue_id={self.queue_id}, queue_offset={self.queue_offset}, "
             f"msg_id={self.msg_id!r}, body={len(self.stored_body)} bytes)"
         )
 
     # --- where things are -----------------------------------------------------------------------
+
+    def _record(self) -> bytes:
+        return self._data[self._at : self._at + self.store_size]
 
     def _store_at(self) -> int:
         return self._at + 48 + (IPV6_HOST_BYTES if self.sys_flag & BORNHOST_V6 else IPV4_HOST_BYTES)

@@ -9,6 +9,7 @@ from typing import Final, Self, TypeVar
 from cometmq.client.errors import BrokerError, ClientError, RemotingError, RouteNotFoundError
 from cometmq.client.instance import ClientInstance
 from cometmq.client.offsets import Offsets
+from cometmq.client.own_process import refuse_copies
 from cometmq.client.use import Use
 from cometmq.errors import CometMQError
 from cometmq.message.names import AUTO_CREATE_TOPIC, MASTER_ID, check_topic
@@ -44,6 +45,8 @@ TIMEOUT_S: Final = 5.0
 
 class TopicAdmin:
     """Administrates clusters, brokers and topics; sends the requests of all administration."""
+
+    __reduce_ex__ = refuse_copies
 
     def __init__(
         self,

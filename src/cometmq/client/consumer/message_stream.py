@@ -19,13 +19,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from copy import deepcopy
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from cometmq.client.consumer.consume_service import YIELD_REQUESTS, Settled
 from cometmq.client.consumer.listener import ConsumeObservation, ConsumeResult, Retry, Suspend, Verdict, failed_part
 from cometmq.client.consumer.process_queue import ConsumeRequest, ProcessQueue
-from cometmq.client.errors import DeserializationError
+from cometmq.client.errors import ClientStateError, DeserializationError
 from cometmq.client.hooks import ConsumeMessageContext, ConsumeReturnType
 from cometmq.client.serialization import DecodedMessage, Deserializer
 from cometmq.message.message import MessageExt
@@ -124,15 +125,32 @@ class _OfCall:
         return self.verdict.done()
 
 
+class _Elsewhere:
+    """The stream of a message that was handed on to another process, or is kept in a file."""
+
+    orderly: Final = False
+
+    def settle(self, message: ReceivedMessage, _verdict: Verdict) -> None:
+        """Refuse, since the consumer is not here.
+
+        :raises ClientStateError: always.
+        """
+        raise ClientStateError(
+            f"the consumer of message {message.msg_id} is in another process",
+            next_step="return the result to the process that consumes, and call ack, retry or reject there",
+        )
+
+
 class ReceivedMessage(DecodedMessage, eq=False, kw_only=True):
     """A message that a loop over a push consumer takes; it is consumed when :meth:`ack` is called.
 
     The methods may be called in any order and from any thread; the first call counts. A message for which none is
-    called comes again to the group: after ``consume_timeout_s``, or when the consumer is closed.
+    called comes again to the group: after ``consume_timeout_s``, or when the consumer is closed. Copies are the same
+    message; one that was pickled is for other processes to read, and cannot be settled there.
     """
 
-    _stream: MessageStream
-    _taken: Taken
+    _stream: MessageStream | _Elsewhere = _Elsewhere()
+    _taken: Taken | None = None
     _context: ConsumeMessageContext | None = None
 
     def ack(self) -> None:
@@ -156,6 +174,12 @@ class ReceivedMessage(DecodedMessage, eq=False, kw_only=True):
     def reject(self) -> None:
         """Send the message to the dead-letter topic at once."""
         self._stream.settle(self, Retry(delay_level=-1))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ReceivedMessage:
+        make, arguments = self.__reduce__()
+        copied: ReceivedMessage = make(*deepcopy(arguments, memo))
+        copied._stream, copied._taken, copied._context = self._stream, self._taken, self._context
+        return copied
 
 
 class Batch(list[ReceivedMessage]):
@@ -194,7 +218,7 @@ class MessageStream:
         self._observation = observation
         self._loop = asyncio.get_running_loop()
         self._lanes: dict[Hashable, deque[Taken]] = {}
-        self._open: dict[ReceivedMessage, None] = {}
+        self._open: dict[Taken, ReceivedMessage] = {}
         self._last: Sequence[ReceivedMessage] = ()
         self._arrived = asyncio.Event()
         self._closed = False
@@ -229,7 +253,7 @@ class MessageStream:
             for taken in lane:
                 taken.give_up()
         self._lanes.clear()
-        for message in list(self._open):
+        for message in list(self._open.values()):
             self._give_up(message)
         self._arrived.set()
 
@@ -262,7 +286,7 @@ class MessageStream:
                 message = ReceivedMessage(
                     *found.place, found.broker_name, deserializer=self.deserializer, _stream=self, _taken=taken
                 )
-                self._open[message] = None
+                self._open[taken] = message
                 self._begin(message)
                 if self._can_be_read(message):
                     batch.append(message)
@@ -270,7 +294,7 @@ class MessageStream:
 
     def _begin(self, message: ReceivedMessage) -> None:
         if len(self._open) > self._look_at:
-            for other in [other for other in self._open if other._taken.is_over]:
+            for other in [other for taken, other in self._open.items() if taken.is_over]:
                 self._close(other, ConsumeReturnType.EXCEPTION)
             self._look_at = max(_LOOK_AT, 2 * len(self._open))
         if self._observation is not None:
@@ -305,24 +329,26 @@ class MessageStream:
         self._end(message, verdict, ConsumeReturnType.FAILED if failed else ConsumeReturnType.SUCCESS)
 
     def _end(self, message: ReceivedMessage, verdict: Verdict, kind: ConsumeReturnType) -> None:
-        if self._close(message, kind):
-            message._taken.end(verdict)
+        taken = self._close(message, kind)
+        if taken is not None:
+            taken.end(verdict)
 
     def _give_up(self, message: ReceivedMessage) -> None:
-        if self._close(message, ConsumeReturnType.EXCEPTION):
-            message._taken.give_up()
+        taken = self._close(message, ConsumeReturnType.EXCEPTION)
+        if taken is not None:
+            taken.give_up()
 
-    def _close(self, message: ReceivedMessage, kind: ConsumeReturnType) -> bool:
-        if message not in self._open:
-            return False
-        del self._open[message]
+    def _close(self, message: ReceivedMessage, kind: ConsumeReturnType) -> Taken | None:
+        taken = message._taken
+        if taken is None or self._open.pop(taken, None) is None:
+            return None
         if self._observation is not None and message._context is not None:
             self._observation.end(message._context, kind)
-        return True
+        return taken
 
     def fail_last(self, logged: Callable[[ReceivedMessage], object]) -> None:
         """Let the open messages of the last step fail: the loop raised in it."""
         for message in self._last:
-            if message in self._open:
+            if message._taken in self._open:
                 logged(message)
                 self._end(message, ConsumeResult.RECONSUME_LATER, ConsumeReturnType.EXCEPTION)

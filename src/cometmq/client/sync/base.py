@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast
 
 from cometmq.client.errors import ClientStateError, ForkedError
+from cometmq.client.own_process import refuse_copies
 from cometmq.loop import fastest_loop
 
 A = TypeVar("A", covariant=True)
@@ -104,6 +105,8 @@ async def _kept(work: Coroutine[Any, Any, R]) -> R | _Raised:
 
 class SyncClient(Generic[A]):
     """A client without ``await``: the asynchronous client, and the event loop that it runs on."""
+
+    __reduce_ex__ = refuse_copies
 
     _inner: A
 
