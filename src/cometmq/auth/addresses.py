@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from cometmq.auth.model import AuthError
+from cometmq.message.hosts import parsed_ip
 
 AddressMatch = Callable[[str], bool]
 """Tells whether an address, as :func:`canonical` gives it, is meant."""
@@ -25,9 +26,8 @@ _MAX_CHARS: Final = 4_096
 
 def canonical(address: str) -> str:
     """An address as patterns see it: IPv4 as it is, IPv6 as eight groups of four digits; others as they are."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
+    found = parsed_ip(address)
+    if found is None:
         return address
     return found.exploded.upper() if found.version == 6 else str(found)
 

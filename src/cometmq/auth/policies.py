@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.auth.model import AuthError, DeniedError
+from cometmq.message.hosts import parse_network, parsed_ip
 from cometmq.remoting.permissions import EVERY, Action, Kind, Need
 from cometmq.remoting.signing import Signer
 
@@ -157,7 +158,7 @@ class Entry:
         if not all(map(str.strip, sources)):
             raise AuthError("The source ip is empty.")
         try:
-            networks = tuple(ipaddress.ip_network(source, strict=False) for source in sources)
+            networks = tuple(parse_network(source, strict=False) for source in sources)
         except ValueError:
             raise AuthError(
                 "The source ip is invalid.", next_step="use addresses or networks such as 10.0.0.0/8"
@@ -300,7 +301,4 @@ class UserAccount:
 
 
 def _ip(address: str) -> Any:
-    try:
-        return ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return None
+    return parsed_ip(address)

@@ -8,7 +8,6 @@ itself by its start time, so that it finds out another broker of the same name.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import os
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from typing import Final
 
 from cometmq.broker.config import BrokerConfig
 from cometmq.clock import Clock
-from cometmq.message.hosts import own_ip, parse_address, split_addresses
+from cometmq.message.hosts import own_ip, parse_address, parsed_ip, split_addresses
 from cometmq.properties_file import parse_properties
 from cometmq.remoting.bodies import BodyError, KVTable, decode_body
 from cometmq.remoting.client import RemotingClient
@@ -162,7 +161,5 @@ def in_container() -> bool:
 def _is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    ip = parsed_ip(host)
+    return ip is not None and ip.is_loopback

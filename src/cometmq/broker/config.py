@@ -18,7 +18,7 @@ from cometmq.broker.limits import MAX_TIMER_DELAY_SECONDS, MAX_TRANSFER_BYTES
 from cometmq.errors import reason_of
 from cometmq.limits import MAX_CONNECTIONS, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, MAX_QUERY_MESSAGES
 from cometmq.log_level import LOG_LEVEL_DOC, LOG_LEVELS
-from cometmq.message.hosts import ip_of, own_ip, parse_address, split_addresses
+from cometmq.message.hosts import ip_of, own_ip, parse_address, split_addresses, unmapped
 from cometmq.message.listeners import EVERY_CLIENT, Advertised, parse_advertised
 from cometmq.message.names import MASTER_ID, TRACE_TOPIC
 from cometmq.metrics.options import MetricsOptions
@@ -356,8 +356,8 @@ def ip_of_clients(config: BrokerConfig) -> str:
 
 
 def _without_brackets(ip: str) -> str:
-    """An address without blanks and the brackets of IPv6."""
-    return ip.strip().removeprefix("[").removesuffix("]")
+    """An address without blanks and the brackets of IPv6, and IPv4 that is mapped into IPv6 as IPv4."""
+    return unmapped(ip.strip().removeprefix("[").removesuffix("]"))
 
 
 def load_broker_config(path: str | Path | None, **overrides: Any) -> tuple[BrokerConfig, list[str]]:

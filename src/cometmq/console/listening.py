@@ -6,6 +6,7 @@ import errno
 import socket
 
 from cometmq.errors import CometMQError, reason_of
+from cometmq.message.hosts import format_address, unmapped
 
 
 class ConsolePortError(CometMQError):
@@ -18,7 +19,7 @@ def listen(host: str, port: int) -> socket.socket:
     :raises ConsolePortError: the port is taken, or the address is none of this machine.
     """
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, _, _, _, address = socket.getaddrinfo(unmapped(host), port, type=socket.SOCK_STREAM)[0]
         made = socket.socket(family, socket.SOCK_STREAM)
         try:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -34,5 +35,6 @@ def listen(host: str, port: int) -> socket.socket:
                 f"port {port} for the console is in use",
                 next_step="choose another one with --port, or --console-port of serve",
             ) from None
-        raise ConsolePortError(f"the console cannot listen at {host}:{port}: {reason_of(error)}") from None
+        at = format_address(host, port)
+        raise ConsolePortError(f"the console cannot listen at {at}: {reason_of(error)}") from None
     return made

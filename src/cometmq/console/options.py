@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
 from cometmq.console.origins import Origin
+from cometmq.message.hosts import parsed_ip
 from cometmq.remoting.security import PLAIN, Security
 
 DEFAULT_CONSOLE_PORT: Final = 8080
@@ -61,7 +61,5 @@ class ConsoleOptions:
         """Only programs on this machine reach the console."""
         if self.host in _NAMES:
             return True
-        try:
-            return ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        ip = parsed_ip(self.host)
+        return ip is not None and ip.is_loopback

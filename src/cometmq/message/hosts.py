@@ -1,17 +1,28 @@
 """Addresses of hosts: text, tuple, and the 8 or 20 bytes that records store.
 
 Stored form: 4 bytes of IPv4 or 16 of IPv6, then the port as int32 (``MessageExt.socketAddress2ByteBuffer``).
+
+An IPv4 address that is mapped into IPv6 (``::ffff:10.0.0.1``) is that IPv4 address, as in Java. The zone of a
+link-local address (``fe80::1%eth0``) is needed to connect, but names an interface of one machine: records and ids are
+without it.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import struct
 from contextlib import suppress
 from typing import Final
 
+Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 IPV4_HOST_BYTES: Final = 8
 IPV6_HOST_BYTES: Final = 20
+_IPV4_BYTES: Final = 4
+_MAPPED: Final = bytes(10) + b"\xff\xff"
+"""The bytes before those of an IPv4 address that is mapped into IPv6."""
+_MAPPED_BITS: Final = 96
 _PORT: Final = struct.Struct(">i")
 _PROBES: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 """Addresses reserved for documentation: a route to them shows the own address; nothing is sent."""
@@ -34,8 +45,7 @@ def ip_of(host: str) -> str:
 
     :raises OSError: the name has no address.
     """
-    with suppress(ValueError):
-        encode_host(host, 0)
+    if stored_ip(host) is not None:
         return host
     found = {family: str(address[0]) for family, _, _, _, address in socket.getaddrinfo(host, None)}
     return found.get(socket.AF_INET) or found[socket.AF_INET6]
@@ -46,31 +56,72 @@ def encode_host(ip: str, port: int) -> bytes:
 
     :raises ValueError: ``ip`` is not a literal address.
     """
-    if ip.startswith("::ffff:") and "." in ip:
-        ip = ip[7:]
     try:
-        if ":" in ip:
-            return socket.inet_pton(socket.AF_INET6, ip.partition("%")[0]) + _PORT.pack(port)
-        return socket.inet_pton(socket.AF_INET, ip) + _PORT.pack(port)
+        if ":" not in ip:
+            return socket.inet_pton(socket.AF_INET, ip) + _PORT.pack(port)
+        packed = socket.inet_pton(socket.AF_INET6, ip.partition("%")[0])
     except OSError as error:
         raise ValueError(f"not an IP address: {ip!r}") from error
+    return packed.removeprefix(_MAPPED) + _PORT.pack(port)
 
 
 def decode_host(stored: bytes) -> tuple[str, int]:
     """Decode ``(ip, port)`` of a stored address of 8 or 20 bytes."""
-    family = socket.AF_INET if len(stored) == IPV4_HOST_BYTES else socket.AF_INET6
-    return socket.inet_ntop(family, stored[:-4]), _PORT.unpack_from(stored, len(stored) - 4)[0]
+    packed = stored[:-4] if len(stored) == IPV4_HOST_BYTES else stored[:-4].removeprefix(_MAPPED)
+    family = socket.AF_INET if len(packed) == _IPV4_BYTES else socket.AF_INET6
+    return socket.inet_ntop(family, packed), _PORT.unpack_from(stored, len(stored) - 4)[0]
+
+
+def unmapped(host: str) -> str:
+    """Return the IPv4 address of one that is mapped into IPv6; other addresses and names as they are."""
+    if not host.startswith(("::", "0")) or ":" not in host:
+        return host
+    with suppress(OSError):
+        packed = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
+        if packed.startswith(_MAPPED):
+            return socket.inet_ntop(socket.AF_INET, packed[len(_MAPPED) :])
+    return host
+
+
+def stored_ip(host: str) -> str | None:
+    """Return an address as records and ids have it: IPv4 not mapped, IPv6 short and without a zone; None for a name."""
+    try:
+        return decode_host(encode_host(host, 0))[0]
+    except ValueError:
+        return None
+
+
+def parsed_ip(host: str) -> Ip | None:
+    """Return the same as an object to compare with networks; None for a name."""
+    text = stored_ip(host)
+    return None if text is None else ipaddress.ip_address(text)
+
+
+def parse_network(text: str, *, strict: bool = True) -> Network:
+    """Parse ``10.0.0.0/8``, an address, or a network of IPv6, also one of mapped addresses, which is one of IPv4.
+
+    :param strict: refuse a network with bits behind its prefix.
+    :raises ValueError: the text is none of these.
+    """
+    host, slash, bits = text.strip().partition("/")
+    network = ipaddress.ip_network(f"{host.partition('%')[0]}{slash}{bits}", strict=strict)
+    packed = network.network_address.packed
+    if packed.startswith(_MAPPED) and network.prefixlen >= _MAPPED_BITS:
+        return ipaddress.IPv4Network((packed.removeprefix(_MAPPED), network.prefixlen - _MAPPED_BITS))
+    return network
 
 
 def parse_address(text: str) -> tuple[str, int]:
     """Parse ``(host, port)`` of ``host:port``, ``[v6]:port`` or Java's ``v6:port``.
 
-    :raises ValueError: there is no port, or it is not from 0 to 65535.
+    :raises ValueError: there is no port, it is not from 0 to 65535, or the host is neither a name nor an address.
     """
     host, separator, port_text = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not separator or not host or not port_text.isascii() or not port_text.isdigit() or int(port_text) > 65535:
         raise ValueError(f"not an address of the form host:port: {text!r}")
+    if ":" in host and stored_ip(host) is None:
+        raise ValueError(f"not an address of the form host:port, and of IPv6 [host]:port: {text!r}")
     return host, int(port_text)
 
 
@@ -86,4 +137,4 @@ def format_address(host: str, port: int) -> str:
 
 def address_here(host: str, port: int) -> str:
     """The ``host:port`` at which a program on this machine reaches a server that listens on ``host``."""
-    return format_address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)
+    return format_address({"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)

@@ -8,21 +8,18 @@ does the same by ``listeners`` and ``advertised.listeners``.)
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from cometmq.limits import MAX_ADDRESS_CHARS, MAX_LISTENERS
-from cometmq.message.hosts import format_address, parse_address
+from cometmq.message.hosts import Network, format_address, parse_address, parse_network, parsed_ip, unmapped
 
 EVERY_CLIENT: Final = ""
 """The name of the address for clients of no listener."""
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,30}")
 _HOST: Final = re.compile(r"[A-Za-z0-9._:%-]+")
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Advertised(NamedTuple):
@@ -50,7 +47,7 @@ class Listeners(NamedTuple):
         """Return the listener of a client: that of the port, else that of its network, else :data:`EVERY_CLIENT`."""
         if port_name or not self.networks:
             return port_name
-        ip = ipaddress.ip_address(client_ip.partition("%")[0])
+        ip = parsed_ip(client_ip)
         return next((name for name, network in self.networks if ip in network), EVERY_CLIENT)
 
 
@@ -86,7 +83,7 @@ def parse_listeners(text: str) -> Listeners:
             ports[name] = int(place)
             continue
         try:
-            networks[name] = ipaddress.ip_network(place)
+            networks[name] = parse_network(place)
         except ValueError as error:
             raise ValueError(f"{part!r} has neither a port nor a network: {error}") from None
     return Listeners(ports, tuple(networks.items()))
@@ -141,7 +138,7 @@ def _advertised(text: str) -> Advertised:
         host, port = parse_address(text)
         if port == 0:
             raise ValueError(f"{text!r}: clients cannot connect to port 0")
-    host = host.removeprefix("[").removesuffix("]")
+    host = unmapped(host.removeprefix("[").removesuffix("]"))
     if len(host) > MAX_ADDRESS_CHARS - 8 or _HOST.fullmatch(host) is None:
         raise ValueError(f"not an address of the form HOST or HOST:PORT: {text[:100]!r}")
     if host in ("0.0.0.0", "::"):

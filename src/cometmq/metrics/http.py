@@ -15,7 +15,7 @@ import h11
 from cometmq.clock import SYSTEM_CLOCK, Clock, wait_for
 from cometmq.limits import MAX_MONITOR_CONNECTIONS, MAX_MONITOR_HEAD_BYTES, MONITOR_SECONDS, STALLED_MONITOR_SECONDS
 from cometmq.loop import TaskSet
-from cometmq.message.hosts import address_here
+from cometmq.message.hosts import address_here, unmapped
 from cometmq.metrics.exposition import CONTENT_TYPE
 
 _log = logging.getLogger(__name__)
@@ -83,7 +83,8 @@ class MonitorServer:
         A port that is taken is an error in the log, and no reason not to serve clients.
         """
         try:
-            self._server = await asyncio.start_server(self._accept, host or None, port, limit=MAX_MONITOR_HEAD_BYTES)
+            where = unmapped(host) or None
+            self._server = await asyncio.start_server(self._accept, where, port, limit=MAX_MONITOR_HEAD_BYTES)
         except OSError as error:
             _log.error("metrics are not served: %s; set metricsPromExporterPort to a free port", error)
 

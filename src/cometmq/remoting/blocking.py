@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Self, TypeVar
 
 from cometmq.errors import CometMQError
-from cometmq.message.hosts import parse_address
+from cometmq.message.hosts import parse_address, stored_ip
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command
 from cometmq.remoting.frame import Frame, FrameDecoder
 from cometmq.remoting.headers import Header, to_ext
@@ -51,7 +51,7 @@ class BlockingConnection:
             self._socket = socket.create_connection((host, port), timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
-                self._socket = tls.wrap_socket(self._socket, server_hostname=host)
+                self._socket = tls.wrap_socket(self._socket, server_hostname=stored_ip(host) or host)
         except OSError as error:
             message, next_step = trouble_of(address, error, tls=tls is not None)
             raise BlockingConnectionError(message, next_step=next_step) from error

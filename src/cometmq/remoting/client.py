@@ -12,7 +12,7 @@ from typing import Final
 
 from cometmq.clock import SYSTEM_CLOCK, Clock, wait_for
 from cometmq.limits import MAX_FRAME_BYTES
-from cometmq.message.hosts import parse_address
+from cometmq.message.hosts import parse_address, stored_ip
 from cometmq.remoting.client_connection import Answer, ClientConnection
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand
 from cometmq.remoting.errors import (
@@ -273,7 +273,8 @@ class RemotingClient:
             address, self.clock, self._max_in_flight, self.processors, self._lost, self._max_frame_bytes
         )
         context = None if self._tls is None else self._tls.current()
-        attempt = loop.create_connection(lambda: connection, host, port, ssl=context)
+        name = None if context is None else stored_ip(host) or host
+        attempt = loop.create_connection(lambda: connection, host, port, ssl=context, server_hostname=name)
         try:
             await wait_for(self.clock, CONNECT_TIMEOUT_S, attempt)
         except asyncio.CancelledError:

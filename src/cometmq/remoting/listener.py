@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 from cometmq.clock import Clock
+from cometmq.message.hosts import format_address, unmapped
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class Listener:
         :raises OSError: the host is unknown, or the port is taken or not allowed.
         """
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = await loop.getaddrinfo(unmapped(host) or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, kind, protocol, _, address in dict.fromkeys(found):
                 listening = socket.socket(family, kind, protocol)
@@ -108,7 +109,8 @@ def _named(address: tuple[object, ...]) -> Iterator[None]:
         yield
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise OSError(error.errno, f"cannot listen on {address[0]}:{address[1]}: {reason.lower()}") from None
+        at = format_address(str(address[0]), int(str(address[1])))
+        raise OSError(error.errno, f"cannot listen on {at}: {reason.lower()}") from None
 
 
 _ATTEMPTS: Final = 100

@@ -24,7 +24,7 @@ from cometmq.limits import (
     WRITE_HIGH_WATER_BYTES,
     WRITE_LOW_WATER_BYTES,
 )
-from cometmq.message.hosts import encode_host, format_address
+from cometmq.message.hosts import encode_host, format_address, stored_ip, unmapped
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, request_command
 from cometmq.remoting.frame import Frame, FrameDecoder, FrameError, FrameTaker
 from cometmq.remoting.headers import Header
@@ -151,9 +151,9 @@ class ServerConnection(asyncio.Protocol):
         # uvloop's transports implement asyncio.Transport without inheriting from it.
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)
-        self.peer_ip, self.peer_port = str(peer[0]).removeprefix("::ffff:"), int(peer[1])
+        self.peer_ip, self.peer_port = stored_ip(str(peer[0])) or str(peer[0]), int(peer[1])
         self.peer_bytes = encode_host(self.peer_ip, self.peer_port)
-        self.remote_address = format_address(self.peer_ip, self.peer_port)
+        self.remote_address = format_address(unmapped(str(peer[0])), self.peer_port)
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

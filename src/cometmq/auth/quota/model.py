@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
-import ipaddress
 from typing import Final, NamedTuple
 
 import msgspec
 
 from cometmq.auth.model import AuthError
+from cometmq.message.hosts import parse_network
 
 EVERY: Final = "*"
 MAX_SUBJECT_CHARS: Final = 512
@@ -57,9 +57,7 @@ class Subject(NamedTuple):
 
 def _address(name: str) -> str:
     try:
-        if "/" not in name:
-            return str(ipaddress.ip_address(name))
-        network = ipaddress.ip_network(name, strict=False)
+        network = parse_network(name, strict=False)
     except ValueError:
         raise AuthError(
             f"{name[:100]!r} is neither an address nor a network",

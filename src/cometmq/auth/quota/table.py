@@ -20,6 +20,7 @@ from cometmq.auth.quota.meter import Quota
 from cometmq.auth.quota.model import EVERY, Limits, Subject, SubjectKind
 from cometmq.durable import replace_file
 from cometmq.errors import reason_of
+from cometmq.message.hosts import parsed_ip
 
 _log = logging.getLogger(__name__)
 
@@ -109,9 +110,8 @@ class QuotaTable:
         return self.quotas.get(Subject(kind, EVERY))
 
     def _of_network(self, name: str) -> Quota | None:
-        try:
-            address = ipaddress.ip_address(name.partition("%")[0])
-        except ValueError:
+        address = parsed_ip(name)
+        if address is None:
             return None
         number = int(address)
         for width in self._widths:

@@ -33,7 +33,7 @@ from cometmq.broker.replication.frames import (
 )
 from cometmq.clock import wait_for
 from cometmq.errors import CometMQError, reason_of
-from cometmq.message.hosts import parse_address
+from cometmq.message.hosts import parse_address, stored_ip
 from cometmq.remoting.admin_headers import RegisterBrokerResponseHeader
 from cometmq.remoting.bodies import BodyError, KVTable, decode_body
 from cometmq.remoting.client import RemotingClient
@@ -225,7 +225,10 @@ class HAClient:
         await self._ready_to_report()
         connection = self._connection = _Connection(self)
         context = None if self._tls is None else self._tls.current()
-        opening = asyncio.get_running_loop().create_connection(lambda: connection, host, port, ssl=context)
+        name = None if context is None else stored_ip(host) or host
+        opening = asyncio.get_running_loop().create_connection(
+            lambda: connection, host, port, ssl=context, server_hostname=name
+        )
         try:
             await self._open(address, opening)
             master = self._master.remoting

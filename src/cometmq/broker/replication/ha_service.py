@@ -54,7 +54,7 @@ from cometmq.broker.periodic import Alarm
 from cometmq.broker.replication.frames import REPORT_FIELD, SIGNS_IN, ReplicationError, ReportReader, transfer_head
 from cometmq.broker.turn.group_transfer import GroupTransferService
 from cometmq.errors import reason_of
-from cometmq.message.hosts import format_address
+from cometmq.message.hosts import format_address, stored_ip, unmapped
 from cometmq.remoting.admin_bodies import HAConnectionRuntimeInfo, HARuntimeInfo
 from cometmq.remoting.bodies import encode_body
 from cometmq.remoting.codes import RequestCode
@@ -107,8 +107,8 @@ class HAConnection(asyncio.Protocol):
         # uvloop's transports implement asyncio.Transport without inheriting from it.
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)
-        self.peer_ip = str(peer[0]).removeprefix("::ffff:")
-        self.address = format_address(self.peer_ip, int(peer[1]))
+        self.peer_ip = stored_ip(str(peer[0])) or str(peer[0])
+        self.address = format_address(unmapped(str(peer[0])), int(peer[1]))
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

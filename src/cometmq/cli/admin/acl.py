@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from cometmq.cli.output import Column, output_option, show, show_one
 from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import Change
 from cometmq.client.admin.decisions import Decision, decision_of, need_of
+from cometmq.message.hosts import stored_ip
 from cometmq.remoting.permissions import Action
 
 _ACTIONS: Final = [action.value for action in Action]
@@ -174,10 +174,8 @@ def test(
         need = need_of(action, resource)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="RESOURCE") from None
-    try:
-        ipaddress.ip_address(source)
-    except ValueError:
-        raise click.BadParameter(f"{source} is no address", param_hint="--source-ip") from None
+    if stored_ip(source) is None:
+        raise click.BadParameter(f"{source} is no address", param_hint="--source-ip")
     if plain is not None:
         denied = PlainFiles(plain).account(user, source, 0).refusal(need, 0)
         decision = Decision(denied is None, "plain_acl.yml allows it" if denied is None else denied.message)

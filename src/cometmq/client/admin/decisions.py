@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from cometmq.auth.plain import read_account
 from cometmq.auth.policies import DISABLE, SUPER, Resource, User, UserAccount, read_policies
 from cometmq.client.admin import Admin
 from cometmq.client.admin.accounts import PlainAccountInfo
+from cometmq.message.hosts import parsed_ip
 from cometmq.remoting.permissions import EVERY, Action, Kind, Need, on_group, on_topic
 
 _NO_SECRET = "not-known-here"
@@ -65,7 +65,7 @@ async def decision_of(
     denied = UserAccount(user, None, cluster, source, is_super).refusal(need, 0)
     if is_super:
         return Decision(denied is None, "a super user may do everything")
-    entry = user.decide(need, cluster, ipaddress.ip_address(source))
+    entry = user.decide(need, cluster, parsed_ip(source))
     why = f"{entry.info().decision} on {entry.resource}" if entry else "no policy matches"
     return Decision(denied is None, why)
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from cometmq.client.admin.topics import TopicAdmin
 from cometmq.client.errors import BrokerError, UnknownBrokerError
-from cometmq.message.hosts import format_address, parse_address
+from cometmq.message.hosts import format_address, parse_address, stored_ip
 from cometmq.message.ids import decode_offset_msg_id
 from cometmq.message.message import MessageExt, split_records
 from cometmq.remoting.admin_bodies import (
@@ -189,7 +189,10 @@ async def _place_of(offset_msg_id: str, brokers: Iterable[BrokerData]) -> tuple[
     ip, port, offset = decode_offset_msg_id(offset_msg_id)
     places = [parse_address(address) for broker in brokers for address in broker.broker_addrs.values()]
     hosts = sorted({host for host, known in places if known == port})
-    if ip not in hosts and ip not in await asyncio.to_thread(_ips_of, hosts):
+    for host in hosts:
+        if stored_ip(host) == ip:  # with the zone, which the id does not have
+            return format_address(host, port), offset
+    if ip not in await asyncio.to_thread(_ips_of, hosts):
         raise UnknownBrokerError(offset_msg_id)
     return format_address(ip, port), offset
 
@@ -199,7 +202,7 @@ def _ips_of(hosts: Collection[str]) -> set[str]:
     found: set[str] = set()
     for host in hosts:
         try:
-            found.update(str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+            found.update(filter(None, (stored_ip(str(info[4][0])) for info in socket.getaddrinfo(host, None))))
         except (OSError, UnicodeError):
             continue
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +16,7 @@ from cometmq.client.admin.decisions import Decision, decision_of, need_of, plain
 from cometmq.client.errors import AccessDeniedError, BrokerError, ClientError
 from cometmq.console.listing import listing
 from cometmq.console.page import Ask, FormError, NotFoundError, page
+from cometmq.message.hosts import stored_ip
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import RemotingError
 from cometmq.remoting.permissions import Action, Need
@@ -101,10 +101,8 @@ def _tested(ask: Ask) -> tuple[str, Need, str] | None:
         need = need_of(action, resource)
     except AuthError as error:
         raise FormError(error.message, next_step=error.next_step) from error
-    try:
-        ipaddress.ip_address(source)
-    except ValueError as error:
-        raise FormError(ask.t("{name} is no address", name=source)) from error
+    if stored_ip(source) is None:
+        raise FormError(ask.t("{name} is no address", name=source))
     return user, need, source
 
 

@@ -26,7 +26,7 @@ from cometmq.limits import (
     WRITE_HIGH_WATER_BYTES,
     WRITE_LOW_WATER_BYTES,
 )
-from cometmq.message.hosts import format_address
+from cometmq.message.hosts import format_address, stored_ip, unmapped
 from cometmq.proxy.http2.connection import Http2Connection
 from cometmq.proxy.http2.frames import ErrorCode, Http2Error
 from cometmq.proxy.http2.stream import Inbound, Stream
@@ -240,10 +240,10 @@ class GrpcConnection(asyncio.Protocol):
         # uvloop's transports implement asyncio.Transport without inheriting from it.
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)
-        self.peer_ip, self.peer_port = str(peer[0]).removeprefix("::ffff:"), int(peer[1])
-        self.remote_address = format_address(self.peer_ip, self.peer_port)
+        self.peer_ip, self.peer_port = stored_ip(str(peer[0])) or str(peer[0]), int(peer[1])
+        self.remote_address = format_address(unmapped(str(peer[0])), self.peer_port)
         own = transport.get_extra_info("sockname") or ("", 0)
-        self.local_address = (str(own[0]).removeprefix("::ffff:"), int(own[1]))
+        self.local_address = (unmapped(str(own[0])), int(own[1]))
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

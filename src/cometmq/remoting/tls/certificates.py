@@ -6,11 +6,11 @@ Keys are of the curve P-256, which every client takes: a handshake costs a fifth
 from __future__ import annotations
 
 import datetime
-import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from cometmq.message.hosts import parsed_ip
 from cometmq.remoting.tls.contexts import TlsError
 
 if TYPE_CHECKING:
@@ -140,10 +140,8 @@ def _usage(*, is_authority: bool) -> x509.KeyUsage:
 def _host(host: str) -> x509.GeneralName:
     from cryptography import x509
 
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
+    ip = parsed_ip(host)
+    return x509.DNSName(host) if ip is None else x509.IPAddress(ip)
 
 
 def _pem(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Issued:
