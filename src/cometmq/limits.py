@@ -130,6 +130,8 @@ MAX_PRODUCER_NOTE_CHARS: Final = 8_192
 """Note that a producer stores with a queue: names of 100 brokers with their numbers of queues."""
 MAX_QUERY_MESSAGES: Final = 64
 """Messages found by one query by key (Apache: ``maxMsgsNumBatch``)."""
+MAX_QUERY_LOOKS: Final = 8_192
+"""Messages, and keys of them, that one query by key looks at because their hash is the same: about 30 ms."""
 LOCK_TRUST_SECONDS: Final = 30.0
 """A client trusts its lock this long after the request (Apache: ``rocketmq.client.rebalance.lockMaxLiveTime``)."""
 

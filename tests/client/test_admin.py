@@ -7,7 +7,7 @@ import pytest
 from tests.helpers.waiting import answered
 from tests.interop.systems import CLUSTER_NAME, Deployment
 
-from cometmq.client import Admin, Message, Producer, PullConsumer
+from cometmq.client import Admin, Message, OtherTopicError, Producer, PullConsumer
 from cometmq.client.errors import BrokerError, ClientError, RouteNotFoundError
 from cometmq.remoting.bodies import SubscriptionGroupConfig
 
@@ -100,6 +100,23 @@ async def test_messages_are_found_by_id_and_key(server: Deployment, admin: Admin
     assert [message.body for message in found] == [b"found"]
     assert (await admin.message_by_id(result.msg_id, topic)).body == b"found"
     assert await admin.query_message(topic, "no-such-key") == []
+
+
+async def test_messages_whose_topic_and_key_have_the_hash_of_others_are_not_taken_for_them(
+    server: Deployment, admin: Admin, topic: str
+) -> None:
+    mine, theirs = f"Aa{topic}", f"BB{topic}"  # Java's hashes of both are equal, and so those of topic and key
+    for name in (mine, theirs):
+        await admin.create_topic(name, queues=1)
+    async with Producer("p", server.address) as producer:
+        wanted = await producer.send(Message(mine, b"mine", keys=["Aa"]))
+        others = [await producer.send(Message(theirs, b"theirs", keys=[key])) for key in ("Aa", "BB")]
+        await producer.send(Message(mine, b"another key", keys=["BB"]))
+    found = await answered(lambda: admin.query_message(mine, "Aa"))
+    assert [message.body for message in found] == [b"mine"]
+    assert (await admin.message_by_id(wanted.offset_msg_id, mine)).body == b"mine"
+    with pytest.raises(OtherTopicError, match=f"is not of topic {mine}, but of {theirs}"):
+        await admin.message_by_id(others[0].offset_msg_id, mine)
     with pytest.raises(ValueError, match="id"):
         await admin.message_by_id("nonsense")
 

@@ -119,6 +119,18 @@ class UnknownBrokerError(ClientError):
         )
 
 
+class OtherTopicError(ClientError):
+    """The message with an offset id is of another topic than the one that was named."""
+
+    def __init__(self, msg_id: str, wanted: str, topic: str) -> None:
+        super().__init__(
+            f"message {msg_id} is not of topic {wanted}, but of {topic}",
+            code=int(ResponseCode.QUERY_NOT_FOUND),
+            next_step="name its own topic, or none, since an offset id needs no topic",
+        )
+        self.topic = topic
+
+
 class RouteNotFoundError(ClientError):
     """No nameserver knows a broker for the topic."""
 

@@ -16,6 +16,7 @@ from cometmq.remoting.headers import (
     SearchOffsetRequestHeader,
     ViewMessageRequestHeader,
 )
+from cometmq.store.index import index_service
 from cometmq.testing import VirtualClock
 
 
@@ -85,6 +86,25 @@ async def test_query_by_key_and_unique_key(wire: Wire) -> None:
         assert answer.code == ResponseCode.SUCCESS
         assert [record.body for record in records(answer)] == expected
         assert set(answer.ext_fields) == {"indexLastUpdateTimestamp", "indexLastUpdatePhyoffset"}
+
+
+async def test_a_query_gives_what_has_the_topic_and_the_key_and_not_what_has_their_hash(wire: Wire) -> None:
+    await wire.send("AaTopic", b"wanted", properties="KEYS\x01Aa")
+    for _ in range(100):  # more than one query takes; all have one hash
+        await wire.send("BBTopic", b"of another topic", properties="KEYS\x01Aa")
+        await wire.send("AaTopic", b"of another key", properties="KEYS\x01BB")
+    for key, expected in (("Aa", [b"wanted"]), ("BB", [b"of another key"] * 10)):
+        header = QueryMessageRequestHeader("AaTopic", key, 10, 0, 2**62)
+        assert [record.body for record in records(await wire.call(RequestCode.QUERY_MESSAGE, header))] == expected
+
+
+async def test_a_query_among_keys_that_are_chosen_to_collide_ends(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    await wire.send("T", b"wanted", properties="KEYS\x01Aa")
+    for _ in range(4):
+        await wire.send("T", b"other", properties="KEYS\x01BB 1 2")
+    for looks, code in ((16, ResponseCode.QUERY_NOT_FOUND), (17, ResponseCode.SUCCESS)):
+        monkeypatch.setattr(index_service, "MAX_QUERY_LOOKS", looks)
+        assert (await wire.call(RequestCode.QUERY_MESSAGE, query_header("Aa"))).code == code
 
 
 async def test_query_takes_no_more_than_asked(wire: Wire) -> None:

@@ -62,7 +62,7 @@ def test_what_produce_sends_waits_as_long_as_it_says(cometmq: CommandLine) -> No
     ("arguments", "expected"),
     [
         (["--topic", "no topic"], "no topic"),
-        (["--since", "2031-01-02", "--until", "2031-01-01"], "--until is not after --since"),
+        (["--since", "2031-01-02", "--until", "2031-01-01"], "--until is before --since"),
         (["--limit", "0"], "--limit"),
     ],
 )

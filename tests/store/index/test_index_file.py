@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -37,8 +38,7 @@ def test_long_chains_give_what_short_ones_give(tmp_path: Path, monkeypatch: pyte
     for _ in range(200):
         key_hash, limit = dice.randrange(6), dice.choice([1, 3, 64])
         begin, end = sorted(BEGIN_MS + dice.randrange(-2, 52) * 1000 for _ in range(2))
-        found: set[int] = set()
-        file.find(key_hash, begin, end, limit, found)
+        found = set(islice(dict.fromkeys(file.find(key_hash, begin, end)), limit))
         expected: dict[int, None] = {}
         for at in reversed(range(200)):
             if hashes[at] == key_hash and begin <= BEGIN_MS + seconds[at] * 1000 <= end and len(expected) < limit:
@@ -61,8 +61,6 @@ def test_no_chain_is_followed_without_end(tmp_path: Path, monkeypatch: pytest.Mo
     unpack = cometmq.store.index.index_file._ENTRY_STRUCT.unpack_from
     monkeypatch.setattr(cometmq.store.index.index_file, "_ENTRY_STRUCT", Counted)
     file = filled(tmp_path, [1] * 900, list(range(900)), list(range(900)))
-    found: set[int] = set()
-    file.find(1, BEGIN_MS, BEGIN_MS + 3000, 64, found)
-    assert found == {0, 1, 2, 3}
+    assert list(file.find(1, BEGIN_MS, BEGIN_MS + 3000)) == [3, 2, 1, 0]
     assert steps == 10
     file.close()

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from cometmq.client.admin.topics import TopicAdmin
-from cometmq.client.errors import BrokerError, UnknownBrokerError
+from cometmq.client.errors import BrokerError, OtherTopicError, UnknownBrokerError
 from cometmq.message.hosts import format_address, parse_address, stored_ip
 from cometmq.message.ids import decode_offset_msg_id
 from cometmq.message.message import MessageExt, split_records
@@ -45,6 +45,7 @@ class MessageAdmin(TopicAdmin):
         :raises BrokerError: it is not stored (any more).
         :raises ValueError: ``msg_id`` is not an offset id, and no message of ``topic`` has it as unique key.
         :raises UnknownBrokerError: the offset id leads to no broker of the topic or, without one, of the cluster.
+        :raises OtherTopicError: the message with the offset id is of another topic.
         """
         if topic is not None:
             found = await self.query_message(topic, msg_id, max_messages=1, unique_key=True)
@@ -54,7 +55,10 @@ class MessageAdmin(TopicAdmin):
         address, offset = await _place_of(msg_id, brokers)
         header, doing = ViewMessageRequestHeader(offset), f"looking for message {msg_id}"
         answer = await self._call(address, RequestCode.VIEW_MESSAGE_BY_ID, header, doing=doing)
-        return next(iter(split_records(answer)))
+        message = next(iter(split_records(answer)))
+        if topic is not None and topic not in (message.stored_topic, message.topic):
+            raise OtherTopicError(msg_id, topic, message.topic)
+        return message
 
     async def _brokers(self) -> Iterable[BrokerData]:
         return (await self.cluster_info()).broker_addr_table.values()
@@ -84,11 +88,11 @@ class MessageAdmin(TopicAdmin):
             except BrokerError as error:
                 if error.code != ResponseCode.QUERY_NOT_FOUND:
                     raise
-            # The index compares only hashes of keys.
+            # The index of Apache's brokers compares only hashes of topics and keys.
             found += (
                 message
                 for message in split_records(answer, name)
-                if (message.msg_id == key if unique_key else key in message.keys)
+                if message.stored_topic == topic and (message.msg_id == key if unique_key else key in message.keys)
             )
         return sorted(found, key=lambda message: message.store_timestamp)[:max_messages]
 

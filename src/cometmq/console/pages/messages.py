@@ -17,7 +17,7 @@ from cometmq.client.consumer.newest import Found, Search, newest
 from cometmq.client.consumer.pull_consumer import PullConsumer
 from cometmq.client.consumer.pulling import PullStatus
 from cometmq.client.consumer.subscription import ALL, SQL92, TAG
-from cometmq.client.errors import BrokerError, RouteNotFoundError, UnknownBrokerError
+from cometmq.client.errors import BrokerError, OtherTopicError, RouteNotFoundError, UnknownBrokerError
 from cometmq.client.producer.producer import Producer
 from cometmq.client.trace.reader import way_of
 from cometmq.client.trace.steps import TraceStep, steps_of
@@ -142,12 +142,13 @@ async def _message_of(ask: Ask, msg_id: str, topic: str) -> MessageExt:
     :raises NotFoundError: there is none.
     :raises FormError: the offset id leads to a server that is no broker of this cluster.
     """
-    if topic:
-        found = await ask.admin.query_message(topic, msg_id, max_messages=1, unique_key=True)
-        if found:
-            return found[0]
     try:
-        return await ask.admin.message_by_id(msg_id)
+        return await ask.admin.message_by_id(msg_id, topic or None)
+    except OtherTopicError as error:
+        raise NotFoundError(
+            ask.t("message {id} is of topic {topic}", id=msg_id, topic=error.topic),
+            next_step=ask.t("search there, or without a topic"),
+        ) from error
     except ValueError as error:
         raise NotFoundError(
             ask.t("there is no message {id}", id=msg_id),

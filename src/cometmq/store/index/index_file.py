@@ -15,7 +15,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -175,8 +175,8 @@ class IndexFile:
         """True when some entry may lie in the time range (ms)."""
         return self.count > 1 and self.begin_timestamp <= end and self.end_timestamp >= begin
 
-    def find(self, key_hash: int, begin: int, end: int, limit: int, found: set[int]) -> None:
-        """Add the log offsets of a hash, stored between ``begin`` and ``end`` (ms), newest first.
+    def find(self, key_hash: int, begin: int, end: int) -> Iterator[int]:
+        """Yield the log offsets of a hash, stored between ``begin`` and ``end`` (ms), newest first.
 
         A chain that goes on and on (one key on every message, or keys chosen to collide) is not followed
         to its end: the rest of the file is looked through in blocks, which takes a hundredth of the time.
@@ -184,28 +184,25 @@ class IndexFile:
         entry = _SLOT.unpack_from(self._map, HEADER_BYTES + key_hash % self.slots * 4)[0]
         below = self.count
         for _ in range(_CHAIN_STEPS):
-            if not 0 < entry < below or len(found) >= limit:
+            if not 0 < entry < below:
                 return
             below = entry
             stored_hash, offset, seconds, entry = _ENTRY_STRUCT.unpack_from(
                 self._map, self._entries_at + entry * ENTRY_BYTES
             )
             if stored_hash == key_hash and begin <= self.begin_timestamp + seconds * 1000 <= end:
-                found.add(offset)
+                yield offset
         if 0 < entry < below:
-            self._find_in_blocks(key_hash, begin, end, limit, found, entry + 1)
+            yield from self._find_in_blocks(key_hash, begin, end, entry + 1)
 
-    def _find_in_blocks(self, key_hash: int, begin: int, end: int, limit: int, found: set[int], below: int) -> None:
+    def _find_in_blocks(self, key_hash: int, begin: int, end: int, below: int) -> Iterator[int]:
         """As :meth:`find`, among all entries whose number is under ``below``."""
-        while below > 1 and len(found) < limit:
+        while below > 1:
             first = max(1, below - _BLOCK_ENTRIES)
             block = np.frombuffer(self._map, _ENTRY, below - first, self._entries_at + first * ENTRY_BYTES)
             times = self.begin_timestamp + block["seconds"].astype(np.int64) * 1000
             hits = np.flatnonzero((block["hash"] == key_hash) & (times >= begin) & (times <= end))
-            for offset in dict.fromkeys(block["offset"][hits[::-1]].tolist()):
-                if len(found) >= limit:
-                    return
-                found.add(offset)
+            yield from block["offset"][hits[::-1]].tolist()
             below = first
 
     # --- recovery -----------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from cometmq.clock import Clock
-from cometmq.limits import INDEX_BLOCK_KEYS, MAX_QUERY_MESSAGES
+from cometmq.limits import INDEX_BLOCK_KEYS, MAX_QUERY_LOOKS, MAX_QUERY_MESSAGES
 from cometmq.message.ids import index_hash, java_hash, key_hashes
 from cometmq.store.disk import Disk
 from cometmq.store.index.index_file import IndexFile, Keys
@@ -172,21 +172,29 @@ class IndexService:
     def query(self, log: CommitLog, topic: str, key: str, max_num: int, begin: int, end: int) -> QueryResult:
         """The newest ``max_num`` records of ``topic`` under ``key``, stored between ``begin`` and ``end`` (ms).
 
-        Different keys can have one hash: the caller compares the keys of the records.
+        The index has hashes, and those of other topics and keys may be the same: each record is read, and counts if
+        it has them itself.
         """
         key_hash = index_hash(java_hash(f"{topic}#{key}"))
         most = min(max_num, MAX_QUERY_MESSAGES)
-        found: set[int] = set()
-        for file in reversed(self.files):
-            if len(found) >= most:
+        found: dict[int, memoryview] = {}
+        candidates = itertools.chain.from_iterable(
+            file.find(key_hash, begin, end) for file in reversed(self.files) if file.covers(begin, end)
+        )
+        looks = MAX_QUERY_LOOKS
+        for offset in candidates if most > 0 else ():
+            record = record_at(log, offset)
+            if record is not None:
+                looks -= 1 + len(record.keys)
+                view = log.record(offset) if record.topic == topic and key in record.keys else None
+                if view is not None:
+                    found[offset] = view
+            if len(found) >= most or looks <= 0:
                 break
-            if file.covers(begin, end):
-                file.find(key_hash, begin, end, most, found)
         if not found:
             return QueryResult(0, 0, [])
-        views = [log.record(offset) for offset in sorted(found) if record_at(log, offset) is not None]
         last = self.files[-1]
-        return QueryResult(last.end_timestamp, last.end_offset, [view for view in views if view is not None])
+        return QueryResult(last.end_timestamp, last.end_offset, [view for _, view in sorted(found.items())])
 
     def remove_files_below(self, log_min: int) -> int:
         """Delete the files that only know messages below ``log_min``, never the last; return how many."""
