@@ -7,7 +7,10 @@ import atexit
 import functools
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast
 
 from cometmq.client.errors import ClientStateError, ForkedError
@@ -16,11 +19,16 @@ from cometmq.loop import fastest_loop
 
 A = TypeVar("A", covariant=True)
 R = TypeVar("R")
+T = TypeVar("T")
 P = ParamSpec("P")
 
 
 STOP_TIMEOUT_S: Final = 5.0
 """Time for the loop to end when Python exits; only an async listener that blocks it takes longer."""
+
+
+INTERRUPT_S: Final = 1.0
+"""Time in which an interrupted call ends; only an async listener that blocks the loop takes longer."""
 
 
 class _Background:
@@ -66,17 +74,24 @@ class _Background:
         """Python exits, so the loop runs only while somebody waits."""
         return self._is_over
 
-    def run(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, R]) -> R:
+    def run(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        work: Coroutine[Any, Any, R],
+        undelivered: Callable[[R], object] | None = None,
+    ) -> R:
         """Wait for a coroutine.
 
+        :param undelivered: gets the result if the wait was interrupted, as by a signal's handler that raises in this
+            thread, when the coroutine had ended or could not be cancelled any more.
         :raises ClientStateError: Python exits, and a listener blocks the loop.
         """
         if not self._is_over:
-            waiting = asyncio.run_coroutine_threadsafe(work, loop)
+            call = _Call(loop, work)
             try:
-                return waiting.result()
-            except BaseException:
-                waiting.cancel()  # a signal's handler raised in this thread; a call that has ended stays as it is
+                return call.outcome.result()
+            except BaseException as error:
+                call.interrupted(error, undelivered)
                 raise
         with self._lock:
             if loop.is_running():
@@ -86,6 +101,45 @@ class _Background:
                     next_step="close clients before the program ends; let async listeners await",
                 )
             return loop.run_until_complete(work)
+
+
+class _Call(Generic[T]):
+    """A coroutine on the loop, for which another thread waits."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
+        self.outcome: Future[T] = Future()
+        self._loop = loop
+        self._task: asyncio.Task[T] | None = None
+        try:
+            loop.call_soon_threadsafe(self._begin, work)
+        except RuntimeError:
+            work.close()
+            raise
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> None:
+        self._task = self._loop.create_task(work)
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self.outcome.set_exception(CancelledError())
+        elif (error := task.exception()) is not None:
+            self.outcome.set_exception(error)
+        else:
+            self.outcome.set_result(task.result())
+
+    def interrupted(self, error: BaseException, undelivered: Callable[[T], object] | None) -> None:
+        """Cancel the coroutine, unless ``error`` is its own; pass on a result that it has nevertheless."""
+        if self.outcome.done() and self.outcome.exception() is error:
+            return
+        self._loop.call_soon_threadsafe(self._cancel)
+        if undelivered is not None:
+            with suppress(BaseException):
+                undelivered(self.outcome.result(INTERRUPT_S))
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._loop.call_soon(self._task.cancel)  # after its first step, since the coroutine in it has begun then
 
 
 _BACKGROUND: Final = _Background()
@@ -113,6 +167,8 @@ class SyncClient(Generic[A]):
     def _bind(self, kind: Callable[P, A], *args: P.args, **options: P.kwargs) -> None:
         """Make the asynchronous client on its loop."""
         self._loop = _BACKGROUND.loop()
+        self._undelivered: deque[Any] = deque()
+        """What calls of :func:`taking` returned to nobody, since they were interrupted: the next ones return it."""
         self._pid = os.getpid()
         self._inner = self._call(lambda: kind(*args, **options))
 
@@ -139,16 +195,25 @@ class SyncClient(Generic[A]):
                 next_step="use the asynchronous client in async listeners",
             )
 
-    def _run(self, work: Coroutine[Any, Any, R]) -> R:
+    def _run(self, work: Coroutine[Any, Any, R], undelivered: Callable[[R], object] | None = None) -> R:
         try:
             self._demand_other_thread()
         except (ClientStateError, ForkedError):
             work.close()
             raise
-        outcome = _BACKGROUND.run(self._loop, _kept(work))
+
+        def not_raised(outcome: R | _Raised) -> None:
+            if undelivered is not None and not isinstance(outcome, _Raised):
+                undelivered(outcome)
+
+        outcome = _BACKGROUND.run(self._loop, _kept(work), None if undelivered is None else not_raised)
         if isinstance(outcome, _Raised):
             raise outcome.error
         return outcome
+
+    def _keep(self, messages: Any) -> None:
+        if messages:
+            self._undelivered.append(messages)
 
     def _call(self, function: Callable[[], R]) -> R:
         async def run() -> R:
@@ -168,3 +233,42 @@ def blocking(
         return result
 
     return call
+
+
+def taking(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[SyncClient[A], P], R]:
+    """As :func:`blocking`, for a method that takes messages: none is lost when a signal's handler raises meanwhile."""
+
+    @functools.wraps(method)
+    def call(self: SyncClient[A], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self._undelivered:
+            kept: R = self._undelivered.popleft()
+            return kept
+        result: R = self._run(getattr(self._inner, method.__name__)(*args, **kwargs), self._keep)
+        return result
+
+    return call
+
+
+class SyncSteps(Iterator[R]):
+    """An iterator of which a step may be interrupted, as by a signal's handler that raises: the next step goes on.
+
+    A generator ends when a step is interrupted.
+
+    :param step: returns what comes next, or raises ``StopIteration``.
+    """
+
+    def __init__(self, step: Callable[[], R]) -> None:
+        self._step = step
+
+    def __next__(self) -> R:
+        return self._step()
+
+    def close(self) -> None:
+        """End the iteration, as that of a generator."""
+        self._step = _ended
+
+
+def _ended() -> Any:
+    raise StopIteration

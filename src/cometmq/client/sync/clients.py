@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -23,7 +22,7 @@ from cometmq.client.send.selection import QueueSelector
 from cometmq.client.send_result import SendResult
 from cometmq.client.serialization import Serializer, to_json
 from cometmq.client.stop_signals import STOP_SIGNALS
-from cometmq.client.sync.base import SyncClient, blocking
+from cometmq.client.sync.base import SyncClient, SyncSteps, blocking, taking
 from cometmq.client.trace.context import TraceHeaders, with_trace_context
 from cometmq.message.message import Message, MessageExt
 from cometmq.remoting.bodies import MessageQueue
@@ -32,10 +31,6 @@ from cometmq.remoting.security import Security
 PR = TypeVar("PR", bound=Producer)
 R = TypeVar("R")
 P = ParamSpec("P")
-
-
-async def _next(iterator: AsyncIterator[R]) -> R:
-    return await anext(iterator)
 
 
 class _Answer:
@@ -259,7 +254,7 @@ class SyncLitePullConsumer(SyncClient[LitePullConsumer]):
     unsubscribe = blocking(LitePullConsumer.unsubscribe)
     assign = blocking(LitePullConsumer.assign)
     queues = blocking(LitePullConsumer.queues)
-    poll = blocking(LitePullConsumer.poll)
+    poll = taking(LitePullConsumer.poll)
     seek = blocking(LitePullConsumer.seek)
     seek_to_begin = blocking(LitePullConsumer.seek_to_begin)
     seek_to_end = blocking(LitePullConsumer.seek_to_end)
@@ -269,15 +264,25 @@ class SyncLitePullConsumer(SyncClient[LitePullConsumer]):
 
     def __iter__(self) -> Iterator[MessageExt]:
         """Iterate over messages until the consumer is closed; each step is a poll of one message."""
-        for batch in self.batches(1):
-            yield batch[0]
+        return SyncSteps(self._next)
+
+    def _next(self) -> MessageExt:
+        batch = self._next_batch(1)
+        if len(batch) > 1:
+            self._undelivered.appendleft(batch[1:])
+        return batch[0]
 
     def batches(self, max_messages: int | None = None) -> Iterator[list[MessageExt]]:
         """As :meth:`LitePullConsumer.batches <cometmq.client.LitePullConsumer.batches>`."""
-        batches = self._inner.batches(max_messages)
-        with suppress(StopAsyncIteration):
-            while True:
-                yield self._run(_next(batches))
+        return SyncSteps(partial(self._next_batch, max_messages))
+
+    def _next_batch(self, max_messages: int | None) -> list[MessageExt]:
+        try:
+            return self._step(max_messages)
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    _step = taking(LitePullConsumer.next_batch)
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
@@ -330,7 +335,7 @@ class SyncPushConsumer(SyncClient[PushConsumer]):
     close = blocking(PushConsumer.close)
     subscribe = blocking(PushConsumer.subscribe)
     unsubscribe = blocking(PushConsumer.unsubscribe)
-    receive = blocking(PushConsumer.receive)
+    receive = taking(PushConsumer.receive)
 
     def run(self) -> None:
         """As :meth:`PushConsumer.run <cometmq.client.PushConsumer.run>`; another thread may close the consumer.
@@ -346,13 +351,22 @@ class SyncPushConsumer(SyncClient[PushConsumer]):
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Iterate over messages until the consumer is closed."""
-        while batch := self.receive(1):
-            yield batch[0]
+        return SyncSteps(self._next)
+
+    def _next(self) -> ReceivedMessage:
+        batch = self._next_batch(1)
+        if len(batch) > 1:
+            self._undelivered.appendleft(Batch(batch[1:]))
+        return batch[0]
 
     def batches(self, max_messages: int = 32) -> Iterator[Batch]:
         """As :meth:`PushConsumer.batches <cometmq.client.PushConsumer.batches>`."""
-        while batch := self.receive(max_messages):
-            yield batch
+        return SyncSteps(partial(self._next_batch, max_messages))
+
+    def _next_batch(self, max_messages: int) -> Batch:
+        if batch := self.receive(max_messages):
+            return batch
+        raise StopIteration
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
