@@ -19,6 +19,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 from cometmq.errors import CometMQError, reason_of
 from cometmq.java_values import parse_float, parse_int
 from cometmq.limits import MAX_CONFIG_UPDATE_BYTES
+from cometmq.paths import PathError, local_text
 from cometmq.properties_file import MalformedEscapeError, format_pairs, parse_properties, read_properties
 
 T = TypeVar("T")
@@ -65,6 +66,8 @@ class Option:
     outside: Outside = "replaced"
     empty: str = ""
     """The value that an empty text stands for."""
+    path: bool = False
+    """It is a path of the local file system, or a ``file:`` URL of one."""
 
     @property
     def range_text(self) -> str:
@@ -138,6 +141,11 @@ class Option:
         )
 
     def _read(self, text: str) -> Any:
+        if self.path:
+            try:
+                return local_text(text) or self.empty
+            except PathError as error:
+                raise ConfigError(f"{self.key}={error.message}", next_step=error.next_step) from None
         if self.type is str:
             return text or self.empty
         return parse_int(text) if self.type is int else parse_float(text)
@@ -187,6 +195,7 @@ def option(
     secret: bool = False,
     outside: Outside = "replaced",
     empty: str = "",
+    path: bool = False,
 ) -> Any:
     """Declare a field of a configuration dataclass; integers have Java's int as default range."""
     if isinstance(default, int) and not isinstance(default, bool) and maximum is None:
@@ -206,6 +215,7 @@ def option(
         "doc": doc,
         "outside": outside,
         "empty": empty,
+        "path": path,
     }
     return dataclasses.field(default=default, metadata={_METADATA: metadata}, repr=not secret)
 
@@ -317,7 +327,7 @@ def load_options(
             try:
                 values[found.name], warning = (found.parse(value), "") if java is None else found.take(value, java)
             except ConfigError as error:
-                raise ConfigError(f"{place}: {error.message}") from None
+                raise ConfigError(f"{place}: {error.message}", next_step=error.next_step) from None
         elif (foreign := apache.get(key)) is not None:
             try:
                 unused[key] = format_value(foreign.parse(value))

@@ -26,6 +26,7 @@ from cometmq.backup.manifest import MANIFEST, STORE, BackupError, Manifest, Stor
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.durable import flush_directory, flush_file, replace_file
 from cometmq.errors import reason_of
+from cometmq.paths import take_local_paths
 
 _LOG: Final = "commitlog"
 _QUEUES: Final = ("consumequeue", "consumequeue_ext")
@@ -51,6 +52,13 @@ class Options:
     """A backup whose sealed files are taken over."""
     share: bool = True
     """Share sealed files with the store where the file system can."""
+
+    def __post_init__(self) -> None:
+        """Make local paths of all.
+
+        :raises PathError: one has a scheme that is not served.
+        """
+        take_local_paths(self)
 
 
 @dataclass(slots=True)

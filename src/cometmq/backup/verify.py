@@ -11,6 +11,7 @@ from cometmq.backup.copies import clone, copy_data, digest_of
 from cometmq.backup.manifest import STORE, BackupError, Manifest, StoredFile, read_manifest
 from cometmq.durable import flush_directory, flush_file
 from cometmq.errors import reason_of
+from cometmq.paths import local_path
 from cometmq.store.version import demand_readable
 
 _SHOWN = 10
@@ -22,6 +23,7 @@ def verify_backup(backup: Path, *, report: Callable[[str], None] = lambda _: Non
     :param report: called with the name of each file.
     :raises BackupError: it is no backup, this version cannot read it, or it is damaged; all damaged files are named.
     """
+    backup = local_path(backup)
     manifest = read_manifest(backup)
     wrong: list[str] = []
     for name, file in manifest.files.items():
@@ -50,6 +52,7 @@ def restore_backup(backup: Path, target: Path, *, report: Callable[[str], None] 
     :raises BackupError: the backup is damaged, the target is not empty, or a file cannot be written.
     :raises NewerStoreError: it is of a newer CometMQ, and this one cannot read the store.
     """
+    backup, target = local_path(backup), local_path(target)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise BackupError(
             f"{target} is not empty; nothing was restored", next_step="move the old store away, and repeat the command"

@@ -22,6 +22,7 @@ from cometmq.cli.contexts import (
     read_contexts,
 )
 from cometmq.cli.failures import WrongUseError
+from cometmq.cli.local_path import LocalPath
 from cometmq.cli.output import FORMATS, Column, output_option, show, show_one, tell
 from cometmq.client.route import namesrv_addresses
 
@@ -34,7 +35,7 @@ _COLUMNS: Final = (
     Column("output", "Output"),
     Column("description", "Description", prose=True),
 )
-_file: Final = click.Path(path_type=Path, dir_okay=False)
+_file: Final = LocalPath(path_type=Path, dir_okay=False)
 
 
 @click.group("context")

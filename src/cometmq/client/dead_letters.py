@@ -49,6 +49,7 @@ from cometmq.message.properties import (
     encode_properties,
 )
 from cometmq.message.sysflag import COMPRESSED, COMPRESSION_TYPE_MASK
+from cometmq.paths import local_path
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.headers import SendMessageRequestHeaderV2
 
@@ -196,8 +197,8 @@ class Ledger:
     :raises LedgerError: it cannot be opened, or holds something else.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: str | Path) -> None:
+        self._path = local_path(path)
         self.intended: set[str] = set()
         self.sent: set[str] = set()
         self._file: IO[bytes] | None = None

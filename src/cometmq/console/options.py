@@ -8,6 +8,7 @@ from typing import Final
 
 from cometmq.console.origins import Origin
 from cometmq.message.hosts import parsed_ip
+from cometmq.paths import take_local_paths
 from cometmq.remoting.security import PLAIN, Security
 
 DEFAULT_CONSOLE_PORT: Final = 8080
@@ -40,6 +41,13 @@ class ConsoleOptions:
     """Directory with the JSON reports of Spark jobs."""
     audit_logs: tuple[Path, ...] = ()
     """Audit logs of brokers: files, stores, or directories with stores."""
+
+    def __post_init__(self) -> None:
+        """Make local paths of all.
+
+        :raises PathError: one has a scheme that is not served.
+        """
+        take_local_paths(self)
 
     @property
     def users_file(self) -> Path:

@@ -38,7 +38,7 @@ class NamesrvConfig(SecurityOptions, MetricsOptions):
         "the addresses that brokers advertise for NAME.",
     )
     kv_config_path: str = option(
-        str(Path.home() / "namesrv" / "kvConfig.json"), "File of the KV configuration (codes 100 to 102)."
+        str(Path.home() / "namesrv" / "kvConfig.json"), "File of the KV configuration (codes 100 to 102).", path=True
     )
     log_level: str = option("", LOG_LEVEL_DOC, choices=LOG_LEVELS, runtime=True)
     order_message_enable: bool = option(

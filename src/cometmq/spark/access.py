@@ -18,12 +18,15 @@ from cometmq.remoting.security import Security, read_credentials
 from cometmq.remoting.signing import Credentials
 from cometmq.remoting.tls.contexts import Tls
 from cometmq.spark.errors import OptionError
-from cometmq.spark.options import canonical_options, parse_flag
+from cometmq.spark.options import canonical_options, parse_flag, parse_path
 
 _SECRETS: Final = ("secretKey", "secretKeyEnv", "secretKeyFile")
 _TLS: Final = (
     *("tlsTrustCertPath", "tlsCertPath", "tlsKeyPath", "tlsKeyPassword", "tlsKeyPasswordFile"),
     *("tlsAuthServer", "tlsCheckHost"),
+)
+_FILES: Final = frozenset(
+    ("secretKeyFile", "credentialsFile", "tlsTrustCertPath", "tlsCertPath", "tlsKeyPath", "tlsKeyPasswordFile")
 )
 ACCESS_OPTION_NAMES: Final = ("accessKey", *_SECRETS, "securityToken", "credentialsFile", "useTLS", *_TLS)
 
@@ -99,6 +102,8 @@ def parse_access(values: Mapping[str, str]) -> Access:
     :raises OptionError: some contradict each other or miss another; no message shows a secret.
     """
     given = {name: value for name in ACCESS_OPTION_NAMES if (value := values.get(name, "").strip())}
+    for name in _FILES & given.keys():
+        given[name] = parse_path(name, given[name]) or ""
     if empty := [name for name in ACCESS_OPTION_NAMES if name in values and name not in given]:
         raise OptionError(f"option {empty[0]} is empty")
     secrets = [name for name in _SECRETS if name in given]

@@ -14,6 +14,7 @@ from typing import Any, Final
 from cometmq.message.hosts import parse_address
 from cometmq.message.names import check_group, check_topic
 from cometmq.options import nearest
+from cometmq.paths import PathError, local_text
 from cometmq.spark.errors import OptionError
 
 DEFAULT_GROUP: Final = "cometmq_spark"
@@ -191,6 +192,12 @@ def parse_bad_bodies(name: str, text: str) -> bool:
     return text == "fail"
 
 
-def parse_path(_name: str, text: str) -> str | None:
-    """Parse a path; an empty one means none."""
-    return text or None
+def parse_path(name: str, text: str) -> str | None:
+    """Parse a path; an empty one means none.
+
+    :raises OptionError: it has a scheme that is not served.
+    """
+    try:
+        return local_text(text) or None
+    except PathError as error:
+        raise OptionError(f"option {name}: {error.message}", next_step=error.next_step) from error

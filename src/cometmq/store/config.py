@@ -24,9 +24,14 @@ class StoreConfig:
     """Apache's keys of ``broker.conf`` that the store reads, with Apache's defaults."""
 
     store_path_root_dir: str = option(
-        str(Path.home() / "store"), "directory of the whole store; empty in a file: /, as in Apache's", empty="/"
+        str(Path.home() / "store"),
+        "directory of the whole store; empty in a file: /, as in Apache's",
+        empty="/",
+        path=True,
     )
-    store_path_commit_log: str = option("", "directory of the log; empty: commitlog/ in the store's directory")
+    store_path_commit_log: str = option(
+        "", "directory of the log; empty: commitlog/ in the store's directory", path=True
+    )
     mapped_file_size_commit_log: int = option(1 << 30, "bytes of one log file", minimum=4096)
     mapped_file_size_consume_queue: int = option(
         300_000 * CQ_UNIT_BYTES, "bytes of one queue file, rounded up to whole units of 20", minimum=CQ_UNIT_BYTES

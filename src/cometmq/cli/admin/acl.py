@@ -14,6 +14,7 @@ from cometmq.cli.admin.changes import yes_option
 from cometmq.cli.admin.user import change, server_option
 from cometmq.cli.connection import confirm_deletion, namesrv_option
 from cometmq.cli.dry_run import dry_run_option, is_dry_run, only_shown
+from cometmq.cli.local_path import LocalPath
 from cometmq.cli.output import Column, output_option, show, show_one
 from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import Change
@@ -150,7 +151,7 @@ def delete(user: str, resource: str | None, is_default: bool, yes: bool, server:
 @click.option(
     "--source-ip", "source", default="127.0.0.1", show_default=True, help="Address that the request comes from."
 )
-@click.option("--plain", type=click.Path(path_type=Path), help="Ask the plain_acl.yml in this directory instead.")
+@click.option("--plain", type=LocalPath(path_type=Path), help="Ask the plain_acl.yml in this directory instead.")
 @click.option("--cluster", default="DefaultCluster", show_default=True, help="Name of the cluster.")
 @server_option
 @namesrv_option

@@ -13,6 +13,7 @@ import click
 
 from cometmq.auth.audit.entry import Entry
 from cometmq.auth.audit.reader import AuditReader
+from cometmq.cli.local_path import LocalPath
 from cometmq.cli.moments import PAST, local_time
 from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.quantity import quantity
@@ -34,7 +35,7 @@ _LIMIT: Final = 1_000
 
 
 @click.command("audit")
-@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.argument("file", required=False, type=LocalPath(path_type=Path))
 @click.option("--since", type=PAST, help="Entries from this time on; 1h is an hour ago.")
 @click.option("--until", type=PAST, help="Entries up to this time.")
 @click.option("--account", help="Entries of this account, also those that only claim it.")

@@ -10,6 +10,7 @@ import click
 
 from cometmq.cli.connection import namesrv_alone
 from cometmq.cli.failures import WrongUseError
+from cometmq.cli.local_path import LocalPath
 from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.cli.servers.console_options import audit_log_option, console_url_option, reports_option
 from cometmq.cli.servers.logs import log_options
@@ -29,7 +30,7 @@ _USERS: Final = (Column("name", "User"), Column("role", "Role"))
 
 console_data_option = click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=LocalPath(path_type=Path),
     default=lambda: default_data() / "console",
     show_default="console in the directory of the user's data",
     help="Directory for the console's users and its audit log.",
@@ -48,8 +49,8 @@ console_data_option = click.option(
 @click.option("--allow-changes", is_flag=True, help="Visitors without an account may change things, too.")
 @click.option("--name", "names", multiple=True, help="Another name in the address of the console.")
 @console_url_option("--url")
-@click.option("--certificate", type=click.Path(path_type=Path), help="PEM file with a certificate, for HTTPS.")
-@click.option("--key", type=click.Path(path_type=Path), help="PEM file with the certificate's key.")
+@click.option("--certificate", type=LocalPath(path_type=Path), help="PEM file with a certificate, for HTTPS.")
+@click.option("--key", type=LocalPath(path_type=Path), help="PEM file with the certificate's key.")
 @reports_option
 @audit_log_option
 @console_data_option
@@ -128,7 +129,7 @@ def user() -> None:
     show_default=True,
     help="viewer: looks; operator: changes, too.",
 )
-@click.option("--password-file", type=click.Path(path_type=Path), help="File with the password; else it is asked for.")
+@click.option("--password-file", type=LocalPath(path_type=Path), help="File with the password; else it is asked for.")
 @console_data_option
 def add(name: str, role: str, password_file: Path | None, data: Path) -> None:
     """Make a user of the console, or give one a new password and role."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from cometmq.cli.failures import WrongUseError
+from cometmq.cli.local_path import LocalPath
 
 
 @click.group("metrics")
@@ -16,7 +17,7 @@ def command() -> None:
 
 
 @command.command("export")
-@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("directory", type=LocalPath(path_type=Path, file_okay=False))
 @click.option("--replace", is_flag=True, help="Replace files that are there.")
 def export(directory: Path, replace: bool) -> None:
     """Write a dashboard for Grafana and rules for Prometheus to DIRECTORY.

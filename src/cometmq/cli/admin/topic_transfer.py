@@ -11,6 +11,7 @@ import click
 from cometmq.cli.admin.changes import confirmed
 from cometmq.cli.connection import administer, namesrv_option
 from cometmq.cli.dry_run import dry_run_option
+from cometmq.cli.local_path import LocalFile, LocalPath
 from cometmq.cli.output import Progress, tell
 from cometmq.client.admin import Admin
 from cometmq.client.admin.settings_file import MAX_DOCUMENT_BYTES, Document, parse_document
@@ -20,7 +21,7 @@ from cometmq.quantity import quantity
 
 
 @click.command("export")
-@click.option("--to", "path", type=click.Path(dir_okay=False, path_type=Path), help="File; stdout by default.")
+@click.option("--to", "path", type=LocalPath(dir_okay=False, path_type=Path), help="File; stdout by default.")
 @namesrv_option
 def export(path: Path | None, namesrv: str) -> None:
     """Write topics, groups, policies and quotas as JSON.
@@ -36,7 +37,7 @@ def export(path: Path | None, namesrv: str) -> None:
 
 
 @click.command("import")
-@click.argument("file", type=click.File("rb"))
+@click.argument("file", type=LocalFile("rb"))
 @click.option("-y", "--yes", "--execute", "yes", is_flag=True, help="Change the cluster without asking.")
 @click.option("--hide-messages", is_flag=True, help="Also when messages are in queues that are not read any more.")
 @dry_run_option

@@ -13,6 +13,7 @@ from cometmq.cli.admin.accounts import administer_accounts
 from cometmq.cli.admin.changes import partly_done, yes_option
 from cometmq.cli.connection import confirm_deletion, namesrv_option
 from cometmq.cli.dry_run import dry_run_option, is_dry_run, only_shown
+from cometmq.cli.local_path import LocalPath
 from cometmq.cli.output import Column, output_option, show, show_one, tell
 from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import Change
@@ -26,7 +27,7 @@ server_option = click.option(
     help="One broker or nameserver. Without it changes go to all that have users, questions to one broker.",
 )
 password_option = click.option(
-    "--password-file", type=click.Path(path_type=Path), help="File with the password; else it is asked for."
+    "--password-file", type=LocalPath(path_type=Path), help="File with the password; else it is asked for."
 )
 
 

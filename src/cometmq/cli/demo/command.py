@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from cometmq.cli.local_path import LocalPath
 from cometmq.errors import CometMQError
 from cometmq.remoting.security import VARIABLES
 
@@ -40,7 +41,7 @@ _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 @click.option("--rate", type=click.FloatRange(100), default=30_000, show_default=True, help="Most messages a second.")
 @click.option(
     "--report",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=LocalPath(file_okay=False, path_type=Path),
     default="demo-report",
     show_default=True,
     help="Directory for report, plot and archive.",

@@ -18,6 +18,7 @@ import click
 from click.core import ParameterSource
 
 from cometmq.cli.connection import namesrv_alone
+from cometmq.cli.local_path import LocalPath
 from cometmq.cli.moments import Duration, Moment
 from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs.job import Kind, Option, fields_of, flags_of
@@ -30,8 +31,8 @@ T = TypeVar("T")
 R = TypeVar("R", bound="Report")
 After = Callable[[Any, str], object]
 
-DIRECTORY: Final = click.Path(path_type=Path, file_okay=False)
-FILE: Final = click.Path(path_type=Path, dir_okay=False)
+DIRECTORY: Final = LocalPath(path_type=Path, file_okay=False)
+FILE: Final = LocalPath(path_type=Path, dir_okay=False)
 _SECRET_PLACES: Final = {
     "secretKey": "secretKeyFile=FILE or secretKeyEnv=VARIABLE",
     "securityToken": "credentialsFile=FILE, a file like tools.yml",
@@ -42,7 +43,7 @@ _ACCESS_FORM: Final = ", by an option of the source: accessKey, secretKeyFile, u
 _UNITS_MS: Final = ((24 * 3_600_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"))
 _TYPES: Final[Mapping[Kind, click.ParamType[Any]]] = {
     Kind.DIRECTORY: DIRECTORY,
-    Kind.OLD_DIRECTORY: click.Path(path_type=Path, file_okay=False, exists=True),
+    Kind.OLD_DIRECTORY: LocalPath(path_type=Path, file_okay=False, exists=True),
     Kind.FILE: FILE,
     Kind.MOMENT: Moment(),
     Kind.DURATION: Duration(),

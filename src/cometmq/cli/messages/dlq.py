@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from cometmq.cli.connection import administer, demand_group_name, namesrv_option
 from cometmq.cli.dry_run import dry_run_option, is_dry_run
 from cometmq.cli.failures import PartlyDoneError, WrongUseError
+from cometmq.cli.local_path import LocalPath
 from cometmq.cli.messages.message import message_row
 from cometmq.cli.moments import PAST, local_time
 from cometmq.cli.names import GROUP
@@ -141,7 +142,7 @@ def _row(letter: MessageExt) -> dict[str, Any]:
 @command.command("export")
 @click.argument("group", type=GROUP)
 @_selection_options
-@click.option("--to", "path", type=click.Path(dir_okay=False, path_type=Path), help="File; stdout by default.")
+@click.option("--to", "path", type=LocalPath(dir_okay=False, path_type=Path), help="File; stdout by default.")
 @namesrv_option
 def export(
     group: str,
@@ -194,7 +195,7 @@ def _whole(letter: MessageExt) -> dict[str, Any]:
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Messages a second at most.")
 @click.option(
     "--ledger",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=LocalPath(dir_okay=False, path_type=Path),
     help="File that records what was sent.  [default: ./dlq-GROUP.ledger]",
 )
 @dry_run_option

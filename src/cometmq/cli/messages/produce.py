@@ -15,6 +15,7 @@ import click
 
 from cometmq.cli.connection import demand_group_name, demand_topic_name, namesrv_option, timeout_s
 from cometmq.cli.failures import WrongUseError
+from cometmq.cli.local_path import LocalPath
 from cometmq.cli.messages.format import Delimiter
 from cometmq.cli.messages.json_line import Delays
 from cometmq.cli.messages.sending import Sent, send_all
@@ -49,7 +50,7 @@ _SENT: Final = (
     "--file",
     "paths",
     multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=LocalPath(exists=True, dir_okay=False, path_type=Path),
     help="Read lines from this file; repeatable.",
 )
 @click.option("--whole", is_flag=True, help="Each file, or all of stdin, is one message.")

@@ -11,11 +11,12 @@ from cometmq.backup.create import Made, Options, create_backup, last_backup_besi
 from cometmq.backup.manifest import Manifest
 from cometmq.backup.verify import restore_backup, verify_backup
 from cometmq.cli.failures import WrongUseError
+from cometmq.cli.local_path import LocalPath
 from cometmq.cli.moments import local_time
 from cometmq.cli.output import Progress, output_option, show_one, tell
 from cometmq.quantity import quantity, size_text
 
-_directory: Final = click.Path(path_type=Path, file_okay=False)
+_directory: Final = LocalPath(path_type=Path, file_okay=False)
 
 
 @click.group("backup")

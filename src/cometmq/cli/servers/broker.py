@@ -11,6 +11,7 @@ import click
 
 from cometmq.cli.contexts import NAMESRV_VARIABLE
 from cometmq.cli.lazy_group import LazyGroup
+from cometmq.cli.local_path import LocalPath
 from cometmq.cli.servers.logs import log_options
 from cometmq.cli.servers.memory import settle_memory
 from cometmq.cli.servers.process import (
@@ -44,11 +45,11 @@ from cometmq.cli.servers.process import (
     metavar="HOST:PORT[;…]",
     help=f"Nameservers to register with; else those of the file, else those of ${NAMESRV_VARIABLE}.",
 )
-@click.option("-c", "--config", type=click.Path(path_type=Path), help="Apache's broker.conf.")
+@click.option("-c", "--config", type=LocalPath(path_type=Path), help="Apache's broker.conf.")
 @click.option("-p", "--port", type=click.IntRange(0, 65_535), help="Port, 0 for a free one (listenPort).")
 @click.option("--host", help="Address to listen on (bindAddress).")
 @advertise_option
-@click.option("--data", type=click.Path(path_type=Path), help="Directory of the store (storePathRootDir).")
+@click.option("--data", type=LocalPath(path_type=Path), help="Directory of the store (storePathRootDir).")
 @set_option
 @click.option("--help-config", is_flag=True, help="Print every key with its meaning, as a broker.conf.")
 @until_stdin_ends_option

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from cometmq.cli.local_path import LocalPath
 from cometmq.console.origins import Origin, origin_of
 
 T = TypeVar("T", bound=Callable[..., object])
@@ -43,14 +44,14 @@ def console_url_option(name: str) -> Callable[[T], T]:
 
 reports_option = click.option(
     "--reports",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=LocalPath(path_type=Path, file_okay=False),
     metavar="DIR",
     help="Directory with reports of Spark jobs (-o json), for the console's page Pipeline.",
 )
 audit_log_option = click.option(
     "--audit-log",
     "audit_logs",
-    type=click.Path(path_type=Path),
+    type=LocalPath(path_type=Path),
     multiple=True,
     metavar="PATH",
     help="Audit log of a broker, or its store, for the console; may be given several times.",

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from cometmq.cli.local_path import LocalPath
 from cometmq.cli.output import say
 from cometmq.visible import json_text, visible
 
@@ -124,7 +125,7 @@ def log_options(command: Callable[..., R]) -> Callable[..., R]:
         click.option("--log-name", default="", hidden=True, help="Name of the server in each line."),
         click.option(
             "--log-file",
-            type=click.Path(path_type=Path, dir_okay=False),
+            type=LocalPath(path_type=Path, dir_okay=False),
             help="Append log lines to this file instead of stderr.",
         ),
         click.option(

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from cometmq.cli.lazy_group import LazyGroup
+from cometmq.cli.local_path import LocalPath
 from cometmq.cli.servers.logs import log_options
 from cometmq.cli.servers.memory import settle_memory
 from cometmq.cli.servers.process import (
@@ -30,7 +31,7 @@ from cometmq.cli.servers.process import (
     package="cometmq.cli",
     invoke_without_command=True,
 )
-@click.option("-c", "--config", type=click.Path(path_type=Path), help="Apache's namesrv.conf.")
+@click.option("-c", "--config", type=LocalPath(path_type=Path), help="Apache's namesrv.conf.")
 @click.option("-p", "--port", type=click.IntRange(0, 65_535), help="Port, 0 for a free one (listenPort).")
 @listener_option
 @click.option("--host", help="Address to listen on (bindAddress).")

@@ -18,6 +18,7 @@ import click
 from cometmq import descriptors
 from cometmq.apache_keys import BROKER, NAMESERVER, apache_keys
 from cometmq.cli.failures import INTERRUPTED, WrongUseError
+from cometmq.cli.local_path import LocalPath
 from cometmq.cli.output import say
 from cometmq.cli.servers.logs import reopen_logs, start_log
 from cometmq.clock import SYSTEM_CLOCK, Clock
@@ -66,7 +67,7 @@ def tell_data(data: Path) -> None:
 
 data_option = click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=LocalPath(path_type=Path),
     default=default_data,
     show_default="./cometmq-data if it exists, else a directory of the user's data",
     help="Directory for stores and tables.",

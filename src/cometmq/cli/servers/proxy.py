@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from cometmq.cli.contexts import NAMESRV_VARIABLE
+from cometmq.cli.local_path import LocalPath
 from cometmq.cli.servers.logs import log_options
 from cometmq.cli.servers.memory import settle_memory
 from cometmq.cli.servers.process import (
@@ -24,7 +25,7 @@ from cometmq.cli.servers.process import (
 
 
 @click.command("proxy")
-@click.option("-c", "--config", type=click.Path(path_type=Path), help="Apache's rmq-proxy.json.")
+@click.option("-c", "--config", type=LocalPath(path_type=Path), help="Apache's rmq-proxy.json.")
 @click.option(
     "-n",
     "--namesrv",

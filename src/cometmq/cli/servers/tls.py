@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from cometmq.cli.local_path import LocalPath
 from cometmq.message.hosts import own_ip
 from cometmq.remoting.tls.certificates import Authority, Issued
 from cometmq.remoting.tls.contexts import TlsError
@@ -19,7 +20,7 @@ def command() -> None:
 
 
 @command.command("make-certificates")
-@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("directory", type=LocalPath(path_type=Path, file_okay=False))
 @click.option(
     "--host",
     "hosts",

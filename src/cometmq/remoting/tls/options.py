@@ -40,10 +40,10 @@ class TlsOptions:
         choices=(DISABLED, PERMISSIVE, ENFORCING),
     )
     tls_server_cert_path: str = option(
-        "", "File of the server's certificate and those of its issuers.", key="tls.server.certPath"
+        "", "File of the server's certificate and those of its issuers.", key="tls.server.certPath", path=True
     )
     tls_server_key_path: str = option(
-        "", "File of the certificate's key. Empty: the file of the certificate.", key="tls.server.keyPath"
+        "", "File of the certificate's key. Empty: the file of the certificate.", key="tls.server.keyPath", path=True
     )
     tls_server_key_password: str = option("", "Password of that key.", key="tls.server.keyPassword", secret=True)
     tls_server_need_client_auth: str = option(
@@ -56,7 +56,7 @@ class TlsOptions:
         False, "Check the certificates of clients; needs the key before.", key="tls.server.authClient"
     )
     tls_server_trust_cert_path: str = option(
-        "", "File of the authorities whose clients are trusted.", key="tls.server.trustCertPath"
+        "", "File of the authorities whose clients are trusted.", key="tls.server.trustCertPath", path=True
     )
     tls_test_mode_enable: bool = option(
         True,
@@ -65,17 +65,17 @@ class TlsOptions:
     )
     tls_enable: bool = option(False, "Connect with TLS to nameservers, and as a slave to the master.", key="tls.enable")
     tls_client_cert_path: str = option(
-        "", "File of the certificate for servers that ask for one.", key="tls.client.certPath"
+        "", "File of the certificate for servers that ask for one.", key="tls.client.certPath", path=True
     )
     tls_client_key_path: str = option(
-        "", "File of its key. Empty: the file of the certificate.", key="tls.client.keyPath"
+        "", "File of its key. Empty: the file of the certificate.", key="tls.client.keyPath", path=True
     )
     tls_client_key_password: str = option("", "Password of that key.", key="tls.client.keyPassword", secret=True)
     tls_client_auth_server: bool = option(
         True, "Refuse servers without a certificate of a trusted authority.", key="tls.client.authServer"
     )
     tls_client_trust_cert_path: str = option(
-        "", "File of these authorities. Empty: those of the system.", key="tls.client.trustCertPath"
+        "", "File of these authorities. Empty: those of the system.", key="tls.client.trustCertPath", path=True
     )
     tls_client_check_host: bool = option(
         True,
@@ -83,7 +83,10 @@ class TlsOptions:
         key="tls.client.checkHost",
     )
     tls_config_file: str = option(
-        TLS_FILE, "File with more of these keys, read if it exists; the keys here win.", key="tls.config.file"
+        TLS_FILE,
+        "File with more of these keys, read if it exists; the keys here win.",
+        key="tls.config.file",
+        path=True,
     )
 
     @property

@@ -30,6 +30,7 @@ from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.durable import flush_directory
 from cometmq.message.hosts import encode_host, parse_address
 from cometmq.message.record import encode_record
+from cometmq.paths import local_path
 from cometmq.spark.archives.marks import last_marks, marks_at
 from cometmq.spark.archives.table import (
     COMMITS,
@@ -81,9 +82,10 @@ class ArchiveLog:
 
         :param wanted: format of an archive that is not there yet, or its name; Parquet if left out.
         :raises OptionError: there is no such format.
+        :raises PathError: the directory has a scheme that is not served.
         :raises ArchiveError: the archive has another format than ``wanted``, or its package is missing.
         """
-        self.root = Path(root).absolute()
+        self.root = local_path(root).absolute()
         self._table = table_at(self.root, wanted)
         self._clock = clock
 

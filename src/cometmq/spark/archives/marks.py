@@ -10,9 +10,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from cometmq.client.blocking.offsets import Mark
 from cometmq.spark.archives.table import DataFile
 from cometmq.spark.errors import ArchiveError
@@ -44,6 +41,9 @@ def marks_at(root: Path, files: Iterable[DataFile], offsets: Offsets) -> dict[Qu
 
 
 def _mark_in(path: Path, offset: int) -> Mark | None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         rows = pq.read_table(path, columns=_COLUMNS, filters=[("queueOffset", "=", offset)], partitioning=None)
     except FileNotFoundError as error:

@@ -13,7 +13,11 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum, auto
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar, cast, dataclass_transform, overload
+
+from cometmq.paths import PathError, local_text
+from cometmq.spark.errors import OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -123,10 +127,30 @@ def _field(default: Any, metadata: Any, secret: bool) -> Any:
     return dataclasses.field(default=default, **values)
 
 
+_PLACES: Final = frozenset((Kind.DIRECTORY, Kind.OLD_DIRECTORY, Kind.FILE))
+
+
 @dataclass_transform(frozen_default=True, field_specifiers=(option, argument, options_from))
 def job_options(of: type[T]) -> type[T]:
-    """Make a class with such fields a frozen one."""
+    """Make a class with such fields a frozen one; its paths are those of the local file system, also as URLs."""
+    of.__post_init__ = _take_local_paths  # type: ignore[attr-defined]
     return dataclass(frozen=True)(of)
+
+
+def _take_local_paths(options: Any) -> None:
+    """Make paths of the ``file:`` URLs among some options.
+
+    :raises OptionError: a path has a scheme that is not served.
+    """
+    for name, said in fields_of(type(options)):
+        value = getattr(options, name)
+        if isinstance(said, Option) and said.kind in _PLACES and isinstance(value, str | Path):
+            try:
+                place = local_text(str(value))
+            except PathError as error:
+                raise OptionError(f"{name}: {error.message}", next_step=error.next_step) from error
+            if place != str(value):
+                object.__setattr__(options, name, Path(place))
 
 
 @job_options

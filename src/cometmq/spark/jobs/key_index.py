@@ -25,6 +25,7 @@ import msgspec
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.durable import replace_file
 from cometmq.message.message import MessageExt
+from cometmq.paths import local_path
 from cometmq.quantity import quantity
 from cometmq.spark.archives.log import ArchiveLog, read_files, record_of
 from cometmq.spark.archives.table import DataFile, QueueTotals
@@ -192,7 +193,7 @@ def find_by_key(archive: str | Path, index: str | Path, topic: str, key: str, *,
     import pyarrow.dataset as ds
     import pyarrow.parquet as pq
 
-    runs = _runs(Path(index))
+    log, runs = ArchiveLog(archive), _runs(local_path(index))
     if not runs:
         raise OptionError(f"{index} holds no key index", next_step="make one: cometmq pipeline key-index")
     bucket = f"bucket={zlib.crc32(f'{topic}#{key}'.encode()) % BUCKETS}"
@@ -201,7 +202,6 @@ def find_by_key(archive: str | Path, index: str | Path, topic: str, key: str, *,
         return []
     wanted = (ds.field("topic") == topic) & (ds.field("key") == key)
     places = ds.dataset(files).to_table(filter=wanted).sort_by("storeTimestamp").slice(0, min(limit, MAX_FOUND))
-    log = ArchiveLog(archive)
     files_of, reached = log.files(), log.next_offsets()
     found: list[MessageExt] = []
     for place in places.to_pylist():

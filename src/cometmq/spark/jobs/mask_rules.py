@@ -23,6 +23,7 @@ import msgspec
 
 from cometmq.message.properties import KEYS, TAGS
 from cometmq.options import nearest
+from cometmq.paths import local_path
 from cometmq.spark.errors import OptionError
 
 ANY: Final = None
@@ -196,11 +197,12 @@ class MaskRules:
         return any(rule.field.startswith("$") or rule.subject is not None for rule in self.rules)
 
 
-def rules_from_toml(path: Path) -> MaskRules:
+def rules_from_toml(path: str | Path) -> MaskRules:
     """Read rules from a TOML file.
 
     :raises OptionError: the file cannot be read, or a rule is none.
     """
+    path = local_path(path)
     try:
         document = msgspec.convert(tomllib.loads(path.read_text("utf-8")), _Document)
     except OSError as error:

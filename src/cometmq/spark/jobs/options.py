@@ -486,9 +486,10 @@ class RebuildOptions(SparkOptions):
     config: StoreConfig | Path | None = option(
         "The broker's broker.conf: sizes of files and delay levels.", default=None, kind=Kind.FILE
     )
-    bad_records_path: str | None = option(
+    bad_records_path: str | Path | None = option(
         "Directory for damaged records, which get no unit; without it the first one ends the job.",
         "--bad-records",
         default=None,
+        kind=Kind.DIRECTORY,
     )
     on_step: Tell = argument(_STEPS, default=_silent)

@@ -17,6 +17,7 @@ from typing import Any, Final
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from cometmq.durable import replace_file
+from cometmq.paths import local_path
 from cometmq.spark.access import server_options
 from cometmq.spark.errors import OptionError
 from cometmq.spark.records.queues import Offsets, Queue, offsets_from_json
@@ -144,7 +145,7 @@ class LagListener(StreamingQueryListener):
         :param prometheus: a file for :meth:`prometheus`, replaced with each progress, for the textfile collector of
             Prometheus' node exporter (which wants a name that ends in ``.prom``).
         """
-        self._file = None if prometheus is None else Path(prometheus)
+        self._file = None if prometheus is None else local_path(prometheus)
         self._queries: dict[str, QueryLag] = {}
         self._lock = threading.Lock()
 

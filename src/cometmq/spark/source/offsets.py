@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from cometmq.client.blocking.offsets import Bounds
 from cometmq.durable import replace_file
+from cometmq.paths import local_path
 from cometmq.spark.errors import OptionError, SparkSourceError
 from cometmq.spark.options import demand_present
 from cometmq.spark.records.queues import (
@@ -176,7 +177,7 @@ def kept_starting_offsets(path: str | Path, options: Mapping[str, str]) -> str:
     :raises SparkSourceError: the file is not what this function has written.
     :raises UnreachableError: nameservers or brokers do not answer.
     """
-    path = Path(path)
+    path = local_path(path)
     parsed = parse_options(dict(options))
     cluster = Cluster(parsed)
     queues = cluster.queues()

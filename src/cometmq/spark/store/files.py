@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from cometmq.client.blocking.offsets import Mark
 from cometmq.message.record import decode_record
+from cometmq.paths import local_path
 from cometmq.spark.errors import NoStoreError, StoreReadError
 from cometmq.spark.records.slices import Positions
 from cometmq.store.config import CQ_UNIT_BYTES
@@ -48,7 +49,7 @@ def log_files(directory: str | Path) -> list[LogFile]:
     :raises NoStoreError: there are none.
     :raises StoreReadError: the directory cannot be read.
     """
-    root = Path(directory)
+    root = local_path(directory)
     log = root / "commitlog" if (root / "commitlog").is_dir() else root
     try:
         found = sorted((start, entry) for entry in log.iterdir() if (start := offset_of_name(entry.name)) is not None)
@@ -137,9 +138,10 @@ class ConsumeQueues:
     """The consume queues of a store; a backup of the log alone has none."""
 
     def __init__(self, directory: str | Path) -> None:
-        self._root = Path(directory) / "consumequeue"
+        directory = local_path(directory)
+        self._root = directory / "consumequeue"
         self.present = self._root.is_dir()
-        self._topics = known_topics(Path(directory), Findings(Path(directory)))
+        self._topics = known_topics(directory, Findings(directory))
         self._known: dict[tuple[str, int], QueueUnits | None] = {}
 
     def has_topic(self, topic: str) -> bool:

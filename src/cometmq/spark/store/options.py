@@ -51,10 +51,11 @@ def parse_store_options(given: Mapping[str, str]) -> StoreOptions:
     :raises OptionError: an option is unknown, missing, doubled or has a bad value.
     """
     values = canonical_options("the store reader", given, _FOLDED)
-    if not values.get("path"):
+    path = parse_path("path", values.get("path", ""))
+    if path is None:
         raise OptionError("the store's directory is missing", next_step="as in .load('/backup/store')")
     asks = any(name in values for name in TOPIC_OPTION_NAMES)
     topics, pattern = parse_topics(values) if asks else ((), ".*")
-    options = StoreOptions(values["path"], topics, pattern, **parse_declared(StoreOptions, values))
+    options = StoreOptions(path, topics, pattern, **parse_declared(StoreOptions, values))
     demand_forward("startingTimestamp", options.starting_timestamp, "endingTimestamp", options.ending_timestamp)
     return options

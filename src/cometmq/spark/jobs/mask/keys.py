@@ -32,6 +32,7 @@ from typing import Any, Final, NamedTuple
 
 from cometmq.limits import MASK_KEYS_CACHED
 from cometmq.message.properties import KEY_SEPARATOR
+from cometmq.paths import local_path
 from cometmq.spark.archives.log import ArchiveLog
 from cometmq.spark.errors import MaskError, OptionError
 from cometmq.spark.records.bad_messages import BadMessage
@@ -78,12 +79,14 @@ class SecretPlace:
 
 def master_key_place(file: str | Path | None) -> SecretPlace:
     """Return the place of the master key: a file, or the environment without one."""
-    return SecretPlace("the master key", MASTER_VARIABLE, None if file is None else str(Path(file).absolute()))
+    return SecretPlace("the master key", MASTER_VARIABLE, None if file is None else str(local_path(file).absolute()))
 
 
 def hash_secret_place(file: str | Path | None) -> SecretPlace:
     """Return the place of the secret of hashes: a file, or the environment without one."""
-    return SecretPlace("the secret of hashes", HASH_VARIABLE, None if file is None else str(Path(file).absolute()))
+    return SecretPlace(
+        "the secret of hashes", HASH_VARIABLE, None if file is None else str(local_path(file).absolute())
+    )
 
 
 def master_key(place: SecretPlace) -> bytes:
@@ -120,7 +123,7 @@ class KeyStore:
         """
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-        self._path = Path(path)
+        self._path = local_path(path)
         key = master_key(master)
         self._wrapping = AESGCM(key)
         self._naming = hmac.digest(key, b"names of subjects", "sha256")

@@ -164,7 +164,8 @@ def rebuild(options: RebuildOptions) -> RebuildReport:
     lock = StoreLock(root / "lock")
     try:
         with job_session(options, "cometmq rebuild") as session:
-            passes = _Passes(session, root, parts, config, options.bad_records_path)
+            apart = options.bad_records_path
+            passes = _Passes(session, root, parts, config, None if apart is None else str(apart))
             on_step(f"searching {len(parts)} splits of the log")
             queues = passes.generations()
             messages = sum(generation.count for generation in queues.values())

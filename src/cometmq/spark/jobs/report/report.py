@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
+from cometmq.paths import local_path
 from cometmq.quantity import quantity
 from cometmq.spark.jobs.report.parts import Notes, Part, per_second
 from cometmq.spark.jobs.report.plots import Plot
@@ -85,7 +86,7 @@ class Report:
             lines += [part] if isinstance(part, str) else part.lines()
         return "\n".join(lines)
 
-    def write_page(self, path: Path, header: str = "") -> None:
+    def write_page(self, path: str | Path, header: str = "") -> None:
         """Write the report as one HTML page, with plots where matplotlib is installed.
 
         :param header: a line below the title.
@@ -95,7 +96,7 @@ class Report:
         from cometmq.spark.jobs.report.page import body, page
 
         replace_file(
-            path,
+            local_path(path),
             page(
                 self.title,
                 body(

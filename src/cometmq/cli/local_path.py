@@ -1,0 +1,35 @@
+"""Paths on the command line: those of this machine, also as ``file:`` URLs."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from cometmq.paths import PathError, local_text
+
+
+def _local(value: Any, kind: click.ParamType[Any], param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    if not isinstance(value, str | os.PathLike):
+        return value
+    try:
+        return local_text(os.fspath(value))
+    except PathError as error:
+        kind.fail(str(error), param, ctx)
+
+
+class LocalPath(click.Path):
+    """A path, as click has it, of the local file system; a path with another scheme is wrong use."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Convert one value."""
+        return super().convert(_local(value, self, param, ctx), param, ctx)
+
+
+class LocalFile(click.File):
+    """An open file, as click has it, of the local file system."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Convert one value."""
+        return super().convert(_local(value, self, param, ctx), param, ctx)

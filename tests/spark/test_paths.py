@@ -1,0 +1,110 @@
+"""Paths with a scheme, in everything of Spark's room: those of this machine are served, all others refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.spark.store_files import write_store
+from tests.spark.topics import Topics
+
+pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
+
+from cometmq.errors import CometMQError
+from cometmq.spark import (
+    ArchiveLog,
+    KeyStore,
+    LagListener,
+    archive,
+    find_by_key,
+    kept_starting_offsets,
+    master_key_place,
+    read_archive,
+    rules_from_toml,
+)
+from cometmq.spark.errors import OptionError
+from cometmq.spark.jobs import options as jobs
+from cometmq.spark.jobs.job import Kind, Option, fields_of
+from cometmq.spark.jobs.message_source import MessageSource
+from cometmq.spark.source.options import parse_options
+from cometmq.spark.store.files import ConsumeQueues, log_files
+from cometmq.spark.store.options import parse_store_options
+
+URL = "s3://bucket/lake"
+SAID = "the scheme s3 is not served .*file:///data/lake"
+PLACES = {Kind.DIRECTORY, Kind.OLD_DIRECTORY, Kind.FILE}
+CLASSES = [
+    *(of for of in vars(jobs).values() if dataclasses.is_dataclass(of) and isinstance(of, type) and of is not Option),
+    MessageSource,
+]
+FIELDS = [(of, name, said) for of in CLASSES for name, said in fields_of(of) if isinstance(said, Option)]
+
+
+@pytest.mark.parametrize(("of", "name", "said"), FIELDS, ids=[f"{of.__name__}-{name}" for of, name, _ in FIELDS])
+def test_every_path_of_every_job_is_one_of_this_machine(of: type[Any], name: str, said: Option) -> None:
+    """Also in a function that is called without a command."""
+    types = {field.name: str(field.type) for field in dataclasses.fields(of)}
+    assert ("Path" in types[name]) == (said.kind in PLACES)
+    if said.kind not in PLACES:
+        return
+    needed = {field.name: "x" for field in dataclasses.fields(of) if field.default is dataclasses.MISSING}
+    for url in (URL, Path(URL)):
+        with pytest.raises(OptionError, match=f"{name}: s3:.*{SAID}"):
+            of(**needed | {name: url})
+    assert getattr(of(**needed | {name: "file:///data/my%20lake"}), name) == Path("/data/my lake")
+    assert getattr(of(**needed | {name: "lake"}), name) == "lake"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: read_archive(None, URL),  # type: ignore[arg-type]
+        lambda: ArchiveLog(URL),
+        lambda: find_by_key(URL, "index", "topic", "key"),
+        lambda: find_by_key("archive", URL, "topic", "key"),
+        lambda: KeyStore(URL, master_key_place(None)),
+        lambda: master_key_place(URL),
+        lambda: kept_starting_offsets(URL, {}),
+        lambda: LagListener(URL),
+        lambda: rules_from_toml(URL),
+        lambda: log_files(URL),
+        lambda: ConsumeQueues(URL),
+        lambda: parse_store_options({"path": URL}),
+        lambda: parse_store_options({"path": "store", "badRecordsPath": URL}),
+        lambda: parse_options({"namesrvAddr": "a:1", "topic": "t", "badBodies": "null", "badRecordsPath": URL}),
+        lambda: parse_options({"namesrvAddr": "a:1", "topic": "t", "credentialsFile": URL}),
+        lambda: parse_options({"namesrvAddr": "a:1", "topic": "t", "accessKey": "k", "secretKeyFile": URL}),
+        lambda: parse_options({"namesrvAddr": "a:1", "topic": "t", "useTLS": "true", "tlsTrustCertPath": URL}),
+    ],
+)
+def test_every_function_and_option_takes_paths_of_this_machine(
+    call: Callable[[], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CometMQError, match=SAID):
+        call()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_archive_elsewhere_is_refused_and_one_at_a_url_of_a_file_is_made(
+    spark: Any, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    topic = topics.fill(5, queues=1)
+    for to, checkpoint in ((URL, "checkpoint"), ("lake", "hdfs://name/checkpoint")):
+        with pytest.raises(OptionError, match="is not served"):
+            archive(topics.namesrv, topic, to, checkpoint, spark=spark)
+    assert list(tmp_path.iterdir()) == []
+    done = archive(topics.namesrv, topic, f"file://{tmp_path}/lake", f"file:{tmp_path}/checkpoint", spark=spark)
+    assert (done.rows, read_archive(spark, f"file:{tmp_path}/lake").count()) == (5, 5)
+    assert {entry.name for entry in tmp_path.iterdir()} == {"lake", "checkpoint"}
+
+
+def test_a_store_is_read_at_a_url_of_a_file(spark: Any, tmp_path: Path) -> None:
+    write_store(tmp_path / "store", 9, body=lambda _: b"x")
+    assert spark.read.format("rocketmq_store").load(f"file://{tmp_path}/store").count() == 9
+    with pytest.raises(Exception, match="the scheme s3 is not served"):
+        spark.read.format("rocketmq_store").load(URL).count()
