@@ -228,6 +228,26 @@ def test_the_live_tail_shows_new_messages_and_only_those_that_fit(surfer: Surfer
     assert [line["body"] for line in lines] == ["<b>hot\\x1b[2J\\u202e one</b>"]
 
 
+def test_the_live_tail_goes_on_in_a_topic_that_is_made_anew(surfer: Surfer, cluster: SyncCluster) -> None:
+    """It shows the messages of the new one from the first on, though there are fewer of them than there were."""
+    cluster.create_topic("renewed", 1)
+    for number in range(5):
+        cluster.send(Message("renewed", b"old %d" % number))
+
+    async def make_anew(inner: Cluster) -> None:
+        inner.broker(0).store.delete_topic("renewed")
+
+    bodies: list[str] = []
+    with tail(surfer, "topic=renewed") as stream:
+        next_event(stream, "open")
+        cluster.call(make_anew(cluster.cluster))
+        for number in range(2):
+            cluster.send(Message("renewed", b"new %d" % number))
+        while len(bodies) < 2:
+            bodies += [line["body"] for line in next_event(stream, "messages")["lines"]]  # type: ignore[index]
+    assert bodies == ["new 0", "new 1"]
+
+
 def test_a_thousand_tails_are_refused_beyond_the_limit_and_pages_stay(surfer: Surfer, cluster: SyncCluster) -> None:
     cluster.create_topic("popular", 1)
     opened = []

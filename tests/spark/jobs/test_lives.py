@@ -16,6 +16,7 @@ from cometmq.spark.errors import ArchiveError
 from cometmq.spark.jobs.archive.from_store import archive_store
 from cometmq.spark.jobs.archive.job import archive
 from cometmq.spark.jobs.audit.job import audit
+from cometmq.spark.jobs.key_index import build_key_index, find_by_key
 from cometmq.spark.jobs.mask.job import mask
 from cometmq.spark.jobs.mask_rules import rules_from_options
 from cometmq.spark.jobs.message_source import MessageSource
@@ -136,3 +137,14 @@ def test_a_replay_does_not_go_on_in_another_topic_or_from_another_archive(
     (tmp_path / "lake2").rename(to)
     with pytest.raises(ArchiveError, match=r"has other messages of .* than when the ledger .* was begun"):
         replay(to, topics.namesrv, tmp_path / "ledger", to=copy, spark=spark)
+
+
+def test_an_index_by_key_gives_no_messages_of_another_archive(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    topic, place = topics.create(queues=1), {"spark": spark}
+    for name, key in (("first", "k1"), ("second", "k2")):
+        topics.make_anew(topic, 0)
+        topics.send(topic, 0, [b"x"] * 3, f"KEYS\x01{key}")
+        archive(topics.namesrv, topic, tmp_path / name, tmp_path / f"{name}-checkpoint", **place)
+    build_key_index(tmp_path / "first", tmp_path / "index", **place)
+    assert len(find_by_key(tmp_path / "first", tmp_path / "index", topic, "k1")) == 3
+    assert find_by_key(tmp_path / "second", tmp_path / "index", topic, "k1") == []

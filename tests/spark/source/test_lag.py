@@ -15,11 +15,15 @@ from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent
+from tests.spark.source.reading import PLACE
 
 from cometmq.spark.errors import OptionError, UnreachableError
 from cometmq.spark.records.queues import Queue, offsets_to_json
 from cometmq.spark.source.lag import Lag, LagListener, QueueLag, lag_between, lag_now, lag_of
+from cometmq.spark.source.options import parse_options
+from cometmq.spark.source.stream_reader import RocketMQStreamReader
 
 PATIENCE_S = 60.0
 ENDS = st.dictionaries(
@@ -78,6 +82,17 @@ def test_lag_against_what_brokers_hold_now(topics: Topics) -> None:
     topics.send(topic, 2, [b"new"] * 5)
     assert [of.behind for of in lag_now(source, topics.namesrv).queues] == [6, 0, 5]
     assert lag_now({"endOffset": None}, topics.namesrv).queues == ()
+
+
+def test_all_of_a_topic_that_was_made_anew_is_unread(topics: Topics) -> None:
+    topic = topics.fill(10, queues=1)
+    reader = RocketMQStreamReader(
+        parse_options({"namesrvAddr": topics.namesrv, "topic": topic, "startingOffsets": "earliest"}), PLACE
+    )
+    source = {"endOffset": reader.latestOffset(reader.initialOffset(), ReadAllAvailable())}
+    assert lag_now(source, topics.namesrv).messages == 0
+    topics.make_anew(topic, 25)
+    assert lag_now(source, topics.namesrv).messages == 25
 
 
 def test_lag_is_asked_for_as_the_source_asks(topics: Topics) -> None:

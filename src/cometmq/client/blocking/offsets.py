@@ -186,7 +186,8 @@ class OffsetClient(BlockingCluster):
                     (RequestCode.PULL_MESSAGE, pull_header(queue, places[queue], 1, self._cluster_options.group))
                     for queue in some
                 ]
-                for queue, answer in zip(some, self.ask_broker(some[0], requests), strict=True):
+                answers = self.ask_broker(some[0], requests, self._cluster_options.patience_s)
+                for queue, answer in zip(some, answers, strict=True):
                     if answer.code != ResponseCode.SUCCESS:
                         continue
                     record = decode_record(answer.body, check_crc=False)

@@ -49,6 +49,9 @@ async def _events(ask: Ask, topic: str, expression: str, kind: str) -> AsyncIter
                 yield event("open", {"queues": len(offsets)})
                 while not console.streams.stopping.is_set():
                     ends = (await admin.topic_stats(topic)).offset_table
+                    offsets |= {
+                        queue: at.min_offset for queue, at in ends.items() if at.max_offset < offsets.get(queue, 0)
+                    }
                     grown = {
                         queue: at.max_offset for queue, at in ends.items() if at.max_offset > offsets.get(queue, 0)
                     }

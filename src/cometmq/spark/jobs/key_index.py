@@ -207,7 +207,8 @@ def find_by_key(archive: str | Path, index: str | Path, topic: str, key: str, *,
     for place in places.to_pylist():
         for file in _files_with(files_of, reached, place):
             rows = pq.read_table(log.root / file.path, filters=[("queueOffset", "=", place["queueOffset"])]).to_pylist()
-            found += [MessageExt(record_of(row), 0, row["brokerName"]) for row in rows]
+            messages = (MessageExt(record_of(row), 0, row["brokerName"]) for row in rows)
+            found += (of for of in messages if key in of.keys or key == of.msg_id)  # else of another archive
     return found
 
 
