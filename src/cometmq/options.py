@@ -31,6 +31,8 @@ _NEAR_ENOUGH: Final = 0.6
 _LONGEST_COMPARED: Final = 127
 """Longer keys are not compared with known ones, which takes time for each character."""
 _SHOWN_CHARS: Final = 1_000
+_HARDLY_MEANT: Final = re.compile(r"""\s$|\s[#!]|^["'].*["']$""", re.DOTALL)
+"""A text with a blank at its end, what looks like a comment, or quotes around it."""
 _INT_MAX: Final = 2**31 - 1
 
 
@@ -68,6 +70,8 @@ class Option:
     """The value that an empty text stands for."""
     path: bool = False
     """It is a path of the local file system, or a ``file:`` URL of one."""
+    stripped: bool = False
+    """Blanks around the text are no part of it; Apache's server takes them, and does not work with them."""
 
     @property
     def range_text(self) -> str:
@@ -120,7 +124,7 @@ class Option:
             value: Any = text.lower() == "true"
             return value, "" if value or text.lower() == "false" else self._warning(text, value)
         try:
-            value = self._read(text.strip() if self.choices else text)
+            value = self._read(text.strip() if self.choices or self.stripped else text)
         except ValueError:
             return self.default, self._warning(text, self.default)
         if self.allows(value):
@@ -167,12 +171,12 @@ class Option:
 
     def _oddity(self, text: str, value: Any) -> str:
         """A warning about a text that is taken and hardly meant so."""
-        if self.type is not str or self.choices:
+        if self.type is not str or self.choices or self.secret:
             return ""
         if not text and self.default:
             return f"{self.key} is empty" + (f"; {value} is used" if value else "")
-        if text != text.rstrip():
-            return f"the value of {self.key} ends with a blank, which is part of it"
+        if _HARDLY_MEANT.search(value):
+            return f"the value of {self.key} is {value[:_SHOWN_CHARS]!r}: blanks, comments and quotes are part of it"
         return ""
 
 
@@ -196,6 +200,7 @@ def option(
     outside: Outside = "replaced",
     empty: str = "",
     path: bool = False,
+    stripped: bool = False,
 ) -> Any:
     """Declare a field of a configuration dataclass; integers have Java's int as default range."""
     if isinstance(default, int) and not isinstance(default, bool) and maximum is None:
@@ -216,6 +221,7 @@ def option(
         "outside": outside,
         "empty": empty,
         "path": path,
+        "stripped": stripped,
     }
     return dataclasses.field(default=default, metadata={_METADATA: metadata}, repr=not secret)
 

@@ -49,6 +49,7 @@ def test_unknown_key_is_named_with_the_nearest_known_one(tmp_path: Path) -> None
         ("listenPort=65536", "a whole number from 0 to 65535"),
         ("grpcServerPort=many", "a whole number from 0 to 65535"),
         ("requireFreshSignatures=maybe", "true or false"),
+        ("storePathRootDir=/a\\u0000", "a path"),
         ("messageDelayLevel=1s 5x", "at most 256 delays such as 10s 5m 2h 1d"),
         ("messageDelayLevel=", "at most 256 delays such as 10s 5m 2h 1d"),
         ("messageDelayLevel=" + "1s " * 256 + "1s", "at most 256 delays such as 10s 5m 2h 1d"),
@@ -60,7 +61,8 @@ def test_a_value_with_which_no_server_starts_is_an_error_with_file_line_and_rang
     path = write(tmp_path / "broker.conf", f"brokerName=b\n{line}\n")
     with pytest.raises(ConfigError) as caught:
         load_broker_config(path)
-    assert caught.value.message == f"{path}:2: {line}: allowed is {allowed}"
+    shown = line.replace("\\u0000", "\0")
+    assert caught.value.message == f"{path}:2: {shown}: allowed is {allowed}"
 
 
 def test_as_many_delay_levels_as_allowed(tmp_path: Path) -> None:
@@ -108,8 +110,17 @@ def test_file_that_cannot_be_read(tmp_path: Path) -> None:
         (b"aclEnable=maybe", "acl_enable", False, "allowed is true or false; false is used"),
         (b"autoCreateTopicEnable=true ", "auto_create_topic_enable", False, "false is used"),
         (b"storePathRootDir=", "root", Path("/"), "storePathRootDir is empty; / is used"),
-        (b"storePathRootDir=/data ", "root", Path("/data "), "ends with a blank, which is part of it"),
-        (b"brokerName=M\xfcnchen # \xd6\xd0", "broker_name", "M\xfcnchen # \xd6\xd0", ""),
+        (b"storePathRootDir=/data ", "root", Path("/data "), "is '/data ': blanks, comments and quotes are part of it"),
+        (b"brokerClusterName=", "broker_cluster_name", "DefaultCluster", "is empty; DefaultCluster is used"),
+        (b"brokerName=M\xfcnchen", "broker_name", "M\xfcnchen", ""),
+        (
+            b"brokerName=b  # master",
+            "broker_name",
+            "b  # master",
+            "'b  # master': blanks, comments and quotes are part of it",
+        ),
+        (b"brokerIP2=10.0.0.1 ", "broker_ip2", "10.0.0.1", ""),
+        (b'brokerName="b"', "broker_name", '"b"', "blanks, comments and quotes are part of it"),
         ("brokerName=消息".encode(), "broker_name", "消息", ""),
         (b"# \xd6\xd0\xce\xc4 in GBK", "broker_name", "", ""),
         (b"\xa0brokerName=b", "broker_name", "", "did you mean brokerName?"),

@@ -163,7 +163,8 @@ def test_unit_topics_are_found_by_their_flag() -> None:
     "identity",
     [
         BrokerIdentity("", "a", 0, "10.0.0.1:1"),
-        BrokerIdentity("C", "a b", 0, "10.0.0.1:1"),
+        BrokerIdentity("C", "a\x1bb", 0, "10.0.0.1:1"),
+        BrokerIdentity("C", "a\u2028b", 0, "10.0.0.1:1"),
         BrokerIdentity("C", "../x", 0, "10.0.0.1:1"),
         BrokerIdentity("C", "x" * 128, 0, "10.0.0.1:1"),
         BrokerIdentity("C", "a", -1, "10.0.0.1:1"),
@@ -178,6 +179,13 @@ def test_impossible_identities_are_refused_and_leave_nothing(identity: BrokerIde
         register(table, identity, topic("T"))
     assert table.topics() == []
     assert table.cluster_info().broker_addr_table == {}
+
+
+@pytest.mark.parametrize("name", ["a ", "broker-a  # the first", "broker\u2010a", "消息", '"a"', "-|:@+%"])
+def test_names_that_apaches_brokers_take_are_registered(name: str) -> None:
+    table = RouteTable()
+    register(table, BrokerIdentity(name, name, 0, "10.0.0.1:1"), topic("T"))
+    assert table.cluster_info().broker_addr_table.keys() == {name}
 
 
 def test_topics_with_impossible_names_or_numbers_are_left_out_and_named() -> None:

@@ -38,7 +38,7 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
     """The options of one broker process, those of its store included."""
 
     # --- who and where --------------------------------------------------------------------------
-    broker_cluster_name: str = option("DefaultCluster", "Cluster that this broker belongs to.")
+    broker_cluster_name: str = option("DefaultCluster", "Cluster that this broker belongs to.", empty="DefaultCluster")
     broker_name: str = option("", "Name of this broker. Empty: the host's name.")
     broker_id: int = option(
         MASTER_ID, "Number in the set of brokers with one name: 0 is the master, others are slaves.", maximum=2**63 - 1
@@ -52,8 +52,11 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
         "",
         "Address or name that clients reach this broker at; the address is inside message ids. Empty: found out.",
         key="brokerIP1",
+        stripped=True,
     )
-    broker_ip2: str = option("", "Address that slaves reach this broker at. Empty: brokerIP1.", key="brokerIP2")
+    broker_ip2: str = option(
+        "", "Address that slaves reach this broker at. Empty: brokerIP1.", key="brokerIP2", stripped=True
+    )
     advertised_listeners: str = option(
         "",
         "Addresses that clients connect to, joined by commas: HOST[:PORT] for all of them, instead of brokerIP1, and "
@@ -63,7 +66,9 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
     listen_port: int = option(
         10_911, "Port for clients and tools; 0 takes a free one.", maximum=65_535, outside="refused"
     )
-    namesrv_addr: str = option("", "Nameservers to register at, host:port joined by semicolons; empty for none.")
+    namesrv_addr: str = option(
+        "", "Nameservers to register at, host:port joined by semicolons; empty for none.", stripped=True
+    )
     register_name_server_period: int = option(
         30_000,
         "Milliseconds between two registrations; less than 10 s counts as 10 s, more than 60 s as 60 s.",
@@ -173,7 +178,7 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
         0, "Port for slaves. 0: the one after listenPort, or any where that is 0.", maximum=65_535
     )
     ha_master_address: str = option(
-        "", "SLAVE: host:port that the master's log comes from. Empty: what the nameservers say."
+        "", "SLAVE: host:port that the master's log comes from. Empty: what the nameservers say.", stripped=True
     )
     ha_send_heartbeat_interval: int = option(
         5_000,

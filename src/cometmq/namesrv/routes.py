@@ -30,7 +30,9 @@ from cometmq.message.names import MASTER_ID, PERM_READ, PERM_WRITE, check_topic
 from cometmq.namesrv.limits import MAX_NAMESRV_BROKERS, MAX_NAMESRV_QUEUE_DATA, MAX_REGISTERED_QUEUES
 from cometmq.remoting.bodies import BrokerData, ClusterInfo, DataVersion, QueueData, TopicConfig, TopicRouteData
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_.%|:@+\-]{1,127}")
+_NAME: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029/\\]{1,127}")
+"""Apache's brokers take any text for their name and that of their cluster: a blank or a comment at the end of the line
+is part of it. Names with separators of paths and control characters are refused."""
 _NO_ADDRESSES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -54,7 +56,9 @@ class BrokerIdentity:
         """
         for what, text in (("cluster", self.cluster), ("broker", self.name)):
             if _NAME.fullmatch(text) is None:
-                raise RegistrationError(f"the {what} name {text[:150]!r} is empty, too long or has odd characters")
+                raise RegistrationError(
+                    f"the {what} name {text[:150]!r} is empty, too long, or has a slash or control character"
+                )
         if self.broker_id < 0:
             raise RegistrationError(f"the broker id {self.broker_id} is negative")
         if len(self.address) > MAX_ADDRESS_CHARS:

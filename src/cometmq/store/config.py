@@ -16,6 +16,7 @@ SYNC_FLUSH: Final = "SYNC_FLUSH"
 CQ_UNIT_BYTES: Final = 20
 _HOUR: Final = r"(2[0-3]|[01]?[0-9])"
 _DELAY: Final = r"[+-]?[0-9]{1,9}[smhd]"
+_PATH: Final = r"[^\x00]*"
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -28,9 +29,17 @@ class StoreConfig:
         "directory of the whole store; empty in a file: /, as in Apache's",
         empty="/",
         path=True,
+        pattern=_PATH,
+        form="a path",
+        outside="refused",
     )
     store_path_commit_log: str = option(
-        "", "directory of the log; empty: commitlog/ in the store's directory", path=True
+        "",
+        "directory of the log; empty: commitlog/ in the store's directory",
+        path=True,
+        pattern=_PATH,
+        form="a path",
+        outside="refused",
     )
     mapped_file_size_commit_log: int = option(1 << 30, "bytes of one log file", minimum=4096)
     mapped_file_size_consume_queue: int = option(

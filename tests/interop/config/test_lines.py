@@ -94,8 +94,10 @@ def expected(found: Option, text: str, theirs: str, unset: str) -> str:
         return text.strip()  # blanks behind it make no other role, and no other flush
     if theirs == unset:
         return format_value(found.default)
-    if found.key == "storePathRootDir":
-        return theirs or "/"
+    if not theirs and found.empty:
+        return found.empty
+    if found.stripped:
+        return theirs.strip()
     if found.type is int:
         assert found.minimum is not None
         assert found.maximum is not None
@@ -107,6 +109,8 @@ def plain(found: Option, text: str) -> str:
     """The value that a text plainly says, of which nobody is warned."""
     if found.type is bool:
         return text.lower()
+    if found.stripped:
+        return text.strip()
     is_number = found.type is int and re.fullmatch(r"[+-]?\d+", text)
     return str(int(text)) if is_number else text
 

@@ -80,7 +80,7 @@ class PlainAnswers(msgspec.Struct, gc=False):
 
 
 def _json_text(text: str) -> bytes:
-    return text.replace("\\", "\\\\").replace('"', '\\"').encode()
+    return msgspec.json.encode(text)[1:-1]
 
 
 class SendAnswers:
