@@ -55,7 +55,9 @@ class Use:
 
     def _forgotten(self) -> None:
         """Be called in any thread, at any time: the garbage collector decides."""
-        loop = self._loop or (self._instance.remoting.loop if self._owns else None)
+        loop = self._loop
+        if loop is None and self._owns:
+            loop = next((connection.loop for connection in self._instance.remoting.connections), None)
         if loop is None:  # there is nothing to close
             return
         with suppress(RuntimeError):  # the loop is closed, and with it the connections

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -172,9 +172,9 @@ class RemotingClient:
         return command
 
     @property
-    def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop of the open connections; ``None`` if there is none."""
-        return next((connection.loop for connection in self._connections.values()), None)
+    def connections(self) -> Collection[ClientConnection]:
+        """The open connections."""
+        return self._connections.values()
 
     def certificate(self, address: str) -> bytes | None:
         """The certificate of a server that was asked lately, in DER; ``None`` without TLS."""

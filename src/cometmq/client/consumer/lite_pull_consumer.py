@@ -267,16 +267,9 @@ class LitePullConsumer(GroupClient):
     def batches(self, max_messages: int | None = None) -> AsyncIterator[list[MessageExt]]:
         """Iterate over polls of up to ``max_messages`` (``max_poll_messages``) until the consumer is closed."""
         self._demand_running()
-        return Steps(partial(self.next_batch, max_messages))
+        return Steps(partial(self._next_batch, max_messages))
 
-    async def next_batch(self, max_messages: int | None = None) -> list[MessageExt]:
-        """Wait for messages, and return them: a step of :meth:`batches`.
-
-        :raises StopAsyncIteration: the consumer is closed.
-        :raises ClientStateError: it was not started.
-        """
-        if self._ending is None:
-            self._demand_running()
+    async def _next_batch(self, max_messages: int | None) -> list[MessageExt]:
         while self._running:
             if batch := await self.poll(POLL_S, max_messages=max_messages):
                 return batch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -31,6 +31,10 @@ from cometmq.remoting.security import Security
 PR = TypeVar("PR", bound=Producer)
 R = TypeVar("R")
 P = ParamSpec("P")
+
+
+async def _next(iterator: AsyncIterator[R]) -> R:
+    return await anext(iterator)
 
 
 class _Answer:
@@ -264,25 +268,26 @@ class SyncLitePullConsumer(SyncClient[LitePullConsumer]):
 
     def __iter__(self) -> Iterator[MessageExt]:
         """Iterate over messages until the consumer is closed; each step is a poll of one message."""
-        return SyncSteps(self._next)
+        return SyncSteps(partial(self._next, self._inner.batches(1)))
 
-    def _next(self) -> MessageExt:
-        batch = self._next_batch(1)
+    def _next(self, steps: AsyncIterator[list[MessageExt]]) -> MessageExt:
+        batch = self._next_batch(steps)
         if len(batch) > 1:
             self._undelivered.appendleft(batch[1:])
         return batch[0]
 
     def batches(self, max_messages: int | None = None) -> Iterator[list[MessageExt]]:
         """As :meth:`LitePullConsumer.batches <cometmq.client.LitePullConsumer.batches>`."""
-        return SyncSteps(partial(self._next_batch, max_messages))
+        return SyncSteps(partial(self._next_batch, self._inner.batches(max_messages)))
 
-    def _next_batch(self, max_messages: int | None) -> list[MessageExt]:
+    def _next_batch(self, steps: AsyncIterator[list[MessageExt]]) -> list[MessageExt]:
+        if self._undelivered:
+            kept: list[MessageExt] = self._undelivered.popleft()
+            return kept
         try:
-            return self._step(max_messages)
+            return self._run(_next(steps), self._keep)
         except StopAsyncIteration:
             raise StopIteration from None
-
-    _step = taking(LitePullConsumer.next_batch)
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
