@@ -10,6 +10,7 @@ from cometmq.broker.config import BrokerConfig, LiveConfig
 from cometmq.broker.metrics.stats import BrokerStats
 from cometmq.broker.tables.clients import ClientRegistry
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
+from cometmq.broker.tables.deletions import Deletions
 from cometmq.broker.tables.groups import SubscriptionGroupManager
 from cometmq.broker.tables.rebalance_locks import RebalanceLockManager
 from cometmq.broker.tables.topics import TopicConfigManager
@@ -34,6 +35,8 @@ class BrokerContext:
     topics: TopicConfigManager
     groups: SubscriptionGroupManager
     offsets: ConsumerOffsetManager
+    deletions: Deletions
+    """What goes with topics and groups that are deleted."""
     clients: ClientRegistry
     locks: RebalanceLockManager
     turn: StoreTurn

@@ -64,6 +64,7 @@ from cometmq.broker.send.sequenced_sends import SequencedSends
 from cometmq.broker.stops import Stops
 from cometmq.broker.tables.broker_tables import BrokerTables
 from cometmq.broker.tables.clients import ClientRegistry
+from cometmq.broker.tables.deletions import Deletions
 from cometmq.broker.transaction.transactions import TransactionalMessageService
 from cometmq.broker.turn.answers import SendAnswers
 from cometmq.broker.turn.group_transfer import GroupTransferService, InSync
@@ -128,10 +129,10 @@ class Broker:
         self._disk = disk
         self._plain_sends: PlainSends | None = None
         root = Path(config.store_path_root_dir)
-        tables = self._tables = BrokerTables(self.live, root, clock=clock)
+        self.clients = ClientRegistry(clock=clock)
+        tables = self._tables = BrokerTables(self.live, root, self.clients.consumers, clock=clock)
         self.topics, self.groups, self.offsets, self.locks = tables.topics, tables.groups, tables.offsets, tables.locks
         self.filters = ConsumerFilterManager(self.live, root / "config" / "consumerFilter.json", clock=clock)
-        self.clients = ClientRegistry(clock=clock)
         self.processors = ProcessorTable()
         self.stats = BrokerStats(config.broker_cluster_name, clock=clock)
         self._latency: RpcLatency | None = None
@@ -277,6 +278,7 @@ class Broker:
             detours, of_master = self._build_master(context, filters)
         pulls = PullMessageProcessor(context, filters, self.hold)
         self.hold.answer = pulls.again
+        context.deletions.on_topic.append(self.hold.topic_is_gone)
         for part in (
             SendMessageProcessor(context, sequenced, detours, batches),
             sequenced,
@@ -355,6 +357,7 @@ class Broker:
             topics=self.topics,
             groups=self.groups,
             offsets=self.offsets,
+            deletions=Deletions(self._tables, store, self.stats),
             clients=self.clients,
             locks=self.locks,
             turn=self.turn,

@@ -115,6 +115,10 @@ OFFSET_LOOK_KEYS: Final = 2_000
 """Pairs of one step, about a millisecond: all 200,000 take 50 minutes."""
 MAX_TOPICS: Final = 50_000
 """Topics that clients may create; administrators may create more. The table is one file, written on each change."""
+MAX_DELETED_TOPICS: Final = 1_000
+"""Deleted topics that are remembered, to tell a topic made anew from its earlier life; the oldest is forgotten."""
+EARLIER_READERS_SECONDS: Final = 86_400.0
+"""For so long a consumer of a deleted topic is known to have offsets of its earlier life."""
 MAX_GROUPS: Final = 50_000
 """Consumer groups that clients may create; each also has a retry topic."""
 MAX_GROUP_MEMBERS: Final = 200_000

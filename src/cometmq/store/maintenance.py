@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -234,10 +234,10 @@ class Maintenance:
             file.dirty = True
 
     # --- other work ---------------------------------------------------------------------------
-    def delete_topic(self, topic: str) -> bool:
-        """Delete the queues of a topic and let the next checkpoint say so."""
+    def delete_queues(self, topic: str, queues: Set[ConsumeQueue]) -> None:
+        """Delete queues of a topic and let the next checkpoint say so."""
         self._saved_position = -1
-        return self._opened.queues.delete(topic)
+        self._opened.queues.delete(topic, queues)
 
     def close(self) -> None:
         """Stop the timers, flush, note a clean stop when everything is on the disk, close the files."""

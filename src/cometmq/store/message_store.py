@@ -277,10 +277,21 @@ class MessageStore:
         """All queues that have ever had a message or been asked for, by topic and id."""
         return self._queues.by_topic
 
-    def delete_topic(self, topic: str) -> bool:
-        """Delete the queues of a topic; its records stay in the log until retention takes them."""
-        self._turn.forget(topic)
-        return self._maintenance.delete_topic(topic)
+    def delete_topic(self, topic: str, *, before: int | None = None) -> bool:
+        """Delete the queues of a topic; its records stay in the log until retention takes them.
+
+        :param before: only queues without a message from this log offset on.
+        """
+        queues = self._queues.by_topic.get(topic, {})
+        gone = {queue for queue in queues.values() if before is None or self._last_record(queue) < before}
+        self._turn.forget(gone)
+        self._maintenance.delete_queues(topic, gone)
+        return bool(gone)
+
+    @staticmethod
+    def _last_record(queue: ConsumeQueue) -> int:
+        unit = queue.unit(queue.max_offset() - 1) if queue.max_offset() else None
+        return -1 if unit is None else unit[0]
 
     def delete_expired_files(self) -> int:
         """Delete the files whose time is over now, whatever the hour; returns the number of log files."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Final, NamedTuple
 
 from cometmq.checksum import crc32
@@ -320,9 +320,9 @@ class Turn:
             self.timestamp = log.last_timestamp = max(self.timestamp, last.store_timestamp)
         self._publish(position, touched)
 
-    def forget(self, topic: str) -> None:
-        """The queues of a topic are being deleted."""
-        self._touched = [queue for queue in self._touched if queue.topic != topic]
+    def forget(self, queues: Set[ConsumeQueue]) -> None:
+        """These queues are being deleted."""
+        self._touched = [queue for queue in self._touched if queue not in queues]
 
     def mark(self) -> TurnMark:
         """The turn as it is now, for :meth:`undo_to`."""

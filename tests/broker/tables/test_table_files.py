@@ -28,6 +28,7 @@ FILES = (
     "config/consumerOffset.json",
     "config/consumerFilter.json",
     "config/delayOffset.json",
+    "comet/deletedTopics.json",
     "comet/delayOffset.json",
     "comet/locks.json",
     "comet/position.json",
@@ -105,6 +106,8 @@ async def used(tmp_path: Path, clock: VirtualClock, connect_to: ConnectTo) -> Pa
     broker.offsets.commit("g", "T", 0, 1)
     broker.filters.register("g", [SubscriptionData(topic="T", sub_string="a = 1", expression_type="SQL92")])
     broker.locks.try_lock("g", "client", [MessageQueue("T", "broker-a", 0)])
+    broker.topics.put(TopicConfig(topic_name="Gone"))
+    await wire.call(RequestCode.DELETE_TOPIC_IN_BROKER, ext={"topic": "Gone"})
     run = await open_producer(wire)
     await send(wire, range(2), epoch=run.epoch)
     for body, waits in ((b"a", "DELAY\x011"), (b"b", "DELAY\x011"), (b"c", "TIMER_DELAY_MS\x011000")):

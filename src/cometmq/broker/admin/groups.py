@@ -122,7 +122,7 @@ class GroupAdmin:
         group = request.header.group_name
         if self._broker.groups.delete(group):
             _log.info("%s deletes the group %s", connection.remote_address, group)
-            self._broker.stats.forget_group(group)
+            self._broker.deletions.group(group)
         if request.header.remove_offset:
             self._broker.offsets.forget(group=group)
         return Response()

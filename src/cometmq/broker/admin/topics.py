@@ -168,11 +168,12 @@ class TopicAdmin:
         wrong = self._refuse_name(topic)
         if wrong is not None:
             return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
+        self._broker.turn.end()  # so that all its messages are below the log's end
         if self._broker.topics.delete(topic):
             _log.info("%s deletes the topic %s", connection.remote_address, topic)
-            self._broker.offsets.forget(topic=topic)
-            self._broker.stats.forget_topic(topic)
-        self._broker.store.delete_topic(topic)
+            self._broker.deletions.topic(topic, self._broker.store.max_physical_offset)
+        else:
+            self._broker.store.delete_topic(topic)
         return Response()
 
     def _refuse_name(self, topic: str) -> str | None:

@@ -42,6 +42,7 @@ class ConsumerManageProcessor:
         self._broker = broker
         self._consumers = broker.clients.consumers
         self._offsets = broker.offsets
+        self._lives = broker.deletions.lives
         self._store = broker.store
 
     @answers(RequestCode.GET_CONSUMER_LIST_BY_GROUP, permission=needs_group(Action.SUB, Action.GET))
@@ -60,13 +61,14 @@ class ConsumerManageProcessor:
         permission=needs_topic(Action.SUB, Action.GET) & needs_group(Action.SUB, Action.GET),
     )
     def query_offset(
-        self, _connection: ServerConnection, request: Request[QueryConsumerOffsetRequestHeader], _body: bytes
+        self, connection: ServerConnection, request: Request[QueryConsumerOffsetRequestHeader], _body: bytes
     ) -> Response:
         """Give the offset that a group committed for a queue.
 
         A group that never committed starts at 0 on a young queue; on others the answer is QUERY_NOT_FOUND.
         """
         header = request.header
+        self._lives.begins(connection, header.consumer_group, header.topic, header.queue_id)
         offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset < 0 and header.consumer_group in self._offsets.lost_of:
             offset, _ = self._store.extent(header.topic, header.queue_id)
@@ -94,16 +96,25 @@ class ConsumerManageProcessor:
         permission=needs_topic(Action.SUB, Action.UPDATE) & needs_group(Action.SUB, Action.UPDATE),
     )
     def update_offset(
-        self, _connection: ServerConnection, request: Request[UpdateConsumerOffsetRequestHeader], _body: bytes
+        self, connection: ServerConnection, request: Request[UpdateConsumerOffsetRequestHeader], _body: bytes
     ) -> Response:
-        """Commit the offset of a group in a queue."""
+        """Commit the offset of a group in a queue, unless it is of an earlier life of the topic."""
         header = request.header
         wrong = check_group(header.consumer_group) or check_topic(header.topic)
         if wrong is not None:
             return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
+        if self._lives.deleted and self._is_earlier(connection, header):
+            return Response()
         if not self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset):
             return Response(ResponseCode.SYSTEM_ERROR, remark="this broker holds too many consumer offsets already")
         return Response()
+
+    def _is_earlier(self, connection: ServerConnection, header: UpdateConsumerOffsetRequestHeader) -> bool:
+        """Tell whether a consumer reports an offset of an earlier life, since it does not know of the new one yet."""
+        if self._lives.reads_earlier(connection, header.consumer_group, header.topic, header.queue_id):
+            return True
+        is_gone = header.topic in self._lives.deleted
+        return is_gone and header.commit_offset > self._store.extent(header.topic, header.queue_id)[1]
 
 
 def _lock_needs(body: bytes) -> Iterator[Need]:

@@ -52,6 +52,7 @@ class PullMessageProcessor:
         self._groups = broker.groups
         self._filters = filters
         self._offsets = broker.offsets
+        self._lives = broker.deletions.lives
         self._store = broker.store
         self._stats = broker.stats
         self._hold = hold
@@ -75,6 +76,8 @@ class PullMessageProcessor:
         header = request.header
         wanted = self._check(connection, header)
         config = self._live.current
+        if self._lives.has_readers and self._reads_earlier(connection, header):
+            return self._begin(connection, header)
         if header.sys_flag & PULL_COMMIT and config.broker_role != SLAVE:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         result = self._get(header, wanted)
@@ -92,8 +95,26 @@ class PullMessageProcessor:
             wanted = self._check(held.connection, header)
         except RefusedError as refused:
             return refused.response()
+        if held.is_earlier and header.queue_offset > 0:
+            return self._begin(held.connection, header)
         result = self._get(header, wanted)
         return self._response(held.connection, header, result, result_code(result.status, header.queue_offset))
+
+    # --- topics made anew -----------------------------------------------------------------------
+    def _reads_earlier(self, connection: ServerConnection, header: PullMessageRequestHeader) -> bool:
+        """Tell whether a reader has come to its offset in an earlier life of the topic."""
+        reader = connection, header.consumer_group, header.topic, header.queue_id
+        is_earlier = self._lives.reads_earlier(*reader)
+        if is_earlier and not header.queue_offset:
+            self._lives.begins(*reader)
+        return is_earlier and header.queue_offset > 0
+
+    def _begin(self, connection: ServerConnection, header: PullMessageRequestHeader) -> Response:
+        """Let a reader begin at the first offset of the queue."""
+        self._lives.begins(connection, header.consumer_group, header.topic, header.queue_id)
+        low, high = self._store.extent(header.topic, header.queue_id)
+        result = GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, low, low, high)
+        return self._response(connection, header, result, ResponseCode.PULL_OFFSET_MOVED)
 
     # --- checks, in Apache's order --------------------------------------------------------------
     def _check(self, connection: ServerConnection, header: PullMessageRequestHeader) -> MessageFilter:
@@ -135,6 +156,11 @@ class PullMessageProcessor:
             max_bytes=most_bytes,
         )
         self._stats.get_took(self._clock.monotonic() - began)
+        if result.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY and header.topic in self._lives.deleted:
+            # The offset is of an earlier life, unless the log has lost its end: then the group's offset was set back.
+            known = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
+            in_queue = result.min_offset <= known <= result.max_offset
+            result.next_begin_offset = known if in_queue else result.min_offset
         return result
 
     def _response(

@@ -57,6 +57,8 @@ class HeldPull(msgspec.Struct, eq=False):
     connection: ServerConnection
     request: Request[Any]
     wanted: MessageFilter
+    is_earlier: bool = False
+    """True when its topic was deleted since."""
     deadline: float = 0.0
     """Monotonic seconds."""
 
@@ -275,7 +277,7 @@ class PullRequestHoldService:
             if alone is not None:  # most often: no need for slices
                 group, pull = alone
                 header: PullMessageRequestHeader = pull.request.header
-                if header.queue_offset != queue.committed:
+                if header.queue_offset != queue.committed or pull.is_earlier:
                     try:
                         self._try(waiting, group, pull)
                     except Exception:  # as below
@@ -287,6 +289,13 @@ class PullRequestHoldService:
                 self._run(self._look(waiting, queue), until)
             elif waiting.quick:  # other filters take long: pulls found by tags do not wait for them
                 self._run(self._look_by_tags(waiting, queue), until)
+
+    def topic_is_gone(self, topic: str) -> None:
+        """The pulls of a deleted topic have offsets that mean nothing when it is made anew."""
+        for waiting in [waiting for key, waiting in self._queues.items() if key[0] == topic]:
+            for group in waiting.groups.values():
+                for pull in group.pulls:
+                    pull.is_earlier = True
 
     # --- work in slices ---------------------------------------------------------------------------
     def _run(self, work: _Work, until: float) -> bool:
@@ -339,7 +348,7 @@ class PullRequestHoldService:
     def _wake(self, waiting: HeldQueue, group: HeldGroup, queue: ConsumeQueue) -> _Work:
         for pull in list(group.pulls):
             header: PullMessageRequestHeader = pull.request.header
-            if header.queue_offset != queue.max_offset():  # else it came after the message
+            if header.queue_offset != queue.max_offset() or pull.is_earlier:  # else it came after the message
                 self._try(waiting, group, pull)
             yield
 
@@ -357,7 +366,8 @@ class PullRequestHoldService:
     # --- sweeps -------------------------------------------------------------------------------------
     def _has_grown(self, pull: HeldPull) -> bool:
         header: PullMessageRequestHeader = pull.request.header
-        return self._store.queue(header.topic, header.queue_id).max_offset() > header.queue_offset
+        end = self._store.queue(header.topic, header.queue_id).max_offset()
+        return end > header.queue_offset or (end > 0 and pull.is_earlier)
 
     def _sweep(self) -> None:
         self._next_sweep.after(_TIMEOUT_SWEEP_S)

@@ -2,8 +2,8 @@
 
 Topics (21) and groups (201) when their data versions differ, consumer offsets (43), message request modes (402; brokers
 of 4.9 have none), and from Apache's master how far delayed messages are delivered (45). From a master of CometMQ also
-the files that say it exactly, and the rest that is not in the log (:mod:`cometmq.broker.replication.store_files`,
-:mod:`cometmq.broker.replication.timer_copy`).
+the files that say it exactly, which topics were deleted, and the rest that is not in the log
+(:mod:`cometmq.broker.replication.store_files`, :mod:`cometmq.broker.replication.timer_copy`).
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from cometmq.broker.replication.frames import ReplicationError
 from cometmq.broker.replication.ha_client import HAClient, MasterAddress, log_range
 from cometmq.broker.replication.store_files import MasterFiles, NotOfferedError, copied_files
 from cometmq.broker.replication.timer_copy import TimerCopy
+from cometmq.broker.tables.topic_lives import FILE as DELETED_TOPICS
+from cometmq.broker.tables.topic_lives import DeletedTopics
 from cometmq.errors import CometMQError, reason_of
 from cometmq.fastjson import quote_keys
 from cometmq.limits import MAX_FRAME_BYTES
@@ -146,6 +148,7 @@ class SlaveSynchronize:
         self._topics = broker.topics
         self._groups = broker.groups
         self._offsets = broker.offsets
+        self._deletions = broker.deletions
         self._master = master
         self._client = client
         self._follower = follower
@@ -153,6 +156,9 @@ class SlaveSynchronize:
         self._files = copied_files(store)
         self._timer = TimerCopy(store)
         self._ends = QueueEnds(store, client)
+        self._lives_version = ""
+        self._ended: dict[str, int] = {}
+        """The log offset below which the queues of a deleted topic have ended here, too."""
         self._modes = MessageRequestModeManager(Path(store.config.root) / "config" / "messageRequestMode.json")
         self._next = Alarm(self._begin, clock=store.clock)
         self._is_soon = True
@@ -209,6 +215,7 @@ class SlaveSynchronize:
             return
         for what, copy in (
             ("topics", self._copy_topics),
+            ("deleted topics", self._copy_lives),
             ("ends of queues", self._copy_ends),
             ("consumer offsets", self._copy_offsets),
             ("groups", self._copy_groups),
@@ -249,6 +256,27 @@ class SlaveSynchronize:
         body = await self._ask(master, RequestCode.GET_ALL_TOPIC_CONFIG)
         await _over_turns(self._topics.take_over(decode_body(TopicConfigSerializeWrapper, body)))
 
+    async def _copy_lives(self, master: str) -> None:
+        """Copy the log offsets at which topics were deleted: queues that end before them are of an earlier life.
+
+        The tables do not show a topic that was deleted and made anew between two copies. Apache's master tells no more.
+        """
+        lives = self._deletions.lives
+        try:
+            found = await MasterFiles(self._client, master).whole(DELETED_TOPICS, self._lives_version)
+        except NotOfferedError:
+            return
+        if found is not None:
+            lives.take_over(decode_body(DeletedTopics, found.data))
+            lives.save()
+            self._lives_version = found.version
+        for topic, deleted in list(lives.deleted.items()):
+            is_new = self._ended.get(topic) != deleted.position
+            if is_new and deleted.position <= self._store.max_physical_offset:
+                self._ended[topic] = deleted.position
+                self._deletions.end_queues(topic, deleted.position)
+                await asyncio.sleep(0)
+
     async def _copy_ends(self, master: str) -> None:
         await self._ends.copy(master, list(self._topics.table.values()))
 
@@ -257,8 +285,11 @@ class SlaveSynchronize:
         await _over_turns(self._offsets.take_over(offset_rows(body), self._end))
 
     async def _copy_groups(self, master: str) -> None:
+        known = set(self._groups.table)
         body = await self._ask(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         await _over_turns(self._groups.take_over(decode_body(SubscriptionGroupWrapper, body)))
+        for group in known - self._groups.table.keys():
+            self._deletions.group(group)
 
     async def _copy_modes(self, master: str) -> None:
         answer = await self._client.invoke(

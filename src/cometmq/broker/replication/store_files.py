@@ -41,7 +41,7 @@ from cometmq.store.message_store import MessageStore
 _log = logging.getLogger(__name__)
 
 _FILES: Final = re.compile(
-    r"delayOffset\.json|locks\.json|producers\.json|timer/position\.json|timer/\d{4}-\d\d-\d\d\.(?:index|data)",
+    r"deletedTopics\.json|delayOffset\.json|locks\.json|producers\.json|timer/position\.json|timer/\d{4}-\d\d-\d\d\.(?:index|data)",
     re.ASCII,
 )
 """Names of files that may be asked for; no other file is ever opened."""
@@ -122,7 +122,7 @@ class MasterFiles:
         """
         header = GetStoreFileRequestHeader(file=file, offset=offset, length=min(length, STORE_FILE_PART_BYTES))
         answer = await self._client.invoke(self._master, RequestCode.GET_STORE_FILE, header)
-        if answer.code == ResponseCode.NO_MESSAGE:
+        if answer.code in (ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER):  # an older master has other files
             return None
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise NotOfferedError(f"master {self._master} has no files beside its log")

@@ -7,26 +7,29 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.broker.config import LiveConfig
+from cometmq.broker.tables.clients import ConsumerManager
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
 from cometmq.broker.tables.groups import SubscriptionGroupManager
 from cometmq.broker.tables.rebalance_locks import LockFile, RebalanceLockManager
 from cometmq.broker.tables.table_file import TurnWriter
 from cometmq.broker.tables.table_recovery import bring_back, recover_tables
+from cometmq.broker.tables.topic_lives import FILE, TopicLives
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.clock import Clock
 from cometmq.store.message_store import MessageStore
 
 
 class BrokerTables:
-    """Topics, groups, consumer offsets and locks.
+    """Topics and their lives, groups, consumer offsets and locks.
 
     :param root: the directory of the store.
     """
 
-    def __init__(self, live: LiveConfig, root: Path, *, clock: Clock) -> None:
+    def __init__(self, live: LiveConfig, root: Path, consumers: ConsumerManager, *, clock: Clock) -> None:
         self.topics: Final = TopicConfigManager(live, root / "config" / "topics.json", clock=clock)
         self.groups: Final = SubscriptionGroupManager(live, root / "config" / "subscriptionGroup.json", clock=clock)
         self.offsets: Final = ConsumerOffsetManager(root / "config" / "consumerOffset.json")
+        self.lives: Final = TopicLives(root / "comet" / FILE, consumers, clock=clock)
         self.locks: Final = RebalanceLockManager(clock=clock)
         self._lock_file = LockFile(self.locks, root / "comet" / "locks.json")
 
@@ -35,7 +38,12 @@ class BrokerTables:
 
         Offsets behind the end of a slave's log stay: its log follows.
         """
-        findings = [*self.topics.load(), *self.groups.load(), *self.offsets.load()]
+        findings = [
+            *self.topics.load(),
+            *self.groups.load(),
+            *self.offsets.load(),
+            *self.lives.load(store.max_physical_offset),
+        ]
         findings += recover_tables(self.topics, self.groups, self.offsets, store)
         if not is_slave:
             findings += bring_back(self.topics, self.offsets, store)
@@ -43,8 +51,9 @@ class BrokerTables:
         return findings
 
     def save(self) -> None:
-        """Write topics, groups and locks, where they have changed."""
+        """Write topics, their lives, groups and locks, where they have changed."""
         self.topics.save()
+        self.lives.save()
         self.groups.save()
         self._lock_file.save()
 

@@ -20,6 +20,7 @@ from cometmq.broker.limits import (
     OFFSET_LOOK_KEYS,
     TABLE_ROWS_PER_SLICE,
 )
+from cometmq.broker.slices import batches
 from cometmq.broker.tables.table_file import TableFile, int64, offset_table
 from cometmq.clock import Clock
 from cometmq.index import Index
@@ -126,18 +127,21 @@ class ConsumerOffsetManager:
     def take_over(
         self, rows: Iterable[tuple[str, Mapping[int, int]]], ends: Callable[[str, int], int]
     ) -> Iterator[None]:
-        """Take a master's offsets, none beyond the end of its queue here.
+        """Become a copy of a master's offsets, none beyond the end of its queue here; those that it lacks are removed.
 
         Stops after each slice.
 
         :param ends: the offset after the last message of a queue.
         """
         size = 0
+        gone = dict.fromkeys(self._table)
         for key, queues in rows:
             size += 1 + len(queues)
             if size >= TABLE_ROWS_PER_SLICE:
                 size = 0
                 yield
+            gone.pop(key, None)
+            self._drop_queues(key, queues)
             topic, _, group = key.partition(_SEPARATOR)
             if check_topic(topic) is not None or check_group(group) is not None:
                 continue
@@ -145,6 +149,19 @@ class ConsumerOffsetManager:
                 offset = min(offset, ends(topic, queue_id))
                 if offset >= 0 and 0 <= queue_id <= _MAX_QUEUE_ID and offset != self.query(group, topic, queue_id):
                     self.note(group, topic, queue_id, offset)
+        for keys in batches(list(gone), TABLE_ROWS_PER_SLICE):
+            for key in keys:
+                self.drop(key)
+            yield
+
+    def _drop_queues(self, key: str, others: Mapping[int, int]) -> None:
+        """Remove the offsets of a pair in queues that are not among the others."""
+        known = self._table.get(key)
+        if known is not None and not known.keys() <= others.keys():
+            for queue_id in known.keys() - others.keys():
+                del known[queue_id]
+                self._count -= 1
+            self._file.changed()
 
     def of_group(self, group: str) -> Iterator[tuple[str, Mapping[int, int]]]:
         """Yield ``(topic, {queue id: offset})`` for each topic that a group has offsets of."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Set
 from pathlib import Path
 from typing import Final
 
@@ -75,13 +76,13 @@ class ConsumeQueueTable:
         queue.forget()
         queue.open_at([], offset)
 
-    def delete(self, topic: str) -> bool:
-        """Delete a topic's queues from disk; their objects begin again at offset 0."""
-        queues = self.by_topic.get(topic)
-        if queues is None:
-            return False
-        self.dirty = [queue for queue in self.dirty if queue.topic != topic]
-        for queue in queues.values():
+    def delete(self, topic: str, queues: Set[ConsumeQueue]) -> None:
+        """Delete queues of a topic from disk, or all; their objects begin again at offset 0."""
+        self.dirty = [queue for queue in self.dirty if queue not in queues]
+        for queue in queues:
             queue.forget()
-        shutil.rmtree(self.root / topic, ignore_errors=True)
-        return True
+        if len(queues) == len(self.by_topic.get(topic, ())):
+            shutil.rmtree(self.root / topic, ignore_errors=True)
+            return
+        for queue in queues:
+            shutil.rmtree(queue.directory, ignore_errors=True)

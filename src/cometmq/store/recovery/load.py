@@ -23,6 +23,7 @@ _COPY_BYTES: Final = 1 << 18
 _SMALL_FILES: Final = (
     "abort",
     "checkpoint",
+    "comet/deletedTopics.json",
     "comet/delayOffset.json",
     "comet/locks.json",
     "comet/position.json",

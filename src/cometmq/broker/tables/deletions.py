@@ -1,0 +1,45 @@
+"""The end of a topic or a group: what goes with it, here and at the slaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cometmq.broker.metrics.stats import BrokerStats
+from cometmq.broker.tables.broker_tables import BrokerTables
+from cometmq.store.message_store import MessageStore
+
+
+class Deletions:
+    """Removes what belongs to a deleted topic or group.
+
+    ``on_topic`` is called with the name of each deleted topic.
+    """
+
+    def __init__(self, tables: BrokerTables, store: MessageStore, stats: BrokerStats) -> None:
+        self._offsets = tables.offsets
+        self._store = store
+        self._stats = stats
+        self.lives = tables.lives
+        self.on_topic: list[Callable[[str], None]] = []
+
+    def topic(self, name: str, position: int) -> None:
+        """Remove what belongs to a topic that was just deleted; ``position`` is the log's end."""
+        self.lives.end(name, position)
+        self.lives.save()
+        self._offsets.forget(topic=name)
+        self.end_queues(name, position)
+
+    def end_queues(self, name: str, position: int) -> None:
+        """Remove the queues of a topic and its statistics.
+
+        :param position: the topic was deleted when the log ended there; queues with later messages are of its next
+            life and stay.
+        """
+        self._stats.forget_topic(name)
+        self._store.delete_topic(name, before=position if position < self._store.max_physical_offset else None)
+        for listener in self.on_topic:
+            listener(name)
+
+    def group(self, name: str) -> None:
+        """Remove the statistics of a group that is not in the table any more."""
+        self._stats.forget_group(name)

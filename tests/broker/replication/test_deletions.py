@@ -1,0 +1,91 @@
+"""What is deleted at the master leaves nothing at the slave, which shows no ghosts when it is promoted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.broker.replication.following import bodies, connect, copied
+from tests.helpers.contents import stored
+
+from cometmq.broker.controller import Broker
+from cometmq.remoting.bodies import SubscriptionGroupConfig
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.testing import Cluster, VirtualClock
+
+
+@pytest.fixture
+async def pair(clock: VirtualClock) -> AsyncIterator[Cluster]:
+    """A master and its slave, with small log files."""
+    async with Cluster(slaves=1, clock=clock, broker_keys={"mappedFileSizeCommitLog": "65536"}) as cluster:
+        yield cluster
+
+
+async def send(master: Broker, count: int, queue_id: int = 0) -> None:
+    wire = await connect(master)
+    for number in range(count):
+        assert (await wire.send("T", b"%d" % number, queue_id=queue_id)).code == ResponseCode.SUCCESS
+    await wire.close()
+
+
+async def delete(pair: Cluster, topic: str) -> None:
+    """Delete a topic at the master, as tools do."""
+    wire = await connect(pair.broker(0))
+    assert (await wire.call(RequestCode.DELETE_TOPIC_IN_BROKER, ext={"topic": topic})).code == ResponseCode.SUCCESS
+    await wire.close()
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_a_topic_that_is_deleted_at_the_master_leaves_nothing_at_the_slave(
+    pair: Cluster, is_made_anew: bool, is_away: bool
+) -> None:
+    """Also if it is made anew before the next copy, and if the slave has the log and the tables only later."""
+    await pair.create_topic("T", queues=2)
+    for queue_id in (0, 1):
+        await send(pair.broker(0), 5, queue_id)
+    pair.broker(0).offsets.note("readers", "T", 0, 5)
+    if not is_away:
+        await copied(pair)
+        assert pair.slave().offsets.query("readers", "T", 0) == 5
+    else:
+        await pair.stop_slave()
+    await delete(pair, "T")
+    if is_made_anew:
+        await pair.create_topic("T", queues=2)
+        await send(pair.broker(0), 2)
+    if is_away:
+        await pair.start_slave()
+    await copied(pair)
+    slave = pair.slave()
+    assert ("T" in slave.topics.table) == is_made_anew
+    assert [len(stored(slave, "T", queue_id)) for queue_id in (0, 1)] == [2 if is_made_anew else 0, 0]
+    assert slave.offsets.groups_of("T") == set()
+    await pair.kill_broker(0)
+    master = await pair.promote_slave()
+    if not is_made_anew:
+        await pair.create_topic("T", queues=2)
+    await send(master, 1, 1)
+    assert await bodies(master, "T", 1) == [b"0"]
+    assert len(await bodies(master, "T", 0)) == (2 if is_made_anew else 0)
+
+
+async def test_what_a_group_has_no_more_at_the_master_it_has_no_more_at_the_slave(pair: Cluster) -> None:
+    master, slave = pair.broker(0), pair.slave()
+    await pair.create_topic("T", queues=2)
+    await send(master, 5)
+    master.groups.put(SubscriptionGroupConfig(group_name="readers"))
+    for group, queue_id in (("readers", 0), ("others", 0), ("others", 1)):
+        master.offsets.note(group, "T", queue_id, 0)
+    await copied(pair)
+    assert slave.offsets.of_queues("others", "T") == {0: 0, 1: 0}
+    wire = await connect(master)
+    fields = {"groupName": "readers", "removeOffset": "true"}
+    assert (await wire.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext=fields)).code == ResponseCode.SUCCESS
+    await wire.close()
+    master.offsets.forget(group="others")
+    master.offsets.note("others", "T", 1, 0)
+    await copied(pair)
+    assert "readers" not in slave.groups.table
+    assert slave.offsets.groups_of("T") == {"others"}
+    assert slave.offsets.of_queues("others", "T") == {1: 0}
