@@ -9,6 +9,8 @@ from typing import Final
 
 import click
 
+from cometmq.cli.messages.known_messages import KnownMessages
+from cometmq.cli.output import tell
 from cometmq.cli.servers.process import Stopping
 from cometmq.client.consumer.config import ConsumeFromWhere, LitePullConfig
 from cometmq.client.consumer.lite_pull_consumer import LitePullConsumer
@@ -22,6 +24,8 @@ from cometmq.remoting.bodies import MessageQueue
 POLL_SECONDS: Final = 1.0
 """An end that is wanted is looked for this often when nothing arrives."""
 LAST_PULL_MESSAGES: Final = 1024
+LIFE_SECONDS: Final = 10.0
+"""It is looked this often whether the topic was made anew."""
 WINDOW_GROWTH: Final = 8
 """--last with a filter looks so many times farther back each time."""
 EARLIEST: Final = "earliest"
@@ -89,7 +93,10 @@ async def read(namesrv: str, reading: Reading, stopping: Stopping, write: Write)
         consume_timestamp_ms=reading.since_ms or 0,
         enable_msg_trace=reading.is_traced,
     )
-    async with LitePullConsumer(reading.group or TOOLS_GROUP, namesrv, config=config) as consumer:
+    async with (
+        LitePullConsumer(reading.group or TOOLS_GROUP, namesrv, config=config) as consumer,
+        PullConsumer(TOOLS_GROUP, instance=consumer.instance) as puller,
+    ):
         try:
             async with asyncio.timeout(reading.timeout_s):
                 queues = await _readable(consumer, reading)
@@ -97,7 +104,10 @@ async def read(namesrv: str, reading: Reading, stopping: Stopping, write: Write)
                     messages = await _last_messages(consumer, reading, reading.last, queues)
                     await asyncio.to_thread(write, messages)
                     return len(messages)
-                follower = Follower(consumer, reading, write, await _ends(consumer, queues))
+                ends = await _ends(consumer, queues)
+                known = KnownMessages(puller)
+                await known.begin(ends)
+                follower = Follower(consumer, reading, write, ends, known)
                 if reading.group is not None:
                     await consumer.subscribe(reading.topic, reading.expression, expression_type=reading.expression_type)
                 else:
@@ -118,12 +128,19 @@ class Follower:
     """
 
     def __init__(
-        self, consumer: LitePullConsumer, reading: Reading, write: Write, ends: Mapping[MessageQueue, int]
+        self,
+        consumer: LitePullConsumer,
+        reading: Reading,
+        write: Write,
+        ends: Mapping[MessageQueue, int],
+        known: KnownMessages,
     ) -> None:
         self._consumer = consumer
         self._reading = reading
         self._write = write
         self._ends = ends
+        self._known = known
+        self._look_at = SYSTEM_CLOCK.monotonic() + LIFE_SECONDS
         self._passed: set[MessageQueue] = set()
         """Queues in which a message after ``until_ms`` was seen."""
         self._ends_are_last = reading.until_end or self._is_past_until()
@@ -143,11 +160,22 @@ class Follower:
                 await asyncio.gather(polled, return_exceptions=True)
                 break
             await self._take(polled.result())
+            if SYSTEM_CLOCK.monotonic() >= self._look_at:
+                await self._look_for_new_queues()
+                self._look_at = SYSTEM_CLOCK.monotonic() + LIFE_SECONDS
             if await self._is_at_end():
                 break
         stopped.cancel()
 
+    async def _look_for_new_queues(self) -> None:
+        """Begin again in queues that were made anew."""
+        for queue in set(await self._known.made_anew()) & set(self._consumer.assignment):
+            name = f"queue {queue.queue_id} of {queue.topic} at {queue.broker_name}"
+            tell(f"The {name} was made anew: it is read from its beginning.")
+            await self._consumer.seek_to_begin(queue)
+
     async def _take(self, messages: list[MessageExt]) -> None:
+        self._known.read(messages)
         chosen = [message for message in messages if self._reading.has(message)]
         until_ms = self._reading.until_ms
         if until_ms is not None:

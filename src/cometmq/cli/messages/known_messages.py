@@ -1,0 +1,83 @@
+"""Notices that a topic was deleted and made anew while it is read: it then counts its messages from 0 again.
+
+No two messages of a broker have the same place in its log and the same store time. So a queue that has another message
+where the last one was read is another queue, and none of its messages was read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from cometmq.client.consumer.pull_consumer import PullConsumer
+from cometmq.client.consumer.pulling import PullResult
+from cometmq.errors import CometMQError
+from cometmq.message.message import MessageExt
+from cometmq.remoting.bodies import MessageQueue
+
+
+class _Known(NamedTuple):
+    offset: int
+    log_offset: int
+    stored_ms: int
+
+    @classmethod
+    def of(cls, message: MessageExt) -> _Known:
+        return cls(message.queue_offset, message.commit_log_offset, message.store_timestamp)
+
+
+class KnownMessages:
+    """A message of each queue that was there before what is read next."""
+
+    def __init__(self, puller: PullConsumer) -> None:
+        self._puller = puller
+        self._known: dict[MessageQueue, _Known] = {}
+        self._went_back: dict[MessageQueue, int] = {}
+        """Queues whose messages were followed by newer ones of smaller offsets, and the first such offset."""
+
+    async def begin(self, ends: Mapping[MessageQueue, int]) -> None:
+        """Look at the last message of each queue before reading begins."""
+        looks = await asyncio.gather(*(self._pull(queue, end - 1) for queue, end in ends.items() if end > 0))
+        self.read(message for look in looks if look is not None for message in look.messages)
+
+    def read(self, messages: Iterable[MessageExt]) -> None:
+        """Note messages that were read, those of a queue in their order."""
+        for message in messages:
+            queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
+            before, now = self._known.get(queue), _Known.of(message)
+            if before is not None and now.offset <= before.offset and now.log_offset > before.log_offset:
+                self._went_back.setdefault(queue, now.offset)
+            self._known[queue] = now
+
+    async def made_anew(self) -> list[MessageQueue]:
+        """Return the queues that were made anew since and are not read from their beginning; forget what was read."""
+        queues = list(self._known)
+        changed = await asyncio.gather(*map(self._is_other, queues))
+        found = [queue for queue, is_other in zip(queues, changed, strict=True) if is_other]
+        for queue in found:
+            del self._known[queue]
+        return found
+
+    async def _is_other(self, queue: MessageQueue) -> bool:
+        known = self._known[queue]
+        look = await self._pull(queue, known.offset)
+        if look is None:
+            return False
+        went_back = self._went_back.pop(queue, None)
+        if went_back is not None:
+            return look.min_offset < went_back
+        if known in map(_Known.of, look.messages) or look.min_offset > known.offset:
+            return False
+        first = await self._pull(queue, look.min_offset)
+        return first is not None and any(
+            message.store_timestamp > known.stored_ms or message.commit_log_offset > known.log_offset
+            for message in first.messages
+        )
+
+    async def _pull(self, queue: MessageQueue, offset: int) -> PullResult | None:
+        """Look at one message; None if the broker does not let us now, which tells nothing."""
+        try:
+            return await self._puller.pull(queue, offset, 1)
+        except CometMQError:
+            return None
