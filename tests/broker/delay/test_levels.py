@@ -249,7 +249,7 @@ async def test_the_table_is_what_the_configuration_says(start_broker: StartBroke
     await until(lambda: bodies(broker, "Delayed") == [b"short", b"hour"])
 
 
-@pytest.mark.parametrize("text", ["1x", "", "s", "1 s", "1s,2s", "-1s", "99999999999d", "1s  "])
+@pytest.mark.parametrize("text", ["1x", "", "s", "1 s", "1s,2s", "--1s", "99999999999d", "1s  "])
 def test_a_table_that_cannot_be_read_is_refused_with_what_is_allowed(text: str) -> None:
     option = options_of(StoreConfig)["messageDelayLevel"]
     if text == "1s  ":

@@ -105,6 +105,13 @@ async def test_requests_and_answers_go_through_tls(server: str, authority: Autho
     assert await ask(server, Tls(authority.path)) == b"x" * 300_000
 
 
+async def test_the_certificate_of_an_ipv4_address_is_taken_at_the_same_one_mapped_into_ipv6(
+    server: str, authority: Authority, ask: Ask
+) -> None:
+    port = server.rpartition(":")[2]
+    assert await ask(f"[::ffff:127.0.0.1]:{port}", Tls(authority.path)) == b"x" * 300_000
+
+
 async def test_a_server_nobody_vouches_for_is_refused_unless_that_is_switched_off(server: str, ask: Ask) -> None:
     with pytest.raises((RemotingConnectError, BlockingConnectionError), match="is not accepted") as refused:
         await ask(server, Tls())
