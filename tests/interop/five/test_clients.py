@@ -230,6 +230,38 @@ async def test_a_failing_message_stops_its_own_message_group_and_with_apache_its
         }
 
 
+async def test_tags_of_one_hash_are_told_apart_by_every_endpoint(endpoints: dict[str, Endpoint]) -> None:
+    proxy = FleetProxy(
+        ProxyConfig(namesrv_addr=endpoints["apache55"].namesrv, bind_address="127.0.0.1", grpc_server_port=0)
+    )
+    await proxy.start()
+    try:
+        for run, (system, address) in enumerate(
+            [*((name, endpoint.address) for name, endpoint in endpoints.items()), ("apache55", proxy.address)]
+        ):
+            topic, group = f"Tags{run}", f"GTags{run}"
+            async with RemotingClient() as remoting:
+                await make_topic(remoting, endpoints[system].broker, topic, "NORMAL", 1)
+                await make_group(remoting, endpoints[system].broker, group)
+            await wait_until_ready(endpoints[system], [topic])
+            async with grpc.aio.insecure_channel(address) as channel:
+                client = Client(channel)
+                await client.subscribe(group, topic)
+                for tag in ("BB", "Aa", "BB", "Aa"):
+                    sent = await client.send(topic, tag.encode(), tag=tag)
+                    assert sent.status.code == Code.OK, sent
+                request = receive(topic, group, {"cometmq": "broker-0", "apache55": "broker-a"}[system])
+                request.filter_expression.expression = "Aa"
+                found: list[bytes] = []
+                while len(found) < 2:
+                    status, *answers = await client.receive(request)
+                    assert status.status.code in (Code.OK, Code.MESSAGE_NOT_FOUND), status
+                    found += [answer.message.body for answer in answers[:-1]]
+                assert found == [b"Aa", b"Aa"], (system, address)
+    finally:
+        await proxy.stop()
+
+
 async def test_our_proxy_before_apaches_broker_locks_queues_and_makes_each_client_a_member(
     endpoints: dict[str, Endpoint],
 ) -> None:

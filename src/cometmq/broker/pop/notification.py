@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from cometmq.broker.context import BrokerContext
-from cometmq.broker.limits import MAX_POP_MESSAGES, MAX_POP_WAIT_MS
+from cometmq.broker.limits import MAX_POP_MESSAGES, MAX_POP_WAIT_MS, POP_READS_MAX
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.pop_long_polling import HeldPop, PopLongPollingService
 from cometmq.broker.pop.pop_message import PopMessageProcessor
 from cometmq.broker.pop.popped_records import Chunks
-from cometmq.broker.pull.filters import EVERYTHING, MessageFilter, PullFilters
+from cometmq.broker.pull.filters import MessageFilter, PullFilters
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.message.names import PERM_READ
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -64,7 +64,7 @@ class NotificationProcessor:
         header: NotificationRequestHeader = request.header
         self._may_read("notification")
         self._pops.check_names(connection, header)
-        wanted = EVERYTHING if not header.exp else self._filters.of_expression(header.exp, header.exp_type)
+        wanted = self._filters.of_pop(header.exp, header.exp_type)
         if self._has_messages(header, wanted):
             return _HAS_MESSAGES
         wait_ms = min(header.born_time + header.poll_time - self._clock.now_ms(), header.poll_time, MAX_POP_WAIT_MS)
@@ -105,9 +105,13 @@ class NotificationProcessor:
         offset = self._pops.offset(group, queue)
         if wanted.wants_all or offset == queue.max_offset():
             return offset < queue.max_offset()
-        found = self._store.get_message(
-            queue, offset, 1, tag_codes=wanted.codes, predicate=wanted.predicate, choose=wanted.choose
-        )
+        for _ in range(POP_READS_MAX):
+            found = self._store.get_message(
+                queue, offset, 1, tag_codes=wanted.codes, predicate=wanted.predicate, choose=wanted.choose
+            )
+            offset = found.next_begin_offset
+            if found.status is GetMessageStatus.FOUND or offset == queue.max_offset():
+                break
         return found.status is GetMessageStatus.FOUND
 
     @answers(RequestCode.PEEK_MESSAGE, header=PeekMessageRequestHeader, limits=("MAX_POP_MESSAGES",), permission=_SUB)

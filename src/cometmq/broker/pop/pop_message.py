@@ -24,7 +24,7 @@ from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.pop_long_polling import HeldPop, PopLongPollingService
 from cometmq.broker.pop.popped_records import Chunks, as_original, record_offsets
 from cometmq.broker.pop.state import NO_OFFSET, PopQueue
-from cometmq.broker.pull.filters import EVERYTHING, MessageFilter, PullFilters
+from cometmq.broker.pull.filters import MessageFilter, PullFilters
 from cometmq.broker.pull.pull_message import is_in_memory
 from cometmq.broker.turn.targets import TOPIC_HELP, RefusedError, consuming_group
 from cometmq.limits import MAX_TOPIC_CHARS
@@ -150,9 +150,7 @@ class PopMessageProcessor:
                 f"invisibleTime[{header.invisible_time}] is illegal, from 0 to {MAX_POP_INVISIBLE_MS} milliseconds",
             )
         self.check_names(connection, header)
-        if not header.exp:
-            return EVERYTHING
-        return self._filters.of_expression(header.exp, header.exp_type)
+        return self._filters.of_pop(header.exp, header.exp_type)
 
     def check_names(self, connection: ServerConnection, header: PopHeader) -> None:
         """Check topic, queue and group of a request.

@@ -1,12 +1,14 @@
 """The filter of each pull, from its header or from its group's heartbeats (``FilterAPI``, ``SubscriptionData``).
 
-An expression of tags is ``*`` (everything), one tag, or tags joined by ``||``. The broker compares 32-bit
-hashes only; consumers compare the tags again, since hashes collide. Other expressions are of SQL92.
+An expression of tags is ``*`` (everything), one tag, or tags joined by ``||``. Queues have 32-bit hashes of tags, which
+collide. Consumers that pull compare the tags again; those that pop do not, so for them the broker reads the tags of the
+records that have the hash. Other expressions are of SQL92.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Final
 
@@ -29,7 +31,7 @@ from cometmq.filter import SQL92, FilterError, Selector, parse_selector
 from cometmq.filter.records import properties_of, property_reader
 from cometmq.message.ids import tags_code
 from cometmq.message.names import RETRY_PREFIX
-from cometmq.message.properties import RETRY_TOPIC
+from cometmq.message.properties import RETRY_TOPIC, TAGS
 from cometmq.message.record import RecordError
 from cometmq.message.sysflag import PULL_SUBSCRIPTION
 from cometmq.remoting.bodies import SubscriptionGroupConfig
@@ -51,7 +53,8 @@ class SubscriptionError(CometMQError):
 class MessageFilter(msgspec.Struct, frozen=True):
     """The filter of a pull: it wants messages whose tags code is in ``codes`` and whose record ``predicate`` accepts.
 
-    ``None`` is no condition. ``choose``, if there is one, finds the same messages as ``predicate``.
+    ``None`` is no condition; a predicate beside codes reads the tags themselves. ``choose``, if there is one, finds the
+    same messages as ``predicate``.
     """
 
     codes: frozenset[int] | None = None
@@ -80,6 +83,15 @@ def parse_tags(expression: str) -> MessageFilter:
     return (_tags if len(expression) <= LONG_SUBSCRIPTION_CHARS else _long_tags)(expression)
 
 
+def parse_exact_tags(expression: str) -> MessageFilter:
+    """As :func:`parse_tags`, but messages whose tag has only the hash of a wanted one are left out.
+
+    :raises SubscriptionError: it names no tag, or is too long.
+    """
+    _check_length(expression)
+    return (_exact_tags if len(expression) <= LONG_SUBSCRIPTION_CHARS else _long_exact_tags)(expression)
+
+
 def parse_sql(expression: str, expression_type: str) -> Selector:
     """The selector of an expression that is not of tags, which must be SQL92.
 
@@ -104,17 +116,39 @@ def _check_length(expression: str) -> None:
 
 
 def _parse_tags(expression: str) -> MessageFilter:
-    if not expression or expression == ALL:
+    tags = _tags_of(expression)
+    return EVERYTHING if tags is None else MessageFilter(frozenset(map(tags_code, tags)))
+
+
+def _parse_exact_tags(expression: str) -> MessageFilter:
+    tags = _tags_of(expression)
+    if tags is None:
         return EVERYTHING
-    tags = [tag.strip() for tag in expression.split(_SEPARATOR)]
-    codes = frozenset(tags_code(tag) for tag in tags if tag)
-    if not codes:
+    return MessageFilter(frozenset(map(tags_code, tags)), partial(_is_tagged, tags), key=(TAGS, expression))
+
+
+def _tags_of(expression: str) -> frozenset[str] | None:
+    """The tags that an expression names; ``None`` for all messages."""
+    if not expression or expression == ALL:
+        return None
+    tags = frozenset(filter(None, (tag.strip() for tag in expression.split(_SEPARATOR))))
+    if not tags:
         raise SubscriptionError(f"the subscription {expression!r} names no tag")
-    return MessageFilter(codes)
+    return tags
 
 
+def _is_tagged(tags: frozenset[str], record: memoryview) -> bool:
+    try:
+        return _read_tag(properties_of(record)) in tags
+    except (RecordError, struct.error):
+        return False
+
+
+_read_tag: Final = property_reader(TAGS)
 _tags: Final = lru_cache(CACHED_SUBSCRIPTIONS)(_parse_tags)
 _long_tags: Final = lru_cache(CACHED_LONG_SUBSCRIPTIONS)(_parse_tags)
+_exact_tags: Final = lru_cache(CACHED_SUBSCRIPTIONS)(_parse_exact_tags)
+_long_exact_tags: Final = lru_cache(CACHED_LONG_SUBSCRIPTIONS)(_parse_exact_tags)
 
 
 class PullFilters:
@@ -146,16 +180,21 @@ class PullFilters:
             if config.filter_support_retry and header.topic.startswith(RETRY_PREFIX):
                 group_name = header.topic[len(RETRY_PREFIX) :]
                 return MessageFilter(predicate=self._of_retries(group_name), key=(RETRY_PREFIX, group_name))
-        return self.of_expression(expression, expression_type)
+        return self._of_expression(expression, expression_type, parse_tags)
 
-    def of_expression(self, expression: str, expression_type: str | None) -> MessageFilter:
-        """The filter of an expression of tags or of SQL92.
+    def of_pop(self, expression: str | None, expression_type: str | None) -> MessageFilter:
+        """The filter of a pop, by an expression of tags or of SQL92; without one it wants all.
 
         :raises RefusedError: the expression cannot be used.
         """
+        return self._of_expression(expression, expression_type, parse_exact_tags) if expression else EVERYTHING
+
+    def _of_expression(
+        self, expression: str, expression_type: str | None, parse: Callable[[str], MessageFilter]
+    ) -> MessageFilter:
         if is_tag_type(expression_type):
             try:
-                return parse_tags(expression)
+                return parse(expression)
             except SubscriptionError:
                 raise RefusedError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, _PARSE_FAILED) from None
         assert expression_type is not None

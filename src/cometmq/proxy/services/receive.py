@@ -21,7 +21,7 @@ from cometmq.proxy.protocol.v2 import Code, FilterType
 from cometmq.proxy.receipts import Receipt
 from cometmq.proxy.renewals import Renewals, change_time
 from cometmq.proxy.rpc.call import Call
-from cometmq.proxy.services.dead_letters import forward
+from cometmq.proxy.services.dead_letters import acknowledge, forward
 from cometmq.proxy.sessions import ClientSession
 from cometmq.proxy.stored_message import to_proto
 from cometmq.proxy.times import ms_of, timestamp
@@ -30,6 +30,9 @@ from cometmq.remoting.permissions import Action, on_group, on_topic
 from cometmq.remoting.pop_headers import MAX, PopMessageRequestHeader, PopMessageResponseHeader
 
 _log = logging.getLogger(__name__)
+
+_ALL: Final = "*"
+_TAG: Final = "TAG"
 
 _NOT_FOUND: Final = {
     ResponseCode.POLLING_TIMEOUT,
@@ -75,6 +78,7 @@ class ReceiveService:
             topic_info = await context.backend.topic(topic)
             broker = next((found.broker for found in topic_info.own if found.readable), "")
         expression = request.filter_expression
+        wanted = expression.expression or _ALL
         header = PopMessageRequestHeader(
             consumer_group=group,
             topic=topic,
@@ -84,8 +88,8 @@ class ReceiveService:
             poll_time=poll_ms,
             born_time=context.clock.now_ms(),
             init_mode=MAX,
-            exp_type="SQL92" if expression.type == FilterType.SQL else "TAG",
-            exp=expression.expression or "*",
+            exp_type="SQL92" if expression.type == FilterType.SQL else _TAG,
+            exp=wanted,
             order=info.is_orderly,
             by_message_group=info.is_orderly or None,
             attempt_id=request.attempt_id or None,
@@ -101,6 +105,8 @@ class ReceiveService:
         if reply.code:
             raise refused(reply.code, reply.remark)
         found = received(reply, broker)
+        if header.exp_type == _TAG and wanted != _ALL:
+            found = await self._tagged(session, group, topic, found, wanted)
         if not info.is_orderly:
             found = await self._without_dead(session, group, topic, found, info.retry_max_times)
         if not found:
@@ -186,6 +192,23 @@ class ReceiveService:
                 await change_time(session.link, group, topic, receipt, _UNSENT_MS)
         except ProxyError as error:
             _log.info("messages for a client that is gone stay invisible: %s", error)
+
+    # --- tags -----------------------------------------------------------------------------------
+    async def _tagged(
+        self, session: ClientSession, group: str, topic: str, found: list[Received], expression: str
+    ) -> list[Received]:
+        """Acknowledge messages whose tag has only the hash of a wanted one: Apache's brokers hand them out."""
+        wanted = {tag.strip() for tag in expression.split("||")}
+        tagged = []
+        for message, receipt, attempt in found:
+            if message.tags in wanted:
+                tagged.append((message, receipt, attempt))
+                continue
+            try:
+                await acknowledge(session.link, group, topic, receipt)
+            except ProxyError as error:  # it comes again
+                _log.warning("a message with another tag is not acknowledged for %s: %s", group, error)
+        return tagged
 
     # --- dead letters ---------------------------------------------------------------------------
     async def _without_dead(

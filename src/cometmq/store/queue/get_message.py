@@ -8,7 +8,7 @@ leave the store. One that is damaged is mended from the log, once (:mod:`cometmq
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -90,9 +90,10 @@ def get_message(
         return _outside(offset, low, high)
     if max_messages < 1:
         max_messages = 1
-    if CORE is not None and predicate is None and choose is None and offset >= queue.known_from:
+    by_codes = predicate is None or tag_codes is not None
+    if CORE is not None and by_codes and choose is None and offset >= queue.known_from:
         found = _copied(log, queue, offset, max_messages, tag_codes, max_bytes)
-        if found is not None:
+        if found is not None and (predicate is None or all(map(predicate, _records_of(found.chunks)))):
             return found
     if tag_codes is None and predicate is None:
         raw = queue.units(offset, max_messages)
@@ -196,6 +197,15 @@ def _copied(
     if not count:
         return GetResult(GetMessageStatus.NO_MATCHED_MESSAGE, offset + looked_at, low, high, [], 0, 0, last)
     return GetResult(GetMessageStatus.FOUND, offset + looked_at, low, high, [records], count, len(records), last)
+
+
+def _records_of(chunks: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
+    for chunk in chunks:
+        view, at = memoryview(chunk), 0
+        while at < len(view):
+            size = int.from_bytes(view[at : at + 4], "big")
+            yield view[at : at + size]
+            at += size
 
 
 def _outside(offset: int, low: int, high: int) -> GetResult:
