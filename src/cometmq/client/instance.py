@@ -102,6 +102,7 @@ class ClientInstance:
         self._introduced: set[str] = set()
         """Brokers that got a heartbeat with all producers of now, answered or not."""
         self._users = 0
+        self._is_over = False
         self._keeper: asyncio.Task[None] | None = None
         self.remoting.on_open.append(self._reconnected)
 
@@ -134,7 +135,12 @@ class ClientInstance:
     # --- start and end ---
 
     def acquire(self) -> None:
-        """Add a user; the first one starts the heartbeats and the questions for routes."""
+        """Add a user; the first one starts the heartbeats and the questions for routes.
+
+        :raises ClientStateError: its last user has left, so it is closed.
+        """
+        if self._is_over:
+            raise ClientStateError(f"the connections of {self.client_id} are closed", next_step="make a new instance")
         self._users += 1
         if self._users == 1:
             every = partial(self._background.every, REFRESH_S, first_s=FIRST_S)
@@ -146,6 +152,7 @@ class ClientInstance:
         self._users -= 1
         if self._users > 0:
             return
+        self._is_over = True
         await self._background.stop()
         await self.remoting.close()
 

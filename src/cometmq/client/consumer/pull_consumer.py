@@ -39,16 +39,16 @@ class PullConsumer(GroupClient):
 
     async def start(self) -> None:
         """Get ready; nothing is sent yet."""
-        if self._running:
+        if self._running or self._ending is not None:
             raise ClientStateError("the consumer was started before", next_step="make a new one")
         self._running = True
         self._use.begin()
 
     async def close(self) -> None:
-        """Close the connections, unless they are shared."""
-        if self._running:
+        """Close the connections, unless they are shared; a further call waits for the first one."""
+        if self._running or self._ending is not None:
             self._running = False
-            await self._use.end()
+            await self._end_once(self._use.end)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of ``topic`` that can be read, sorted.

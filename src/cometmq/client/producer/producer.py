@@ -106,10 +106,12 @@ class Producer(GroupClient):
         self.instance.add_producer(self.group)
 
     async def close(self) -> None:
-        """Wait for messages in flight, unregister at the brokers, close."""
-        if self._state != "running":
-            return
-        self._state = "closed"
+        """Wait for messages in flight, unregister at the brokers, close; a further call waits for the first one."""
+        if self._state != "not started":
+            self._state = "closed"
+            await self._end_once(self._end)
+
+    async def _end(self) -> None:
         try:
             await wait_for(self.instance.clock, self.config.close_timeout_s, self._sender.idle())
         except TimeoutError:
@@ -195,7 +197,8 @@ class Producer(GroupClient):
             message = with_trace_context(message, self._trace_context)
         self._encoder.check(message)
         chosen = by_sharding_key(sharding_key) if sharding_key is not None else selector
-        await self._sender.oneway(message, queue, chosen, self._ids.next())
+        with self._sender.under_way():
+            await self._sender.oneway(message, queue, chosen, self._ids.next())
 
     # --- requests and replies ---
 
@@ -384,7 +387,8 @@ class Producer(GroupClient):
         if self._trace_context is not None:
             message = with_trace_context(message, self._trace_context)
         self._encoder.check(message)
-        body, sys_flag = await asyncio.to_thread(self._encoder.packed, message)
+        with self._sender.under_way():
+            body, sys_flag = await asyncio.to_thread(self._encoder.packed, message)
         return self._delivery(message, body, sys_flag)
 
     def _delivery(self, message: Message, body: bytes, sys_flag: int) -> Delivery:

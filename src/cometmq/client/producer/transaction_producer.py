@@ -103,6 +103,10 @@ async def outcome_of(function: Callable[..., object], threads: Executor | None, 
     return returned
 
 
+Pinned = tuple[MessageQueue | None, str | None, QueueSelector | None, float | None]
+"""The arguments of :meth:`Delivery.pin`."""
+
+
 class HalfMessage(msgspec.Struct, frozen=True):
     """The place of a half message."""
 
@@ -293,11 +297,11 @@ class TransactionProducer(Producer):
             raise
         self.instance.spawn(self._introduce())
 
-    async def close(self) -> None:
-        """Stop answering checks, wait for messages in flight, unregister, close."""
+    async def _end(self) -> None:
+        """Stop answering checks, wait for transactions and messages in flight, unregister, close."""
         self.instance.remove_checker(self.group, self._checks.ask)
         await self._checks.close()
-        await super().close()
+        await super()._end()
         if self._threads is not None:
             self._threads.shutdown(wait=False)
 
@@ -333,8 +337,14 @@ class TransactionProducer(Producer):
         :raises RemotingError: it may be stored; then the broker checks the transaction.
         """
         self._demand_running()
+        with self._sender.under_way():
+            return await self._transaction(message, arg, (queue, sharding_key, selector, timeout_s), check_immunity_s)
+
+    async def _transaction(
+        self, message: Message, arg: Any, pinned: Pinned, check_immunity_s: int | None
+    ) -> TransactionSendResult:
         delivery = await self._prepare_half(message, check_immunity_s)
-        delivery.pin(queue, sharding_key, selector, timeout_s)
+        delivery.pin(*pinned)
         sent = await self._send(delivery)
         error: BaseException | None = None
         if sent.status is not SendStatus.SEND_OK:

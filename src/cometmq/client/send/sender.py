@@ -17,8 +17,8 @@ is made.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import msgspec
@@ -209,11 +209,23 @@ class Sender:
             self._idle = self._idle or asyncio.get_running_loop().create_future()
             await asyncio.shield(self._idle)
 
-    def _finish(self, delivery: Delivery, outcome: list[SendResult] | BaseException) -> None:
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Count a call in which deliveries begin or end, so that :meth:`idle` waits for it."""
+        self.in_flight += 1
+        try:
+            yield
+        finally:
+            self._one_less()
+
+    def _one_less(self) -> None:
         self.in_flight -= 1
         if not self.in_flight and self._idle is not None:
             self._idle.set_result(None)
             self._idle = None
+
+    def _finish(self, delivery: Delivery, outcome: list[SendResult] | BaseException) -> None:
+        self._one_less()
         delivery.done(delivery.index, outcome)
 
     async def oneway(
