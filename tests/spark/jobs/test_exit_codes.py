@@ -111,3 +111,30 @@ def test_an_archive_without_the_topic_is_wrong_use(topic: str, topics: Topics, f
     audit = ["audit", "--topic", topic, "--archive", str(files / "lake")]
     done = CliRunner(env={NAMESRV_VARIABLE: topics.namesrv}).invoke(command, audit)
     assert (done.exit_code, f"the archive {files / 'lake'} has no topic {topic}" in done.output) == (2, True)
+
+
+CONTRADICTIONS = {
+    "archive --store {store} --broker-name b --to {there} --checkpoint {there}": "--checkpoint is for brokers",
+    "archive --store {store} --broker-name b --to {there} --namesrv a:1": "--namesrv is for brokers",
+    "archive --store {store} --broker-name b --to {there} --commit-interval 5m": "--commit-interval is for brokers",
+    "archive --store {store} --broker-name b --to {there} --commit-rows 5": "is for brokers",
+    "archive --store {store} --broker-name b --to {there} --access useTLS=true": "--access is for brokers",
+    "archive --topic {topic} --broker-name b --to {there} --checkpoint {there}": "--broker-name is for a store",
+    "archive --topic {topic} --pattern p.* --to {there} --checkpoint {there}": "exactly one of",
+    "archive --topic {topic} --starting-offsets latest --option startingTimestamp=5 --to {there} --dry-run": (
+        "startingOffsets and startingTimestamp exclude each other"
+    ),
+    "skew --topic {topic} --broker-name b": "the broker's name is for a store",
+    "skew --topic {topic} --archive {lake} --store {store}": "only one",
+    "skew --topic {topic} --since 5 --until 4": "--until is before --since",
+}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("words", CONTRADICTIONS)
+def test_options_that_contradict_each_other_are_wrong_use(words: str, topic: str, files: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    job = words.format(there=there, topic=topic, store=files / "store", lake=files / "lake").split()
+    done = CliRunner().invoke(command, job)
+    assert (done.exit_code, CONTRADICTIONS[words] in done.output) == (2, True), done.output
+    assert not there.exists()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from cometmq.cli.failures import DONE, WrongUseError
 from cometmq.cli.jobs.command import REPORT_OPTIONS, end, job_command, job_running, load, options_of, params_of, tell
@@ -77,8 +78,13 @@ def _archive(pattern: str | None, vacuum: bool, page: Path | None, output: str, 
         raise click.UsageError("say where the archive is with --to", ctx)
     if not is_store and not said["topic"] and not given.keys() & {"topic", "subscribe", "subscribePattern"}:
         raise click.UsageError("say what to archive: topics with --topic, or all that match with --pattern", ctx)
-    if is_store and said["access"]:
-        raise click.UsageError("--access is for brokers, and a store is read without them", ctx)
+    for param in ctx.command.params:
+        if ctx.get_parameter_source(param.name or "") is not ParameterSource.COMMANDLINE:
+            continue
+        if is_store and param.name in _OF_BROKERS:
+            raise click.UsageError(f"{param.opts[-1]} is for brokers, and a store is read without them", ctx)
+        if not is_store and param.name == "broker_name":
+            raise click.UsageError("--broker-name is for a store: name it with --store", ctx)
     if not is_store and said["checkpoint"] is None and not dry_run:
         raise click.UsageError("say where the checkpoint is with --checkpoint", ctx)
     said["checkpoint"] = said["checkpoint"] or ""
@@ -96,6 +102,12 @@ def _archive(pattern: str | None, vacuum: bool, page: Path | None, output: str, 
     if vacuum and output == "table":
         click.echo(f"removed {quantity(removed, 'file')} that no commit names")
     return code
+
+
+_OF_BROKERS: Final = {param.name for param in params_of(ArchiveOptions)} - {
+    param.name for param in params_of(ArchiveStoreOptions)
+}
+"""Options of an archive that is made from brokers, and not from a store."""
 
 
 def _in_words_of_the_command(message: str, given: Mapping[str, str]) -> str:

@@ -70,6 +70,8 @@ class MessageSource:
     def _demand_one_place(self) -> None:
         if [self.namesrv, self.archive, self.store].count(None) != 2:
             raise OptionError("say where to read", next_step="give nameservers, an archive or a store, and only one")
+        if self.broker_name and self.store is None:
+            raise OptionError("the broker's name is for a store", next_step="brokers and archives name them themselves")
         if self.access and self.namesrv is None:
             raise OptionError(f"{self} is read from files", next_step="credentials and TLS are for nameservers")
 

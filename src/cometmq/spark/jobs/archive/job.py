@@ -87,7 +87,7 @@ def archive(options: ArchiveOptions) -> ArchiveReport:
         given["minOffsetsPerTrigger"] = given.get("maxOffsetsPerTrigger", _NEVER_SO_MANY)
         given["maxTriggerDelay"] = options.commit_interval
         trigger = LOOKED_EVERY if trigger == AVAILABLE_NOW else trigger
-    if given.get("startingTimestamp"):
+    if given.get("startingTimestamp") and options.starting_offsets == EARLIEST:  # the default
         del given["startingOffsets"]
     parse_options(given)
     timing = _timing(trigger)
