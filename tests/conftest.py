@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from tests.helpers import forks
+from tests.helpers.crashed_workers import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 from tests.interop import systems
 
 from cometmq.core import NEXT_STEP, PATH

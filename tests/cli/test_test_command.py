@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -54,6 +55,9 @@ def project(tmp_path: Path) -> Path:
     for module in ("test_golden_exchanges", "test_golden_store", "pull/test_pull"):
         (tmp_path / "tests" / "broker" / f"{module}.py").touch()
     shutil.copy(ROOT / "scripts" / "test", tmp_path / "scripts")
+    (tmp_path / "tests" / "helpers").mkdir()
+    for helper in ("pace", "crashed_workers"):
+        shutil.copy(ROOT / "tests" / "helpers" / f"{helper}.py", tmp_path / "tests" / "helpers")
     (tmp_path / "pyproject.toml").write_text(MARKERS)
     return tmp_path
 
@@ -127,6 +131,54 @@ def test_what_fails_alone_too_or_in_many_modules_fails(
     assert "PASSED ONLY ALONE" not in done.stdout
 
 
+CRASHES = """
+import os, pathlib, pytest, signal, time
+
+pytestmark = pytest.mark.interop
+
+def test_before():
+    pass
+
+def test_crashes():
+    with pathlib.Path("crashes").open("a") as file:
+        file.write("x")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def test_after():
+    pass
+"""
+
+
+@pytest.mark.parametrize("crashing", [1, 4], ids=["one", "more than there are workers"])
+def test_a_worker_that_crashes_fails_its_test_and_all_others_run(
+    project: Path, run_tests: RunTests, crashing: int
+) -> None:
+    (project / "tests" / "conftest.py").write_text(
+        "from tests.helpers.crashed_workers import pytest_xdist_make_scheduler\n"
+    )
+    others = 3
+    for number in range(others):
+        (project / "tests" / f"test_other_{number}.py").write_text(FAILS.replace("number < 0", "True") % 5)
+    for number in range(crashing):
+        (project / "tests" / f"test_crash_{number}.py").write_text(CRASHES)
+    done = run_tests(*PROCESSES)
+    assert done.returncode == 1
+    for number in range(crashing):
+        assert f"crashed while running 'tests/test_crash_{number}.py::test_crashes'" in done.stdout
+    runs_again = crashing <= 3
+    assert (project / "crashes").read_text() == "x" * crashing * (1 + runs_again)
+    # pytest-xdist reports the test of a crash as an error.
+    assert f"= {others * 5 + 2 * crashing} passed, {crashing} error in" in done.stdout
+    assert "PASSED ONLY ALONE" not in done.stdout
+
+
+def test_a_process_that_is_killed_is_told_by_its_signal(project: Path, run_tests: RunTests) -> None:
+    (project / "tests" / "broker" / "test_golden_store.py").write_text(CRASHES.replace("pytestmark", "mark"))
+    done = run_tests("--part", "without the compiled core")
+    assert done.returncode == 1
+    assert "FAILED (killed by SIGKILL)" in done.stdout
+
+
 def in_memory() -> list[Path]:
     """What runs have in memory, other runs too."""
     return list(Path("/dev/shm").glob("cometmq-test-*"))
@@ -147,7 +199,7 @@ def test_a_part_that_hangs_ends_with_its_stacks_and_without_its_processes(projec
         minutes *= 2
         done = run_tests(*PROCESSES, "--part-minutes", str(minutes))
     assert done.returncode == 1
-    assert f"── interop and crash tests: FAILED (not done in {minutes:g} minutes" in done.stdout
+    assert re.search(r"── interop and crash tests: FAILED \(not done in [\d.]+ minutes", done.stdout)
     assert "in this_is_where_it_hangs" in done.stdout
     assert "FAILED parts: interop and crash tests" in done.stdout
     process, place = child_of(project)

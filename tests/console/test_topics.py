@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.helpers.consoles import Surfer, console_of
+from tests.helpers.pace import is_in_time
 
 from cometmq.message.message import Message
 from cometmq.testing.sync import SyncCluster
@@ -112,7 +113,7 @@ def test_ten_thousand_topics_are_listed_searched_and_paged_quickly(tmp_path: Pat
         took = time.monotonic() - began
         assert "9,951 to 10,000 of 10,000" in page.words
         assert "many-09999" in page.words
-        assert took < 3.0, "a third of a second on a machine that does nothing else"
+        assert is_in_time(took, 3.0), "a third of a second on a machine that does nothing else"
         part = surfer.get("/topics?q=00777", HX_Request="true")
         assert part.words.count("many-") == 1
         assert "<html" not in part.text

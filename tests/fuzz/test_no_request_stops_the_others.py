@@ -25,6 +25,7 @@ from tests.fuzz.worst_inputs import (
     plain_registration,
     unfit,
 )
+from tests.helpers.pace import slowness_of_processor
 from tests.helpers.waiting import wait_for
 
 from cometmq.auth.limits import MAX_QUOTAS
@@ -42,7 +43,8 @@ from cometmq.remoting.headers import to_ext
 from cometmq.testing.processes import ProcessCluster
 
 MOST_S = 0.15
-"""That a connection may be held up by another one, queueing for the processor taken off; 0.05 is aimed at."""
+"""That a connection may be held up by another one on a fast machine, queueing for the processor taken off; 0.05 is
+aimed at."""
 TRIES = 3
 """A time above it is measured again with other names: the machine may be busy with what cannot be seen."""
 MOST_MB = 140
@@ -92,6 +94,11 @@ class Walk:
                 break
         return shortest
 
+    @staticmethod
+    def is_too_long(held_s: float) -> bool:
+        """Tell whether that is too long for this machine, as quick as its processor is now."""
+        return held_s >= MOST_S and held_s >= MOST_S * slowness_of_processor()
+
     def _send(self, inputs: list[list[bytes]]) -> None:
         for frames in inputs:
             exchange(self.address, frames)
@@ -101,7 +108,7 @@ class Walk:
         slow = {}
         for code in sorted(worst):
             held_s = self.held_up_s(code, worst[code])
-            if held_s >= MOST_S:
+            if self.is_too_long(held_s):
                 slow[code] = round(held_s, 3)
         assert not slow, f"held up others for so many seconds: {slow}"
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
+
+from tests.helpers.pace import Patience
 
 from cometmq.testing import VirtualClock
 
@@ -30,38 +33,45 @@ async def until(
 ) -> None:
     """Let the event loop work until ``condition()`` holds; advance ``clock``, if given, by a step after each look.
 
-    :raises TimeoutError: it does not hold after ``timeout_s`` seconds of real time.
+    :raises TimeoutError: it does not hold after ``timeout_s`` seconds of real time, or longer on a slow machine.
     """
     pause_s = _PAUSE_S
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            if clock is not None:
-                clock.advance(step_s)
-            await asyncio.sleep(pause_s)
-            if clock is None:
-                pause_s = min(pause_s * _PAUSE_GROWTH, _PROCESS_PAUSE_S)
+    patience = Patience(timeout_s)
+    while not condition():
+        if patience.is_over:
+            raise TimeoutError
+        if clock is not None:
+            clock.advance(step_s)
+        await asyncio.sleep(pause_s)
+        if clock is None:
+            pause_s = min(pause_s * _PAUSE_GROWTH, _PROCESS_PAUSE_S)
 
 
 async def answered(ask: Callable[[], Awaitable[T]], *, timeout_s: float = 60.0) -> T:
     """Ask until the answer is true, and return it: a server in another process tells nobody when it is ready.
 
-    :raises TimeoutError: it is not after ``timeout_s`` seconds of real time.
+    :raises TimeoutError: it is not after ``timeout_s`` seconds of real time, or longer on a slow machine.
     """
-    async with asyncio.timeout(timeout_s):
-        while not (answer := await ask()):
-            await asyncio.sleep(_PROCESS_PAUSE_S)
-    return answer
+    patience = Patience(timeout_s)
+    while not patience.is_over:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not (answer := await ask()):
+                    await asyncio.sleep(_PROCESS_PAUSE_S)
+                return answer
+    raise TimeoutError
 
 
 def wait_for(condition: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
     """Block until ``condition()`` holds.
 
-    :raises TimeoutError: it does not hold after ``timeout_s`` seconds of real time; ``what`` says what is missing.
+    :raises TimeoutError: it does not hold after ``timeout_s`` seconds of real time, or longer on a slow machine;
+        ``what`` says what is missing.
     """
-    deadline = time.monotonic() + timeout_s
+    patience = Patience(timeout_s)
     pause_s = _PAUSE_S
     while not condition():
-        if time.monotonic() > deadline:
+        if patience.is_over:
             raise TimeoutError(f"not within {timeout_s:g} s: {what}")
         time.sleep(pause_s)
         pause_s = min(pause_s * _PAUSE_GROWTH, _PROCESS_PAUSE_S)

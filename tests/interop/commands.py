@@ -7,11 +7,12 @@ import json
 import os
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
+
+from tests.helpers.pace import Patience
 
 Event = dict[str, Any]
 
@@ -49,12 +50,11 @@ class Running:
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
         """Wait until the events fulfil a condition; fails when the command ended in an error or time is up."""
-        deadline = time.monotonic() + timeout_s
+        patience = Patience(timeout_s)
         with self._changed:
             while not condition():
                 self._raise_problem()
-                remaining = deadline - time.monotonic()
-                if remaining <= 0 or not self._changed.wait(remaining):
+                if not self._changed.wait(patience.left_s) and patience.is_over:
                     seen = [event for event in self.events if event["event"] != "message"][-5:]
                     raise AssertionError(f"not within {timeout_s:g} s: {what}; events {seen}\n{self._log()}")
 

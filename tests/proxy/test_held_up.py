@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from tests.helpers.pace import slowness_of_processor
 from tests.proxy.client import message
 from tests.proxy.held_up import Attack, Peer, held_up
 from tests.proxy.wire import HELLO, data, headers, prefixed
@@ -26,6 +27,7 @@ from cometmq.testing import Cluster
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MOST_S = 0.05
+"""On a fast machine."""
 TRIES = 3
 """A longer time is measured again: once in a while the store writes a file."""
 SECONDS = 0.15
@@ -154,6 +156,9 @@ async def test_nobody_holds_up_another_client(server: GrpcServer, attack: Attack
         longest.append((max(found.rounds), max(found.waits)))
         if max(longest[-1]) < MOST_S:
             return
+    most_s = MOST_S * slowness_of_processor()
+    if min(map(max, longest)) < most_s:
+        return
     pytest.fail(f"rounds of the loop and waits of another client took {longest} seconds")
 
 

@@ -9,8 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from tests.helpers.waiting import wait_for
+
 from cometmq.message.batch import BatchPiece, encode_batch
 from cometmq.message.sysflag import CompressionType, with_compression
+from cometmq.remoting.admin_bodies import TimerMetrics
 from cometmq.remoting.admin_headers import (
     CreateTopicRequestHeader,
     DeleteTopicFromNamesrvRequestHeader,
@@ -24,6 +27,7 @@ from cometmq.remoting.bodies import (
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigSerializeWrapper,
+    decode_body,
     encode_body,
 )
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -171,6 +175,17 @@ class Topics:
         """Wait until a queue holds so many messages that can be pulled."""
         with BlockingConnection(self.broker, 60) as connection:
             self._await(connection, topic, queue_id, end)
+
+    def await_waiting(self, topic: str, messages: int) -> None:
+        """Wait until the broker counts so many messages of a topic that wait with any delay."""
+
+        def counted() -> bool:
+            answer = connection.invoke(RequestCode.GET_TIMER_METRICS)
+            of_topic = decode_body(TimerMetrics, answer.body).timing_count.get(topic)
+            return of_topic is not None and of_topic.count == messages
+
+        with BlockingConnection(self.broker, 60) as connection:
+            wait_for(counted, f"{messages} messages of {topic} wait")
 
     def _await(self, connection: BlockingConnection, topic: str, queue_id: int, end: int) -> None:
         """Wait until the messages can be pulled: Apache appends to the ConsumeQueue a little later."""

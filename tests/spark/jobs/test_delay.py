@@ -53,20 +53,25 @@ def told(**properties: object) -> str:
 
 
 class Delayed:
-    """A topic with 6 delivered messages (4 of level 1, 2 of any delay) and 3 that wait: two of them two hours."""
+    """A topic with 6 delivered messages (4 of level 1, 2 of any delay) and 3 that wait: two of them two hours.
+
+    Another topic of the broker has one that waits.
+    """
 
     def __init__(self, topics: Topics) -> None:
         self.topic = topics.create(1)
         for number in range(4):
             topics.send_one(self.topic, 0, b"level", told(DELAY=1, UNIQ_KEY=f"L{self.topic}{number}"))
-        self.deliver_ms = now_ms() + 700
         for number in range(2):
-            properties = told(TIMER_DELIVER_MS=self.deliver_ms, UNIQ_KEY=f"T{self.topic}{number}")
+            properties = told(TIMER_DELAY_MS=700, UNIQ_KEY=f"T{self.topic}{number}")
             topics.send_one(self.topic, 0, b"any", properties)
         for number in range(2):
             topics.send_one(self.topic, 0, b"later", told(DELAY=18, UNIQ_KEY=f"W{self.topic}{number}"))
         topics.send_one(self.topic, 0, b"later", told(TIMER_DELAY_SEC=3 * 86_400))
+        other = topics.create(1)
+        topics.send_one(other, 0, b"later", told(TIMER_DELAY_SEC=86_400))
         topics.await_messages(self.topic, 0, 6)
+        topics.await_waiting(other, 1)  # the timer reads one after the other
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +93,9 @@ def test_brokers_tell_how_exact_messages_were_and_what_waits(spark: Any, topics:
     [waits] = report.waiting_topics
     assert (waits.topic, waits.messages) == (delayed.topic, 3)
     assert waits.last_due_ms - waits.first_due_ms > 2 * DAY_MS
-    assert Counter(of.messages for of in report.due) == {2: 1, 1: 1}
-    first, last = report.due
+    *hours, last = report.due
+    first = hours[0]
+    assert (sum(of.messages for of in hours), last.messages) == (2, 1)  # a new hour may have begun between the two
     assert first.begin_ms is not None
     assert first.end_ms is not None
     assert last.begin_ms is not None

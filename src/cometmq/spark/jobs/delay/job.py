@@ -74,6 +74,7 @@ def delay(options: DelayOptions) -> DelayReport:
         # What waits for a topic that is not there belongs to the picture, what waits for one that is not read does not.
         unread = [name for name in there if name not in named]
         chosen = f.col("topic").isin(list(named)) if topics else ~f.col("topic").isin(unread)
+        progress = [of.counting(lambda topic: topic in named if topics else topic not in unread) for of in progress]
         rows = delayed_rows(session, source, named, waiting_topics, progress).where(chosen)
         seen = rows.withColumn("seenMs", _seen_ms(source, there, at_ms))
         with persisted(seen.withColumn("state", _state(source, at_ms, grace_ms))) as states:

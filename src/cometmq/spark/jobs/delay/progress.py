@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import re
 import struct
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -48,6 +49,11 @@ class BrokerProgress:
     """Seconds that its timer is behind, by its own statement."""
     timer_counts: dict[str, TopicTimerMetrics] = field(default_factory=dict)
     """Its own count of messages that wait with any delay, by topic."""
+
+    def counting(self, is_chosen: Callable[[str], bool]) -> BrokerProgress:
+        """The progress with the counts of some topics only."""
+        counts = {topic: count for topic, count in self.timer_counts.items() if is_chosen(topic)}
+        return replace(self, timer_counts=counts)
 
 
 def delays_of(text: str) -> tuple[int, ...]:
