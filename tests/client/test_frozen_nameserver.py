@@ -38,14 +38,16 @@ class Requests:
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
-        self.at: dict[int, list[float]] = defaultdict(list)
+        self.at: dict[int, list[tuple[str, float]]] = defaultdict(list)
         self.hook = ClientRpcHook(before=self._sent)
 
-    def _sent(self, _: str, request: RemotingCommand) -> None:
-        self.at[request.code].append(self._clock.monotonic())
+    def _sent(self, address: str, request: RemotingCommand) -> None:
+        self.at[request.code].append((address, self._clock.monotonic()))
 
-    def longest_gap(self, code: RequestCode, since: float) -> float:
-        times = [since, *(at for at in self.at[code] if at > since), self._clock.monotonic()]
+    def longest_gap(self, code: RequestCode, since: float, address: str | None = None) -> float:
+        """The longest time without such a request, to any broker or to one."""
+        sent = [at for to, at in self.at[code] if at > since and address in (None, to)]
+        times = [since, *sent, self._clock.monotonic()]
         return max(later - earlier for earlier, later in pairwise(times))
 
 
