@@ -17,13 +17,14 @@ def register(
     topics: dict[str, TopicConfig] | None = None,
     *,
     counter: int = 0,
+    state: int | None = None,
     connection: Any = None,
     now_s: float = 0.0,
 ) -> Registered:
     return table.register(
         identity,
         ha_address=identity.address + "-ha",
-        data_version=DataVersion(counter=counter, timestamp=1),
+        data_version=DataVersion(counter=counter, state_version=state, timestamp=1),
         topics=topics or {},
         filter_servers=[],
         connection=connection,

@@ -80,6 +80,8 @@ class BrokerRegistration:
         self.clock: Final = clock
         self.on_answer: Callable[[RegisterBrokerResponseHeader], None] = lambda _answer: None
         """Called with each successful answer, which says where a slave's master is."""
+        self.rivals: dict[str, str] = {}
+        """The address of another broker with this name and id, by the nameserver that knows it."""
         self._permission = live.current.broker_permission
         live.on_change.append(self._config_changed)
 
@@ -194,7 +196,9 @@ class BrokerRegistration:
         answer = await self.client.invoke(nameserver, RequestCode.REGISTER_BROKER, header, body, timeout_s=timeout_s)
         if answer.code != ResponseCode.SUCCESS:
             raise RegistrationError(f"code {answer.code}: {answer.remark}")
-        self.on_answer(answer.header(RegisterBrokerResponseHeader))
+        header_of_answer = answer.header(RegisterBrokerResponseHeader)
+        self.rivals[nameserver] = header_of_answer.rival_addr or ""
+        self.on_answer(header_of_answer)
         return decode_body(KVTable, answer.body) if answer.body else None
 
     async def send_unregister(self, nameserver: str) -> None:
@@ -239,6 +243,7 @@ class _Link:
         self._warned_at = 0.0
         self._failing_since = 0.0
         self._was_registered = False
+        self._rival_told_at: float | None = None
         self.when_known: list[tuple[int, Callable[[], None]]] = []
         """Counters of versions and what to call once the nameserver knows them, or does not answer."""
         self._owner = owner
@@ -285,6 +290,7 @@ class _Link:
         self.failing = False
         self._was_registered = True
         self.known = version
+        self._tell_rival(owner.rivals[self.address])
         self._call_waiting(version.counter)
         if order_config is not None and self._is_first:
             owner.take_order_config(order_config.table)
@@ -301,6 +307,21 @@ class _Link:
             _log.warning(
                 "not registered at nameserver %s for %.0f s: %s; clients that ask it do not find this broker",
                 *(self.address, now - self._failing_since, error),
+            )
+
+    def _tell_rival(self, address: str) -> None:
+        """Tell of another live broker with this name and id at once, every minute, and when it is gone."""
+        now = self._owner.clock.monotonic()
+        if not address:
+            if self._rival_told_at is not None:
+                _log.info("nameserver %s knows no other broker with this name and id any more", self.address)
+            self._rival_told_at = None
+        elif self._rival_told_at is None or now - self._rival_told_at >= WARN_S:
+            self._rival_told_at = now
+            _log.warning(
+                "another live broker, at %s, has the name and the id of this one: nameserver %s sends clients to one "
+                "or the other; stop one of them, or give it a brokerName or a brokerId of its own",
+                *(address, self.address),
             )
 
     def _call_waiting(self, counter: int) -> None:

@@ -19,8 +19,9 @@ from cometmq.message.sysflag import TOPIC_UNIT, TOPIC_UNIT_SUB
 from cometmq.namesrv.config import PathChangeError, Settings
 from cometmq.namesrv.gone import CLOSED, STOPPED, GoneBrokers
 from cometmq.namesrv.kv import ORDER_TOPIC_CONFIG, KvConfig, KvError, KvWriter
+from cometmq.namesrv.limits import MAX_NAMESRV_BROKERS
 from cometmq.namesrv.registrations import ReadRegistration, RegistrationReader, read_registration
-from cometmq.namesrv.routes import BrokerIdentity, RegistrationError, RouteTable
+from cometmq.namesrv.routes import BrokerIdentity, Registered, RegistrationError, RouteTable
 from cometmq.options import ConfigError, no_effect
 from cometmq.remoting.admin_headers import (
     AddWritePermOfBrokerRequestHeader,
@@ -61,6 +62,10 @@ _OPEN_ROUTES: Final = frozenset({AUTO_CREATE_TOPIC, TRACE_TOPIC})
 """Topics whose routes every account gets: the template of new topics, and the one of traces."""
 
 
+RIVALS_SECONDS: Final = 60.0
+"""Between two warnings of two live brokers with one name and id."""
+
+
 class NamesrvRequests:
     """The handlers of one nameserver over its tables."""
 
@@ -74,6 +79,8 @@ class NamesrvRequests:
         self._writer: Final = KvWriter(kv)
         self._watched: set[ServerConnection] = set()
         self.gone: Final = GoneBrokers()
+        self._warned_at: dict[tuple[str, int], float] = {}
+        """When rivals of a broker name and id were last in the log."""
 
     # --- brokers ------------------------------------------------------------------------------
     @answers(
@@ -131,6 +138,10 @@ class NamesrvRequests:
             )
         except RegistrationError as error:
             return self._refuse(connection, identity, error)
+        if outcome.rival:
+            self._tell_rivals(identity, outcome)
+        if outcome.is_ignored:
+            return Response(header=RegisterBrokerResponseHeader(rival_addr=outcome.rival))
         if connection not in self._watched:
             self._watched.add(connection)
             connection.on_close.append(self._closed)
@@ -140,10 +151,28 @@ class NamesrvRequests:
         if outcome.skipped_topics:
             _log.warning("broker %s has unusable topics: %s", identity.name, outcome.skipped_topics[:10])
         answer = RegisterBrokerResponseHeader(
-            ha_server_addr=outcome.ha_address or None, master_addr=outcome.master_address or None
+            ha_server_addr=outcome.ha_address or None,
+            master_addr=outcome.master_address or None,
+            rival_addr=outcome.rival or None,
         )
         orders = self.kv.namespace(ORDER_TOPIC_CONFIG)
         return Response(header=answer, body=b"" if orders is None else msgspec.json.encode({"table": orders}))
+
+    def _tell_rivals(self, identity: BrokerIdentity, outcome: Registered) -> None:
+        """Warn of two live brokers with one name and id: at once, then every minute."""
+        now_s = self.clock.monotonic()
+        key = (identity.name, identity.broker_id)
+        if now_s - self._warned_at.get(key, -RIVALS_SECONDS) < RIVALS_SECONDS:
+            return
+        if len(self._warned_at) >= MAX_NAMESRV_BROKERS:
+            self._warned_at.clear()
+        self._warned_at[key] = now_s
+        what = "is ignored: its stateVersion is lower" if outcome.is_ignored else "displaces the other"
+        _log.warning(
+            "two live brokers, at %s and %s, have the name %s and the id %d: the first registers and %s; stop one of "
+            "them, or give it a brokerName or a brokerId of its own",
+            *(identity.address, outcome.rival, identity.name, identity.broker_id, what),
+        )
 
     def _refuse(self, connection: ServerConnection, identity: BrokerIdentity, error: CometMQError) -> Response:
         _log.warning("registration of %s by %s refused: %s", identity.name[:150], connection.remote_address, error)

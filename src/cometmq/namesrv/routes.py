@@ -9,6 +9,9 @@ Three rules are stricter than Apache's, which loses or mixes something without t
   may have been lost;
 * an unregistration removes an address only if it is still the registered address of that broker id;
 * a broker name belongs to the cluster that it registered with last, and an address belongs to one broker name.
+
+Of two live brokers with one name and id, the one with the higher ``stateVersion`` stays, as in 5.x; if they are equal,
+the one that registered last. Both are told of each other.
 """
 
 from __future__ import annotations
@@ -28,7 +31,15 @@ from cometmq.limits import MAX_ADDRESS_CHARS, MAX_NAMESRV_TOPICS
 from cometmq.message.hosts import parse_address
 from cometmq.message.names import MASTER_ID, PERM_READ, PERM_WRITE, check_topic
 from cometmq.namesrv.limits import MAX_NAMESRV_BROKERS, MAX_NAMESRV_QUEUE_DATA, MAX_REGISTERED_QUEUES
-from cometmq.remoting.bodies import BrokerData, ClusterInfo, DataVersion, QueueData, TopicConfig, TopicRouteData
+from cometmq.remoting.bodies import (
+    BrokerData,
+    ClusterInfo,
+    DataVersion,
+    QueueData,
+    RivalBrokers,
+    TopicConfig,
+    TopicRouteData,
+)
 
 _NAME: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029/\\]{1,127}")
 """Apache's brokers take any text for their name and that of their cluster: a blank or a comment at the end of the line
@@ -95,6 +106,10 @@ class Registered:
     """True when the address was not registered before."""
     skipped_topics: tuple[str, ...] = ()
     """Topics that are ignored because their names or numbers are not allowed."""
+    rival: str = ""
+    """The address of another live broker with this name and id."""
+    is_ignored: bool = False
+    """True when that one has a higher ``stateVersion`` and stays."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -139,6 +154,15 @@ def queues_of(identity: BrokerIdentity, topics: Mapping[str, TopicConfig]) -> Qu
     return QueuesOfBroker(usable, tuple(skipped) if len(usable) < len(topics) else ())
 
 
+def _key(identity: BrokerIdentity) -> tuple[str, int]:
+    return identity.name, identity.broker_id
+
+
+def _state(version: DataVersion) -> int:
+    """The ``stateVersion`` of brokers of 5.x with a controller: it grows with each election of a master."""
+    return version.state_version or 0
+
+
 class RouteTable:
     """The route information of one nameserver."""
 
@@ -151,6 +175,8 @@ class RouteTable:
         self._brokers: dict[str, _Broker] = {}
         self._clusters: Index[str, str] = Index()
         self._live: dict[str, LiveBroker] = {}
+        self._addresses_of: Index[tuple[str, int], str] = Index()
+        """The live addresses of each broker name and id: one, unless two brokers were given the same."""
 
     # --- brokers come and go ------------------------------------------------------------------
     def register(
@@ -212,19 +238,34 @@ class RouteTable:
         if len(self._topics) + sum(name not in self._topics for name in usable) > MAX_NAMESRV_TOPICS:
             raise RegistrationError(f"this nameserver holds at most {MAX_NAMESRV_TOPICS} topics")
         previous = self._live.get(identity.address)
+        holder = self._holder(identity)
+        if holder is not None and _state(holder.data_version) > _state(data_version):
+            if previous is not None:
+                self._remove(previous.identity)
+            return Registered(rival=holder.identity.address, is_ignored=True)
         if previous is not None and previous.identity.name != identity.name:
             self._remove(previous.identity)  # the broker at this address has a new name
+        elif previous is not None:
+            self._addresses_of.remove(_key(previous.identity), identity.address)
         self._join(identity)
         replace = previous is None or previous.data_version != data_version
         self._take_topics(identity.name, usable, replace=replace)
         self._live[identity.address] = LiveBroker(
             identity, now_s, data_version, connection, ha_address, filter_servers, listeners
         )
+        rival = next(iter(self._addresses_of.of(_key(identity))), "")
+        self._addresses_of.add(_key(identity), identity.address)
         if is_master:
-            return Registered(is_new=previous is None, skipped_topics=queues.skipped)
+            return Registered(is_new=previous is None, skipped_topics=queues.skipped, rival=rival)
         master = self._brokers[identity.name].addresses.get(MASTER_ID, "")
         live = self._live.get(master)
-        return Registered(master, live.ha_address if live else "", is_new=previous is None)
+        return Registered(master, live.ha_address if live else "", is_new=previous is None, rival=rival)
+
+    def _holder(self, identity: BrokerIdentity) -> LiveBroker | None:
+        """The live broker at another address that has the place of this one in the routes."""
+        broker = self._brokers.get(identity.name)
+        address = identity.address if broker is None else broker.addresses.get(identity.broker_id, identity.address)
+        return None if address == identity.address else self._live.get(address)
 
     def _join(self, identity: BrokerIdentity) -> None:
         broker = self._brokers.get(identity.name)
@@ -273,7 +314,9 @@ class RouteTable:
         return gone
 
     def _remove(self, identity: BrokerIdentity) -> None:
-        self._live.pop(identity.address, None)
+        live = self._live.pop(identity.address, None)
+        if live is not None:
+            self._addresses_of.remove(_key(live.identity), identity.address)
         broker = self._brokers.get(identity.name)
         if broker is None or broker.addresses.get(identity.broker_id) != identity.address:
             return
@@ -357,7 +400,16 @@ class RouteTable:
         return ClusterInfo(
             broker_addr_table={name: self._broker_data(name, listener) for name in self._brokers},
             cluster_addr_table={cluster: list(names) for cluster, names in self._clusters.items()},
+            rival_brokers=self.rivals() or None,
         )
+
+    def rivals(self) -> list[RivalBrokers]:
+        """Return the live brokers that share their name and id with others."""
+        return [
+            RivalBrokers(broker_name=name, broker_id=broker_id, broker_addrs=sorted(addresses))
+            for (name, broker_id), addresses in sorted(self._addresses_of.items())
+            if len(addresses) > 1
+        ]
 
     def topics(self) -> list[str]:
         """Return every topic (code 206)."""

@@ -289,6 +289,8 @@ class RegisterBrokerResponseHeader(Header):
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
+    rival_addr: str | None = None
+    """CometMQ's own: the address of another live broker with this name and id."""
 
 
 class UnRegisterBrokerRequestHeader(Header):

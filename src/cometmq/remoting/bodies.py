@@ -142,6 +142,14 @@ class GoneBroker(Body):
     reason: str
 
 
+class RivalBrokers(Body):
+    """Live brokers that have one name and one id, and displace each other in the routes."""
+
+    broker_name: str
+    broker_id: int
+    broker_addrs: list[str]
+
+
 class ClusterInfo(Body):
     """All brokers and clusters that a nameserver knows."""
 
@@ -149,6 +157,8 @@ class ClusterInfo(Body):
     cluster_addr_table: dict[str, list[str]] = {}
     gone_brokers: list[GoneBroker] | None = None
     """CometMQ's own: brokers that were registered a short while ago. Tools of Apache's ignore the field."""
+    rival_brokers: list[RivalBrokers] | None = None
+    """CometMQ's own, too."""
 
 
 ENUMERATIONS: Final = {

@@ -37,6 +37,11 @@ async def examine_cluster(
         what = gone.broker_name + (f", slave {gone.broker_id}" if gone.broker_id != MASTER_ID else "")
         found = f"away for {duration_text(gone.gone_for_ms / 1000)}: {gone.reason}"
         yield Finding(f"{what} answers", PROBLEM, found, f"see whether it runs at {gone.broker_addr}, and its log")
+    for rivals in info.rival_brokers or []:
+        what = f"{rivals.broker_name}, id {rivals.broker_id}"
+        found = f"{' and '.join(rivals.broker_addrs)} displace each other: clients reach one or the other"
+        todo = "stop one of them, or give it a brokerName or a brokerId of its own"
+        yield Finding(f"{what}, is one broker", PROBLEM, found, todo)
     places = {
         (name, broker_id): address
         for name, data in sorted(info.broker_addr_table.items())
