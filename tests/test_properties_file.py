@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.options import nearest
-from cometmq.properties_file import parse_properties, update_file
+from cometmq.properties_file import (
+    MalformedEscapeError,
+    format_pairs,
+    parse_properties,
+    read_properties,
+    update_file,
+)
 
 OTHER_SEPARATORS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 """The characters that ``str.splitlines`` splits at and Java does not."""
@@ -63,3 +69,42 @@ def test_after_a_change_all_other_keys_have_their_values(
     after = {key: text for _, key, text in parse_properties(path.read_bytes().decode())}
     before.setdefault("", after.get("", ""))
     assert after | {"": ""} == before | {"k": value, "": ""}
+
+
+def test_a_change_keeps_the_bytes_of_a_file_that_is_not_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    comment = "# 消息队列\n".encode("gbk")
+    path.write_bytes(comment + b"brokerName=M\xfcnchen\ntraceOn=true\n")
+    update_file(path, {"traceOn": "false", "regionId": "消息 C:\\users "})
+    written = b"traceOn=false\nregionId=\\u6d88\\u606f C:\\\\users \n"
+    assert path.read_bytes() == comment + b"brokerName=M\xfcnchen\n" + written
+    found = {key: value for _, key, value in parse_properties(read_properties(path), strict=True)}
+    assert (found["brokerName"], found["regionId"]) == ("München", "消息 C:\\users ")
+
+
+@pytest.mark.parametrize("text", ["k=\\u", "k=\\u12", "k=\\u12g4", "\\u=1", "k=a\\\n\\uxyz"])
+def test_a_half_escape_is_refused_where_java_refuses_it_and_read_elsewhere(text: str) -> None:
+    with pytest.raises(MalformedEscapeError, match="line 1: four hexadecimal digits"):
+        list(parse_properties(text, strict=True))
+    assert len(list(parse_properties(text))) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (" x", "k=\\ x\n"),
+        ("x ", "k=x \n"),
+        ("a=b:c#d!e", "k=a=b:c#d!e\n"),
+        ("\t\n\r\f\\", "k=\\t\\n\\r\\f\\\\\n"),
+        ("😀", "k=\\ud83d\\ude00\n"),
+        ("\x00\x7f\u2028", "k=\\u0000\\u007f\\u2028\n"),
+    ],
+)
+def test_values_are_written_in_ascii_as_java_reads_them(value: str, written: str) -> None:
+    assert format_pairs({"k": value}) == written
+    assert list(parse_properties(written, strict=True)) == [(1, "k", value)]
+
+
+def test_keys_are_escaped_too() -> None:
+    pairs = {"a b": "1", "#c": "2", "d=e:f": "3", "": "4"}
+    assert {key: value for _, key, value in parse_properties(format_pairs(pairs), strict=True)} == pairs

@@ -25,6 +25,7 @@ from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
 from cometmq.loop import fastest_loop
 from cometmq.options import ConfigError, format_value, nearest, options_of, spellings_of
+from cometmq.properties_file import format_pairs
 from cometmq.quantity import size_text
 from cometmq.visible import visible
 
@@ -269,4 +270,4 @@ def show_config_keys(config_type: type) -> None:
         live = " May change while the process runs." if found.runtime else ""
         click.echo(f"# {found.doc}")
         click.echo(f"# Allowed: {found.range_text}.{live}")
-        click.echo(f"{found.key}={'' if found.secret else format_value(found.default)}\n")
+        click.echo(format_pairs({found.key: "" if found.secret else format_value(found.default)}))

@@ -42,6 +42,22 @@ T = TypeVar("T")
 
 TIMEOUT_S: Final = 5.0
 
+_KEY_OF_OURS: Final = "logLevel"
+"""Every CometMQ server tells it, and no server of Apache's."""
+
+
+def read_configuration(body: bytes) -> dict[str, str]:
+    """Read the answer of a broker or nameserver about its configuration.
+
+    Ours write values as ``java.util.Properties`` reads them. Apache's write them as they are: a backslash is one.
+    """
+    text = body.decode("utf-8", "replace")
+    found = {key: value for _, key, value in parse_properties(text)}
+    if _KEY_OF_OURS in found:
+        return found
+    pairs = (line.partition("=") for line in text.split("\n") if "=" in line)
+    return {key: value for key, _, value in pairs}
+
 
 class TopicAdmin:
     """Administrates clusters, brokers and topics; sends the requests of all administration."""
@@ -101,7 +117,7 @@ class TopicAdmin:
         """The configuration of a broker, by the keys of ``broker.conf``."""
         code = RequestCode.GET_BROKER_CONFIG
         text = await self._call(broker_address, code, doing="asking for the configuration")
-        return {key: value for _, key, value in parse_properties(text.decode("utf-8", "replace"))}
+        return read_configuration(text)
 
     async def update_broker_config(self, broker_address: str, values: Mapping[str, str]) -> str:
         """Change keys of ``broker.conf`` of a running broker: all of them, or none; return what the broker remarks.
@@ -114,7 +130,7 @@ class TopicAdmin:
         """The configuration of one nameserver, by the keys of ``namesrv.conf``."""
         code = RequestCode.GET_NAMESRV_CONFIG
         text = await self._call(namesrv_address, code, doing="asking for the configuration")
-        return {key: value for _, key, value in parse_properties(text.decode("utf-8", "replace"))}
+        return read_configuration(text)
 
     async def update_namesrv_config(self, namesrv_address: str, values: Mapping[str, str]) -> str:
         """Change keys of ``namesrv.conf`` of one running nameserver: all of them, or none; return what it remarks.
