@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from tests.cli.conftest import CommandLine
+from tests.helpers.pace import Patience
 from tests.helpers.waiting import wait_for
 
 from cometmq.client import ConsumeFromWhere, Message, PushConfig
@@ -57,10 +57,10 @@ def resent(cometmq: CommandLine) -> Counter[str]:
 
 def wait_for_step(resending: subprocess.Popen[bytes], ledger: Path, count: int) -> None:
     """Until the ledger has so many lines."""
-    deadline = time.monotonic() + PATIENCE_S
+    patience = Patience(PATIENCE_S)
     while len(entries(ledger)) < count:
         assert resending.poll() is None, "it ended before it was killed"
-        assert time.monotonic() < deadline, "it does not go on"
+        assert not patience.is_over, "it does not go on"
 
 
 def test_a_killed_resend_is_repeated_and_sends_each_dead_letter_once(tmp_path: Path) -> None:
@@ -85,9 +85,9 @@ def test_a_killed_resend_is_repeated_and_sends_each_dead_letter_once(tmp_path: P
         assert broker.pid is not None
         os.kill(broker.pid, signal.SIGSTOP)
         try:  # the next one is noted, and stored when nobody is there any more to note that
-            deadline = time.monotonic() + PATIENCE_S
+            patience = Patience(PATIENCE_S)
             while '"intent"' not in entries(ledger)[-1]:
-                assert time.monotonic() < deadline, "it does not go on"
+                assert not patience.is_over, "it does not go on"
             resending.kill()
             resending.wait(PATIENCE_S)
         finally:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-import time
 from collections import Counter
 
 import pytest
 from tests.crash import loading
 from tests.crash.reading import follow_queue, read_queue
+from tests.helpers.pace import Patience
 
 from cometmq.remoting.admin_bodies import TimerMetrics
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
@@ -77,9 +77,9 @@ def settle(address: str) -> None:
     with BlockingConnection(address, 60) as connection:
         send(connection, FENCE, max(DELAYS_MS) + 1)
         assert any(record.body == FENCE for record in follow_queue(address, TOPIC, wait_s=SETTLED_S))
-        deadline = time.monotonic() + SETTLED_S
+        patience = Patience(SETTLED_S)
         while TOPIC in decode_body(TimerMetrics, connection.invoke(RequestCode.GET_TIMER_METRICS).body).timing_count:
-            assert time.monotonic() < deadline, "messages wait that are due"
+            assert not patience.is_over, "messages wait that are due"
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])

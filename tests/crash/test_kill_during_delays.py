@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 from tests.crash import loading
 from tests.crash.reading import read_queue
+from tests.helpers.pace import Patience
 
 from cometmq.message.ids import decode_offset_msg_id
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
@@ -64,9 +65,9 @@ def test_what_waited_at_a_kill_comes_once(flush: str) -> None:
         for seed in range(ROUNDS):
             load_until_cut_off(cluster, address, seed, delayed, failed)
             cluster.brokers[0].start()
-        deadline = time.monotonic() + SETTLED_S
+        patience = Patience(SETTLED_S)
         arrived: set[bytes] = set()
-        while not delayed | failed <= arrived and time.monotonic() < deadline:
+        while not delayed | failed <= arrived and not patience.is_over:
             retried = read_queue(address, f"%RETRY%{GROUP}")
             arrived = {record.body for record in [*read_queue(address, "CrashDelayed"), *retried]}
         delivered = Counter(record.body for record in read_queue(address, "CrashDelayed"))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.helpers.pace import Patience
 from tests.helpers.waiting import wait_for
 from tests.interop import builds, probe
 from tests.interop.commands import CommandFailedError, Event, JavaRunner, ProcessRunner, Runner, Running
@@ -189,12 +190,12 @@ class Client:
             running.wait(PATIENCE_S)
             return running.named("message")
 
-        deadline = time.monotonic() + PATIENCE_S
+        patience = Patience(PATIENCE_S)
         while True:
-            while probe.readable(namesrv, topic) < expect and time.monotonic() < deadline:
+            while probe.readable(namesrv, topic) < expect and not patience.is_over:
                 time.sleep(LOOK_AGAIN_S)
             messages = read()
-            if len(messages) >= expect or time.monotonic() >= deadline:
+            if len(messages) >= expect or patience.is_over:
                 return messages
             time.sleep(READ_AGAIN_S)  # some of a damaged store cannot be read
 

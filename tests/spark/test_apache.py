@@ -188,12 +188,15 @@ def test_any_delays_of_apache_5_are_measured_too(spark: Any, tmp_path: Path) -> 
     try:
         apache5 = Topics(running.address, running.broker.address)
         topic = apache5.create(queues=1)
-        due_ms = time.time_ns() // 1_000_000 + 2500
-        for number in range(3):
-            apache5.send_one(topic, 0, b"soon", f"TIMER_DELIVER_MS\x01{due_ms}\x02UNIQ_KEY\x01{topic}{number}")
+        began = time.monotonic()
         apache5.send_one(topic, 0, b"later", "TIMER_DELAY_SEC\x0186400")
         apache5.send_one(topic, 0, b"level", "DELAY\x011")
+        # A message that is due when it comes is stored at once: its time is later than it takes to send these.
+        due_ms = time.time_ns() // 1_000_000 + 2500 + round(10_000 * (time.monotonic() - began))
+        for number in range(3):
+            apache5.send_one(topic, 0, b"soon", f"TIMER_DELIVER_MS\x01{due_ms}\x02UNIQ_KEY\x01{topic}{number}")
         apache5.await_messages(topic, 0, 4)
+        apache5.await_waiting(topic, 1)
         report = delay(MessageSource(apache5.namesrv), [topic], spark=spark)
     finally:
         running.close()

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from tests.helpers.pace import Patience
 from tests.helpers.waiting import wait_for
 
 from cometmq.message.batch import BatchPiece, encode_batch
@@ -90,7 +91,7 @@ class Topics:
         with BlockingConnection(self.broker, 60) as connection:
             answer = connection.invoke(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
             assert answer.code == ResponseCode.SUCCESS, answer.remark
-        deadline = time.monotonic() + ROUTE_TIMEOUT_S
+        patience = Patience(ROUTE_TIMEOUT_S)
         with BlockingConnection(self.namesrv, 60) as connection:
             while True:
                 route = connection.invoke(
@@ -98,7 +99,7 @@ class Topics:
                 )
                 if f'"readQueueNums":{queues},'.encode() in route.body:
                     return name
-                assert time.monotonic() < deadline, f"the nameserver never learnt of {name}"
+                assert not patience.is_over, f"the nameserver never learnt of {name}"
 
     @contextmanager
     def registered(self, name: str, address: str, topic: str, broker_id: int = 0) -> Iterator[None]:
@@ -189,10 +190,10 @@ class Topics:
 
     def _await(self, connection: BlockingConnection, topic: str, queue_id: int, end: int) -> None:
         """Wait until the messages can be pulled: Apache appends to the ConsumeQueue a little later."""
-        deadline = time.monotonic() + ROUTE_TIMEOUT_S
+        patience = Patience(ROUTE_TIMEOUT_S)
         header = GetMaxOffsetRequestHeader(topic, queue_id)
         while connection.invoke(RequestCode.GET_MAX_OFFSET, header).header(GetMaxOffsetResponseHeader).offset < end:
-            assert time.monotonic() < deadline, f"queue {queue_id} of {topic} never reached {end}"
+            assert not patience.is_over, f"queue {queue_id} of {topic} never reached {end}"
 
     def fill(self, messages: int, queues: int = 4, size: int = 100) -> str:
         """A new topic with so many messages, dealt to its queues in turn; bodies begin with their number."""

@@ -8,12 +8,12 @@ import json
 import re
 import socket
 import threading
-import time
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from tests.cli.conftest import CommandLine
+from tests.helpers.pace import Patience
 from tests.helpers.waiting import wait_for
 
 from cometmq.broker.controller import HA_PORT_DISTANCE
@@ -290,9 +290,9 @@ def test_what_waits(cometmq: CommandLine) -> None:
     def rows() -> list[dict[str, object]]:
         return list(cometmq("delay", "waiting", "--topic", "waits", "-o", "json").json())
 
-    deadline = time.monotonic() + 60
+    patience = Patience(60)
     while (found := rows()) == [] or found[0]["waiting"] != 3:
-        assert time.monotonic() < deadline, found
+        assert not patience.is_over, found
     (row,) = found
     assert (row["within_hour"], row["within_day"], row["within_30_days"]) == (0, 1, 2)
     assert str(row["last_due"]) > str(row["first_due"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import itertools
-import time
 from collections import defaultdict
 from typing import Any
 
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.helpers.pace import Patience
 from tests.interop.systems import System
 from tests.spark.conftest import SYSTEM
 from tests.spark.sinking import rows_of, sink, stored
@@ -165,9 +165,9 @@ def test_delayed_rows_go_alone_and_come_when_they_are_due(topics: Topics) -> Non
     ]
     done = sink(topics, topic, [rows_of(rows)])
     assert (done.messages, done.requests) == (5, 5)
-    deadline = time.monotonic() + 20
+    patience = Patience(20)
     while len(found := stored(topics, topic, 1)[0]) < 5:
-        assert time.monotonic() < deadline, [record.body for record in found]
+        assert not patience.is_over, [record.body for record in found]
     assert [record.body for record in found] == [b"now", b"no delay", b"span", b"time", b"level"]
     assert found[3].store_timestamp >= int(due.timestamp() * 1000)
 

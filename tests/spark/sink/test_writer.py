@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers.pace import Patience
 from tests.spark.sink.dying import DieOnce, run_stream
 from tests.spark.sinking import stored
 from tests.spark.topics import Topics
@@ -190,9 +190,9 @@ def test_what_a_batch_sent_is_a_row_of_sparks_worker_logs(spark: Any, topics: To
     spark.conf.set(setting, "true")
     try:
         writer(numbers(spark, 30).select("body"), topics, topics.create(queues=2)).save()
-        deadline = time.monotonic() + 60
+        patience = Patience(60)
         while not (told := spark.tvf.python_worker_logs().where("logger = 'cometmq.spark'").collect()):
-            assert time.monotonic() < deadline
+            assert not patience.is_over
     finally:
         spark.conf.unset(setting)
     assert any(row.level == "INFO" and row.msg.startswith("batch written: 30 messages, ") for row in told)

@@ -7,12 +7,12 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.helpers.pace import Patience
 from tests.interop.systems import Deployment
 from tests.spark.drivers import PATIENCE_S, await_kill, end_group
 from tests.spark.jobs.archive.archiving import MOST, driver
@@ -110,11 +110,11 @@ def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(
 
     third = driver(topics, topic, places, "never", 0)
     try:
-        deadline = time.monotonic() + PATIENCE_S
+        patience = Patience(PATIENCE_S)
         while sequence_of(log) < 3:  # killed wherever it is, after its first commit
             with contextlib.suppress(subprocess.TimeoutExpired):
                 raise AssertionError(f"it ended before it was killed: {third.wait(0.05)}")
-            assert time.monotonic() < deadline
+            assert not patience.is_over
     finally:
         end_group(third)
 
@@ -240,11 +240,11 @@ def test_the_command_goes_on_until_it_is_told_to_stop(topics: Topics, places: tu
 
 def await_rows(process: subprocess.Popen[bytes], to: Path, rows: int) -> None:
     """Wait until the archive holds so many messages."""
-    deadline = time.monotonic() + PATIENCE_S
+    patience = Patience(PATIENCE_S)
     while sum(of.rows for of in ArchiveLog(to).queues()) < rows:
         with contextlib.suppress(subprocess.TimeoutExpired):
             raise AssertionError(f"it ended too early with {process.wait(0.05)}")
-        assert time.monotonic() < deadline
+        assert not patience.is_over
 
 
 def test_the_cause_is_found_in_what_spark_says() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.helpers.pace import Patience
 from tests.spark.drivers import await_kill, end_group, start_driver
 from tests.spark.jobs.replay.replaying import said_by
 from tests.spark.lake_files import AT_MS, append
@@ -295,12 +296,12 @@ def test_a_job_killed_at_any_point_sends_everything_once(spark: Any, topics: Top
 
     second = driver(topics, to, ledger, copy, "never", 400)
     try:
-        deadline = time.monotonic() + PATIENCE_S
+        patience = Patience(PATIENCE_S)
         begun = there()
         while there() < begun + 100:  # in the middle of step 2
             with contextlib.suppress(subprocess.TimeoutExpired):
                 raise AssertionError(f"it ended before it was killed: {second.wait(0.02)}")
-            assert time.monotonic() < deadline
+            assert not patience.is_over
     finally:
         end_group(second)
     assert there() < 6000
