@@ -223,6 +223,25 @@ def test_forgotten_clients_without_await_warn_and_their_connections_end() -> Non
             wait_for(lambda: descriptors() <= before, f"descriptors of {name} are closed", 10)
 
 
+def test_a_child_process_leaves_the_clients_of_its_parent_alone() -> None:
+    with SyncCluster() as cluster:
+        cluster.create_topic("orders", queues=1)
+        producer = SyncProducer("p", cluster.namesrv_address)
+        producer.start()
+        producer.send(Message("orders", b"x"))
+        child = os.fork()
+        if not child:
+            try:
+                with warned("", times=0):
+                    del producer
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert producer.send(Message("orders", b"x")).queue_offset == 1
+        producer.close()
+
+
 def test_a_forgotten_blocking_connection_warns_and_closes() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         before = descriptors()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import warnings
 import weakref
 from collections.abc import Callable, Coroutine
@@ -33,6 +34,7 @@ class Use:
         self._instance = instance
         self._name = name
         self._owns = owns
+        self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._forgotten_end: End | None = None
         self._finalizer = weakref.finalize(client, self._forgotten)
@@ -43,9 +45,9 @@ class Use:
 
         :param forgotten_end: ends the client's own work if it is forgotten; does not refer to the client.
         """
+        self._instance.acquire()
         self._loop = asyncio.get_running_loop()
         self._forgotten_end = forgotten_end
-        self._instance.acquire()
 
     async def end(self) -> None:
         """End the use; the last one closes the instance."""
@@ -58,7 +60,7 @@ class Use:
         loop = self._loop
         if loop is None and self._owns:
             loop = next((connection.loop for connection in self._instance.remoting.connections), None)
-        if loop is None:  # there is nothing to close
+        if loop is None or self._pid != os.getpid():  # nothing is open, or it is the parent's
             return
         with suppress(RuntimeError):  # the loop is closed, and with it the connections
             loop.call_soon_threadsafe(self._end_soon)
