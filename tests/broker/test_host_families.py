@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from tests.broker.conftest import StartBroker
 from tests.broker.wire import Wire
+from tests.helpers.hosts import link_local
 from tests.namesrv.wire import Wire as NamesrvWire
 
 from cometmq.auth.addresses import canonical, parse_pattern
@@ -25,17 +25,6 @@ from cometmq.message.listeners import parse_listeners
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
 from cometmq.testing import free_port
-
-
-def link_local() -> str:
-    """An address with a zone of this machine; empty if there is none."""
-    table = Path("/proc/net/if_inet6")
-    for line in table.read_text().splitlines() if table.exists() else ():
-        digits, _, _, scope, _, interface = line.split()
-        if scope == "20":
-            packed = bytes.fromhex(digits)
-            return f"{socket.inet_ntop(socket.AF_INET6, packed)}%{interface}"
-    return ""
 
 
 @pytest.fixture(params=["127.0.0.1", "::1", "::ffff:127.0.0.1", "0:0:0:0:0:FFFF:7f00:1", "[::1]", "a zone"])

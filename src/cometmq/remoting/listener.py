@@ -48,8 +48,10 @@ class Listener:
 
         :raises OSError: the host is unknown, or the port is taken or not allowed.
         """
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(unmapped(host) or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # uvloop's own look-up loses the zone of an address.
+        found = await asyncio.to_thread(
+            socket.getaddrinfo, unmapped(host) or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
         try:
             for family, kind, protocol, _, address in dict.fromkeys(found):
                 listening = socket.socket(family, kind, protocol)

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from cometmq.clock import Clock
 from cometmq.limits import MAX_CLIENT_HELLO_BYTES, TLS_PIECE_BYTES, TURN_SECONDS
+from cometmq.message.hosts import format_address
 from cometmq.remoting.tls.server import ServerTls
 
 log = logging.getLogger(__name__)
@@ -263,7 +264,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     @property
     def _peer(self) -> str:
         host, port = (self._raw.get_extra_info("peername") or ("a client that has left", 0))[:2]
-        return f"{host}:{port}"
+        return format_address(str(host), int(port))
 
     def is_closing(self) -> bool:
         """Tell whether the connection ends."""
