@@ -212,7 +212,12 @@ async def test_what_is_deleted_is_told_no_more(clock: VirtualClock) -> None:
     async with Cluster(clock=clock, broker_keys=KEYS) as cluster:
         await cluster.create_topic("Gone")
         await cluster.send(Message("Gone", b"1"))
-        assert (await scrape(cluster)).value("rocketmq_messages_in_total", topic="Gone") == 1
+        await cluster.send(Message("Gone", b"late", delay=timedelta(hours=1)))
+        await clock.run_for(TIMER_COUNT_SECONDS)
+        await settle()
+        found = await scrape(cluster)
+        assert found.value("rocketmq_messages_in_total", topic="Gone", message_type="normal") == 1
+        assert found.value("rocketmq_timing_messages", topic="Gone") == 1
         cluster.broker(0).topics.delete("Gone")
         assert 'topic="Gone"' not in (await scrape(cluster)).text
 

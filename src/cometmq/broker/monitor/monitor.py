@@ -154,7 +154,7 @@ class BrokerMonitor:
             in_slices(samples.of_replication(self._ha)),
             in_slices(self._access()),
             self._half_messages(),
-            in_slices(samples.of_timer(self._timer, self._waiting)),
+            in_slices(samples.of_timer(broker, self._timer, self._waiting)),
             samples.of_pops(self._pops, self._traffic.pops, broker.clock.now_ms()),
             in_slices(self._of_loop()),
             in_slices(of_process(broker.stats.boot_ms)),

@@ -125,7 +125,7 @@ def of_replication(ha: HAService) -> Iterator[Sample]:
         yield f.SLAVE_BEHIND, (slave.address,), slave.behind
 
 
-def of_timer(timer: TimerMessageService | None, waiting: WaitingMessages) -> Iterator[Sample]:
+def of_timer(broker: BrokerContext, timer: TimerMessageService | None, waiting: WaitingMessages) -> Iterator[Sample]:
     """Messages with any delay.
 
     :param waiting: by topic, as they were counted last.
@@ -136,7 +136,7 @@ def of_timer(timer: TimerMessageService | None, waiting: WaitingMessages) -> Ite
     yield f.TIMER_ENQUEUE_LATENCY, f.STORAGE, timer.unread_ms
     yield f.TIMER_DEQUEUE_LAG, f.STORAGE, timer.overdue
     yield f.TIMER_DEQUEUE_LATENCY, f.STORAGE, timer.behind_ms
-    for topic, count in waiting.by_topic().items():
+    for topic, count in waiting.by_topic(broker.topics.table).items():
         yield f.TIMING_MESSAGES, (topic, *f.STORAGE), count
     for seconds, due in waiting.due_within().items():
         yield f.TIMER_SNAPSHOT, (str(seconds), *f.STORAGE), due

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Final
 
 from cometmq.broker.delay.timer_message import TimerMessageService
@@ -35,10 +35,10 @@ class WaitingMessages:
         self._counted = await count_waiting(timer, _SNAPSHOT_SECONDS)
         self._before = before
 
-    def by_topic(self) -> dict[str, int]:
-        """Messages that wait; 0 for a topic that had some."""
+    def by_topic(self, topics: Container[str]) -> dict[str, int]:
+        """Messages that wait for these topics; 0 for one that had some."""
         now = self._traffic.waiting()
-        found = {topic: counted.count for topic, counted in self._counted.items()}
+        found = {topic: counted.count for topic, counted in self._counted.items() if topic in topics}
         for topic, count in now.items():
             found[topic] = max(found.get(topic, 0) + count - self._before.get(topic, 0), 0)
         return found
