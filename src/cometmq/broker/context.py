@@ -36,7 +36,7 @@ class BrokerContext:
     groups: SubscriptionGroupManager
     offsets: ConsumerOffsetManager
     deletions: Deletions
-    """What goes with topics and groups that are deleted."""
+    """Removes what belongs to deleted topics and groups."""
     clients: ClientRegistry
     locks: RebalanceLockManager
     turn: StoreTurn

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.helpers.waiting import until
+from tests.interop.systems import Deployment
 
 from cometmq.client import (
     Admin,
@@ -96,3 +97,27 @@ async def test_a_running_consumer_gets_all_messages_of_the_new_life(
         offsets = cluster.broker(0).offsets
         if kind != "broadcasting":
             await until(lambda: offsets.query("readers", "orders", 0) == count, clock=clock)
+
+
+async def test_apaches_brokers_send_it_to_the_end_of_the_new_topic_but_it_begins_at_the_first_message(
+    server: Deployment, group: str, topic: str
+) -> None:
+    """Although the broker moves the offset to the end of the new queue, which has fewer messages than the old one."""
+    new = [b"new %d" % number for number in range(20)]
+    seen: list[bytes] = []
+
+    async def listen(messages: Sequence[MessageExt]) -> None:
+        seen.extend(message.body for message in messages)
+
+    name = f"{topic}-anew"
+    async with Admin(server.address) as admin, Producer("p", server.address) as producer:
+        await admin.create_topic(name, queues=1)
+        push = PushConsumer(group, listen, server.address, config=PushConfig(consume_from_where=FIRST))
+        await push.subscribe(name)
+        async with push:
+            await send(producer, name, OLD)
+            await until(lambda: len(seen) == len(OLD))
+            await admin.delete_topic(name)
+            await admin.create_topic(name, queues=1)
+            await send(producer, name, new)
+            await until(lambda: Counter(seen[len(OLD) :]) == Counter(new))

@@ -14,6 +14,7 @@ from cometmq.client.consumer.config import ReadConfig
 from cometmq.client.consumer.subscription import wanted
 from cometmq.client.errors import BrokerError, ClientError, RemotingError, RouteNotFoundError, refusal
 from cometmq.client.instance import ClientInstance
+from cometmq.client.offsets import Offsets
 from cometmq.client.outages import BrokerOutages
 from cometmq.clock import Clock
 from cometmq.errors import CometMQError
@@ -128,6 +129,13 @@ class Puller:
         if fields.suggest_which_broker_id != MASTER_ID or queue in self._suggested:
             self._suggested[queue] = fields.suggest_which_broker_id
         return RawPull(status, fields.next_begin_offset, fields.min_offset, fields.max_offset, answer.body)
+
+    async def is_newer(self, queue: MessageQueue, store_timestamp: int) -> bool:
+        """Tell whether all messages of a queue were stored after one that was read from it: its topic was made anew.
+
+        :raises CometMQError: as :meth:`pull`.
+        """
+        return await Offsets(self._instance).earliest_store_time(queue) > store_timestamp
 
 
 def messages_of(pull: RawPull, queue: MessageQueue, data: SubscriptionData) -> list[MessageExt]:
@@ -250,12 +258,13 @@ class QueueReader:
         """Read ``queue`` until cancelled; log failures and try again.
 
         ``start`` finds the first offset. The subscription goes with every pull, so that a broker that was restarted
-        needs no heartbeat first.
+        needs no heartbeat first. A topic that was deleted and made anew is read from its first message.
         """
         config, clock = self._config, self._clock
         trouble = Trouble(queue, self._outages)
         offset = await self._begin(start, trouble)
         log.info("reading %s from offset %d", queue, offset)
+        newest_ms, was_away = 0, False
         while True:
             await sink.room()
             try:
@@ -269,11 +278,23 @@ class QueueReader:
                 )
                 _check_progress(pulled, offset)
                 messages = messages_of(pulled, queue, subscription)
+                is_doubtful = newest_ms > 0 and (was_away or pulled.status is PullStatus.OFFSET_ILLEGAL)
+                if is_doubtful and await self._puller.is_newer(queue, newest_ms):
+                    messages, pulled = (
+                        [],
+                        msgspec.structs.replace(
+                            pulled, status=PullStatus.OFFSET_ILLEGAL, next_offset=pulled.min_offset
+                        ),
+                    )
             except CometMQError as error:
+                was_away = was_away or (isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST)
                 trouble.seen(error, config.pull_error_delay_s)
                 await clock.sleep(config.pull_error_delay_s)
                 continue
             trouble.over(offset)
+            was_away = False
+            if messages:
+                newest_ms = messages[-1].store_timestamp
             if pulled.status is PullStatus.OFFSET_ILLEGAL:
                 log.warning("%s has no offset %d; going on at %d", queue, offset, pulled.next_offset)
             if messages or pulled.next_offset != offset:
