@@ -7,7 +7,7 @@ import pytest
 from tests.helpers.waiting import answered
 from tests.interop.systems import CLUSTER_NAME, Deployment
 
-from cometmq.client import Admin, Message, OtherTopicError, Producer, PullConsumer
+from cometmq.client import Admin, Message, MessageQueue, OtherTopicError, Producer, PullConsumer
 from cometmq.client.errors import BrokerError, ClientError, RouteNotFoundError
 from cometmq.remoting.bodies import SubscriptionGroupConfig
 
@@ -89,6 +89,31 @@ async def test_an_offline_group_is_moved_by_time(server: Deployment, admin: Admi
     assert (await admin.consume_progress(group, topic)).lag == 0
     assert set((await admin.reset_offset(group, topic, 0)).values()) == {0}
     assert (await admin.consume_progress(group, topic)).lag == 8
+
+
+async def test_a_time_in_a_batch_leads_to_its_first_message(server: Deployment, admin: Admin, topic: str) -> None:
+    await admin.create_topic(topic, queues=1)
+    async with Producer("p", server.address) as producer, PullConsumer(f"{topic}-readers", server.address) as consumer:
+        for _ in range(5):
+            await producer.send(Message(topic, b"before"))
+        await producer.send_batch([Message(topic, b"batch") for _ in range(101)])
+        for _ in range(5):
+            await producer.send(Message(topic, b"after"))
+        (queue,) = await consumer.queues(topic)
+        await answered(lambda: _is_full(consumer, queue, 111))
+        times: list[int] = []
+        while len(times) < 111:
+            times += [message.store_timestamp for message in (await consumer.pull(queue, len(times), 111)).messages]
+        assert len({times[number] for number in range(5, 106)}) == 1
+        for wanted in {0} | {stored + near for stored in times for near in (-1, 0, 1)}:
+            expected = next((number for number, stored in enumerate(times) if stored >= wanted), 111)
+            assert await consumer.offsets.at_time(queue, wanted) == expected
+    await admin.reset_offset(f"{topic}-readers", topic, times[-1] + 1)
+    assert await admin.offsets.committed(f"{topic}-readers", queue) == 111
+
+
+async def _is_full(consumer: PullConsumer, queue: MessageQueue, count: int) -> bool:
+    return await consumer.offsets.max(queue) == count
 
 
 async def test_messages_are_found_by_id_and_key(server: Deployment, admin: Admin, topic: str) -> None:

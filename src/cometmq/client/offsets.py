@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from cometmq.client.by_time import LOOKED, first_at, search_header
 from cometmq.client.instance import ClientInstance
+from cometmq.message.names import TOOLS_GROUP
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.client import DEFAULT_TIMEOUT_S
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -21,8 +23,6 @@ from cometmq.remoting.headers import (
     Header,
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
-    SearchOffsetRequestHeader,
-    SearchOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
 
@@ -41,10 +41,15 @@ class Offsets:
     """Reads and commits offsets at the master of a queue, or at its slave while the master is away.
 
     Every call may raise ``BrokerError`` (refused) and ``RemotingError`` (no answer).
+
+    :param group: looks at messages of a time.
     """
 
-    def __init__(self, instance: ClientInstance, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    def __init__(
+        self, instance: ClientInstance, timeout_s: float = DEFAULT_TIMEOUT_S, *, group: str = TOOLS_GROUP
+    ) -> None:
         self._instance = instance
+        self._group = group
         self._timeout_s = timeout_s
         self._tables: set[tuple[str, str, str]] = set()
         """Group, topic and broker for which the broker certainly has a table of offsets."""
@@ -64,10 +69,25 @@ class Offsets:
         return answer.header(GetMaxOffsetResponseHeader).offset
 
     async def at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the message stored nearest to a time (Apache 4.9's rule)."""
-        header = SearchOffsetRequestHeader(queue.topic, queue.queue_id, timestamp_ms)
-        answer = await self._ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, "asking for an offset by time")
-        return answer.header(SearchOffsetResponseHeader).offset
+        """The offset of the first message stored at a time (ms) or later; the end of the queue if there is none."""
+        first, end = await self.min(queue), await self.max(queue)
+        if first >= end:
+            return end
+        doing, header = "asking for an offset by time", search_header(queue, timestamp_ms)
+        hint = await self._ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, doing)
+        search = first_at(queue, self._group, first, end, hint, timestamp_ms)
+        try:
+            look = next(search)
+            while True:
+                address = await self._instance.reader_of(queue)
+                answer = await self._instance.remoting.invoke(
+                    address, RequestCode.PULL_MESSAGE, look, timeout_s=self._timeout_s
+                )
+                look = search.send(
+                    answer if answer.code in LOOKED else self._instance.expect(answer, address, "looking at a message")
+                )
+        except StopIteration as found:
+            return int(found.value)
 
     async def earliest_store_time(self, queue: MessageQueue) -> int:
         """The store time of the first message, ms since 1970; -1 for an empty queue."""

@@ -8,7 +8,7 @@ ignored, as Apache does, so that clients of later versions are understood.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -269,6 +269,11 @@ class ReplyMessageRequestHeader(Header):
     unit_mode: bool = False
 
 
+LOWER: Final = "LOWER"
+UPPER: Final = "UPPER"
+"""The first message stored at a time or later, and the last one at the time or before (``BoundaryType``)."""
+
+
 class SearchOffsetRequestHeader(Header):
     """SEARCH_OFFSET_BY_TIMESTAMP (29): timestamp in ms."""
 
@@ -276,6 +281,7 @@ class SearchOffsetRequestHeader(Header):
     queue_id: Int32
     timestamp: Int64
     boundary_type: str | None = None
+    """Of 5.x: :data:`LOWER` or :data:`UPPER`; 4.9 does not know it and takes the nearest message."""
 
 
 class SearchOffsetResponseHeader(Header):

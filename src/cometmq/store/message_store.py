@@ -37,6 +37,7 @@ from cometmq.store.queue.get_message import (
     GetResult,
     Predicate,
     UnitRun,
+    first_by_time,
     get_message,
     offset_by_time,
     store_time,
@@ -251,6 +252,11 @@ class MessageStore:
         """The offset whose message was stored nearest to ``timestamp`` (ms); 0 for an unknown or empty queue."""
         queue = self._queues.get(topic, queue_id)
         return offset_by_time(self._log, queue, timestamp) if queue is not None else 0
+
+    def first_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
+        """The first offset stored at ``timestamp`` (ms) or later, else the end; 0 for an unknown or empty queue."""
+        queue = self._queues.get(topic, queue_id)
+        return first_by_time(self._log, queue, timestamp) if queue is not None else 0
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
         """The store timestamp of the message at ``offset`` (ms); -1 when there is none."""

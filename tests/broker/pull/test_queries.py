@@ -54,6 +54,23 @@ async def test_offset_by_time(wire: Wire, clock: VirtualClock) -> None:
     assert answer.ext_fields == {"timestamp": str(begin)}
 
 
+async def test_clients_of_5_get_the_bound_of_a_time_that_they_name(wire: Wire, clock: VirtualClock) -> None:
+    """As RocketMQ 5.5.0 answered: three messages, twenty of one time, three."""
+    begin = clock.now_ms()
+    for count in (1, 1, 1, 20, 1, 1, 1):
+        for _ in range(count):
+            await wire.send("T")
+        clock.advance(10)
+    seconds = (-1, 0, 10, 15, 29.999, 30, 30.001, 59.999, 60, 100)
+    bounds = {"LOWER": [0, 0, 1, 2, 3, 3, 23, 25, 25, 26], "UPPER": [0, 0, 1, 1, 2, 22, 22, 24, 25, 25]}
+    for bound, expected in bounds.items():
+        for after, number in zip(seconds, expected, strict=True):
+            header = SearchOffsetRequestHeader("T", 0, begin + round(after * 1000), boundary_type=bound)
+            assert await offset(wire, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header) == number, (bound, after)
+        header = SearchOffsetRequestHeader("nosuch", 0, begin, boundary_type=bound)
+        assert await offset(wire, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header) == 0
+
+
 async def test_view_by_offset_id(wire: Wire) -> None:
     msg_id = (await wire.send("T", b"see me")).ext_fields["msgId"]
     position = decode_offset_msg_id(msg_id)[2]

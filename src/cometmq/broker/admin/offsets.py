@@ -198,7 +198,7 @@ class OffsetAdmin:
         store = self._broker.store
         if timestamp == LATEST:
             return store.extent(topic, queue_id)[1]
-        return max(store.offset_by_time(topic, queue_id, timestamp), 0)
+        return store.first_by_time(topic, queue_id, timestamp)
 
     # --- progress -----------------------------------------------------------------------------
     @answers(

@@ -10,6 +10,7 @@ from cometmq.broker.stored_access import may_use, not_found
 from cometmq.limits import MAX_QUERY_MESSAGES
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
+    UPPER,
     GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,
     GetMaxOffsetRequestHeader,
@@ -39,9 +40,20 @@ class QueryProcessor:
     def search_offset(
         self, _connection: ServerConnection, request: Request[SearchOffsetRequestHeader], _body: bytes
     ) -> Response:
-        """Give the offset of the message stored nearest to a time; 0 for a queue that does not exist."""
-        header = request.header
-        offset = self._store.offset_by_time(header.topic, header.queue_id, header.timestamp)
+        """Give the offset of a time; 0 for a queue that does not exist.
+
+        Clients of 5.x say which: the first message stored at the time or later, or (UPPER) the last one at the time or
+        before. Others get the nearest one, as from 4.9, and any one of a batch.
+        """
+        header, store = request.header, self._store
+        place = header.topic, header.queue_id
+        if header.boundary_type is None:
+            offset = store.offset_by_time(*place, header.timestamp)
+        elif header.boundary_type.upper() == UPPER:
+            first, _ = store.extent(*place)
+            offset = max(store.first_by_time(*place, header.timestamp + 1) - 1, first)
+        else:
+            offset = store.first_by_time(*place, header.timestamp)
         return Response(header=SearchOffsetResponseHeader(offset=offset))
 
     @answers(RequestCode.GET_MAX_OFFSET, permission=needs_topic(Action.GET))

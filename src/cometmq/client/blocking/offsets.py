@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 
 from cometmq.client.blocking.cluster import BlockingCluster, ClusterOptions, Queue
 from cometmq.client.blocking.connections import borrowed
+from cometmq.client.by_time import LOOKED, first_at, pull_header, search_header
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
 from cometmq.message.record import decode_record
-from cometmq.message.sysflag import PULL_SUBSCRIPTION
 from cometmq.remoting.admin_bodies import QueryConsumeQueueResponseBody
 from cometmq.remoting.admin_headers import QueryConsumeQueueRequestHeader
 from cometmq.remoting.bodies import (
@@ -30,11 +30,8 @@ from cometmq.remoting.headers import (
     GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
     Header,
-    PullMessageRequestHeader,
-    PullMessageResponseHeader,
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
-    SearchOffsetRequestHeader,
     UnregisterClientRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
@@ -72,25 +69,6 @@ class Life(Enum):
     """It was deleted and made anew: its first message is newer than the one of the mark."""
     CUT = auto()
     """It has older messages, but not the one of the mark: its end was lost, by a backup or a slave that took over."""
-
-
-def pull_header(
-    queue: Queue, offset: int, count: int, group: str, expression: str = "*", expression_type: str = "TAG"
-) -> PullMessageRequestHeader:
-    """Ask for at most ``count`` messages from ``offset`` on that match, without waiting for new ones."""
-    return PullMessageRequestHeader(
-        consumer_group=group,
-        topic=queue.topic,
-        queue_id=queue.queue_id,
-        queue_offset=offset,
-        max_msg_nums=count,
-        sys_flag=PULL_SUBSCRIPTION,
-        commit_offset=0,
-        suspend_timeout_millis=0,
-        sub_version=0,
-        subscription=expression,
-        expression_type=expression_type,
-    )
 
 
 class OffsetClient(BlockingCluster):
@@ -294,9 +272,6 @@ class OffsetClient(BlockingCluster):
     def offsets_at(self, bounds: Mapping[Queue, Bounds], times: int | Mapping[str, int]) -> dict[Queue, int]:
         """Find in each queue the first offset stored at or after a time; its end if there is none.
 
-        The broker's own search (SEARCH_OFFSET_BY_TIMESTAMP) is only a hint, since versions differ in which neighbour
-        they take: from there the store times of single messages are looked at.
-
         :param times: milliseconds since 1970, for all topics or by topic; topics that are not named are left out.
         """
         found = {}
@@ -309,35 +284,17 @@ class OffsetClient(BlockingCluster):
     def _first_at(self, queue: Queue, held: Bounds, timestamp_ms: int) -> int:
         if held.first == held.end:
             return held.end
-        header = SearchOffsetRequestHeader(queue.topic, queue.queue_id, max(timestamp_ms, 0))
-        (answer,) = self.ask_broker(queue, [(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)])
-        hint = min(max(self._success(answer).header(GetMaxOffsetResponseHeader).offset, held.first), held.end - 1)
-        low, high, step = held.first, held.end, 1  # the answer is in [low, high]
-        at = hint
-        while low < high:
-            stored = self._store_time(queue, at)
-            if stored is None or stored >= timestamp_ms:
-                high = at
-            else:
-                low = at + 1
-            if low == held.first or high == held.end:  # one side is still open: gallop away from the hint
-                at = max(high - step, low) if high != held.end else min(low + step - 1, high - 1)
-                step *= 4
-            else:
-                at = (low + high) // 2
-        return low
-
-    def _store_time(self, queue: Queue, offset: int) -> int | None:
-        header = pull_header(queue, offset, 1, self._cluster_options.group)
-        (answer,) = self.ask_broker(queue, [(RequestCode.PULL_MESSAGE, header)])
-        if answer.code == ResponseCode.SUCCESS:
-            return decode_record(answer.body, check_crc=False).store_timestamp
-        if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
-            after = answer.header(PullMessageResponseHeader).next_begin_offset
-            return self._store_time(queue, after) if after > offset else None
-        if answer.code not in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED):
-            self._success(answer)
-        return None
+        wish = search_header(queue, timestamp_ms)
+        (hint,) = self.ask_broker(queue, [(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, wish)])
+        group = self._cluster_options.group
+        search = first_at(queue, group, held.first, held.end, self._success(hint), timestamp_ms)
+        try:
+            look = next(search)
+            while True:
+                (answer,) = self.ask_broker(queue, [(RequestCode.PULL_MESSAGE, look)])
+                look = search.send(answer if answer.code in LOOKED else self._success(answer))
+        except StopIteration as found:
+            return int(found.value)
 
 
 def _is_newer(mark: Mark, than: Mark) -> bool:

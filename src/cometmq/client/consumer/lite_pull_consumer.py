@@ -66,7 +66,7 @@ class LitePullConsumer(GroupClient):
         super().__init__(group, namesrv, instance, security)
         self._deserializer = None if deserializer is None else deserializer_of(deserializer)
         self.config = config or LitePullConfig()
-        self.offsets = Offsets(self.instance)
+        self.offsets = Offsets(self.instance, group=group)
         trace = self._begin_trace("CONSUME", self.config)
         if trace is not None:
             consume_hooks = (*consume_hooks, trace.consume_hook)
@@ -338,7 +338,7 @@ class LitePullConsumer(GroupClient):
         await self._table.seek(queue, partial(self.offsets.max, queue))
 
     async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
-        """Continue at the message stored nearest to a time, in ms."""
+        """Continue at the first message stored at a time, in ms, or later."""
         await self._table.seek(queue, partial(self.offsets.at_time, queue, timestamp_ms))
 
     async def committed(self, queue: MessageQueue) -> int | None:

@@ -19,8 +19,6 @@ QUEUES_AT_ONCE: Final = 16
 FIRST_WINDOW: Final = 64
 """Offsets of the first look into a queue; each further look is four times as long."""
 LAST_WINDOW: Final = 2_048
-SAME_TIME: Final = 256
-"""Offsets before the one that a broker gives for a time: any of the messages of one millisecond may be it."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +88,9 @@ async def _newest_of_queue(
     offsets: Offsets = consumer.offsets
     low, high = await offsets.min(queue), await offsets.max(queue)
     if search.begin_ms is not None and low < high:
-        low = max(low, await offsets.at_time(queue, search.begin_ms) - SAME_TIME)
+        low = max(low, await offsets.at_time(queue, search.begin_ms))
     if search.end_ms is not None and low < high:
-        high = min(high, await offsets.at_time(queue, search.end_ms) + 1)
+        high = min(high, await offsets.at_time(queue, search.end_ms))
     rows: list[tuple[tuple[int, int], T]] = []
     looked_at, window = 0, FIRST_WINDOW
     while high > low and len(rows) < search.wanted and looked_at < effort:

@@ -81,7 +81,7 @@ class ProcessQueueTable:
         self._subscriptions = subscriptions
         self._store = store
         self._spawn = spawn
-        self._offsets = Offsets(instance)
+        self._offsets = Offsets(instance, group=group)
         self._reader = QueueReader(Puller(instance, group, stream=False), config, instance.clock, instance.outages)
         self._budget = Budget(config.pull_threshold_bytes)
         self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}

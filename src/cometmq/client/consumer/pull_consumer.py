@@ -32,7 +32,7 @@ class PullConsumer(GroupClient):
         security: Security | None = None,
     ) -> None:
         super().__init__(group, namesrv, instance, security)
-        self.offsets = Offsets(self.instance)
+        self.offsets = Offsets(self.instance, group=group)
         self._puller = Puller(self.instance, group, stream=True)
         self._subscriptions: dict[tuple[str, str, str], SubscriptionData] = {}
         self._running = False

@@ -82,7 +82,7 @@ class PushConsumer(GroupClient):
         # The offsets of a broadcasting consumer are found again by its client id, so it must not change.
         client_id = new_client_id("DEFAULT") if self._broadcast else None
         super().__init__(group, namesrv, instance, security, client_id=client_id)
-        self.offsets = Offsets(self.instance)
+        self.offsets = Offsets(self.instance, group=group)
         trace = self._begin_trace("CONSUME", self.config)
         if trace is not None:
             consume_hooks = (*consume_hooks, trace.consume_hook)

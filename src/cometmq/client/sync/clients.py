@@ -225,7 +225,7 @@ class SyncPullConsumer(SyncClient[PullConsumer]):
         return self._run(self._inner.offsets.max(queue))
 
     def offset_at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the message stored nearest to a time, in ms."""
+        """The offset of the first message stored at a time, in ms, or later; the end if there is none."""
         return self._run(self._inner.offsets.at_time(queue, timestamp_ms))
 
 

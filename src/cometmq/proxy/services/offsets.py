@@ -17,6 +17,7 @@ from cometmq.proxy.stored_message import to_proto
 from cometmq.proxy.times import ms_of
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
+    LOWER,
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
@@ -129,7 +130,7 @@ class OffsetService:
         policy = request.query_offset_policy
         if policy == QueryOffsetPolicy.TIMESTAMP:
             time = ms_of(request.timestamp)
-            search = SearchOffsetRequestHeader(topic=topic, queue_id=queue.id, timestamp=time)
+            search = SearchOffsetRequestHeader(topic=topic, queue_id=queue.id, timestamp=time, boundary_type=LOWER)
             reply = await ask(queue.broker.name, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, search)
             offset = reply.checked().header(SearchOffsetResponseHeader).offset
         elif policy == QueryOffsetPolicy.END:

@@ -280,6 +280,21 @@ def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> int:
     return after[1]
 
 
+def first_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> int:
+    """The first offset whose message was stored at ``timestamp`` (ms) or later; the end of the queue without one.
+
+    Messages whose records cannot be read are taken for older ones, as those that retention deletes are.
+    """
+    low, high = queue.min_logical, queue.committed
+    while low < high:
+        middle = (low + high) // 2
+        if store_time(log, queue, middle) < timestamp:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
 def _file_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> tuple[int, int]:
     """First and last offset of the first queue file whose last message is not older than ``timestamp``."""
     low = queue.min_logical
