@@ -50,8 +50,10 @@ def test_nameservers_come_from_the_argument_the_environment_or_the_default(monke
     monkeypatch.setenv("NAMESRV_ADDR", "one:1;two:2")
     assert namesrv_addresses(None) == ("one:1", "two:2")
     assert namesrv_addresses(" three:3 ; four:4;") == ("three:3", "four:4")
-    with pytest.raises(ValueError, match="host:port"):
-        namesrv_addresses("no-port")
+    assert namesrv_addresses("http://mq.example.org:9876") == ("mq.example.org:9876",)
+    for wrong in ("no-port", "https://host:9876", "http://host:9876/path"):
+        with pytest.raises(ValueError, match="host:port"):
+            namesrv_addresses(wrong)
     with pytest.raises(ValueError, match="no address"):
         namesrv_addresses(" ; ")
 

@@ -23,6 +23,7 @@ from cometmq.message.hosts import (
 def test_addresses_are_split_and_stand_once() -> None:
     assert split_addresses("a:1; b:2;;a:1,c:3") == ("a:1", "b:2", "c:3")
     assert split_addresses(" ; ") == ()
+    assert split_addresses(" http://a:1;http://b:2,a:1; https://c:3") == ("a:1", "b:2", "https://c:3")
 
 
 def test_the_own_address_can_be_stored() -> None:

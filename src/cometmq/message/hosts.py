@@ -126,8 +126,12 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def split_addresses(text: str) -> tuple[str, ...]:
-    """Split a list of addresses joined by ``;`` or ``,``; each once, unchecked."""
-    return tuple(dict.fromkeys(part.strip() for part in text.replace(",", ";").split(";") if part.strip()))
+    """Split a list of nameserver addresses joined by ``;`` or ``,``; each once, unchecked.
+
+    ``http://`` before an address is left out, as by Java's clients (``NameServerAddressUtils``).
+    """
+    parts = (part.strip().removeprefix("http://") for part in text.replace(",", ";").split(";"))
+    return tuple(dict.fromkeys(part for part in parts if part))
 
 
 def format_address(host: str, port: int) -> str:

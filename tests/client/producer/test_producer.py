@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 from tests.helpers.waiting import answered
@@ -202,6 +203,14 @@ async def test_large_bodies_travel_packed(server: Deployment, topic: str, kind: 
     (message,) = await stored(server, topic, 1)
     assert len(message.stored_body) < len(body) // 10
     assert message.body == body
+
+
+async def test_the_largest_body_arrives_though_it_does_not_pack(server: Deployment, topic: str) -> None:
+    body = random.Random(1).randbytes(4 << 20)
+    async with Producer("p", server.address) as producer:
+        await producer.send(Message(topic, body), timeout_s=60)
+    (message,) = await stored(server, topic, 1)
+    assert message.stored_body == body
 
 
 @pytest.mark.parametrize("queues", [2, 4, 6])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -92,6 +93,12 @@ def test_small_bodies_are_sent_as_they_are() -> None:
     assert encoder().packed(Message("Topic", b"x" * 4096)) == (b"x" * 4096, 0)
 
 
+@pytest.mark.parametrize("kind", [CompressionType.ZLIB, CompressionType.LZ4, CompressionType.ZSTD])
+def test_a_large_body_that_does_not_get_smaller_is_sent_as_it_is(kind: CompressionType) -> None:
+    body = random.Random(1).randbytes(8 << 10)
+    assert encoder(kind).packed(Message("Topic", body)) == (body, 0)
+
+
 def test_a_batch_body_holds_each_message_with_its_own_key() -> None:
     pieces = decode_batch(
         encoder().batch_body([Message("T", b"1", flag=9), Message("T", b"2", keys=["k"])], ["A", "B"])
@@ -124,6 +131,25 @@ def test_what_no_broker_takes_is_refused_with_the_next_step(message: Message, sa
 def test_properties_that_cannot_be_stored_are_refused(properties: dict[str, str], says: str) -> None:
     with pytest.raises(IllegalMessageError, match=says):
         encoder().properties_text(Message("Topic", b"x", properties=properties), "AB")
+
+
+@pytest.mark.parametrize("part", ["tags", "keys", "value", "name"])
+def test_half_of_a_surrogate_pair_is_refused_in_each_part(part: str) -> None:
+    half = "a\ud83d"
+    messages = {
+        "tags": Message("Topic", b"x", tags=half),
+        "keys": Message("Topic", b"x", keys=[half]),
+        "value": Message("Topic", b"x", properties={"a": half}),
+        "name": Message("Topic", b"x", properties={half: "a"}),
+    }
+    message = messages[part]
+    for encode in (
+        lambda: encoder().properties_text(message, "AB"),
+        lambda: encoder().piece_bytes(message),
+        lambda: encoder().batch_body([message], ["AB"]),
+    ):
+        with pytest.raises(IllegalMessageError, match=r"contain '.ud83d', which is half of a character"):
+            encode()
 
 
 @pytest.mark.parametrize("body", ["text", None, 7])

@@ -92,7 +92,7 @@ class ProducerConfig(ClientConfig):
     max_message_bytes: int = MAX_MESSAGE_BYTES
     """Largest body and largest batch, in bytes; brokers have their own limit (``maxMessageSize``)."""
     compress_over_bytes: int = 4096
-    """Bodies of more bytes are compressed; batches are not."""
+    """Bodies of more bytes are compressed if that makes them smaller; batches are not."""
     compression: CompressionType = CompressionType.ZLIB
     """ZLIB, LZ4 or ZSTD. Clients before 4.9.4 and Go and Node clients can only decompress ZLIB."""
     compression_level: int = DEFAULT_LEVEL

@@ -100,8 +100,8 @@ class SendEncoder:
     def properties_text(self, message: Message, unique_key: str) -> str:
         """Encode the properties of a message.
 
-        :raises IllegalMessageError: a reserved name, a value that is no text, a separator inside, or more than
-            32,767 bytes.
+        :raises IllegalMessageError: a reserved name, a value that is no text, a separator or half of a surrogate
+            pair inside, or more than 32,767 bytes.
         """
         wait = "true" if message.wait_store_msg_ok else "false"
         own = f"{UNIQ_KEY}\x01{unique_key}\x02{WAIT}\x01{wait}\x02"
@@ -123,6 +123,8 @@ class SendEncoder:
             raise IllegalMessageError(str(error), "leave out the bytes 1 and 2") from error
         except TypeError as error:
             raise IllegalMessageError("tags, keys and properties are text", "give each value as a str") from error
+        if not text.isascii():
+            _check_unicode(text)
         if len(text) * 3 > MAX_PROPERTIES_BYTES and len(text.encode()) > MAX_PROPERTIES_BYTES:
             raise IllegalMessageError(
                 f"properties of {len(text.encode())} bytes; at most {MAX_PROPERTIES_BYTES} can be stored",
@@ -131,11 +133,14 @@ class SendEncoder:
         return text
 
     def packed(self, message: Message) -> tuple[bytes, int]:
-        """The body as it is sent, compressed if it is large, and its sysFlag."""
+        """The body as it is sent and its sysFlag: compressed if it is large and gets smaller by it."""
         body = message.body
         if len(body) <= self._compress_over:
             return body, 0
-        return compress(body, self._compression, self._level), with_compression(0, self._compression)
+        compressed = compress(body, self._compression, self._level)
+        if len(compressed) >= len(body):
+            return body, 0
+        return compressed, with_compression(0, self._compression)
 
     def frame(
         self,
@@ -235,6 +240,20 @@ class SendEncoder:
         for message, key in zip(messages, unique_keys, strict=True):
             out += encode_piece(message.flag, message.body, self.properties_text(message, key).encode())
         return b"".join(out)
+
+
+def _check_unicode(text: str) -> None:
+    """Check that a text can be sent as UTF-8.
+
+    :raises IllegalMessageError: it contains half of a surrogate pair.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise IllegalMessageError(
+            f"tags, keys or properties contain {error.object[error.start]!a}, which is half of a character",
+            "leave it out, or send the whole character",
+        ) from error
 
 
 def _check_delay(message: Message) -> None:
