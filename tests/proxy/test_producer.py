@@ -9,6 +9,7 @@ from tests.proxy.client import Client, message
 from cometmq.client import Message
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
+from cometmq.proxy.stored_message import to_proto
 from cometmq.proxy.times import timestamp
 from cometmq.testing import Cluster
 
@@ -153,7 +154,7 @@ async def test_a_message_arrives_with_all_its_parts(cluster: Cluster, client: Cl
                         {"color": "red"},
                         message_id="0102FC0000000172F40B16333800000000",
                         tag="tag-a",
-                        keys=["k1", "k2"],
+                        keys=["k1", "k2\u3000\u00a02"],
                         born_timestamp=timestamp(1_700_000_000_123),
                         born_host="host-1",
                     )
@@ -167,9 +168,34 @@ async def test_a_message_arrives_with_all_its_parts(cluster: Cluster, client: Cl
         (received,) = await inbox.expect(1)
     assert received.body == b"body"
     assert received.msg_id == "0102FC0000000172F40B16333800000000"
-    assert (received.tags, received.keys) == ("tag-a", ("k1", "k2"))
+    assert (received.tags, received.keys) == ("tag-a", ("k1", "k2\u3000\u00a02"))
     assert received.properties["color"] == "red"
     assert received.born_timestamp == 1_700_000_000_123
+
+
+async def test_a_priority_is_stored_by_apaches_name_and_arrives(cluster: Cluster, client: Client) -> None:
+    await make_topic(cluster, "P", "PRIORITY")
+    sent = message("P", b"urgent", message_id="0102FC0000000172F40B16333800000001", priority=3)
+    async with cluster.inbox("P") as inbox:
+        answer = await client.ask("SendMessage", v2.SendMessageRequest(messages=[sent]))
+        assert answer.status.code == Code.OK
+        (received,) = await inbox.expect(1)
+    assert received.properties["_SYS_MSG_PRIORITY_"] == "3"
+    given = to_proto(received, topic="P")
+    assert (given.system_properties.priority, given.system_properties.message_type) == (3, v2.MessageType.PRIORITY)
+    assert not given.user_properties
+
+
+@pytest.mark.parametrize(
+    ("stored", "keys"),
+    [(" a\u3000\tb  c ", ["", "a\u3000\tb", "", "c"]), (" ", []), ("one two", ["one", "two"])],
+)
+async def test_keys_are_split_as_by_java(cluster: Cluster, stored: str, keys: list[str]) -> None:
+    async with cluster.inbox("T") as inbox:
+        await cluster.send(Message("T", b"x", keys=stored))
+        (received,) = await inbox.expect(1)
+    assert list(to_proto(received, topic="T").system_properties.keys) == keys
+    assert received.keys == tuple(key for key in keys if key)
 
 
 async def test_messages_of_a_group_share_a_queue_and_others_take_turns(cluster: Cluster, client: Client) -> None:

@@ -255,8 +255,8 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys."""
-        return tuple(self.properties.get(names.KEYS, "").split())
+        """The keys: what stands between blanks, as in a broker's index; other white space belongs to a key."""
+        return tuple([key for key in self.properties.get(names.KEYS, "").split(KEY_SEPARATOR) if key])
 
     @property
     def place(self) -> tuple[bytes, int]:

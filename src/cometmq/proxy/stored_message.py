@@ -20,9 +20,10 @@ BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
 TRACE_CONTEXT: Final = "TRACE_CONTEXT"
 DLQ_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
-PRIORITY: Final = "__PRIORITY"
+PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
 POP_CK: Final = "POP_CK"
+_INT32_MAX: Final = 2**31 - 1
 _GZIP: Final = b"\x1f\x8b"
 
 RESERVED: Final = names.RESERVED_NAMES | {
@@ -106,9 +107,9 @@ def _set_optional(system: v2.SystemProperties, properties: Mapping[str, str]) ->
     tag = properties.get(names.TAGS)
     if tag is not None:
         system.tag = tag
-    keys = properties.get(names.KEYS)
-    if keys:
-        system.keys.extend(keys.split())
+    keys = properties.get(names.KEYS, "").rstrip(names.KEY_SEPARATOR)
+    if keys:  # Java's split leaves out what is empty at the end, and only that
+        system.keys.extend(keys.split(names.KEY_SEPARATOR))
     group = properties.get(names.SHARDING_KEY)
     if group is not None:
         system.message_group = group
@@ -119,7 +120,7 @@ def _set_optional(system: v2.SystemProperties, properties: Mapping[str, str]) ->
     if trace is not None:
         system.trace_context = trace
     priority = properties.get(PRIORITY)
-    if priority is not None and priority.isdecimal():
+    if priority is not None and priority.isdecimal() and len(priority) <= 10 and int(priority) <= _INT32_MAX:
         system.priority = int(priority)
     dead = properties.get(DLQ_TOPIC)
     if dead is not None:

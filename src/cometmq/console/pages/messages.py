@@ -26,7 +26,7 @@ from cometmq.console.page import Ask, FormError, NotFoundError, Plan, Table, cha
 from cometmq.limits import MAX_QUERY_MESSAGES
 from cometmq.message.message import Message, MessageExt
 from cometmq.message.names import TOOLS_GROUP
-from cometmq.message.properties import KEYS, TAGS, UNIQ_KEY
+from cometmq.message.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.errors import RemotingError
 
@@ -283,7 +283,7 @@ async def send(ask: Ask) -> Plan:
         topic,
         body.encode(),
         tags=ask.text("tag") or None,
-        keys=ask.text("keys").split(),
+        keys=[key for key in ask.text("keys").split(KEY_SEPARATOR) if key],
         properties=properties,
         delay=timedelta(seconds=delay) if delay else None,
     )
