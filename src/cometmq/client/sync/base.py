@@ -168,7 +168,7 @@ class SyncClient(Generic[A]):
         """Make the asynchronous client on its loop."""
         self._loop = _BACKGROUND.loop()
         self._undelivered: deque[Any] = deque()
-        """What calls of :func:`taking` returned to nobody, since they were interrupted: the next ones return it."""
+        """Results of calls of :func:`taking` that were interrupted: the next calls return them."""
         self._pid = os.getpid()
         self._inner = self._call(lambda: kind(*args, **options))
 
