@@ -227,7 +227,8 @@ async def test_the_client_gets_what_the_administrator_asks(broker: Broker, wire:
 
 
 @pytest.mark.parametrize(
-    ("force", "timestamp", "expected"), [("true", -1, 3), ("false", -1, 2), ("true", 0, 0), ("false", 0, 0)]
+    ("force", "timestamp", "expected"),
+    [("true", -1, 3), ("false", -1, 2), ("true", 0, 0), ("false", 0, 0), ("true", 1 << 62, 3)],
 )
 async def test_members_are_told_their_new_offsets(
     wire: Wire, member: Member, force: str, timestamp: int, expected: int
