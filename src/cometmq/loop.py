@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -44,3 +46,39 @@ class TaskSet:
         """Cancel all tasks but the calling one and wait until they have ended."""
         self.cancel()
         await asyncio.gather(*(self._tasks - {asyncio.current_task()}), return_exceptions=True)
+
+
+class SharedTask(Generic[T]):
+    """A task that any number of callers wait for; it goes on when one of them stops waiting.
+
+    It is ``asyncio.shield`` for many: a caller that stops takes the same time however many others wait.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self.task = asyncio.get_running_loop().create_task(work)
+        self._waiters: dict[asyncio.Future[T], None] = {}
+        self.task.add_done_callback(self._ended)
+
+    async def wait(self) -> T:
+        """Return the task's result, or raise its error."""
+        if self.task.done():
+            return self.task.result()
+        waiter: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = None
+        try:
+            return await waiter
+        finally:
+            self._waiters.pop(waiter, None)
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        error = None if task.cancelled() else task.exception()
+        for waiter in self._waiters:
+            if waiter.done():
+                continue
+            if task.cancelled():
+                waiter.cancel()
+            elif error is not None:
+                waiter.set_exception(error)
+                waiter.exception()  # read here, since the caller may stop waiting in this turn
+            else:
+                waiter.set_result(task.result())

@@ -31,6 +31,7 @@ from cometmq.clock import Clock, TimerHandle
 from cometmq.options import ConfigError
 from cometmq.remoting.security import PLAIN, Security, read_credentials
 from cometmq.remoting.server import Guard
+from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class AccessControl:
             if self.files is not None:
                 await self.files.look()
             if self.users is not None:
-                await asyncio.to_thread(self.users.look)
+                await in_thread(self.users.look)
         except Exception:
             _log.exception("a look at the accounts failed")
         else:

@@ -9,7 +9,6 @@ The first file that has an account counts, in the order ``acl`` by name, then ``
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import stat
@@ -24,6 +23,7 @@ from cometmq.auth.plain import TRUSTED, PlainAccount, read_account
 from cometmq.auth.yaml_file import read_yaml
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.processors import Response
+from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class PlainFiles:
     # --- files --------------------------------------------------------------------------------
     async def look(self) -> None:
         """Look at the files; read them when they have changed and now stay the same."""
-        seen = await asyncio.to_thread(look, self.directory)
+        seen = await in_thread(look, self.directory)
         if seen == self._seen:
             self._changed = None
         elif seen != self._changed:
@@ -131,7 +131,7 @@ class PlainFiles:
         else:
             self._seen, self._changed = seen, None
             try:
-                rules = await asyncio.to_thread(read_rules, self.directory, seen)
+                rules = await in_thread(read_rules, self.directory, seen)
             except (AuthError, OSError) as error:
                 _log.error("the accounts stay as they were: %s", error)
             else:

@@ -29,6 +29,7 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.permissions import CALLER, Action, needs_cluster
 from cometmq.remoting.processors import Request, Response, RpcRejectedError, answers
 from cometmq.remoting.server_connection import ServerConnection
+from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class UserAdmin:
                 user = self._table.users.get(name)
                 if user is not None and user.kind == SUPER and not by_super:
                     raise AuthError("The super user can only be update by super user")
-                await asyncio.to_thread(work)
+                await in_thread(work)
             except AuthError as error:
                 raise RpcRejectedError(ResponseCode.NO_PERMISSION, str(error)) from error
         _log.info("%s: %s", connection.remote_address, what)

@@ -7,7 +7,6 @@ tables, close the store.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import platform
 from collections.abc import Iterable
@@ -83,6 +82,7 @@ from cometmq.remoting.processors import ProcessorTable
 from cometmq.remoting.rpc_latency import RpcLatency
 from cometmq.store.disk import Disk
 from cometmq.store.message_store import ConsumeQueue, MessageStore
+from cometmq.threads import look_up
 
 _log = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ class Broker:
             _log.info("for the compiled core: %s", NEXT_STEP)
         began = self.clock.monotonic()
         try:
-            ip = await asyncio.to_thread(ip_of_clients, config)
+            ip = await look_up(ip_of_clients, config)
             self._open_store()
             self._access.start(self._stops)
             await self._ports.bind(self._stops)

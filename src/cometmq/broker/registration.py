@@ -38,6 +38,7 @@ from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.errors import RemotingError
 from cometmq.remoting.register_body import Registration, encode_registration
+from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -179,7 +180,7 @@ class BrokerRegistration:
                 topics[name] = msgspec.structs.replace(topic, perm=config.broker_permission)
         registration = Registration(version, topics)
         if config.compressed_register:  # 5 µs a topic
-            body = await asyncio.to_thread(encode_registration, registration, compressed=True)
+            body = await in_thread(encode_registration, registration, compressed=True)
         else:
             body = encode_registration(registration)
         header = RegisterBrokerRequestHeader(

@@ -13,7 +13,6 @@ the crashed run yet: one that was under way at that moment, or one of a broker w
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
@@ -52,6 +51,7 @@ from cometmq.message.sysflag import COMPRESSED, COMPRESSION_TYPE_MASK
 from cometmq.paths import local_path
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.headers import SendMessageRequestHeaderV2
+from cometmq.threads import in_thread
 
 _PULL: Final = 32
 
@@ -285,18 +285,18 @@ async def resend(
                 await clock.sleep(pace.take(1))
         try:
             if name in ledger.intended and await _is_there(admin, letter, topic):
-                await asyncio.to_thread(ledger.done, name)
+                await in_thread(ledger.done, name)
                 report(letter, Outcome.SENT_BEFORE, "")
                 continue
             if name not in ledger.intended:
-                await asyncio.to_thread(ledger.intend, name)
+                await in_thread(ledger.intend, name)
             await _send(admin, letter, topic)
         except LedgerError:
             raise
         except CometMQError as error:
             report(letter, Outcome.FAILED, str(error))
         else:
-            await asyncio.to_thread(ledger.done, name)
+            await in_thread(ledger.done, name)
             report(letter, Outcome.SENT, "")
 
 

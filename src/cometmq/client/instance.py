@@ -105,6 +105,7 @@ class ClientInstance:
         self._is_over = False
         self._keeper: asyncio.Task[None] | None = None
         self.remoting.on_open.append(self._reconnected)
+        self.routes.on_moved.append(self._moved)
 
     @classmethod
     def given_or_new(
@@ -359,6 +360,11 @@ class ClientInstance:
         """Send a heartbeat at once: the broker forgot this client with the lost connection."""
         if address in self._heard and self._users:
             self.spawn(self._heartbeat(address, self._heartbeat_body()))
+
+    def _moved(self, addresses: set[str]) -> None:
+        """Send heartbeats to brokers that are at new addresses."""
+        if self._users:
+            self.spawn(self._send_heartbeats(self._everyone() & addresses))
 
     async def _heartbeat(self, address: str, body: bytes) -> None:
         try:

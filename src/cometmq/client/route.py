@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import math
 import os
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -23,6 +23,7 @@ from cometmq.client.errors import (
 from cometmq.clock import Clock
 from cometmq.errors import CometMQError
 from cometmq.limits import MAX_ROUTE_QUEUES
+from cometmq.loop import SharedTask, TaskSet
 from cometmq.message.hosts import parse_address, split_addresses
 from cometmq.message.names import AUTO_CREATE_TOPIC, MASTER_ID, PERM_READ, PERM_WRITE
 from cometmq.remoting.bodies import ClusterInfo, MessageQueue, TopicRouteData, decode_body
@@ -35,6 +36,9 @@ DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 REFRESH_S: Final = 30.0
 """Seconds between two requests for known routes (``pollNameServerInterval``), and between two heartbeats
 (``heartbeatBrokerInterval``; brokers forget a client after 120 s)."""
+
+SEEK_S: Final = 1.0
+"""Shortest time between two requests for the routes of an address that cannot be reached."""
 
 ROUTE_TIMEOUT_S: Final = 3.0
 NEW_TOPIC_FIRST_PAUSE_S: Final = 0.05
@@ -132,13 +136,19 @@ class RouteTable:
         self.namesrv = namesrv
         self.on_change: list[Callable[[str], None]] = []
         """Called with a topic when its route has changed."""
+        self.on_moved: list[Callable[[set[str]], None]] = []
+        """Called with the new addresses of brokers that could not be reached at the old ones."""
         self._remoting = remoting
         self._clock = clock
         self._routes: dict[str, TopicRoute] = {}
         self._wanted: set[str] = set()
-        self._asking: dict[tuple[str, int | None], asyncio.Task[TopicRoute]] = {}
+        self._asking: dict[tuple[str, int | None], SharedTask[TopicRoute]] = {}
         self._brokers: dict[str, dict[int, str]] = {}
         self._sticky = random.randrange(len(namesrv))
+        self._sought: dict[str, float] = {}
+        """Address → time when its brokers were last looked for, in monotonic seconds."""
+        self._seeking = TaskSet()
+        remoting.on_failure.append(self._unreachable)
 
     # --- stored routes ---
 
@@ -249,13 +259,40 @@ class RouteTable:
 
         When no nameserver answers in time, the other topics wait for the next time.
         """
-        for topic in sorted(self._wanted):
+        await self._refresh(sorted(self._wanted))
+
+    async def _refresh(self, topics: list[str]) -> None:
+        for topic in topics:
             try:
                 await self._ask_once(topic)
             except RemotingError:
                 return
             except CometMQError:
                 continue
+
+    # --- brokers that cannot be reached ---
+
+    def _unreachable(self, address: str) -> None:
+        """Ask for the routes of an address that cannot be reached: its broker may be at another one."""
+        now = self._clock.monotonic()
+        if now - self._sought.get(address, -math.inf) < SEEK_S:
+            return
+        topics = [topic for topic, route in self._routes.items() if address in _addresses(route.data)]
+        if topics:
+            self._sought[address] = now
+            self._seeking.start(self._seek(topics), f"looking for the broker at {address}")
+
+    async def _seek(self, topics: list[str]) -> None:
+        before = self.addresses
+        await self._refresh(topics)
+        if moved := self.addresses - before:
+            for listener in self.on_moved:
+                listener(moved)
+
+    @property
+    def addresses(self) -> set[str]:
+        """The addresses of all brokers of all stored routes."""
+        return {address for broker in self._brokers.values() for address in broker.values()}
 
     def forget(self, topic: str) -> None:
         """Stop refreshing a topic, and forget its route."""
@@ -284,17 +321,11 @@ class RouteTable:
 
     async def _ask_once(self, topic: str, queue_nums: int | None = None) -> TopicRoute:
         key = (topic, queue_nums)
-        task = self._asking.get(key)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(self._ask(topic, queue_nums))
-            self._asking[key] = task
-            task.add_done_callback(lambda done: self._asked(key, done))
-        return await asyncio.shield(task)
-
-    def _asked(self, key: tuple[str, int | None], task: asyncio.Task[TopicRoute]) -> None:
-        self._asking.pop(key, None)
-        if not task.cancelled():
-            task.exception()  # read here, since everyone who asked may have stopped waiting
+        shared = self._asking.get(key)
+        if shared is None:
+            shared = self._asking[key] = SharedTask(self._ask(topic, queue_nums))
+            shared.task.add_done_callback(lambda _: self._asking.pop(key, None))
+        return await shared.wait()
 
     async def _ask(self, topic: str, queue_nums: int | None) -> TopicRoute:
         """Ask for a topic or, with ``queue_nums``, for the brokers that would create it with that number of queues."""
@@ -339,6 +370,10 @@ class RouteTable:
         for listener in self.on_change:
             listener(route.topic)
         return route
+
+
+def _addresses(route: TopicRouteData) -> set[str]:
+    return {address for broker in route.broker_datas for address in broker.broker_addrs.values()}
 
 
 def queue_or_fail(route: TopicRoute) -> tuple[MessageQueue, ...]:

@@ -36,8 +36,8 @@ def is_async(function: Callable[..., object]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(method)
 
 
-async def in_thread(threads: Executor | None, function: Callable[..., R], *arguments: object) -> R:
-    """Call a function in a thread, by default of the event loop's own pool; raise what it raises.
+async def in_thread(threads: Executor, function: Callable[..., R], *arguments: object) -> R:
+    """Call a function in one of ``threads``; raise what it raises.
 
     The error is not set on the future: a future does not carry ``StopIteration``, and ``GeneratorExit`` from a
     future closes the waiting coroutine.

@@ -19,6 +19,7 @@ from cometmq.limits import MAX_METRIC_SAMPLES
 from cometmq.metrics.family import Family, Histogram, Kind, Steps
 from cometmq.metrics.options import OTLP_GRPC, MetricsOptions
 from cometmq.options import ConfigError
+from cometmq.threads import in_thread
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import Metric, MetricsData
@@ -77,7 +78,7 @@ class OtlpSender:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         await self._send()
-        await asyncio.to_thread(self._exporter.shutdown)
+        await in_thread(self._exporter.shutdown)
 
     async def _run(self) -> None:
         while True:
@@ -88,7 +89,7 @@ class OtlpSender:
         samples = await self._collected()
         now_ns = self._clock.now_ms() * 1_000_000
         try:
-            was_taken = await asyncio.to_thread(self._export, samples, now_ns)
+            was_taken = await in_thread(self._export, samples, now_ns)
         except Exception:
             _log.exception("sending metrics failed")
             was_taken = False

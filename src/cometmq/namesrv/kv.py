@@ -31,6 +31,7 @@ from cometmq.namesrv.limits import (
     MAX_KV_VALUE_CHARS,
     MAX_WAITING_KV_CHANGES,
 )
+from cometmq.threads import in_thread
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 """Namespace of the order configurations; the key is the topic, the value ``broker:queues;…``."""
@@ -169,7 +170,7 @@ class KvWriter:
                 waiting, self._waiting = self._waiting, []
                 tables = self._kv.staged
                 try:
-                    await asyncio.to_thread(self._kv.save, tables)
+                    await in_thread(self._kv.save, tables)
                 except KvError as error:
                     self._kv.give_up()
                     waiting += self._waiting  # changes staged since then build on the discarded ones

@@ -7,9 +7,11 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Self, TypeVar
 
+from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
 from cometmq.message.hosts import parse_address, stored_ip
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command
+from cometmq.remoting.connecting import connected_in_time
 from cometmq.remoting.frame import Frame, FrameDecoder
 from cometmq.remoting.headers import Header, to_ext
 from cometmq.remoting.security import PLAIN, Security
@@ -48,7 +50,7 @@ class BlockingConnection:
         host, port = parse_address(address)
         tls = None if security.tls is None else security.tls.context()
         try:
-            self._socket = socket.create_connection((host, port), timeout_s)
+            self._socket = connected_in_time(host, port, SYSTEM_CLOCK, timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
                 self._socket = tls.wrap_socket(self._socket, server_hostname=stored_ip(host) or host)

@@ -12,9 +12,11 @@ from typing import Final
 
 from cometmq.clock import SYSTEM_CLOCK, Clock, wait_for
 from cometmq.limits import MAX_FRAME_BYTES
+from cometmq.loop import SharedTask
 from cometmq.message.hosts import parse_address, stored_ip
 from cometmq.remoting.client_connection import Answer, ClientConnection
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand
+from cometmq.remoting.connecting import connected_socket
 from cometmq.remoting.errors import (
     ForkedError,
     RemotingClosedError,
@@ -79,11 +81,13 @@ class RemotingClient:
         self.clock = clock
         self.on_open: list[Callable[[str], None]] = []
         """Called with the address of every connection that was opened."""
+        self.on_failure: list[Callable[[str], None]] = []
+        """Called with an address that cannot be connected, or whose connection broke."""
         self.processors = ProcessorTable() if processors is None else processors
         self._max_in_flight = max_in_flight
         self._max_frame_bytes = max_frame_bytes
         self._connections: dict[str, ClientConnection] = {}
-        self._connecting: dict[str, asyncio.Task[ClientConnection]] = {}
+        self._connecting: dict[str, SharedTask[ClientConnection]] = {}
         self._opaques = itertools.count(1)
         self._pid = os.getpid()
         self._closed = False
@@ -219,7 +223,7 @@ class RemotingClient:
     async def close(self) -> None:
         """Close every connection; waiting requests end with an error."""
         self._closed = True
-        connecting = list(self._connecting.values())
+        connecting = [shared.task for shared in self._connecting.values()]
         for task in connecting:
             task.cancel()
         await asyncio.gather(*connecting, return_exceptions=True)
@@ -240,13 +244,12 @@ class RemotingClient:
     async def _connect(self, address: str, deadline: float) -> ClientConnection:
         if self._closed:
             raise RemotingClosedError(address, "this client is closed", next_step="make a new one")
-        task = self._connecting.get(address)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(self._open(address))
-            self._connecting[address] = task
-            task.add_done_callback(lambda done: self._connected(address, done))
+        shared = self._connecting.get(address)
+        if shared is None:
+            shared = self._connecting[address] = SharedTask(self._open(address))
+            shared.task.add_done_callback(lambda _: self._connecting.pop(address, None))
         try:
-            return await wait_for(self.clock, deadline - self.clock.monotonic(), asyncio.shield(task))
+            return await wait_for(self.clock, deadline - self.clock.monotonic(), shared.wait())
         except TimeoutError:
             raise RemotingTimeoutError(
                 address,
@@ -254,14 +257,9 @@ class RemotingClient:
                 next_step="check that the server runs and its address, or give more time",
             ) from None
         except asyncio.CancelledError:
-            if task.cancelled():
+            if shared.task.cancelled():
                 raise RemotingClosedError(address, "this client is closed", next_step="make a new one") from None
             raise
-
-    def _connected(self, address: str, task: asyncio.Task[ClientConnection]) -> None:
-        self._connecting.pop(address, None)
-        if not task.cancelled():
-            task.exception()  # read here, since everyone who asked may have stopped waiting
 
     async def _open(self, address: str) -> ClientConnection:
         loop = asyncio.get_running_loop()
@@ -274,19 +272,23 @@ class RemotingClient:
         )
         context = None if self._tls is None else self._tls.current()
         name = None if context is None else stored_ip(host) or host
-        attempt = loop.create_connection(lambda: connection, host, port, ssl=context, server_hostname=name)
+        deadline = self.clock.monotonic() + CONNECT_TIMEOUT_S
         try:
-            await wait_for(self.clock, CONNECT_TIMEOUT_S, attempt)
+            sock = await connected_socket(host, port, self.clock, CONNECT_TIMEOUT_S)
+            attempt = loop.create_connection(lambda: connection, sock=sock, ssl=context, server_hostname=name)
+            await wait_for(self.clock, deadline - self.clock.monotonic(), attempt)
         except asyncio.CancelledError:
             connection.abort("this client was closed")  # it may have just been opened
             raise
         except TimeoutError:
+            self._failed(address)
             raise RemotingConnectError(
                 address,
                 f"no connection to {address} within {CONNECT_TIMEOUT_S:g} s",
                 next_step="check the address and the firewalls between",
             ) from None
         except OSError as error:
+            self._failed(address)
             message, next_step = trouble_of(address, error, tls=self._tls is not None)
             raise RemotingConnectError(address, message, next_step=next_step) from error
         self._connections[address] = connection
@@ -297,6 +299,12 @@ class RemotingClient:
     def _lost(self, connection: ClientConnection) -> None:
         if self._connections.get(connection.address) is connection:
             del self._connections[connection.address]
+            if not self._closed:
+                self._failed(connection.address)
+
+    def _failed(self, address: str) -> None:
+        for listener in self.on_failure:
+            listener(address)
 
 
 def _settle(waiter: asyncio.Future[Answer], answer: Answer) -> None:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from cometmq.clock import Clock, TimerHandle
+from cometmq.clock import ARRIVAL_TURNS, Clock, TimerHandle
 from cometmq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand, decode_header
 from cometmq.remoting.errors import RemotingError, RemotingSendError, RemotingTimeoutError, RemotingTooMuchRequestError
 from cometmq.remoting.frame import Frame, FrameDecoder, FrameError
@@ -36,6 +36,9 @@ OnAnswer = Callable[[Answer], None]
 
 SWEEP_S: Final = 0.1
 """Shortest time between two checks for overdue requests: a time-out may be late by it."""
+
+UNREAD_BYTES: Final = 8 * 1024 * 1024
+"""More than a socket holds unread. What had arrived at a deadline has been read after so many bytes at the latest."""
 
 LARGE_FRAME_BYTES: Final = 4 * 1024
 """A frame of so many bytes leaves at once, with those before it."""
@@ -78,6 +81,7 @@ class ClientConnection(asyncio.Protocol):
         self._paused = False
         self._room_waiters: deque[asyncio.Future[None]] = deque()
         self._opened_at = self._last_heard = 0.0
+        self._heard_bytes = 0
         self._sweeper: TimerHandle | None = None
         self._sweep_at = math.inf
         """Time of the next check for overdue requests, in monotonic seconds."""
@@ -112,6 +116,7 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Pass on answers, and requests of the server."""
         self._last_heard = self._clock.monotonic()
+        self._heard_bytes += len(data)
         pending = self._pending
         decoder = self._decoder
         decoder.push(data)
@@ -246,16 +251,32 @@ class ClientConnection(asyncio.Protocol):
         self._sweeper = self._clock.call_later(self._sweep_at - now, self._sweep)
 
     def _sweep(self) -> None:
-        """End requests whose deadline has passed; drop a connection that has been silent since they were sent."""
-        self._sweeper, self._sweep_at = None, math.inf
-        now = self._clock.monotonic()
-        self._end_overdue(now)
+        """End requests whose deadline has passed, after reading what has arrived: an answer among it counts."""
+        self._sweeper, self._sweep_at = None, -math.inf
+        self._judge(self._clock.monotonic(), self._heard_bytes, self._heard_bytes + UNREAD_BYTES, ARRIVAL_TURNS)
+
+    def _judge(self, at: float, heard: int, enough: int, turns: int) -> None:
+        """End requests overdue at ``at`` once nothing more is heard for ``turns`` turns, or ``enough`` was heard.
+
+        ``heard`` and ``enough`` are bytes.
+        """
+        if self.closed:
+            return
+        if heard < self._heard_bytes < enough:
+            heard, turns = self._heard_bytes, ARRIVAL_TURNS
+        if turns:
+            self.loop.call_soon(self._judge, at, heard, enough, turns - 1)
+            return
+        self._sweep_at = math.inf
+        self._end_overdue(at)
         if self._pending:
+            now = self._clock.monotonic()
             earliest = min(deadline for deadline, _, _ in self._pending.values())
             if earliest < self._sweep_at:
                 self._sweep_later(max(earliest, now + SWEEP_S), now)
 
     def _end_overdue(self, now: float) -> None:
+        """End requests overdue at ``now``; drop a connection that has been silent since they were sent."""
         overdue = [opaque for opaque, (deadline, _, _) in self._pending.items() if deadline <= now]
         silent = False
         for opaque in overdue:

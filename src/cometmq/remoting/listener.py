@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 from cometmq.clock import Clock
 from cometmq.message.hosts import format_address, unmapped
+from cometmq.threads import look_up
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class Listener:
         :raises OSError: the host is unknown, or the port is taken or not allowed.
         """
         # uvloop's own look-up loses the zone of an address.
-        found = await asyncio.to_thread(
+        found = await look_up(
             socket.getaddrinfo, unmapped(host) or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         try:

@@ -12,7 +12,6 @@ the system had not written.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from pathlib import Path
@@ -24,6 +23,7 @@ from cometmq.auth.limits import MAX_AUDIT_QUEUE_BYTES
 from cometmq.auth.model import AuthError
 from cometmq.clock import Clock
 from cometmq.errors import reason_of
+from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class AuditLog:
         self._stopping.set()
         self._wake.set()
         thread, self._thread = self._thread, None
-        await asyncio.to_thread(thread.join, _STOP_SECONDS)
+        await in_thread(thread.join, _STOP_SECONDS)
         if thread.is_alive() or self._queue:
             _log.error("entries of the audit log %s are lost: it could not be written in time", self._file.path)
 

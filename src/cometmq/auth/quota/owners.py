@@ -6,7 +6,6 @@ not count.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ import msgspec
 from cometmq.clock import Clock
 from cometmq.durable import replace_file
 from cometmq.errors import reason_of
+from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class TopicOwners:
         """Write the file in a thread, if anything has changed."""
         data = self._encoded()
         if data is not None:
-            await asyncio.to_thread(self._write, data)
+            await in_thread(self._write, data)
 
     def save(self) -> None:
         """Write the file, if anything has changed."""

@@ -30,6 +30,7 @@ from cometmq.remoting.headers import NoHeader
 from cometmq.remoting.permissions import Action, needs_cluster
 from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
+from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class PlainAccountAdmin:
 
     async def _do(self, work: Callable[[], T]) -> T:
         async with self._lock:
-            return await asyncio.to_thread(work)
+            return await in_thread(work)
 
     @answers(
         RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,

@@ -16,6 +16,7 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.permissions import Action, needs_cluster
 from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
+from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class QuotaAdmin:
 
     async def _use(self, subject: Subject, limits: Limits | None) -> None:
         found = self._table.changed(subject, limits)
-        await asyncio.to_thread(self._table.save, found)
+        await in_thread(self._table.save, found)
         self._table.use(found)
 
 

@@ -39,6 +39,7 @@ from cometmq.remoting.headers import Header, to_ext
 from cometmq.remoting.permissions import Action, needs_group, needs_stored, needs_topic
 from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import InvokeError, ServerConnection
+from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -211,10 +212,10 @@ async def _merged(asked: list[ClientChannel], bodies: list[Any]) -> bytes:
         try:
             if isinstance(body, BaseException):
                 raise body
-            status = await asyncio.to_thread(decode_body, GetConsumerStatusBody, body or b"{}")  # fastjson: slow
+            status = await in_thread(decode_body, GetConsumerStatusBody, body or b"{}")  # fastjson: slow
         except (InvokeError, BodyError) as error:
             _log.warning("no status from %s: %s", channel.client_id, error)
             continue
         if status.message_queue_table:
             table[channel.client_id] = status.message_queue_table
-    return await asyncio.to_thread(encode_body, GetConsumerStatusBody(message_queue_table={}, consumer_table=table))
+    return await in_thread(encode_body, GetConsumerStatusBody(message_queue_table={}, consumer_table=table))

@@ -46,6 +46,7 @@ from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.errors import StoreError
 from cometmq.store.message_store import MessageStore
 from cometmq.store.queue.consume_queue import UNIT
+from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -370,7 +371,7 @@ class ScheduleMessageService:
         progress = self._progress()
         with contextlib.suppress(StoreError):
             await self._store.wait_flushed(progress.position)
-            await asyncio.get_running_loop().run_in_executor(None, self._files.save, progress)
+            await in_thread(self._files.save, progress)
 
     def _progress(self) -> DelayProgress:
         offsets = {number: level.delivered_offset for number, level in self._running.items() if level.delivered_offset}

@@ -35,6 +35,7 @@ from cometmq.message.names import POP_LOG_TOPIC
 from cometmq.message.record import RecordError, decode_record
 from cometmq.store.errors import StoreError
 from cometmq.store.message_store import MessageStore
+from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -173,7 +174,7 @@ class PopSnapshot:
                 queues.append(_saved(found))
         try:
             await self._store.wait_flushed(self._store.max_physical_offset)
-            await asyncio.to_thread(self._write, Saved(_VERSION, position, queues))
+            await in_thread(self._write, Saved(_VERSION, position, queues))
         except (StoreError, OSError) as error:
             _log.warning("the popped messages are not saved in %s: %s", self._path, error)
         else:

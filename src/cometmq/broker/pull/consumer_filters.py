@@ -7,7 +7,6 @@ filter is dead; it is removed after ``filterDataCleanTimeSpan``.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Iterable, Iterator
@@ -24,6 +23,7 @@ from cometmq.filter import SQL92, FilterError, parse_selector
 from cometmq.filter.bloom import BloomFilter, BloomFilterData
 from cometmq.message.names import check_group, check_topic
 from cometmq.remoting.bodies import SubscriptionData
+from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -231,7 +231,7 @@ class ConsumerFilterManager:
         """Like :meth:`save`, in a worker thread."""
         self.clean()
         if self._file.take_due():
-            await asyncio.get_running_loop().run_in_executor(None, self._write, list(self._all()))
+            await in_thread(self._write, list(self._all()))
 
     def _write(self, entries: list[ConsumerFilterData]) -> None:
         table = ConsumerFilterTable()

@@ -38,6 +38,7 @@ from cometmq.remoting.admin_headers import RegisterBrokerResponseHeader
 from cometmq.remoting.bodies import BodyError, KVTable, decode_body
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.connecting import connected_socket
 from cometmq.remoting.headers import ViewMessageRequestHeader
 from cometmq.remoting.tls.contexts import trouble_of
 from cometmq.store.errors import StoreError
@@ -226,11 +227,14 @@ class HAClient:
         connection = self._connection = _Connection(self)
         context = None if self._tls is None else self._tls.current()
         name = None if context is None else stored_ip(host) or host
-        opening = asyncio.get_running_loop().create_connection(
-            lambda: connection, host, port, ssl=context, server_hostname=name
-        )
+
+        async def opening() -> None:
+            sock = await connected_socket(host, port, self.clock, REPLICATION_CONNECT_SECONDS)
+            loop = asyncio.get_running_loop()
+            await loop.create_connection(lambda: connection, sock=sock, ssl=context, server_hostname=name)
+
         try:
-            await self._open(address, opening)
+            await self._open(address, opening())
             master = self._master.remoting
             signs_in = False
             if master is not None:

@@ -52,6 +52,7 @@ from cometmq.remoting.bodies import (
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.store.message_store import MessageStore
+from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -319,7 +320,7 @@ class SlaveSynchronize:
             for level, offset in table.offset_table.items()
             if level > 0 and offset > 0
         }
-        await asyncio.to_thread(self._delays.save, DelayProgress(offsets))
+        await in_thread(self._delays.save, DelayProgress(offsets))
 
     def _end(self, topic: str, queue_id: int) -> int:
         return self._store.extent(topic, queue_id)[1]

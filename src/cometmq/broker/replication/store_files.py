@@ -9,7 +9,6 @@ log from that offset on. So an old copy is as good as a new one; a new one saves
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import re
@@ -37,6 +36,7 @@ from cometmq.remoting.permissions import Action, needs_cluster
 from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import MessageStore
+from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class StoreFileProcessor:
             return Response(ResponseCode.SYSTEM_BUSY, remark=remark)
         self._reading += 1
         try:
-            return await asyncio.to_thread(self._read, header.file, header.offset, header.length)
+            return await in_thread(self._read, header.file, header.offset, header.length)
         except FileNotFoundError:
             return Response(ResponseCode.NO_MESSAGE, remark=f"there is no {header.file}")
         except OSError as error:
@@ -199,7 +199,7 @@ class CopiedFile:
             if found is None:
                 return
             try:
-                offsets = await asyncio.to_thread(self._check, found.data)  # a large one takes a third of a second
+                offsets = await in_thread(self._check, found.data)  # a large one takes a third of a second
             except ValueError as error:
                 raise ReplicationError(f"the master's {self.name} cannot be used: {error}") from error
             self._not_before_s = self._clock.monotonic() + found.size / COPIED_FILE_BYTES_PER_SECOND
@@ -217,7 +217,7 @@ class CopiedFile:
         if 0 < start < self._store.min_physical_offset:
             self._held = None  # the log here begins later: a newer file is needed
         elif end <= self._store.flushed_position:
-            await asyncio.to_thread(self._write, found.data)
+            await in_thread(self._write, found.data)
             self._held = None
             self._version = found.version
 

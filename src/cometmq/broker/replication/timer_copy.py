@@ -8,7 +8,6 @@ that this broker, made a master, goes on exactly there.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Final
 
@@ -25,6 +24,7 @@ from cometmq.store.message_store import MessageStore
 from cometmq.store.timer.day import OpenFiles, TimerDay, day_number_of
 from cometmq.store.timer.position import TimerPosition, read_position
 from cometmq.store.timer.unit import UNIT_BYTES, UNIT_DTYPE, TimerEntry, Units, sound_units
+from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class TimerCopy:
         if 0 < position.log_offset < store.min_physical_offset:
             self._held, self._version = None, ""  # the log here begins later: a newer position is needed
         elif store.max_physical_offset >= position.log_offset and self._has(position.serial):
-            await asyncio.to_thread(self._put, position, found.data)
+            await in_thread(self._put, position, found.data)
             self._held = None
             self._version = found.version
             self._position = position
@@ -138,7 +138,7 @@ class TimerCopy:
             raise ReplicationError(f"the master's timer/{name}.index names impossible places from unit {day.count} on")
         records = await master.range(f"timer/{name}.data", begin, end)
         entries = [_entry(unit, records, begin, name) for unit in units]
-        await asyncio.to_thread(_append, day, entries)
+        await in_thread(_append, day, entries)
 
     # --- in its place -------------------------------------------------------------------------
     def _put(self, position: TimerPosition, content: bytes) -> None:

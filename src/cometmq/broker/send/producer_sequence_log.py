@@ -31,6 +31,7 @@ from cometmq.message.sysflag import BORNHOST_V6
 from cometmq.remoting.codes import ResponseCode
 from cometmq.store.errors import StoreError
 from cometmq.store.message_store import MessageStore
+from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ class ProducerSequenceLog:
         pieces.append(b',"end":%d}' % end)
         try:
             await self._store.wait_flushed(end)
-            await asyncio.to_thread(replace_file, self._path, pieces)
+            await in_thread(replace_file, self._path, pieces)
             self._saved_at = position
         except StoreError:
             return
@@ -135,7 +136,7 @@ class ProducerSequenceLog:
     async def _read_in_thread(self) -> None:
         end = self._store.max_physical_offset
         try:
-            await asyncio.to_thread(self._read_to, end)
+            await in_thread(self._read_to, end)
         except Exception:
             _log.exception("the sequences of producers cannot be read; it is tried again when one comes")
             self._table = ProducerSequences(clock=self._clock)

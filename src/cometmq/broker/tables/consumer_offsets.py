@@ -25,6 +25,7 @@ from cometmq.broker.tables.table_file import TableFile, int64, offset_table
 from cometmq.clock import Clock
 from cometmq.index import Index
 from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, TRANSACTION_GROUP, check_group, check_topic
+from cometmq.threads import in_thread
 
 _SEPARATOR: Final = "@"
 NO_OFFSET: Final = -1
@@ -226,7 +227,7 @@ class ConsumerOffsetManager:
             except BaseException:  # the broker stops: the rest is not written yet
                 self._file.changed()
                 raise
-            await asyncio.get_running_loop().run_in_executor(None, self._write, copy)
+            await in_thread(self._write, copy)
 
     def _write(self, table: Mapping[str, Mapping[int, int]]) -> None:
         with self._writing:

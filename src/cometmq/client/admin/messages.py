@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import Collection, Iterable
 from typing import Final
@@ -28,6 +27,7 @@ from cometmq.remoting.admin_headers import (
 from cometmq.remoting.bodies import BrokerData
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import QueryMessageRequestHeader, ViewMessageRequestHeader
+from cometmq.threads import look_up
 
 END_OF_TIME_MS: Final = 2**63 - 1
 OPEN_TRANSACTIONS_PAGE: Final = 500
@@ -196,7 +196,7 @@ async def _place_of(offset_msg_id: str, brokers: Iterable[BrokerData]) -> tuple[
     for host in hosts:
         if stored_ip(host) == ip:  # with the zone, which the id does not have
             return format_address(host, port), offset
-    if ip not in await asyncio.to_thread(_ips_of, hosts):
+    if ip not in await look_up(_ips_of, hosts):
         raise UnknownBrokerError(offset_msg_id)
     return format_address(ip, port), offset
 

@@ -11,6 +11,7 @@ import logging
 import math
 import reprlib
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from typing import Final, cast
 
@@ -226,6 +227,15 @@ def decoding(listener: Listener, deserializer: Deserializer) -> Listener:
     return listen_async if is_async(listener) else listen
 
 
+async def _in_own_thread(listener: Callable[[Sequence[MessageExt]], Verdict], message: MessageExt) -> Verdict:
+    """Call a plain listener in a thread made for it: those of the consumer may all be busy."""
+    thread = ThreadPoolExecutor(1, thread_name_prefix="cometmq-consume-directly")
+    try:
+        return await in_thread(thread, listener, [message])
+    finally:
+        thread.shutdown(wait=False)
+
+
 async def consume_directly(
     listener: Listener, message: MessageExt, clock: Clock, ending: Callable[[], bool], *, orderly: bool
 ) -> ConsumeMessageDirectlyResult:
@@ -237,7 +247,7 @@ async def consume_directly(
             verdict = await cast("Callable[[Sequence[MessageExt]], Awaitable[Verdict]]", listener)([message])
         else:
             plain = cast("Callable[[Sequence[MessageExt]], Verdict]", listener)
-            verdict = await in_thread(None, plain, [message])
+            verdict = await _in_own_thread(plain, message)
         remark = wrong_return(verdict)
         if remark is not None:
             outcome = "CR_THROW_EXCEPTION"

@@ -16,6 +16,7 @@ from cometmq.durable import replace_file
 from cometmq.errors import CometMQError
 from cometmq.message.names import RETRY_PREFIX
 from cometmq.remoting.bodies import BodyError, MessageQueue, ResetOffsetBody, decode_body, to_builtins
+from cometmq.threads import in_thread
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ class LocalOffsets:
 
         :raises OSError: the file cannot be read.
         """
-        self._table = await asyncio.to_thread(self.load)
+        self._table = await in_thread(self.load)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The offset to continue at; ``None`` if there is none."""
@@ -109,7 +110,7 @@ class LocalOffsets:
             return
         async with self._saving:
             try:
-                await asyncio.to_thread(self.save, dict(self._table))
+                await in_thread(self.save, dict(self._table))
             except RuntimeError:  # Python exits and starts no thread any more
                 self.save(dict(self._table))
             except OSError as error:

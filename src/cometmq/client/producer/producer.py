@@ -27,6 +27,7 @@ from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.headers import RecallMessageRequestHeader, RecallMessageResponseHeader
 from cometmq.remoting.security import Security
+from cometmq.threads import in_thread
 
 log = logging.getLogger(__name__)
 
@@ -138,6 +139,9 @@ class Producer(GroupClient):
         another broker; with one of them an attempt that may have stored the message is the last one. ``timeout_s``
         is for all attempts together.
 
+        After a time-out, or when the call is cancelled, a message that has not left is not sent any more; one that has
+        left may be stored, also later: a broker that was away for a while reads what waits for it.
+
         :raises IllegalMessageError: no broker would accept it, or its value is not serialized; nothing was sent.
         :raises RouteNotFoundError: no broker has the topic, or would create it.
         :raises BrokerError: the broker refused it.
@@ -150,7 +154,11 @@ class Producer(GroupClient):
         delivery.pin(queue, sharding_key, selector, timeout_s)
         waiting = Single()
         self._start(delivery, waiting.done, 0)
-        return (await waiting.future)[0]
+        try:
+            return (await waiting.future)[0]
+        except asyncio.CancelledError:
+            delivery.given_up = True
+            raise
 
     def send_then(
         self,
@@ -388,7 +396,7 @@ class Producer(GroupClient):
             message = with_trace_context(message, self._trace_context)
         self._encoder.check(message)
         with self._sender.under_way():
-            body, sys_flag = await asyncio.to_thread(self._encoder.packed, message)
+            body, sys_flag = await in_thread(self._encoder.packed, message)
         return self._delivery(message, body, sys_flag)
 
     def _delivery(self, message: Message, body: bytes, sys_flag: int) -> Delivery:
@@ -414,7 +422,11 @@ class Producer(GroupClient):
     async def _send(self, delivery: Delivery) -> SendResult:
         waiting = Single()
         self._start(delivery, waiting.done, 0)
-        return (await waiting.future)[0]
+        try:
+            return (await waiting.future)[0]
+        except asyncio.CancelledError:
+            delivery.given_up = True
+            raise
 
     def _start(self, delivery: Delivery, done: Done, index: int) -> None:
         delivery.index = index

@@ -31,6 +31,7 @@ from cometmq.client.errors import (
     MasterNotFoundError,
     RemotingConnectError,
     RemotingError,
+    RemotingTooMuchRequestError,
     SendFailedError,
     refusal,
 )
@@ -98,6 +99,8 @@ class Delivery(msgspec.Struct, eq=False):
     attempts: list[tuple[str, CometMQError]] | None = None
     stored: list[SendResult] | None = None
     """Results of an attempt that was stored with a status other than SEND_OK, while another attempt is made."""
+    given_up: bool = False
+    """Nobody waits for it any more: an attempt that has not left does not leave."""
 
     def pin(
         self,
@@ -196,7 +199,7 @@ class Sender:
         self.in_flight += 1
         route = self._routes.known(delivery.message.topic)
         if route is None or not route.write_queues:
-            self._instance.spawn(self._start_unknown(delivery))
+            self._instance.spawn(self._start_unknown(delivery, self.clock.monotonic()))
         else:
             try:
                 self._transmit(delivery, route.write_queues)
@@ -327,7 +330,8 @@ class Sender:
                 self._detector.watch(broker_name)
         if again and not unsent:
             again = sum(not _certainly_unsent(failure) for _, failure in attempts) <= delivery.retries
-        if (again or unsent) and self.clock.monotonic() + self._backoff(delivery) < delivery.deadline:
+        again = (again or unsent) and not delivery.given_up
+        if again and self.clock.monotonic() + self._backoff(delivery) < delivery.deadline:
             self._instance.spawn(self._again(delivery))
         elif delivery.stored is not None:
             self._finish(delivery, delivery.stored)
@@ -367,7 +371,7 @@ class Sender:
         address = self._routes.master(queue.broker_name)
         connection = None if address is None else self._remoting.live(address)
         if connection is None or (has_any_delay(delivery.message) and address not in self._timer_brokers):
-            self._instance.spawn(self._transmit_slowly(delivery, queue))
+            self._instance.spawn(self._transmit_slowly(delivery, queue, self.clock.monotonic()))
         else:
             self._submit(delivery, queue, connection)
 
@@ -415,12 +419,32 @@ class Sender:
 
     # --- in a task: no route, no connection, another attempt ---
 
-    async def _start_unknown(self, delivery: Delivery) -> None:
+    def _demand_time(self, delivery: Delivery) -> None:
+        """Stop a delivery whose time has passed, or that nobody waits for: it does not leave.
+
+        :raises RemotingTooMuchRequestError: it must not leave.
+        """
+        if delivery.given_up or self.clock.monotonic() >= delivery.deadline:
+            topic = delivery.message.topic
+            raise RemotingTooMuchRequestError(
+                topic,
+                f"the time for the message to topic {topic} had passed before it could be sent; it is not stored",
+                next_step="send fewer messages at once, or give more time",
+            )
+
+    async def _start_unknown(self, delivery: Delivery, since: float) -> None:
+        """Find the route, and send; time in which the event loop did not turn since ``since`` does not count.
+
+        A gather of many sends begins all of them before the loop looks at the network.
+        """
         topic = delivery.message.topic
-        left = delivery.deadline - self.clock.monotonic()
+        now = self.clock.monotonic()
+        delivery.deadline += now - since
+        left = delivery.deadline - now
         try:
             asking = self._routes.find_for_send(topic, self.config.default_topic_queue_nums, delivery.deadline)
             route = await wait_for(self.clock, left, asking)
+            self._demand_time(delivery)
             self._transmit(delivery, queue_or_fail(route))
         except TimeoutError as error:
             late = RemotingTimeoutError(
@@ -435,7 +459,9 @@ class Sender:
         except BaseException as error:
             self._finish(delivery, error)
 
-    async def _transmit_slowly(self, delivery: Delivery, queue: MessageQueue) -> None:
+    async def _transmit_slowly(self, delivery: Delivery, queue: MessageQueue, since: float) -> None:
+        """Connect, or wait for room, and send; ``since`` is as in :meth:`_start_unknown`."""
+        delivery.deadline += self.clock.monotonic() - since
         try:
             address = await self._instance.master_of(queue)
             if self._observation is not None:
@@ -443,6 +469,7 @@ class Sender:
             connection = await self._remoting.ready(address, delivery.deadline)
             if has_any_delay(delivery.message):
                 await self._timer_brokers.demand(address, delivery.deadline - self.clock.monotonic())
+            self._demand_time(delivery)
             self._submit(delivery, queue, connection)
         except (SendForbiddenError, DelayNotSupportedError) as error:
             self._finish(delivery, error)
@@ -461,8 +488,9 @@ class Sender:
             if pinned or all(queue.broker_name in failed for queue in route.write_queues):
                 await self.clock.sleep(self._backoff(delivery))
                 route = self._routes.known(topic) or route
+            self._demand_time(delivery)
             self._transmit(delivery, queue_or_fail(route))
-        except MasterNotFoundError as error:
+        except (MasterNotFoundError, RemotingTooMuchRequestError) as error:
             self._failed(delivery, "", error, True)
         except BaseException as error:
             self._finish(delivery, error)

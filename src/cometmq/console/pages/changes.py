@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +15,7 @@ from cometmq.client.errors import BrokerError
 from cometmq.console.broker_audit import audit_files, newest_entries
 from cometmq.console.page import Ask, ChangesNotAllowedError, page
 from cometmq.remoting.codes import ResponseCode
+from cometmq.threads import in_thread
 
 _NEWEST: Final = 200
 
@@ -44,7 +44,7 @@ def _demand_changer(ask: Ask) -> None:
 async def show_changes(ask: Ask) -> Response:
     """Show the newest changes whose fields contain a text."""
     _demand_changer(ask)
-    lines = await asyncio.to_thread(_newest, ask.console.options.audit_file, ask.text("q").casefold())
+    lines = await in_thread(_newest, ask.console.options.audit_file, ask.text("q").casefold())
     return ask.page("changes/list.html", lines=lines, most=_NEWEST)
 
 
@@ -58,9 +58,9 @@ async def show_brokers(ask: Ask) -> Response:
             raise
         for address in (await ask.admin.masters()).values():
             await ask.admin.broker_config(address)
-    files = await asyncio.to_thread(audit_files, ask.console.options.audit_logs)
+    files = await in_thread(audit_files, ask.console.options.audit_logs)
     wanted, denied = ask.text("q").casefold(), ask.text("denied") == "yes"
-    lines = await asyncio.to_thread(newest_entries, files, wanted, denied=denied)
+    lines = await in_thread(newest_entries, files, wanted, denied=denied)
     return ask.page("changes/brokers.html", files=files, lines=lines)
 
 

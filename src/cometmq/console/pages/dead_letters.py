@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from cometmq.message.message import MessageExt
 from cometmq.message.names import TOOLS_GROUP, check_group, dlq_topic
 from cometmq.message.properties import MAX_RECONSUME_TIMES
 from cometmq.remoting.bodies import MessageQueue
+from cometmq.threads import in_thread
 
 _WHYS_SHOWN: Final = 3
 
@@ -96,7 +96,7 @@ async def show_group(ask: Ask) -> Response:
         is_complete=found.is_complete,
         looked_at=MAX_DEAD_LETTERS,
         retries=retries,
-        sent=await asyncio.to_thread(_sent_before, _ledger(ask, group)),
+        sent=await in_thread(_sent_before, _ledger(ask, group)),
     )
 
 
@@ -164,7 +164,7 @@ async def send_again(ask: Ask) -> Plan:
             )
     if not found:
         raise FormError(ask.t("no dead letter is marked"), next_step=ask.t("mark some in the list"))
-    sent = await asyncio.to_thread(_sent_before, _ledger(ask, group))
+    sent = await in_thread(_sent_before, _ledger(ask, group))
     new = [line for line in found if line.offset_msg_id not in sent]
     topics = Counter(line.origin_topic for line in new)
     warnings = []
@@ -214,7 +214,7 @@ async def _sent_again(ask: Ask, group: str, lines: Sequence[LetterLine]) -> str:
 
     ledger = Ledger(_ledger(ask, group))
     try:
-        await asyncio.to_thread(ledger.__enter__)
+        await in_thread(ledger.__enter__)
         try:
             await resend(ask.admin, _letters(ask, group, lines), ledger, report)
         finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -29,6 +28,7 @@ from cometmq.message.names import TOOLS_GROUP
 from cometmq.message.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.errors import RemotingError
+from cometmq.threads import in_thread
 
 ROWS: Final = 50
 _BEGINNING_CHARS: Final = 160
@@ -202,11 +202,11 @@ async def decode(ask: Ask) -> Response:
     try:
         if form == "avro":
             schema = ask.text("schema", longest=200_000)
-            text = await asyncio.to_thread(decoded_avro, message.body, schema)
+            text = await in_thread(decoded_avro, message.body, schema)
         elif form == "protobuf":
             file = ask.form.get("descriptor")
             descriptor = await file.read() if isinstance(file, UploadFile) else b""
-            text = await asyncio.to_thread(decoded_protobuf, message.body, ask.text("type"), descriptor)
+            text = await in_thread(decoded_protobuf, message.body, ask.text("type"), descriptor)
         else:
             raise FormError(ask.t("{name} is one of {choices}", name="form", choices="avro, protobuf"))
     except Exception as error:

@@ -15,6 +15,7 @@ from cometmq.console.limits import MAX_PASSWORD_CHARS, MAX_USERS, MIN_PASSWORD_C
 from cometmq.durable import replace_file
 from cometmq.errors import CometMQError, reason_of
 from cometmq.message.names import check_group
+from cometmq.threads import in_thread
 
 _HASHER: Final = PasswordHasher()
 _NOBODY: Final = "$argon2id$v=19$m=65536,t=3,p=4$Yj5uDEbn8OKKF/en4/YUxw$czWICRXYkmqVb4tGhIuJyYSD3iveG62SpMy8SWCjzGE"
@@ -79,7 +80,7 @@ class ConsoleUsers:
         """Return the user with that name and password; takes as long for an unknown name."""
         user = self.all().get(name)
         async with self._checks:
-            is_right = await asyncio.to_thread(_is_password, user.password_hash if user else _NOBODY, password)
+            is_right = await in_thread(_is_password, user.password_hash if user else _NOBODY, password)
         return user if is_right else None
 
     def put(self, name: str, role: Role, password: str) -> None:

@@ -1,0 +1,134 @@
+"""Connects to a host that may have several addresses (RFC 8305, "Happy Eyeballs").
+
+All addresses of a name are tried within one time limit: the next one begins when one has failed or a short time has
+passed, so an address that does not answer at all holds up nothing. The first connection wins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable
+from itertools import chain, zip_longest
+from typing import Any, Final
+
+from cometmq.clock import Clock, wait_for
+from cometmq.message.hosts import stored_ip
+from cometmq.threads import look_up
+
+HEAD_START_S: Final = 0.25
+"""Longest time that an address is tried before the next one is tried beside it."""
+
+Place = tuple[socket.AddressFamily, Any]
+"""A family, and an address of it as sockets take it."""
+
+
+async def connected_socket(host: str, port: int, clock: Clock, limit_s: float) -> socket.socket:
+    """Return a socket that is connected to one of the addresses of ``host``.
+
+    :raises TimeoutError: none of them took the connection within ``limit_s`` seconds.
+    :raises OSError: all of them refused it, or the name has no address.
+    """
+    return await wait_for(clock, limit_s, _first(host, port, clock, limit_s))
+
+
+def places(host: str, port: int) -> list[Place]:
+    """Return the addresses of a host, those of IPv6 and IPv4 in turn; blocks while a name is looked up.
+
+    :raises OSError: there is none.
+    """
+    flags = socket.AI_NUMERICHOST if stored_ip(host) is not None else 0
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    each = dict.fromkeys((family, address) for family, _, _, _, address in found)
+    families = list(dict.fromkeys(family for family, _ in each))
+    lines: Iterable[list[Place]] = ([place for place in each if place[0] == family] for family in families)
+    return [place for place in chain.from_iterable(zip_longest(*lines)) if place is not None]
+
+
+async def _first(host: str, port: int, clock: Clock, limit_s: float) -> socket.socket:
+    left = places(host, port) if stored_ip(host) is not None else await look_up(places, host, port)
+    if len(left) == 1:
+        return await _connect(left[0])
+    head_start_s = min(HEAD_START_S, limit_s / 2 / len(left))
+    running: set[asyncio.Task[socket.socket]] = set()
+    failures: list[OSError] = []
+    try:
+        while left or running:
+            if left:
+                running.add(asyncio.create_task(_connect(left.pop(0))))
+            done = await _wait(running, clock, head_start_s if left else None)
+            running -= done
+            for task in done:
+                error = task.exception()
+                if error is None:
+                    return task.result()
+                if not isinstance(error, OSError):
+                    raise error
+                failures.append(error)
+    finally:
+        await _drop(running)
+    raise failures[0]
+
+
+async def _wait(
+    running: set[asyncio.Task[socket.socket]], clock: Clock, seconds: float | None
+) -> set[asyncio.Task[socket.socket]]:
+    """Wait until one of the tasks has ended, at most ``seconds``; return those that have."""
+    if seconds is None:
+        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        return done
+    pause = asyncio.ensure_future(clock.sleep(seconds))
+    waited: list[asyncio.Future[Any]] = [*running, pause]
+    try:
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        pause.cancel()
+    return {task for task in running if task.done()}
+
+
+async def _drop(running: set[asyncio.Task[socket.socket]]) -> None:
+    """End attempts that nobody needs; close the connection of one that has just succeeded."""
+    for task in running:
+        task.cancel()
+    for outcome in await asyncio.gather(*running, return_exceptions=True):
+        if isinstance(outcome, socket.socket):
+            outcome.close()
+
+
+def _new_socket(family: socket.AddressFamily) -> socket.socket:
+    """Return a socket that says that it is one of TCP: event loops then let it send small writes at once."""
+    return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+
+
+async def _connect(place: Place) -> socket.socket:
+    family, address = place
+    sock = _new_socket(family)
+    try:
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def connected_in_time(host: str, port: int, clock: Clock, limit_s: float) -> socket.socket:
+    """As :func:`connected_socket` for callers without an event loop: each address gets its share of the time left.
+
+    :raises OSError: none of them took the connection in time, or the name has no address.
+    """
+    deadline = clock.monotonic() + limit_s
+    left = places(host, port)
+    while True:
+        family, address = left.pop(0)
+        sock = _new_socket(family)
+        try:
+            sock.settimeout(max(0.001, deadline - clock.monotonic()) / (len(left) + 1))
+            sock.connect(address)
+        except BaseException as error:
+            sock.close()
+            if not left or not isinstance(error, OSError):
+                raise
+        else:
+            sock.settimeout(limit_s)
+            return sock

@@ -1,0 +1,54 @@
+"""Threads for work that blocks, and that must get on although the application fills the event loop's own pool."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Threads:
+    """A pool of threads, made when it is first needed, also anew in a forked child.
+
+    Never call the application's functions here: they may wait for work that waits for one of these threads.
+
+    :param name: the beginning of the threads' names.
+    """
+
+    def __init__(self, name: str, count: int) -> None:
+        self._name = name
+        self._count = count
+        self._pool: ThreadPoolExecutor | None = None
+        os.register_at_fork(after_in_child=self._forget)
+
+    async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a function in one of the threads; return its result or raise its error.
+
+        While Python exits no thread is begun any more: then it is called in this one.
+        """
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._count, thread_name_prefix=self._name)
+        work = partial(contextvars.copy_context().run, function, *args, **kwargs)
+        try:
+            running = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        except RuntimeError:
+            return work()
+        return await running
+
+    def _forget(self) -> None:
+        self._pool = None
+
+
+_WORKERS: Final = Threads("cometmq-work", min(32, (os.cpu_count() or 1) + 4))
+_LOOK_UPS: Final = Threads("cometmq-names", 8)
+"""Looks up names of hosts, which may take many seconds and must not hold up other work."""
+
+in_thread: Final = _WORKERS.call
+look_up: Final = _LOOK_UPS.call

@@ -1,0 +1,54 @@
+"""What was stored is reported stored; what nobody waits for any more does not leave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.client.send.busy_broker import Broker
+from tests.helpers.waiting import until
+
+from cometmq.client import Message, Producer, ProducerConfig
+from cometmq.client.send_result import SendResult
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import GetMaxOffsetRequestHeader
+from cometmq.testing import Cluster
+
+SENDS = 8000
+"""Twice what one connection has in flight."""
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    broker = Broker()
+    await broker.server.start("127.0.0.1", 0)
+    yield broker
+    await broker.server.stop()
+
+
+async def test_a_send_that_is_cancelled_is_not_repeated(broker: Broker) -> None:
+    broker.codes = [ResponseCode.SYSTEM_BUSY] * 1000
+    async with Producer("p", broker.address, config=ProducerConfig(retry_backoff_s=0.005)) as producer:
+        sending = asyncio.create_task(producer.send(Message("T", b"x"), timeout_s=60))
+        await until(lambda: len(broker.asked) >= 3)
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        left = len(broker.asked) + 1
+        await asyncio.sleep(0.2)
+    assert len(broker.asked) <= left
+
+
+async def test_one_gather_of_many_sends_reports_stored_what_is_stored(cluster: Cluster) -> None:
+    await cluster.create_topic("many")
+    async with Producer("p", cluster.namesrv_address) as producer:
+        sends = (producer.send(Message("many", b"x" * 100), timeout_s=2) for _ in range(SENDS))
+        outcomes = await asyncio.gather(*sends, return_exceptions=True)
+        stored = 0
+        for queue in await producer.queues("many"):
+            address = await producer.instance.master_of(queue)
+            header = GetMaxOffsetRequestHeader(topic="many", queue_id=queue.queue_id)
+            answer = await producer.instance.call(address, RequestCode.GET_MAX_OFFSET, header, doing="counting")
+            stored += int(answer.ext_fields["offset"])
+    assert sum(isinstance(outcome, SendResult) for outcome in outcomes) == stored
+    assert stored

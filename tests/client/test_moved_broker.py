@@ -1,0 +1,132 @@
+"""A broker that is back at another address is found at the first failure, not at the next question for routes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from cometmq.broker.controller import Broker
+from cometmq.client import (
+    ClientInstance,
+    ConsumeFromWhere,
+    LitePullConfig,
+    LitePullConsumer,
+    Message,
+    MessageExt,
+    Producer,
+    PullConsumer,
+    PushConfig,
+    PushConsumer,
+)
+from cometmq.client.route import SEEK_S
+from cometmq.errors import CometMQError
+from cometmq.remoting.bodies import MessageQueue
+from cometmq.remoting.client import ClientRpcHook
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import RemotingCommand
+from cometmq.testing import Cluster, VirtualClock
+from cometmq.testing.ports import free_port
+
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+QUEUE = MessageQueue("orders", "broker-0", 0)
+SOON_S = 10.0
+"""More than a reader's pause after a failure and two looks for the broker, less than the time between questions."""
+
+
+@pytest.fixture
+async def moved(cluster: Cluster) -> AsyncIterator[list[Broker]]:
+    """The broker at its second address, once :func:`move` was called."""
+    brokers: list[Broker] = []
+    yield brokers
+    for broker in brokers:
+        await broker.stop()
+
+
+async def move(cluster: Cluster, brokers: list[Broker]) -> str:
+    await cluster.stop_broker(0)
+    port = free_port("127.0.0.1")
+    broker = Broker(cluster._configured(0, port, cluster.store_root(0), {}), clock=cluster.clock)
+    brokers.append(broker)
+    await broker.start()
+    return f"127.0.0.1:{port}"
+
+
+async def sent(cluster: Cluster, brokers: list[Broker], body: bytes) -> None:
+    """Send by a client that knows the new address only."""
+    async with Producer("other", cluster.namesrv_address) as other:
+        await other.send(Message("orders", body))
+
+
+async def test_a_producer_sends_to_the_new_address(cluster: Cluster, clock: VirtualClock, moved: list[Broker]) -> None:
+    instance = ClientInstance(cluster.namesrv_address, clock=clock)
+    async with Producer("p", instance=instance) as producer:
+        await producer.send(Message("orders", b"1"))
+        new = await move(cluster, moved)
+        await clock.run_until(producer.send(Message("orders", b"2")), SOON_S)
+        assert instance.routes.addresses == {new}
+
+
+async def test_consumers_read_and_are_known_at_the_new_address(
+    cluster: Cluster, clock: VirtualClock, moved: list[Broker]
+) -> None:
+    got: list[bytes] = []
+
+    async def listen(messages: Sequence[MessageExt]) -> None:
+        got.extend(message.body for message in messages)
+
+    push_config = PushConfig(consume_from_where=FIRST)
+    pushed = ClientInstance(cluster.namesrv_address, clock=clock)
+    pulled = ClientInstance(cluster.namesrv_address, clock=clock)
+    push = PushConsumer("push", listener=listen, config=push_config, instance=pushed)
+    lite = LitePullConsumer("lite", config=LitePullConfig(consume_from_where=FIRST), instance=pulled)
+    await push.subscribe("orders")
+    async with push, lite:
+        await lite.subscribe("orders")
+        await sent(cluster, moved, b"1")
+        await clock.run_for(2)
+        assert got == [b"1"]
+        assert [one.body for one in await clock.run_until(lite.poll(1), 2)] == [b"1"]
+        new = await move(cluster, moved)
+        await sent(cluster, moved, b"2")
+        await clock.run_for(SOON_S)
+        assert got == [b"1", b"2"]
+        assert [one.body for one in await clock.run_until(lite.poll(1), 2)] == [b"2"]
+        assert new in pushed._heard, "heartbeats follow"
+        assert new in pulled._heard
+
+
+async def test_a_pull_of_ones_own_fails_once(cluster: Cluster, clock: VirtualClock, moved: list[Broker]) -> None:
+    instance = ClientInstance(cluster.namesrv_address, clock=clock)
+    async with PullConsumer("g", instance=instance) as consumer:
+        await consumer.pull(QUEUE, 0)
+        await move(cluster, moved)
+        for _ in range(3):
+            try:
+                await consumer.pull(QUEUE, 0)
+                break
+            except CometMQError:
+                await clock.run_for(SOON_S / 3)
+        else:
+            pytest.fail("the new address was not found")
+
+
+async def test_many_failures_ask_the_nameserver_once(cluster: Cluster, clock: VirtualClock) -> None:
+    asked: list[str] = []
+
+    def before(_: str, request: RemotingCommand) -> None:
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            asked.append(request.ext_fields["topic"])
+
+    instance = ClientInstance(cluster.namesrv_address, clock=clock, hooks=[ClientRpcHook(before=before)])
+    async with Producer("p", instance=instance) as producer:
+        await producer.send(Message("orders", b"1"))
+        (address,) = instance.routes.addresses
+        await clock.run_for(2)  # the periodic question of the start is over
+        for _ in range(2):
+            asked.clear()
+            for _ in range(50):
+                for listener in instance.remoting.on_failure:
+                    listener(address)
+            await clock.run_for(SEEK_S)
+            assert asked == ["orders"]
