@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextvars
+import inspect
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +14,11 @@ from typing import Final, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def are_real() -> bool:
+    """Tell whether a new thread is one of the operating system: gevent and eventlet replace threads in the process."""
+    return inspect.isbuiltin(_thread.start_new_thread)
 
 
 class Threads:
@@ -31,8 +38,11 @@ class Threads:
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function in one of the threads; return its result or raise its error.
 
-        While Python exits no thread is begun any more: then it is called in this one.
+        It is called in this one while Python exits, when no thread is begun any more, and where threads are replaced:
+        such a thread waits until the event loop's own pauses.
         """
+        if not are_real():
+            return function(*args, **kwargs)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._count, thread_name_prefix=self._name)
         work = partial(contextvars.copy_context().run, function, *args, **kwargs)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Self
 
 from cometmq.client.instance import ClientInstance
+from cometmq.client.own_loop import OwnLoop
 from cometmq.client.own_process import refuse_copies
 from cometmq.client.send.config import ClientConfig
 from cometmq.client.trace.dispatcher import MessageTrace
@@ -15,7 +16,7 @@ from cometmq.message.names import check_group
 from cometmq.remoting.security import Security
 
 
-class GroupClient:
+class GroupClient(OwnLoop):
     """A client of one group.
 
     :param instance: connections to share with other clients; by default it makes its own.
@@ -26,6 +27,8 @@ class GroupClient:
 
     __reduce_ex__ = refuse_copies
 
+    instance: ClientInstance
+    """The connections."""
     trace: MessageTrace | None = None
     """The trace of this client, with ``enable_msg_trace``."""
     _ending: asyncio.Task[None] | None = None

@@ -102,6 +102,8 @@ class ClientInstance:
         self._introduced: set[str] = set()
         """Brokers that got a heartbeat with all producers of now, answered or not."""
         self._users = 0
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The event loop of all users."""
         self._is_over = False
         self._keeper: asyncio.Task[None] | None = None
         self.remoting.on_open.append(self._reconnected)
@@ -144,6 +146,7 @@ class ClientInstance:
             raise ClientStateError(f"the connections of {self.client_id} are closed", next_step="make a new instance")
         self._users += 1
         if self._users == 1:
+            self.loop = asyncio.get_running_loop()
             every = partial(self._background.every, REFRESH_S, first_s=FIRST_S)
             self._keeper = every(self.send_heartbeats, "heartbeats")
             every(self._refresh_routes, "questions for routes")
@@ -153,6 +156,7 @@ class ClientInstance:
         self._users -= 1
         if self._users > 0:
             return
+        self.loop = None
         self._is_over = True
         await self._background.stop()
         await self.remoting.close()

@@ -13,10 +13,10 @@ from typing import Final
 from cometmq.clock import SYSTEM_CLOCK, Clock, wait_for
 from cometmq.limits import MAX_FRAME_BYTES
 from cometmq.loop import SharedTask
-from cometmq.message.hosts import parse_address, stored_ip
+from cometmq.message.hosts import parse_address
 from cometmq.remoting.client_connection import Answer, ClientConnection
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand
-from cometmq.remoting.connecting import connected_socket
+from cometmq.remoting.connecting import connect
 from cometmq.remoting.errors import (
     ForkedError,
     RemotingClosedError,
@@ -262,7 +262,6 @@ class RemotingClient:
             raise
 
     async def _open(self, address: str) -> ClientConnection:
-        loop = asyncio.get_running_loop()
         try:
             host, port = parse_address(address)
         except ValueError as error:
@@ -271,12 +270,8 @@ class RemotingClient:
             address, self.clock, self._max_in_flight, self.processors, self._lost, self._max_frame_bytes
         )
         context = None if self._tls is None else self._tls.current()
-        name = None if context is None else stored_ip(host) or host
-        deadline = self.clock.monotonic() + CONNECT_TIMEOUT_S
         try:
-            sock = await connected_socket(host, port, self.clock, CONNECT_TIMEOUT_S)
-            attempt = loop.create_connection(lambda: connection, sock=sock, ssl=context, server_hostname=name)
-            await wait_for(self.clock, deadline - self.clock.monotonic(), attempt)
+            await connect(connection, host, port, self.clock, CONNECT_TIMEOUT_S, tls=context)
         except asyncio.CancelledError:
             connection.abort("this client was closed")  # it may have just been opened
             raise

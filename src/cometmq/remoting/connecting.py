@@ -10,6 +10,7 @@ import asyncio
 import socket
 from collections.abc import Iterable
 from itertools import chain, zip_longest
+from ssl import SSLContext
 from typing import Any, Final
 
 from cometmq.clock import Clock, wait_for
@@ -23,13 +24,39 @@ Place = tuple[socket.AddressFamily, Any]
 """A family, and an address of it as sockets take it."""
 
 
+async def connect(
+    protocol: asyncio.Protocol, host: str, port: int, clock: Clock, limit_s: float, *, tls: SSLContext | None
+) -> None:
+    """Connect a protocol to one of the addresses of ``host``, with TLS if there is a context.
+
+    :raises TimeoutError: it took longer than ``limit_s`` seconds.
+    :raises OSError: all of them refused it, the name has no address, or there is no TLS.
+    """
+    deadline = clock.monotonic() + limit_s
+    sock = await connected_socket(host, port, clock, limit_s)
+    name = None if tls is None else stored_ip(host) or host
+    opening = asyncio.get_running_loop().create_connection(lambda: protocol, sock=sock, ssl=tls, server_hostname=name)
+    try:
+        await wait_for(clock, deadline - clock.monotonic(), opening)
+    except BaseException:
+        sock.close()
+        raise
+
+
 async def connected_socket(host: str, port: int, clock: Clock, limit_s: float) -> socket.socket:
     """Return a socket that is connected to one of the addresses of ``host``.
 
     :raises TimeoutError: none of them took the connection within ``limit_s`` seconds.
     :raises OSError: all of them refused it, or the name has no address.
     """
-    return await wait_for(clock, limit_s, _first(host, port, clock, limit_s))
+    connected: set[socket.socket] = set()
+    try:
+        winner = await wait_for(clock, limit_s, _first(host, port, clock, limit_s, connected))
+        connected.remove(winner)
+        return winner
+    finally:
+        for loser in connected:
+            loser.close()
 
 
 def places(host: str, port: int) -> list[Place]:
@@ -45,17 +72,18 @@ def places(host: str, port: int) -> list[Place]:
     return [place for place in chain.from_iterable(zip_longest(*lines)) if place is not None]
 
 
-async def _first(host: str, port: int, clock: Clock, limit_s: float) -> socket.socket:
+async def _first(host: str, port: int, clock: Clock, limit_s: float, connected: set[socket.socket]) -> socket.socket:
+    """Return the first socket that is connected; all that are, are in ``connected``, also when this is cancelled."""
     left = places(host, port) if stored_ip(host) is not None else await look_up(places, host, port)
     if len(left) == 1:
-        return await _connect(left[0])
+        return await _connect(left[0], connected)
     head_start_s = min(HEAD_START_S, limit_s / 2 / len(left))
     running: set[asyncio.Task[socket.socket]] = set()
     failures: list[OSError] = []
     try:
         while left or running:
             if left:
-                running.add(asyncio.create_task(_connect(left.pop(0))))
+                running.add(asyncio.create_task(_connect(left.pop(0), connected)))
             done = await _wait(running, clock, head_start_s if left else None)
             running -= done
             for task in done:
@@ -87,12 +115,10 @@ async def _wait(
 
 
 async def _drop(running: set[asyncio.Task[socket.socket]]) -> None:
-    """End attempts that nobody needs; close the connection of one that has just succeeded."""
+    """End attempts that nobody needs."""
     for task in running:
         task.cancel()
-    for outcome in await asyncio.gather(*running, return_exceptions=True):
-        if isinstance(outcome, socket.socket):
-            outcome.close()
+    await asyncio.gather(*running, return_exceptions=True)
 
 
 def _new_socket(family: socket.AddressFamily) -> socket.socket:
@@ -100,7 +126,7 @@ def _new_socket(family: socket.AddressFamily) -> socket.socket:
     return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
 
 
-async def _connect(place: Place) -> socket.socket:
+async def _connect(place: Place, connected: set[socket.socket]) -> socket.socket:
     family, address = place
     sock = _new_socket(family)
     try:
@@ -109,6 +135,7 @@ async def _connect(place: Place) -> socket.socket:
     except BaseException:
         sock.close()
         raise
+    connected.add(sock)
     return sock
 
 

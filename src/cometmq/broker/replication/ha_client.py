@@ -31,14 +31,13 @@ from cometmq.broker.replication.frames import (
     TransferReader,
     encode_report,
 )
-from cometmq.clock import wait_for
 from cometmq.errors import CometMQError, reason_of
-from cometmq.message.hosts import parse_address, stored_ip
+from cometmq.message.hosts import parse_address
 from cometmq.remoting.admin_headers import RegisterBrokerResponseHeader
 from cometmq.remoting.bodies import BodyError, KVTable, decode_body
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.remoting.connecting import connected_socket
+from cometmq.remoting.connecting import connect
 from cometmq.remoting.headers import ViewMessageRequestHeader
 from cometmq.remoting.tls.contexts import trouble_of
 from cometmq.store.errors import StoreError
@@ -226,15 +225,10 @@ class HAClient:
         await self._ready_to_report()
         connection = self._connection = _Connection(self)
         context = None if self._tls is None else self._tls.current()
-        name = None if context is None else stored_ip(host) or host
-
-        async def opening() -> None:
-            sock = await connected_socket(host, port, self.clock, REPLICATION_CONNECT_SECONDS)
-            loop = asyncio.get_running_loop()
-            await loop.create_connection(lambda: connection, sock=sock, ssl=context, server_hostname=name)
-
         try:
-            await self._open(address, opening())
+            await self._open(
+                address, connect(connection, host, port, self.clock, REPLICATION_CONNECT_SECONDS, tls=context)
+            )
             master = self._master.remoting
             signs_in = False
             if master is not None:
@@ -249,7 +243,7 @@ class HAClient:
 
     async def _open(self, address: str, opening: Coroutine[None, None, object]) -> None:
         try:
-            await wait_for(self.clock, REPLICATION_CONNECT_SECONDS, opening)
+            await opening
         except OSError as error:
             if self._tls is None or isinstance(error, TimeoutError):
                 raise

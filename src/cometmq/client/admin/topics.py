@@ -9,6 +9,7 @@ from typing import Final, Self, TypeVar
 from cometmq.client.errors import BrokerError, ClientError, RemotingError, RouteNotFoundError
 from cometmq.client.instance import ClientInstance
 from cometmq.client.offsets import Offsets
+from cometmq.client.own_loop import OwnLoop
 from cometmq.client.own_process import refuse_copies
 from cometmq.client.use import Use
 from cometmq.errors import CometMQError
@@ -59,10 +60,12 @@ def read_configuration(body: bytes) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-class TopicAdmin:
+class TopicAdmin(OwnLoop):
     """Administrates clusters, brokers and topics; sends the requests of all administration."""
 
     __reduce_ex__ = refuse_copies
+
+    instance: ClientInstance
 
     def __init__(
         self,

@@ -256,6 +256,7 @@ class LitePullConsumer(GroupClient):
         return Steps(self._next)
 
     async def _next(self) -> MessageExt:
+        self._demand_loop()
         while self._running:
             self._end_last()
             # Most messages are there already: they need no further coroutine.

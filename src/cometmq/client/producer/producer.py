@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
@@ -12,6 +13,7 @@ from cometmq.client.errors import ClientStateError, RequestTimeoutError
 from cometmq.client.group_client import GroupClient
 from cometmq.client.hooks import CheckForbiddenHook, CommunicationMode, SendMessageHook, SendObservation
 from cometmq.client.instance import ClientInstance
+from cometmq.client.own_loop import looks_itself
 from cometmq.client.request_reply import reply_to, request_properties
 from cometmq.client.send.config import ProducerConfig
 from cometmq.client.send.encoding import is_batchable, split_batches
@@ -94,6 +96,7 @@ class Producer(GroupClient):
         self._trace_context = trace_context
         self._ids = UniqIdGenerator(self.instance.clock)
         self._state = "not started"
+        self._loop: AbstractEventLoop | None = None
 
     async def start(self) -> None:
         """Get ready to send; nothing is sent yet, not even to the nameserver.
@@ -103,6 +106,7 @@ class Producer(GroupClient):
         if self._state != "not started":
             raise ClientStateError(f"the producer of group {self.group} is {self._state}", next_step="make a new one")
         self._state = "running"
+        self._loop = get_running_loop()
         self._use.begin(partial(self.instance.remove, producer_group=self.group))
         self.instance.add_producer(self.group)
 
@@ -124,6 +128,7 @@ class Producer(GroupClient):
 
     # --- one message ---
 
+    @looks_itself
     async def send(
         self,
         message: Message,
@@ -374,6 +379,8 @@ class Producer(GroupClient):
     # --- deliveries ---
 
     def _demand_running(self) -> None:
+        if self._loop is not get_running_loop():
+            self._demand_loop()
         if self._state != "running":
             raise ClientStateError(
                 f"the producer of group {self.group} is {self._state}",

@@ -16,6 +16,7 @@ from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Self
 from cometmq.client.errors import ClientStateError, ForkedError
 from cometmq.client.own_process import refuse_copies
 from cometmq.loop import fastest_loop
+from cometmq.threads import are_real
 
 A = TypeVar("A", covariant=True)
 R = TypeVar("R")
@@ -157,6 +158,20 @@ async def _kept(work: Coroutine[Any, Any, R]) -> R | _Raised:
         return _Raised(error)
 
 
+def _demand_real_threads() -> None:
+    """Check that a thread can run the event loop while another one waits.
+
+    :raises ClientStateError: gevent or eventlet has replaced threads by code that takes turns in one of them.
+    """
+    if not are_real():
+        raise ClientStateError(
+            "threads are replaced in this process, as by the monkey patch of gevent or eventlet: a synchronous client "
+            "would wait for ever for the event loop in its thread",
+            next_step="patch all but threads, as gevent.monkey.patch_all(thread=False) does, or use the asynchronous "
+            "client",
+        )
+
+
 class SyncClient(Generic[A]):
     """A client without ``await``: the asynchronous client, and the event loop that it runs on."""
 
@@ -166,6 +181,7 @@ class SyncClient(Generic[A]):
 
     def _bind(self, kind: Callable[P, A], *args: P.args, **options: P.kwargs) -> None:
         """Make the asynchronous client on its loop."""
+        _demand_real_threads()
         self._loop = _BACKGROUND.loop()
         self._undelivered: deque[Any] = deque()
         """Results of calls of :func:`taking` that were interrupted: the next calls return them."""
@@ -185,6 +201,7 @@ class SyncClient(Generic[A]):
         return _BACKGROUND.is_over
 
     def _demand_other_thread(self) -> None:
+        _demand_real_threads()
         if self._pid != os.getpid():
             raise ForkedError(
                 "any server", "this client belongs to the parent process", next_step="make a new client after the fork"
