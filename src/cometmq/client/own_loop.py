@@ -15,7 +15,7 @@ _LOOKS_ITSELF: Final = "_looks_at_loop_itself"
 
 
 class _OnLoop(Protocol):
-    """What connections tell of their event loop (``ClientInstance``)."""
+    """The event loop of connections (``ClientInstance``)."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:

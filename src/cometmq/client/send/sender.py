@@ -253,12 +253,8 @@ class Sender:
             header = encoder.header(_SEND, queue, text, sys_flag, message.flag, self.clock.now_ms())
             await self._remoting.invoke_oneway(address, _SEND, header, body)
         else:
-            opaque = self._remoting.next_opaque()
-            connection.write(
-                encoder.frame(
-                    _SEND, queue, opaque, body, text, sys_flag, message.flag, self.clock.now_ms(), FLAG_ONEWAY
-                )
-            )
+            now, opaque, flag = self.clock.now_ms(), self._remoting.next_opaque(), message.flag
+            connection.write(encoder.frame(_SEND, queue, opaque, body, text, sys_flag, flag, now, FLAG_ONEWAY))
 
     def answered(self, delivery: Delivery, answer: Answer) -> None:
         """End a delivery by its answer, or begin another attempt."""
@@ -330,8 +326,11 @@ class Sender:
                 self._detector.watch(broker_name)
         if again and not unsent:
             again = sum(not _certainly_unsent(failure) for _, failure in attempts) <= delivery.retries
-        again = (again or unsent) and not delivery.given_up
-        if again and self.clock.monotonic() + self._backoff(delivery) < delivery.deadline:
+        if (
+            (again or unsent)
+            and not delivery.given_up
+            and self.clock.monotonic() + self._backoff(delivery) < delivery.deadline
+        ):
             self._instance.spawn(self._again(delivery))
         elif delivery.stored is not None:
             self._finish(delivery, delivery.stored)
@@ -425,18 +424,12 @@ class Sender:
         :raises RemotingTooMuchRequestError: it must not leave.
         """
         if delivery.given_up or self.clock.monotonic() >= delivery.deadline:
-            topic = delivery.message.topic
-            raise RemotingTooMuchRequestError(
-                topic,
-                f"the time for the message to topic {topic} had passed before it could be sent; it is not stored",
-                next_step="send fewer messages at once, or give more time",
-            )
+            topic, step = delivery.message.topic, "send fewer messages at once, or give more time"
+            late = f"the time for the message to topic {topic} had passed before it could be sent; it is not stored"
+            raise RemotingTooMuchRequestError(topic, late, next_step=step)
 
     async def _start_unknown(self, delivery: Delivery, since: float) -> None:
-        """Find the route, and send; time in which the event loop did not turn since ``since`` does not count.
-
-        A gather of many sends begins all of them before the loop looks at the network.
-        """
+        """Find the route, and send; time since ``since`` does not count: many sends were begun in one turn."""
         topic = delivery.message.topic
         now = self.clock.monotonic()
         delivery.deadline += now - since
