@@ -8,8 +8,8 @@ from typing import Final
 _INT: Final = re.compile(r"[+-]?\d+")
 _FLOAT: Final = re.compile(r"(?a:[+-]?(?:NaN|Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fFdD]?))")
 _HEX_FLOAT: Final = re.compile(r"(?a:([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?\d+)[fFdD]?)")
-_TRIMMED: Final = "".join(map(chr, range(0x21)))
-"""Characters that ``String.trim`` removes, with which ``Double.parseDouble`` begins with."""
+TRIMMED: Final = "".join(map(chr, range(0x21)))
+"""Characters that ``String.trim`` removes, with which ``Double.parseDouble`` begins; other white space stays."""
 
 
 def parse_int(text: str) -> int:
@@ -27,7 +27,7 @@ def parse_float(text: str) -> float:
 
     :raises ValueError: it is none.
     """
-    text = text.strip(_TRIMMED)
+    text = text.strip(TRIMMED)
     if (found := _HEX_FLOAT.fullmatch(text)) is not None:
         return float.fromhex(found[1])
     if _FLOAT.fullmatch(text) is None:

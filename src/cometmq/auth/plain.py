@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from cometmq.auth.addresses import AddressMatch, never, parse_pattern
 from cometmq.auth.model import AuthError, DeniedError
+from cometmq.java_values import TRIMMED
 from cometmq.message.names import RETRY_PREFIX, TRACE_TOPIC, retry_topic
 from cometmq.remoting.permissions import EVERY, Action, Kind, Need
 from cometmq.remoting.signing import Signer
@@ -26,7 +27,6 @@ _PERMISSIONS: Final = {"PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": 
 _BITS: Final = {Action.PUB: PUB, Action.SUB: SUB}
 MIN_KEY_CHARS: Final = 7
 MAX_KEY_CHARS: Final = 1_024
-_TRIMMED: Final = "".join(map(chr, range(33)))
 """Characters that Java's ``trim`` takes away."""
 
 NEED_ADMIN: Final = "this needs an account with admin: true"
@@ -123,7 +123,7 @@ def read_account(entry: object) -> PlainAccount:
 
 def parse_permission(text: str | None) -> int:
     """``PUB|SUB`` and the like; anything else is DENY, as at Apache's."""
-    return _PERMISSIONS.get((text or "").strip(_TRIMMED), DENY)
+    return _PERMISSIONS.get((text or "").strip(TRIMMED), DENY)
 
 
 def _listed(groups: Iterable[str], topics: Iterable[str]) -> dict[str, int] | None:
@@ -133,7 +133,7 @@ def _listed(groups: Iterable[str], topics: Iterable[str]) -> dict[str, int] | No
             parts = [part for part in entry.split("=") if part]
             if len(parts) != 2:
                 raise AuthError(f"{entry[:200]!r} is not of the form NAME=PERMISSION")
-            name = parts[0].strip(_TRIMMED)
+            name = parts[0].strip(TRIMMED)
             listed[name if is_topic else RETRY_PREFIX + name] = parse_permission(parts[1])
     return listed or None
 

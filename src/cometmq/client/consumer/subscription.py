@@ -9,6 +9,7 @@ from typing import Final
 
 from cometmq.client.errors import BrokerError, RemotingError, RouteNotFoundError
 from cometmq.client.instance import ClientInstance
+from cometmq.java_values import TRIMMED
 from cometmq.message.ids import tags_code
 from cometmq.message.message import MessageExt
 from cometmq.remoting.bodies import CheckClientRequestBody, SubscriptionData, encode_body
@@ -29,13 +30,13 @@ def subscription(topic: str, expression: str, expression_type: str, version_ms: 
     """
     if expression_type not in (TAG, SQL92):
         raise ValueError(f"an expression is of type TAG or SQL92, not {expression_type!r}")
-    text = expression.strip()
+    text = expression.strip(TRIMMED)
     if expression_type == SQL92 and not text:
         raise ValueError("a subscription by SQL92 needs an expression")
     text = text or ALL
     data = SubscriptionData(topic=topic, sub_string=text, expression_type=expression_type, sub_version=version_ms)
     if expression_type == TAG and text != ALL:
-        tags = [tag for part in text.split("||") if (tag := part.strip())]
+        tags = [tag for part in text.split("||") if (tag := part.strip(TRIMMED))]
         if not tags:
             raise ValueError(f"no tag in the expression {expression!r}")
         data.tags_set = tags

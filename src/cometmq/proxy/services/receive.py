@@ -8,6 +8,7 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Final
 
+from cometmq.java_values import TRIMMED
 from cometmq.message.message import MessageExt, split_records
 from cometmq.message.pop_info import HandleError, ReceiptHandle, parse_handle
 from cometmq.message.properties import POP_CK
@@ -198,7 +199,7 @@ class ReceiveService:
         self, session: ClientSession, group: str, topic: str, found: list[Received], expression: str
     ) -> list[Received]:
         """Acknowledge messages whose tag has only the hash of a wanted one: Apache's brokers hand them out."""
-        wanted = {tag.strip() for tag in expression.split("||")}
+        wanted = {tag.strip(TRIMMED) for tag in expression.split("||")}
         tagged = []
         for message, receipt, attempt in found:
             if message.tags in wanted:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cometmq.client.blocking.cluster import Queue
+from cometmq.java_values import TRIMMED
 from cometmq.message.names import check_topic
 from cometmq.spark.access import ACCESS_OPTION_NAMES, Access, parse_access
 from cometmq.spark.errors import OptionError
@@ -135,7 +136,7 @@ def _duration_s(name: str, text: str) -> float:
 
 
 def _tags(name: str, text: str) -> frozenset[str]:
-    found = frozenset(tag.strip() for tag in text.split("||"))
+    found = frozenset(tag.strip(TRIMMED) for tag in text.split("||"))
     if "" in found or "*" in found:
         raise OptionError(
             f"option {name} is tags such as 'TagA || TagB', not {text!r}", next_step="leave it out to read all messages"
