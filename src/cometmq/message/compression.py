@@ -11,7 +11,7 @@ from typing import Final
 
 from cometmq.errors import CometMQError
 from cometmq.limits import MAX_DECOMPRESSED_BYTES
-from cometmq.message.sysflag import COMPRESSED, CompressionType, compression_type
+from cometmq.message.sysflag import COMPRESSED, CompressionType, compression_type, with_compression
 
 DEFAULT_LEVEL: Final = 5
 """Compression level of RocketMQ's producers."""
@@ -36,6 +36,12 @@ def compress(body: bytes, kind: CompressionType = CompressionType.ZLIB, level: i
 
         return zstandard.ZstdCompressor(level=level).compress(body)
     return zlib.compress(body, level)
+
+
+def pack(body: bytes, kind: CompressionType = CompressionType.ZLIB, level: int = DEFAULT_LEVEL) -> tuple[bytes, int]:
+    """Compress a body if that makes it smaller; return what is sent and its sysFlag."""
+    compressed = compress(body, kind, level)
+    return (compressed, with_compression(0, kind)) if len(compressed) < len(body) else (body, 0)
 
 
 def decompress(body: bytes, sys_flag: int, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:

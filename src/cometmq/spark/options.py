@@ -11,7 +11,7 @@ from dataclasses import field, fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from cometmq.message.hosts import parse_address
+from cometmq.message.hosts import parse_address, split_addresses
 from cometmq.message.names import check_group, check_topic
 from cometmq.options import nearest
 from cometmq.paths import PathError, local_text
@@ -77,7 +77,7 @@ def canonical_options(owner: str, given: Mapping[str, str], known: Mapping[str, 
 def parse_addresses(values: Mapping[str, str]) -> tuple[str, ...]:
     """Parse the nameservers of option ``namesrvAddr``."""
     text = values.get("namesrvAddr", "")
-    addresses = tuple(part.strip() for part in re.split("[;,]", text) if part.strip())
+    addresses = split_addresses(text)
     if not addresses:
         raise OptionError("option namesrvAddr is missing", next_step="as in .option('namesrvAddr', '127.0.0.1:9876')")
     for address in addresses:

@@ -34,13 +34,13 @@ from cometmq.message.names import RETRY_PREFIX
 from cometmq.message.properties import RETRY_TOPIC, TAGS
 from cometmq.message.record import RecordError
 from cometmq.message.sysflag import PULL_SUBSCRIPTION
+from cometmq.message.tags import split_tags
 from cometmq.remoting.bodies import SubscriptionGroupConfig
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.headers import PullMessageRequestHeader
 from cometmq.store.queue.get_message import Chooser, Predicate
 
 ALL: Final = "*"
-_SEPARATOR: Final = "||"
 _PARSE_FAILED: Final = "parse the consumer's subscription failed"
 
 PredicateKey = str | bytes | tuple[str, str]
@@ -131,7 +131,7 @@ def _tags_of(expression: str) -> frozenset[str] | None:
     """The tags that an expression names; ``None`` for all messages."""
     if not expression or expression == ALL:
         return None
-    tags = frozenset(filter(None, (tag.strip() for tag in expression.split(_SEPARATOR))))
+    tags = frozenset(split_tags(expression))
     if not tags:
         raise SubscriptionError(f"the subscription {expression!r} names no tag")
     return tags

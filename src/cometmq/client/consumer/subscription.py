@@ -12,6 +12,7 @@ from cometmq.client.instance import ClientInstance
 from cometmq.java_values import TRIMMED
 from cometmq.message.ids import tags_code
 from cometmq.message.message import MessageExt
+from cometmq.message.tags import split_tags
 from cometmq.remoting.bodies import CheckClientRequestBody, SubscriptionData, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 
@@ -26,17 +27,22 @@ def subscription(topic: str, expression: str, expression_type: str, version_ms: 
     """Return the subscription to ``topic``: ``*``, tags as ``TagA || TagB``, or an SQL92 expression on properties.
 
     :param version_ms: brokers keep the subscription with the highest version.
-    :raises ValueError: a tag expression without tags, an empty SQL92 expression, or another type.
+    :raises ValueError: a tag expression without tags, an empty SQL92 expression, another type, or half of a pair of
+        surrogates.
     """
     if expression_type not in (TAG, SQL92):
         raise ValueError(f"an expression is of type TAG or SQL92, not {expression_type!r}")
     text = expression.strip(TRIMMED)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{text[error.start]!r} in an expression is no character of its own") from None
     if expression_type == SQL92 and not text:
         raise ValueError("a subscription by SQL92 needs an expression")
     text = text or ALL
     data = SubscriptionData(topic=topic, sub_string=text, expression_type=expression_type, sub_version=version_ms)
     if expression_type == TAG and text != ALL:
-        tags = [tag for part in text.split("||") if (tag := part.strip(TRIMMED))]
+        tags = split_tags(text)
         if not tags:
             raise ValueError(f"no tag in the expression {expression!r}")
         data.tags_set = tags

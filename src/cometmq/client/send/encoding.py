@@ -19,11 +19,10 @@ from cometmq.client.send.config import ProducerConfig
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.limits import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES
 from cometmq.message.batch import PIECE_OVERHEAD_BYTES, encode_piece
-from cometmq.message.compression import compress
+from cometmq.message.compression import pack
 from cometmq.message.message import Message
 from cometmq.message.names import AUTO_CREATE_TOPIC, RETRY_PREFIX, check_topic
 from cometmq.message.properties import RESERVED_NAMES, TIMER_NAMES, UNIQ_KEY, WAIT, encode_properties
-from cometmq.message.sysflag import with_compression
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import CURRENT_VERSION, RequestCode
 from cometmq.remoting.frame import JSON
@@ -137,10 +136,7 @@ class SendEncoder:
         body = message.body
         if len(body) <= self._compress_over:
             return body, 0
-        compressed = compress(body, self._compression, self._level)
-        if len(compressed) >= len(body):
-            return body, 0
-        return compressed, with_compression(0, self._compression)
+        return pack(body, self._compression, self._level)
 
     def frame(
         self,

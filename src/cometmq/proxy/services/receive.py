@@ -8,10 +8,10 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Final
 
-from cometmq.java_values import TRIMMED
 from cometmq.message.message import MessageExt, split_records
 from cometmq.message.pop_info import HandleError, ReceiptHandle, parse_handle
 from cometmq.message.properties import POP_CK
+from cometmq.message.tags import split_tags
 from cometmq.proxy.backend.backend import ASK_SECONDS, Reply
 from cometmq.proxy.context import EndpointContext
 from cometmq.proxy.errors import OK, ProxyError, refused
@@ -199,7 +199,7 @@ class ReceiveService:
         self, session: ClientSession, group: str, topic: str, found: list[Received], expression: str
     ) -> list[Received]:
         """Acknowledge messages whose tag has only the hash of a wanted one: Apache's brokers hand them out."""
-        wanted = {tag.strip(TRIMMED) for tag in expression.split("||")}
+        wanted = frozenset(split_tags(expression))
         tagged = []
         for message, receipt, attempt in found:
             if message.tags in wanted:

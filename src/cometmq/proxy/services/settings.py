@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from cometmq.message.tags import split_tags
 from cometmq.proxy.backend.backend import GroupInfo
 from cometmq.proxy.config import EndpointConfig
 from cometmq.proxy.errors import ProxyError
@@ -110,5 +111,5 @@ def _subscriptions(settings: v2.Settings, version: int) -> Iterator[Subscription
             sub_string=expression,
             expression_type="SQL92" if is_sql else "TAG",
             sub_version=version,
-            tags_set=[] if is_sql or expression == "*" else [tag.strip() for tag in expression.split("||")],
+            tags_set=[] if is_sql or expression == "*" else split_tags(expression),
         )

@@ -22,8 +22,7 @@ from cometmq.client.blocking.sender import Sender, SenderOptions
 from cometmq.client.send.config import ProducerConfig
 from cometmq.client.send.encoding import SendEncoder
 from cometmq.clock import SYSTEM_CLOCK, Clock
-from cometmq.message.compression import DEFAULT_LEVEL, compress
-from cometmq.message.sysflag import with_compression
+from cometmq.message.compression import pack
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import RemotingCommand
@@ -107,8 +106,7 @@ class Delivery(Sender):
         flag, body, own_properties = decode_piece(bytes(chunk.pieces))
         sys_flag = 0
         if self._compression is not None and len(body) > self._compress_over:
-            body = compress(body, self._compression, DEFAULT_LEVEL)
-            sys_flag = with_compression(0, self._compression)
+            body, sys_flag = pack(body, self._compression)
         code = RequestCode.SEND_MESSAGE_V2
         return self._encoder.frame(code, queue, opaque, body, own_properties, sys_flag, flag, now_ms)
 
