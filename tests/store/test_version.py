@@ -38,7 +38,8 @@ def everything_in(root: Path) -> dict[str, bytes]:
 def test_a_store_is_marked_when_it_is_opened(tmp_path: Path) -> None:
     assert demand_readable(tmp_path) is None
     opened(tmp_path)
-    assert demand_readable(tmp_path) == StoreMark(STORE_VERSION, 1, __version__)
+    sizes = config_of(tmp_path).file_sizes
+    assert demand_readable(tmp_path) == StoreMark(STORE_VERSION, 1, __version__, sizes)
     before = version_file(tmp_path).stat().st_mtime_ns
     opened(tmp_path)
     assert version_file(tmp_path).stat().st_mtime_ns == before

@@ -122,7 +122,13 @@ class Broker:
         hooks: BrokerHooks | None = None,
         clock: Clock = SYSTEM_CLOCK,
         disk: Disk | None = None,
+        begin_anew: bool = False,
     ) -> None:
+        """Make a broker that :meth:`start` starts.
+
+        :param begin_anew: go on where the store's log is missing although its queues have messages.
+        """
+        self._begin_anew = begin_anew
         self._hooks = (hooks or BrokerHooks()) + load_hooks(config)
         self.live = LiveConfig(with_host(config))
         self.clock = clock
@@ -232,7 +238,13 @@ class Broker:
     # --- before the parts -----------------------------------------------------------------------
     def _open_store(self) -> None:
         began = self.clock.monotonic()
-        self.store = MessageStore.open(self.config, clock=self.clock, disk=self._disk, is_slave=self.is_slave)
+        self.store = MessageStore.open(
+            self.config,
+            clock=self.clock,
+            disk=self._disk,
+            is_slave=self.is_slave,
+            begin_anew=self._begin_anew,
+        )
         self._stops.add("store", self.store.close)
         _log.info(
             "the store is open after %.2f s: %s, its log from %d to %d",

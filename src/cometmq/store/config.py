@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
 
 from cometmq.java_values import parse_int
 from cometmq.limits import MAX_DELAY_LEVELS
@@ -14,10 +16,22 @@ from cometmq.options import option
 ASYNC_FLUSH: Final = "ASYNC_FLUSH"
 SYNC_FLUSH: Final = "SYNC_FLUSH"
 CQ_UNIT_BYTES: Final = 20
+MIN_LOG_FILE_BYTES: Final = 4096
 _HOUR: Final = r"(2[0-3]|[01]?[0-9])"
 _DELAY: Final = r"[+-]?[0-9]{1,9}[smhd]"
 _PATH: Final = r"[^\x00]*"
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class FileSizes(msgspec.Struct, frozen=True):
+    """The sizes of a store's files."""
+
+    log: Annotated[int, msgspec.Meta(ge=MIN_LOG_FILE_BYTES)]
+    """Bytes of one log file."""
+    queue: Annotated[int, msgspec.Meta(ge=CQ_UNIT_BYTES, multiple_of=CQ_UNIT_BYTES)]
+    """Bytes of one queue file."""
+    index_slots: Annotated[int, msgspec.Meta(ge=1)]
+    index_entries: Annotated[int, msgspec.Meta(ge=2)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,7 +55,7 @@ class StoreConfig:
         form="a path",
         outside="refused",
     )
-    mapped_file_size_commit_log: int = option(1 << 30, "bytes of one log file", minimum=4096)
+    mapped_file_size_commit_log: int = option(1 << 30, "bytes of one log file", minimum=MIN_LOG_FILE_BYTES)
     mapped_file_size_consume_queue: int = option(
         300_000 * CQ_UNIT_BYTES, "bytes of one queue file, rounded up to whole units of 20", minimum=CQ_UNIT_BYTES
     )
@@ -99,6 +113,16 @@ class StoreConfig:
     def consume_queue_file_bytes(self) -> int:
         """Bytes of one queue file: whole units."""
         return -(-self.mapped_file_size_consume_queue // CQ_UNIT_BYTES) * CQ_UNIT_BYTES
+
+    @property
+    def file_sizes(self) -> FileSizes:
+        """The sizes of new files."""
+        return FileSizes(
+            self.mapped_file_size_commit_log,
+            self.consume_queue_file_bytes,
+            self.max_hash_slot_num,
+            self.max_index_num,
+        )
 
     @property
     def sync_flush(self) -> bool:

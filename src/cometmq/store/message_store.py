@@ -80,15 +80,23 @@ class MessageStore:
 
     @classmethod
     def open(
-        cls, config: StoreConfig, *, clock: Clock = SYSTEM_CLOCK, disk: Disk | None = None, is_slave: bool = False
+        cls,
+        config: StoreConfig,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        disk: Disk | None = None,
+        is_slave: bool = False,
+        begin_anew: bool = False,
     ) -> MessageStore:
         """Lock the store, find its files, and bring log, queues and index into agreement.
 
         :param is_slave: a lost end of the log comes from a master again, at the same offsets.
+        :param begin_anew: go on where the log is missing although the queues have messages, which are lost.
         :raises StoreLockedError: another process has it open.
+        :raises LostLogError: the log is missing, and ``begin_anew`` is not given.
         :raises StoreError: it cannot be opened at all.
         """
-        return cls(open_store(config, clock, disk or Disk(), is_slave=is_slave))
+        return cls(open_store(config, clock, disk or Disk(), is_slave=is_slave, begin_anew=begin_anew))
 
     # --- life ---------------------------------------------------------------------------------
     def start(self) -> None:

@@ -2,8 +2,9 @@
 
 ``comet/store.json`` has two numbers: the version that wrote the store last, and the lowest one that can read it. A new
 version raises the second only when earlier ones would lose or misread something. Apache's brokers do not look at it:
-log, queues, index and tables stay theirs in every version. ``check`` is the CRC-32 of the other fields: a damaged mark
-counts as none, so that a flipped bit keeps no broker from its messages.
+log, queues, index and tables stay theirs in every version. ``check`` is the CRC-32 of the numbers: a damaged mark
+counts as none, so that a flipped bit keeps no broker from its messages. The sizes of the files stand beside them
+(:mod:`cometmq.store.recovery.file_sizes`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import msgspec
 from cometmq import __version__
 from cometmq.durable import replace_file
 from cometmq.errors import reason_of
+from cometmq.store.config import FileSizes
 from cometmq.store.errors import StoreError
 
 STORE_VERSION: Final = 1
@@ -36,6 +38,8 @@ class StoreMark(msgspec.Struct, frozen=True):
     version: int = STORE_VERSION
     readable_by: int = READABLE_BY
     cometmq: str = __version__
+    sizes: FileSizes | None = None
+    """The sizes of the files at the last start."""
 
     @property
     def check(self) -> int:
@@ -70,7 +74,7 @@ def demand_readable(root: Path) -> StoreMark | None:
         raise StoreError(f"{path}: {reason_of(error)}", next_step="check its permissions") from error
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    mark = StoreMark(written.version, written.readable_by, written.cometmq)
+    mark = StoreMark(written.version, written.readable_by, written.cometmq, written.sizes)
     if written.check != mark.check:
         return None
     if mark.readable_by > STORE_VERSION:
@@ -82,7 +86,7 @@ def demand_readable(root: Path) -> StoreMark | None:
     return mark
 
 
-def write_mark(root: Path, found: StoreMark | None) -> None:
+def write_mark(root: Path, found: StoreMark | None, sizes: FileSizes) -> None:
     """Mark a store as written by this version; what a newer, readable version noted stays.
 
     :raises OSError: the file cannot be written.
@@ -90,7 +94,7 @@ def write_mark(root: Path, found: StoreMark | None) -> None:
     if found is not None and found.version > STORE_VERSION:
         return
     lowest = READABLE_BY if found is None else max(READABLE_BY, found.readable_by)
-    mark = StoreMark(readable_by=lowest)
+    mark = StoreMark(readable_by=lowest, sizes=sizes)
     if mark != found:
-        fields = {**msgspec.structs.asdict(mark), "check": mark.check}
+        fields = {**msgspec.to_builtins(mark), "check": mark.check}
         replace_file(version_file(root), msgspec.json.encode(fields) + b"\n")

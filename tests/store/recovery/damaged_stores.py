@@ -8,6 +8,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.store.conftest import put
 from tests.store.disks import NoFlushDisk
@@ -60,8 +61,9 @@ def config_of(root: Path, **changes: object) -> StoreConfig:
     return dataclasses.replace(config, **changes)  # type: ignore[arg-type]
 
 
-def open_at(root: Path, **changes: object) -> MessageStore:
-    return MessageStore.open(config_of(root, **changes), clock=SYSTEM_CLOCK, disk=NoFlushDisk())
+def open_at(root: Path, *, begin_anew: bool = False, **changes: object) -> MessageStore:
+    config = config_of(root, **changes)
+    return MessageStore.open(config, clock=SYSTEM_CLOCK, disk=NoFlushDisk(), begin_anew=begin_anew)
 
 
 def send(store: MessageStore, first: int, count: int) -> None:
@@ -146,11 +148,19 @@ def keys_missing(store: MessageStore, messages: list[Message]) -> set[Place]:
     }
 
 
-def check(root: Path, written: Written, damaged: set[Place], spoilt: str, *, keys: bool = True) -> list[str]:
+def check(
+    root: Path,
+    written: Written,
+    damaged: set[Place],
+    spoilt: str,
+    *,
+    keys: bool = True,
+    begin_anew: bool = False,
+) -> list[str]:
     """Open the store, send to it, open it again; what is not damaged is there each time. The first findings."""
     changes = settings(spoilt)
     intact = [message for message in written.messages if message.place not in damaged]
-    store = open_at(root, **changes)
+    store = open_at(root, begin_anew=begin_anew, **changes)
     findings = store.findings
     assert_last_units_lead_into_log(store)
     assert missing(store, intact) == set()
@@ -350,7 +360,7 @@ def _spoilt_position(root: Path) -> None:
 SPOILT: dict[str, Callable[[Path], None]] = {
     "nothing": lambda root: None,
     "index gone": lambda root: shutil.rmtree(root / "index"),
-    "index settings changed": lambda root: None,
+    "index settings changed": lambda root: (root / "comet" / "store.json").unlink(),
     "position gone": lambda root: (root / "comet" / "position.json").unlink(),
     "position spoilt": _spoilt_position,
     "queues gone": lambda root: shutil.rmtree(root / "consumequeue"),
@@ -362,7 +372,7 @@ SPOILT: dict[str, Callable[[Path], None]] = {
 }
 
 
-def settings(spoilt: str) -> dict[str, object]:
+def settings(spoilt: str) -> dict[str, Any]:
     return {"max_hash_slot_num": 20, "max_index_num": 60} if spoilt == "index settings changed" else {}
 
 

@@ -51,6 +51,9 @@ from cometmq.cli.servers.process import (
 @advertise_option
 @click.option("--data", type=LocalPath(path_type=Path), help="Directory of the store (storePathRootDir).")
 @set_option
+@click.option(
+    "--begin-anew", is_flag=True, help="Start although the log is missing: the messages of the queues are lost."
+)
 @click.option("--help-config", is_flag=True, help="Print every key with its meaning, as a broker.conf.")
 @until_stdin_ends_option
 @log_options
@@ -64,6 +67,7 @@ def command(
     advertise: tuple[str, ...],
     data: Path | None,
     settings: tuple[str, ...],
+    begin_anew: bool,
     help_config: bool,
     until_stdin_ends: bool,
 ) -> None:
@@ -98,7 +102,7 @@ def command(
     async def main(stopping: Stopping) -> None:
         if until_stdin_ends:
             stop_when_stdin_ends(stopping)
-        broker = Broker(loaded)
+        broker = Broker(loaded, begin_anew=begin_anew)
         async with AsyncExitStack() as services:
             await services.enter_async_context(stopped_at_the_end(broker, what="broker", port=loaded.listen_port))
             if loaded.grpc_server_port and not broker.is_slave:

@@ -103,6 +103,30 @@ def first_data(fd: int, start: int, size: int) -> int:
     return size
 
 
+def data_end(fd: int, size: int) -> int:
+    """The place behind the last byte before ``size`` that is not zero; 0 when there is none.
+
+    Holes and reserved space that was never written are passed over without reading them.
+    """
+    parts: list[tuple[int, int]] = []
+    at = 0
+    while at < size:
+        try:
+            at = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError:  # ENXIO: nothing but a hole up to the end
+            break
+        parts.append((at, min(size, os.lseek(fd, at, os.SEEK_HOLE))))
+        at = parts[-1][1]
+    for begin, end in reversed(parts):
+        while end > begin:
+            block = os.pread(fd, min(len(_ZEROS), end - begin), max(begin, end - len(_ZEROS)))
+            used = len(block.rstrip(b"\0"))
+            if used:
+                return end - len(block) + used
+            end -= len(block)
+    return 0
+
+
 def clear_from(path: Path, at: int, size: int) -> None:
     """Make every byte of the file from ``at`` on zero and the file ``size`` bytes long.
 

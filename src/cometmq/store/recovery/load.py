@@ -5,7 +5,6 @@ Set aside means: moved into ``comet/quarantine/`` under its old path joined by `
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 from pathlib import Path
@@ -136,16 +135,6 @@ def offset_of_name(name: str) -> int | None:
     return None
 
 
-def log_file_size(directory: Path, configured: int) -> int:
-    """The size of the log's files: as configured, unless all the files there agree on another."""
-    files = sorted((start, entry) for entry in directory.iterdir() if (start := offset_of_name(entry.name)) is not None)
-    if len(files) < 2:
-        return configured
-    stride = min(after[0] - before[0] for before, after in itertools.pairwise(files))
-    lengths = {entry.stat().st_size for _, entry in files}
-    return stride if lengths == {stride} and not any(start % stride for start, _ in files) else configured
-
-
 def load_log(log: CommitLog, findings: Findings) -> list[MappedFile]:
     """Open the log's segments: one gapless sequence of files of the right length.
 
@@ -213,14 +202,10 @@ def _fix_length(path: Path, size: int, findings: Findings) -> None:
         os.truncate(path, size)
         findings.add(f"{findings.name(path)}: {length} bytes long instead of {size}; filled up with zeros")
         return
-    place = findings.place_for(path)
-    with path.open("rb") as source, place.open("wb") as target:
-        source.seek(size)
-        shutil.copyfileobj(source, target)
+    kept = findings.keep_part(path, size, length)
     os.truncate(path, size)
-    findings.add(
-        f"{findings.name(path)}: {length} bytes long instead of {size}; the rest moved to {findings.name(place)}"
-    )
+    rest = f"moved to {findings.name(kept)}" if kept is not None else "was zeros"
+    findings.add(f"{findings.name(path)}: {length} bytes long instead of {size}; the rest {rest}")
 
 
 def is_zero(segment: MappedFile, at: int = 0) -> bool:

@@ -17,7 +17,9 @@ from cometmq.store.log.checkpoint import StoreLock, load_checkpoint
 from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
 from cometmq.store.recovery.extended_units import replace_addresses
-from cometmq.store.recovery.load import Findings, log_file_size, set_unusable_aside
+from cometmq.store.recovery.file_sizes import with_sizes_of_files
+from cometmq.store.recovery.load import Findings, set_unusable_aside
+from cometmq.store.recovery.lost_log import demand_log, demand_one_path
 from cometmq.store.recovery.position import load_position
 from cometmq.store.recovery.recovery import KnownBefore, Recovery
 from cometmq.store.version import demand_readable, version_file, write_mark
@@ -43,15 +45,19 @@ class OpenedStore:
     """The end that opening found when the log had lost its real one, ``None`` when it had not."""
 
 
-def open_store(config: StoreConfig, clock: Clock, disk: Disk, *, is_slave: bool) -> OpenedStore:
+def open_store(
+    config: StoreConfig, clock: Clock, disk: Disk, *, is_slave: bool, begin_anew: bool = False
+) -> OpenedStore:
     """Lock, load and recover; a failure releases everything.
 
+    :param begin_anew: go on although the log is missing and the queues have messages, which are lost.
+    :raises LostLogError: the log is missing, and ``begin_anew`` is not given.
     :raises NewerStoreError: a newer version wrote what this one cannot read.
     :raises StoreError: locked by another process, or files that cannot be opened at all.
     """
+    demand_one_path(config)
     try:
         config.root.mkdir(parents=True, exist_ok=True)
-        config.commit_log.mkdir(parents=True, exist_ok=True)
         lock = StoreLock(config.root / "lock")
     except OSError as error:
         raise StoreError(
@@ -60,10 +66,16 @@ def open_store(config: StoreConfig, clock: Clock, disk: Disk, *, is_slave: bool)
     log: CommitLog | None = None
     try:
         mark = demand_readable(config.root)
-        log = CommitLog(config.commit_log, log_file_size(config.commit_log, config.mapped_file_size_commit_log), disk)
-        opened = _recover(config, clock, disk, lock, log, is_slave=is_slave, marked=mark is not None)
+        config, kept = with_sizes_of_files(config, mark.sizes if mark is not None else None)
+        if not begin_anew:
+            demand_log(config)
+        config.commit_log.mkdir(parents=True, exist_ok=True)
+        log = CommitLog(config.commit_log, config.mapped_file_size_commit_log, disk)
+        findings = Findings(config.root)
+        findings.lines += kept
+        opened = _recover(config, clock, disk, lock, log, findings, is_slave=is_slave, marked=mark is not None)
         try:
-            write_mark(config.root, mark)
+            write_mark(config.root, mark, config.file_sizes)
         except OSError as error:  # a full disk must not keep the broker from making room
             _log.warning("the store's version was not written: %s", error)
         return opened
@@ -77,18 +89,20 @@ def open_store(config: StoreConfig, clock: Clock, disk: Disk, *, is_slave: bool)
 
 
 def _recover(
-    config: StoreConfig, clock: Clock, disk: Disk, lock: StoreLock, log: CommitLog, *, is_slave: bool, marked: bool
+    config: StoreConfig,
+    clock: Clock,
+    disk: Disk,
+    lock: StoreLock,
+    log: CommitLog,
+    findings: Findings,
+    *,
+    is_slave: bool,
+    marked: bool,
 ) -> OpenedStore:
     root = config.root
-    findings = Findings(root)
     set_unusable_aside(root, findings)
     if not marked and version_file(root).is_file():
         findings.set_aside(version_file(root), "damaged; the store is read as one of this version")
-    if log.segment_size != config.mapped_file_size_commit_log:
-        findings.add(
-            f"{findings.name(log.directory)}: files of {log.segment_size} bytes, not "
-            f"mappedFileSizeCommitLog={config.mapped_file_size_commit_log}; their size is kept"
-        )
     queues = ConsumeQueueTable(root / "consumequeue", config.consume_queue_file_bytes, config.delays_ms)
     index = None
     if config.message_index_enable:

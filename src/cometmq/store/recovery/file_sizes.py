@@ -1,0 +1,207 @@
+"""The sizes of a store's files: those that the files have, whatever the configuration says.
+
+``mappedFileSizeCommitLog`` and its like are for a store without files. Files that are there keep their sizes: a file
+of the log that is cut loses messages, and Apache's brokers do not start on files of another size. Most files decide.
+A log file alone can have been cut short, or have more behind its end, and is compared with its records. Where a doubt
+remains, the sizes of the last start decide, which ``comet/store.json`` has.
+
+Everything here only reads. A start that would cut off records is refused before anything is changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import mmap
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cometmq.message.record import BLANK_MAGIC, END_FILE_MIN_BLANK_BYTES
+from cometmq.store.config import CQ_UNIT_BYTES, MIN_LOG_FILE_BYTES, FileSizes, StoreConfig
+from cometmq.store.disk import open_file
+from cometmq.store.errors import StoreError
+from cometmq.store.index.index_file import index_file_bytes
+from cometmq.store.index.index_service import is_index_name
+from cometmq.store.log.commit_log import FILLER
+from cometmq.store.log.log_reader import places_with_magic
+from cometmq.store.log.mapped_file import data_end
+from cometmq.store.log.record_scan import read_log_record
+from cometmq.store.recovery.load import offset_of_name
+
+_SAMPLE_FILES: Final = 64
+"""Queue files that are looked at while the configuration has the size of the last start; all, once one differs."""
+_PAGE_BYTES: Final = 4096
+
+
+class _File(NamedTuple):
+    """A file of a sequence, named by the offset of its first byte."""
+
+    start: int
+    path: Path
+    size: int
+
+    def fits(self, size: int) -> bool:
+        """True when it is one of the files of a sequence of this size."""
+        return self.size == size and self.start % size == 0
+
+
+def with_sizes_of_files(config: StoreConfig, recorded: FileSizes | None) -> tuple[StoreConfig, list[str]]:
+    """Return the configuration with the sizes that the files have, and a line for each that differs.
+
+    :param recorded: the sizes at the last start, if they are known.
+    :raises StoreError: with any size, records of the log would be cut off.
+    """
+    slots, entries = _index_sizes(config, recorded)
+    found = dataclasses.replace(
+        config,
+        mapped_file_size_commit_log=_log_size(config, recorded),
+        mapped_file_size_consume_queue=_queue_size(config, recorded),
+        max_hash_slot_num=slots,
+        max_index_num=entries,
+    )
+    before, now = config.file_sizes, found.file_sizes
+    lines = []
+    if now.log != before.log:
+        lines.append(f"commitlog: files of {now.log} bytes, not mappedFileSizeCommitLog={before.log}")
+    if now.queue != before.queue:
+        lines.append(f"consumequeue: files of {now.queue} bytes, not mappedFileSizeConsumeQueue={before.queue}")
+    if (slots, entries) != (before.index_slots, before.index_entries):
+        lines.append(
+            f"index: files of {slots} slots and {entries} entries, "
+            f"not maxHashSlotNum={before.index_slots} and maxIndexNum={before.index_entries}"
+        )
+    return found, [f"{line}; their size is kept" for line in lines]
+
+
+def numbered_files(directory: Path) -> list[_File]:
+    """The files of a log or a queue, in order."""
+    try:
+        found = [
+            _File(start, entry, entry.stat().st_size)
+            for entry in directory.iterdir()
+            if (start := offset_of_name(entry.name)) is not None and entry.is_file()
+        ]
+    except FileNotFoundError:
+        return []
+    return sorted(found)
+
+
+def queue_directories_of(root: Path) -> Iterator[tuple[str, int, Path]]:
+    """The directories of a store's queues as ``(topic, queue id, directory)``; others are passed over."""
+    try:
+        topics = sorted(path for path in (root / "consumequeue").iterdir() if path.is_dir())
+    except FileNotFoundError:
+        return
+    for topic in topics:
+        for queue in topic.iterdir():
+            if queue.name.isdecimal() and queue.is_dir():
+                yield topic.name, int(queue.name), queue
+
+
+# --- the log --------------------------------------------------------------------------------------
+def _log_size(config: StoreConfig, recorded: FileSizes | None) -> int:
+    configured = config.file_sizes.log
+    before = recorded.log if recorded is not None else None
+    files = numbered_files(config.commit_log)
+    if all(file.fits(configured) for file in files):
+        return configured
+    if len(files) == 1:
+        size = _size_of_one(files[0], configured, before)
+    else:
+        fitting = Counter(file.size for file in files if file.size >= MIN_LOG_FILE_BYTES and file.fits(file.size))
+        size = _most(fitting, configured, before)
+    for file in files:
+        limit = size if file.start % size == 0 else 0
+        if file.size > limit and _has_record_behind(file, limit):
+            raise StoreError(
+                f"the log files in {config.commit_log} are of different sizes: most have {size:,} bytes, and "
+                f"{file.path.name} with {file.size:,} bytes has messages that these would not hold; "
+                "nothing was changed",
+                next_step="restore a backup; Spark's rocketmq_store reads the messages of all these files",
+            )
+    return size
+
+
+def _most(fitting: Counter[int], configured: int, recorded: int | None) -> int:
+    """The size of most files; of several, that of the last start, or the largest one."""
+    best = max(fitting.values(), default=0)
+    sizes = [size for size, count in fitting.items() if count == best]
+    if recorded is not None and (not sizes or recorded in sizes):
+        return recorded
+    return max(sizes, default=configured)
+
+
+def _size_of_one(file: _File, configured: int, recorded: int | None) -> int:
+    """The size of the files of a log that has one file."""
+    expected = recorded or configured
+    if file.size == recorded and file.fits(recorded):
+        return recorded
+    with open_file(file.path, os.O_RDONLY) as fd:
+        end = data_end(fd, file.size)
+        rest, magic = FILLER.unpack(os.pread(fd, FILLER.size, end - FILLER.size)) if end >= FILLER.size else (0, 0)
+    ended = end - FILLER.size + rest if magic == BLANK_MAGIC else 0
+    if ended >= MIN_LOG_FILE_BYTES and file.start % ended == 0:
+        return ended
+    if file.size < MIN_LOG_FILE_BYTES or file.start % file.size:
+        return expected
+    if file.size > expected:
+        is_whole = _has_record_behind(file, expected) or (recorded is None and end <= expected)
+    else:  # cut short or not: without the rest of a record at its end it can be a file of this size
+        is_whole = recorded is None and end + END_FILE_MIN_BLANK_BYTES <= file.size and file.size % _PAGE_BYTES == 0
+    return file.size if is_whole else expected
+
+
+def _has_record_behind(file: _File, limit: int) -> bool:
+    """True when a record of the log stands in a file that ends behind byte ``limit``."""
+    with (
+        open_file(file.path, os.O_RDONLY) as fd,
+        mmap.mmap(fd, file.size, prot=mmap.PROT_READ) as mapped,
+        memoryview(mapped) as view,
+    ):
+        for begin, end in ((limit, file.size), (0, limit)):
+            for at in places_with_magic(fd, view, begin, end):
+                record = read_log_record(view, at, file.start + at, check_crc=False)
+                if record is None or at + record.size <= limit:
+                    continue
+                if read_log_record(view, at, file.start + at, check_crc=True, may_be_torn=False) is not None:
+                    return True
+    return False
+
+
+# --- queues and index -----------------------------------------------------------------------------
+def _queue_size(config: StoreConfig, recorded: FileSizes | None) -> int:
+    configured = config.file_sizes.queue
+    root = config.root
+    if recorded is not None and recorded.queue == configured:
+        sample = itertools.islice(_queue_files(root), _SAMPLE_FILES)
+        if all(file.fits(configured) for file in sample):
+            return configured
+    before = recorded.queue if recorded is not None else None
+    fitting = Counter(
+        file.size for file in _queue_files(root) if file.size and not file.size % CQ_UNIT_BYTES and file.fits(file.size)
+    )
+    if not fitting:
+        return configured
+    fitting[before or configured] += 1  # one file alone may have been cut short
+    return _most(fitting, configured, before)
+
+
+def _queue_files(root: Path) -> Iterator[_File]:
+    for _, _, directory in queue_directories_of(root):
+        yield from numbered_files(directory)
+
+
+def _index_sizes(config: StoreConfig, recorded: FileSizes | None) -> tuple[int, int]:
+    """Slots and entries of the index files. A length alone does not tell them: those of the last start are tried."""
+    directory = config.root / "index"
+    sizes = config.file_sizes
+    configured = sizes.index_slots, sizes.index_entries
+    if recorded is None or not directory.is_dir():
+        return configured
+    before = recorded.index_slots, recorded.index_entries
+    lengths = Counter(path.stat().st_size for path in directory.iterdir() if is_index_name(path.name))
+    kept = lengths[index_file_bytes(*before)]
+    return before if kept and kept >= lengths[index_file_bytes(*configured)] else configured

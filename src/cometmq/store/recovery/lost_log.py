@@ -1,0 +1,80 @@
+"""A store whose log is not where it should be: refused before anything is changed.
+
+Queues are derived from the log, so a start on an empty log would clear them all. An empty log beside queues that have
+messages is a wrong ``storePathCommitLog``, a disk that is not mounted, or a loss: the operator says which.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import numpy as np
+
+from cometmq.message.record import MIN_RECORD_BYTES
+from cometmq.store.config import StoreConfig
+from cometmq.store.disk import open_file
+from cometmq.store.errors import StoreError
+from cometmq.store.log.mapped_file import first_data
+from cometmq.store.queue.consume_queue import BLANK_SIZE, UNIT_DTYPE
+from cometmq.store.recovery.file_sizes import numbered_files, queue_directories_of
+
+MULTI_PATH_SPLITTER: Final = ","
+"""``MessageStoreConfig.MULTI_PATH_SPLITTER``: Apache 4.9 keeps one log in several directories."""
+
+
+class LostLogError(StoreError):
+    """The queues have messages, and the log has none."""
+
+
+def demand_one_path(config: StoreConfig) -> None:
+    """Refuse several directories of one log.
+
+    :raises StoreError: ``storePathCommitLog`` names several.
+    """
+    if MULTI_PATH_SPLITTER in config.store_path_commit_log:
+        raise StoreError(
+            f"storePathCommitLog={config.store_path_commit_log} names several directories, and CometMQ keeps a log in "
+            "one; nothing was changed",
+            next_step="stop the broker, move the files of all of them into one directory (their names do not clash), "
+            "and name that one",
+        )
+
+
+def demand_log(config: StoreConfig) -> None:
+    """Refuse an empty log beside queues that have messages.
+
+    :raises LostLogError: there is no record, but units of queues lead to some.
+    """
+    if _has_log(config):
+        return
+    found = [(topic, queue_id) for topic, queue_id, end in _ends_of_queues(config) if end]
+    if not found:
+        return
+    raise LostLogError(
+        f"the log in {config.commit_log} is missing or empty, but {len(found)} queues in {config.root} have messages, "
+        f"as queue {found[0][1]} of {found[0][0]}; nothing was changed",
+        next_step="mount its disk, name its directory (storePathCommitLog), or restore a backup; where the messages "
+        "are lost for good, cometmq broker --begin-anew goes on without them",
+    )
+
+
+def _has_log(config: StoreConfig) -> bool:
+    for file in numbered_files(config.commit_log):
+        with open_file(file.path, os.O_RDONLY) as fd:
+            if first_data(fd, 0, file.size) < file.size:
+                return True
+    return False
+
+
+def _ends_of_queues(config: StoreConfig) -> list[tuple[str, int, int]]:
+    """Topic, id, and the number of units of each queue that lead to records."""
+    found = []
+    for topic, queue_id, directory in queue_directories_of(config.root):
+        count = 0
+        for file in numbered_files(directory):
+            with file.path.open("rb") as opened:
+                units = np.frombuffer(opened.read(file.size - file.size % UNIT_DTYPE.itemsize), UNIT_DTYPE)
+            count += int(np.count_nonzero((units["size"] >= MIN_RECORD_BYTES) & (units["size"] != BLANK_SIZE)))
+        found.append((topic, queue_id, count))
+    return found
