@@ -41,6 +41,7 @@ CALLED_BY_OTHER_PARTS = {
     "members_changed",
     "positions",
     "reset_offsets",
+    "give_back",
 }
 
 

@@ -36,6 +36,7 @@ class Assignment:
         self.chunks: deque[Chunk] = deque()
         """The messages read ahead; a chunk without messages leads to a later position."""
         self._taken = 0
+        self._has_given = False
         self._count = 0
         self._size = 0
         self._room = asyncio.Event()
@@ -72,6 +73,7 @@ class Assignment:
             into += part
             limit -= len(part)
             self._taken += len(part)
+            self._has_given = True
             self._count -= len(part)
             if self._taken < len(messages):
                 self.position = messages[self._taken].queue_offset
@@ -81,6 +83,20 @@ class Assignment:
             self._taken = 0
             self._size -= chunk.size_bytes
             self._room.set()
+
+    def take_back(self, messages: list[MessageExt]) -> None:
+        """Put messages of :meth:`hand_out` before all others, unless another reading has handed them out."""
+        if not self._has_given or self.position is None:
+            return
+        if self._taken:
+            self.chunks[0].messages = self.chunks[0].messages[self._taken :]
+            self._taken = 0
+        self.chunks.appendleft(Chunk(messages, self.position, 0))
+        self._count += len(messages)
+        self.position = messages[0].queue_offset
+        if self.processed is not None:
+            self.processed = min(self.processed, self.position)
+        self._arrived.set()
 
     def drop(self) -> None:
         """End the reading; drop the messages that were read ahead."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 
 from cometmq.client.background import Spawn
@@ -108,6 +108,15 @@ class AssignmentTable:
         for queue in given:  # others come first the next time
             self.queues[queue] = self.queues.pop(queue)
         return messages
+
+    def give_back(self, messages: Iterable[MessageExt]) -> None:
+        """Take back messages that :meth:`take` has handed out: they come again at their places."""
+        parts: dict[MessageQueue, list[MessageExt]] = {}
+        for message in messages:
+            parts.setdefault(MessageQueue(message.topic, message.broker_name, message.queue_id), []).append(message)
+        for queue, part in parts.items():
+            if queue in self.queues:
+                self.queues[queue].take_back(part)
 
     def processed(self) -> None:
         """Count all messages that were taken as consumed."""

@@ -298,6 +298,15 @@ class LitePullConsumer(GroupClient):
             return [DecodedMessage(*one.place, one.broker_name, deserializer=self._deserializer) for one in messages]
         return messages
 
+    def give_back(self, messages: Iterable[MessageExt]) -> None:
+        """Take back messages of the last poll that nobody has got: the next poll returns them.
+
+        So a poll of which the caller gave up just when it ended has taken nothing. Messages of queues that were left
+        or whose position was changed meanwhile do not come back.
+        """
+        self._done_with_last(failed=True)
+        self._table.give_back(messages)
+
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Return no messages of these queues until :meth:`resume`."""
         for queue in queues:

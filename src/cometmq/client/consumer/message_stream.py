@@ -60,6 +60,9 @@ class Taken(Protocol):
     def begin(self) -> bool:
         """Mark the message as open; return False if it is no longer this member's."""
 
+    def wait_again(self) -> Hashable:
+        """Take :meth:`begin` back; return the lane."""
+
     def end(self, verdict: Verdict) -> None:
         """Close the message."""
 
@@ -90,6 +93,10 @@ class _OfRequest:
         self._request.process_queue.running.add(self._request)
         return True
 
+    def wait_again(self) -> Hashable:
+        self._request.process_queue.skip(self._request)
+        return self._request.process_queue
+
     def end(self, verdict: Verdict) -> None:
         self._settled(self._request, verdict)
 
@@ -112,6 +119,9 @@ class _OfCall:
 
     def begin(self) -> bool:
         return not self.verdict.done()
+
+    def wait_again(self) -> Hashable:
+        return None
 
     def end(self, verdict: Verdict) -> None:
         if not self.verdict.done():
@@ -311,6 +321,15 @@ class MessageStream:
             self._end(message, ConsumeResult.RECONSUME_LATER, ConsumeReturnType.EXCEPTION)
             return False
         return True
+
+    def give_back(self, messages: Iterable[ReceivedMessage]) -> None:
+        """Take back messages of the last step that nobody has got: they come again before all others."""
+        for message in reversed(list(messages)):
+            taken = self._close(message, ConsumeReturnType.EXCEPTION)
+            if taken is not None:
+                lane = taken.wait_again()
+                self._lanes = {lane: deque([taken, *self._lanes.pop(lane, ())]), **self._lanes}
+                self._arrived.set()
 
     # --- the application decides ---
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -285,6 +285,11 @@ class PushConsumer(GroupClient):
         if max_messages < 1:
             raise ValueError(f"max_messages must be 1 or more, not {max_messages}")
         return await self._stream.next(max_messages)
+
+    def give_back(self, messages: Iterable[ReceivedMessage]) -> None:
+        """Take back messages of the last step that nobody has got: the next step returns them."""
+        if self._stream is not None:
+            self._stream.give_back(messages)
 
     # --- subscriptions ---
 

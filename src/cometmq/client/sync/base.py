@@ -7,7 +7,6 @@ import atexit
 import functools
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
@@ -83,8 +82,8 @@ class _Background:
     ) -> R:
         """Wait for a coroutine.
 
-        :param undelivered: gets the result if the wait was interrupted, as by a signal's handler that raises in this
-            thread, when the coroutine had ended or could not be cancelled any more.
+        :param undelivered: called on the loop with the result if the wait was interrupted, as by a signal's handler
+            that raises in this thread, when the coroutine had ended or could not be cancelled any more.
         :raises ClientStateError: Python exits, and a listener blocks the loop.
         """
         if not self._is_over:
@@ -133,14 +132,21 @@ class _Call(Generic[T]):
         """Cancel the coroutine, unless ``error`` is its own; pass on a result that it has nevertheless."""
         if self.outcome.done() and self.outcome.exception() is error:
             return
-        self._loop.call_soon_threadsafe(self._cancel)
+        is_over = threading.Event()
+        self._loop.call_soon_threadsafe(self._cancel, undelivered, is_over)
         if undelivered is not None:
             with suppress(BaseException):
-                undelivered(self.outcome.result(INTERRUPT_S))
+                is_over.wait(INTERRUPT_S)
 
-    def _cancel(self) -> None:
-        if self._task is not None:
-            self._loop.call_soon(self._task.cancel)  # after its first step, since the coroutine in it has begun then
+    def _cancel(self, undelivered: Callable[[T], object] | None, is_over: threading.Event) -> None:
+        def ended(task: asyncio.Task[T]) -> None:
+            if undelivered is not None and not task.cancelled() and task.exception() is None:
+                undelivered(task.result())
+            is_over.set()
+
+        assert self._task is not None
+        self._task.add_done_callback(ended)
+        self._loop.call_soon(self._task.cancel)  # after its first step, since the coroutine in it has begun then
 
 
 _BACKGROUND: Final = _Background()
@@ -183,8 +189,6 @@ class SyncClient(Generic[A]):
         """Make the asynchronous client on its loop."""
         _demand_real_threads()
         self._loop = _BACKGROUND.loop()
-        self._undelivered: deque[Any] = deque()
-        """Results of calls of :func:`taking` that were interrupted: the next calls return them."""
         self._pid = os.getpid()
         self._inner = self._call(lambda: kind(*args, **options))
 
@@ -228,10 +232,6 @@ class SyncClient(Generic[A]):
             raise outcome.error
         return outcome
 
-    def _keep(self, messages: Any) -> None:
-        if messages:
-            self._undelivered.append(messages)
-
     def _call(self, function: Callable[[], R]) -> R:
         async def run() -> R:
             return function()
@@ -255,14 +255,15 @@ def blocking(
 def taking(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[SyncClient[A], P], R]:
-    """As :func:`blocking`, for a method that takes messages: none is lost when a signal's handler raises meanwhile."""
+    """As :func:`blocking`, for a method that takes messages.
+
+    When a signal's handler raises meanwhile, messages that were taken go back: the next call returns them.
+    """
 
     @functools.wraps(method)
     def call(self: SyncClient[A], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        if self._undelivered:
-            kept: R = self._undelivered.popleft()
-            return kept
-        result: R = self._run(getattr(self._inner, method.__name__)(*args, **kwargs), self._keep)
+        inner: Any = self._inner
+        result: R = self._run(getattr(inner, method.__name__)(*args, **kwargs), inner.give_back)
         return result
 
     return call

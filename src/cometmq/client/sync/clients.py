@@ -271,21 +271,15 @@ class SyncLitePullConsumer(SyncClient[LitePullConsumer]):
         return SyncSteps(partial(self._next, self._inner.batches(1)))
 
     def _next(self, steps: AsyncIterator[list[MessageExt]]) -> MessageExt:
-        batch = self._next_batch(steps)
-        if len(batch) > 1:
-            self._undelivered.appendleft(batch[1:])
-        return batch[0]
+        return self._next_batch(steps)[0]
 
     def batches(self, max_messages: int | None = None) -> Iterator[list[MessageExt]]:
         """As :meth:`LitePullConsumer.batches <cometmq.client.LitePullConsumer.batches>`."""
         return SyncSteps(partial(self._next_batch, self._inner.batches(max_messages)))
 
     def _next_batch(self, steps: AsyncIterator[list[MessageExt]]) -> list[MessageExt]:
-        if self._undelivered:
-            kept: list[MessageExt] = self._undelivered.popleft()
-            return kept
         try:
-            return self._run(_next(steps), self._keep)
+            return self._run(_next(steps), self._inner.give_back)
         except StopAsyncIteration:
             raise StopIteration from None
 
@@ -359,10 +353,7 @@ class SyncPushConsumer(SyncClient[PushConsumer]):
         return SyncSteps(self._next)
 
     def _next(self) -> ReceivedMessage:
-        batch = self._next_batch(1)
-        if len(batch) > 1:
-            self._undelivered.appendleft(Batch(batch[1:]))
-        return batch[0]
+        return self._next_batch(1)[0]
 
     def batches(self, max_messages: int = 32) -> Iterator[Batch]:
         """As :meth:`PushConsumer.batches <cometmq.client.PushConsumer.batches>`."""
