@@ -204,6 +204,10 @@ class RemotingClient:
         connection = self._connections.get(address)
         return connection if connection is not None and connection.has_room else None
 
+    def connected(self, address: str) -> ClientConnection | None:
+        """Return the connection to ``address`` if it is open; it may have no room."""
+        return self._connections.get(address)
+
     async def ready(self, address: str, deadline: float) -> ClientConnection:
         """Return an open connection to ``address`` with room for a request, before ``deadline`` (monotonic seconds).
 

@@ -14,6 +14,7 @@ import math
 import socket
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, cast
 
 from cometmq.clock import ARRIVAL_TURNS, Clock, TimerHandle
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 
 Answer = RemotingCommand | RemotingError
 OnAnswer = Callable[[Answer], None]
+OnRoom = Callable[[RemotingError | None], bool]
+"""Called once there is room for a request, or with the failure; returns whether it takes the room."""
 
 SWEEP_S: Final = 0.1
 """Shortest time between two checks for overdue requests: a time-out may be late by it."""
@@ -79,7 +82,8 @@ class ClientConnection(asyncio.Protocol):
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._paused = False
-        self._room_waiters: deque[asyncio.Future[None]] = deque()
+        self._line: deque[tuple[float, OnRoom]] = deque()
+        """Those that wait for room, the first one first, each with its deadline in monotonic seconds."""
         self._opened_at = self._last_heard = 0.0
         self._heard_bytes = 0
         self._sweeper: TimerHandle | None = None
@@ -111,7 +115,7 @@ class ClientConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Accept requests again."""
         self._paused = False
-        self._wake_waiters()
+        self._serve_line()
 
     def data_received(self, data: bytes) -> None:
         """Pass on answers, and requests of the server."""
@@ -145,8 +149,8 @@ class ClientConnection(asyncio.Protocol):
             self._end(error, f"the server sent what is no frame: {error}")
             if self._transport is not None:
                 self._transport.abort()
-        if self._room_waiters:
-            self._wake_waiters()
+        if self._line:
+            self._serve_line()
 
     # --- what the server asks ---
 
@@ -188,8 +192,21 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Another request may be submitted now."""
+        """Another request may be submitted now; those that wait in line come first."""
+        return not self._line and self._is_free
+
+    @property
+    def _is_free(self) -> bool:
         return len(self._pending) < self._max_in_flight and not self._paused
+
+    def when_room(self, deadline: float, on_room: OnRoom) -> None:
+        """Call ``on_room`` when another request may be submitted, or ``deadline`` (monotonic seconds) has passed."""
+        if self.closed:
+            self.loop.call_soon(on_room, self._closed_error())
+            return
+        self._line.append((deadline, on_room))
+        if deadline < self._sweep_at:
+            self._sweep_later(deadline, self._clock.monotonic())
 
     async def room(self, deadline: float) -> None:
         """Wait until another request may be submitted.
@@ -197,23 +214,10 @@ class ClientConnection(asyncio.Protocol):
         :raises RemotingTooMuchRequestError: ``deadline`` (monotonic seconds) passed first.
         :raises RemotingSendError: the connection ended first.
         """
-        while not self.has_room:
-            if self.closed:
-                raise RemotingSendError(self.address, "the connection was closed", next_step=SERVER_GONE_STEP)
+        while not self._is_free:
             waiter: asyncio.Future[None] = self.loop.create_future()
-            self._room_waiters.append(waiter)
-            left = deadline - self._clock.monotonic()
-            timer = self._clock.call_later(max(0.0, left), _expire, waiter)
-            try:
-                await waiter
-            except TimeoutError:
-                raise RemotingTooMuchRequestError(
-                    self.address,
-                    f"{len(self._pending)} requests wait for answers of {self.address}",
-                    next_step="send more slowly, or raise max_in_flight",
-                ) from None
-            finally:
-                timer.cancel()
+            self.when_room(deadline, partial(_wake, waiter))
+            await waiter
 
     def submit(self, opaque: int, frame: bytes, deadline: float, now: float, on_answer: OnAnswer) -> None:
         """Send a request; ``on_answer`` is called once, with the answer or the failure.
@@ -221,8 +225,7 @@ class ClientConnection(asyncio.Protocol):
         ``deadline`` and ``now`` are monotonic seconds. The caller has made sure of :attr:`has_room`.
         """
         if self.closed:
-            error = RemotingSendError(self.address, "the connection was closed", next_step=SERVER_GONE_STEP)
-            self.loop.call_soon(on_answer, error)
+            self.loop.call_soon(on_answer, self._closed_error())
             return
         self._pending[opaque] = (deadline, now, on_answer)
         if deadline < self._sweep_at:
@@ -241,8 +244,8 @@ class ClientConnection(asyncio.Protocol):
     def forget(self, opaque: int) -> None:
         """Ignore the answer to a request."""
         self._pending.pop(opaque, None)
-        if self._room_waiters:
-            self._wake_waiters()
+        if self._line:
+            self._serve_line()
 
     def _sweep_later(self, due: float, now: float) -> None:
         if self._sweeper is not None:
@@ -269,9 +272,10 @@ class ClientConnection(asyncio.Protocol):
             return
         self._sweep_at = math.inf
         self._end_overdue(at)
-        if self._pending:
+        if self._pending or self._line:
             now = self._clock.monotonic()
-            earliest = min(deadline for deadline, _, _ in self._pending.values())
+            earliest = min((deadline for deadline, _, _ in self._pending.values()), default=math.inf)
+            earliest = min((deadline for deadline, _ in self._line), default=earliest)
             if earliest < self._sweep_at:
                 self._sweep_later(max(earliest, now + SWEEP_S), now)
 
@@ -294,8 +298,9 @@ class ClientConnection(asyncio.Protocol):
             )
         if silent:
             self.abort("it was silent for longer than a request may take")
-        elif self._room_waiters:
-            self._wake_waiters()
+        elif self._line:
+            self._leave_line(now)
+            self._serve_line()
 
     @property
     def certificate(self) -> bytes | None:
@@ -338,18 +343,38 @@ class ClientConnection(asyncio.Protocol):
             )
             error.__cause__ = cause
             on_answer(error)
-        self._wake_waiters()
+        line, self._line = self._line, deque()
+        for _, on_room in line:
+            on_room(self._closed_error())
         self._on_lost(self)
 
-    def _wake_waiters(self) -> None:
+    def _closed_error(self) -> RemotingSendError:
+        return RemotingSendError(self.address, "the connection was closed", next_step=SERVER_GONE_STEP)
+
+    def _serve_line(self) -> None:
         room = self._max_in_flight - len(self._pending)
-        while self._room_waiters and (self.closed or (room > 0 and not self._paused)):
-            waiter = self._room_waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                room -= 1
+        while self._line and room > 0 and not self._paused:
+            _, on_room = self._line.popleft()
+            room -= on_room(None)
+
+    def _leave_line(self, now: float) -> None:
+        """Send those away whose deadline has passed."""
+        overdue = [on_room for deadline, on_room in self._line if deadline <= now]
+        if not overdue:
+            return
+        self._line = deque(waiting for waiting in self._line if waiting[0] > now)
+        reason = f"{len(self._pending)} requests wait for answers of {self.address}"
+        for on_room in overdue:
+            on_room(
+                RemotingTooMuchRequestError(self.address, reason, next_step="send more slowly, or raise max_in_flight")
+            )
 
 
-def _expire(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_exception(TimeoutError())
+def _wake(waiter: asyncio.Future[None], error: RemotingError | None) -> bool:
+    if waiter.done():  # nobody waits any more
+        return False
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(error)
+    return True

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -153,6 +154,8 @@ class Sender:
             self._detector = ReachabilityDetector(instance, self._fault, interval_s, timeout_s)
         self._robin = RoundRobin(self._fault)
         self._attempt_s = config.send_msg_max_timeout_per_request_s
+        self._begun: list[tuple[Delivery, MessageQueue, ClientConnection, float]] = []
+        """Deliveries without room that the current turn of the event loop has begun, and when, in monotonic seconds."""
         self.in_flight = 0
         self._idle: asyncio.Future[None] | None = None
 
@@ -368,11 +371,41 @@ class Sender:
         queue = self._choose(delivery.message, queues, delivery.target, delivery.selector, last_broker)
         delivery.queue = queue
         address = self._routes.master(queue.broker_name)
-        connection = None if address is None else self._remoting.live(address)
+        connection = None if address is None else self._remoting.connected(address)
         if connection is None or (has_any_delay(delivery.message) and address not in self._timer_brokers):
             self._instance.spawn(self._transmit_slowly(delivery, queue, self.clock.monotonic()))
-        else:
+        elif connection.has_room:
             self._submit(delivery, queue, connection)
+        else:
+            if not self._begun:
+                asyncio.get_running_loop().call_soon(self._stand_in_line)
+            self._begun.append((delivery, queue, connection, self.clock.monotonic()))
+
+    def _stand_in_line(self) -> None:
+        """Let deliveries that this turn has begun wait for room, which takes neither a task nor a timer for each."""
+        begun, self._begun = self._begun, []
+        now = self.clock.monotonic()
+        for delivery, queue, connection, since in begun:
+            delivery.deadline += now - since  # many sends were begun in one turn, whose time does not count
+            connection.when_room(delivery.deadline, partial(self._leave_line, delivery, queue, connection))
+
+    def _leave_line(
+        self, delivery: Delivery, queue: MessageQueue, connection: ClientConnection, error: RemotingError | None
+    ) -> bool:
+        """Submit a delivery that has waited for room; False if it needs none."""
+        try:
+            if error is not None:
+                raise error
+            self._demand_time(delivery)
+            self._submit(delivery, queue, connection)
+            return True
+        except (SendForbiddenError, DelayNotSupportedError) as failure:
+            self._finish(delivery, failure)
+        except CometMQError as failure:
+            self._failed(delivery, queue.broker_name, failure, True)
+        except BaseException as failure:
+            self._finish(delivery, failure)
+        return False
 
     def _observe(self, delivery: Delivery, queue: MessageQueue, address: str) -> None:
         assert self._observation is not None
@@ -453,7 +486,7 @@ class Sender:
             self._finish(delivery, error)
 
     async def _transmit_slowly(self, delivery: Delivery, queue: MessageQueue, since: float) -> None:
-        """Connect, or wait for room, and send; ``since`` is as in :meth:`_start_unknown`."""
+        """Connect and send; ``since`` is as in :meth:`_start_unknown`."""
         delivery.deadline += self.clock.monotonic() - since
         try:
             address = await self._instance.master_of(queue)
