@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
+from tests.helpers.waiting import until
 
 from cometmq.broker.controller import Broker
 from cometmq.client import (
@@ -130,3 +131,27 @@ async def test_many_failures_ask_the_nameserver_once(cluster: Cluster, clock: Vi
                     listener(address)
             await clock.run_for(SEEK_S)
             assert asked == ["orders"]
+
+
+async def test_a_broker_that_is_away_for_a_moment_keeps_its_queues_at_consumers(clock: VirtualClock) -> None:
+    """The nameserver forgets it at once; its queues would be left, and what is being consumed would come again."""
+    taken: list[bytes] = []
+
+    async def listen(messages: Sequence[MessageExt]) -> None:
+        taken.extend(message.body for message in messages)
+        await clock.sleep(45)
+
+    async with Cluster(brokers=2, clock=clock) as cluster:
+        await cluster.create_topic("both", queues=1)
+        config = PushConfig(consume_from_where=FIRST)
+        consumer = PushConsumer("workers", listen, config=config, instance=cluster.client_instance())
+        await consumer.subscribe("both")
+        async with Producer("p", instance=cluster.client_instance()) as producer, consumer:
+            queues = await producer.queues("both")
+            for queue in queues:
+                await producer.send(Message("both", queue.broker_name.encode()), queue=queue)
+            await clock.run_until(until(lambda: len(taken) == 2), 30)
+            await cluster.kill_broker(0)
+            await cluster.start_broker(0)
+            await clock.run_for(60)
+    assert sorted(taken) == [b"broker-0", b"broker-1"]

@@ -259,12 +259,12 @@ class RouteTable:
 
         When no nameserver answers in time, the other topics wait for the next time.
         """
-        await self._refresh(sorted(self._wanted))
+        await self._for_each(sorted(self._wanted), self._ask_once)
 
-    async def _refresh(self, topics: list[str]) -> None:
+    async def _for_each(self, topics: list[str], ask: Callable[[str], Awaitable[object]]) -> None:
         for topic in topics:
             try:
-                await self._ask_once(topic)
+                await ask(topic)
             except RemotingError:
                 return
             except CometMQError:
@@ -284,10 +284,22 @@ class RouteTable:
 
     async def _seek(self, topics: list[str]) -> None:
         before = self.addresses
-        await self._refresh(topics)
+        await self._for_each(topics, self._look_for)
         if moved := self.addresses - before:
             for listener in self.on_moved:
                 listener(moved)
+
+    async def _look_for(self, topic: str) -> None:
+        """Ask where the brokers of a topic are. One that is away keeps its queues until :meth:`refresh_all`.
+
+        Most brokers that are away come back, to consumers that still read what they had.
+        """
+        route = await self._fetch(topic, None)
+        known = self._routes.get(topic)
+        if known is None or _names(known.data) <= _names(route.data):
+            self._keep(route)
+        else:
+            self._note_addresses(route)
 
     @property
     def addresses(self) -> set[str]:
@@ -329,6 +341,9 @@ class RouteTable:
 
     async def _ask(self, topic: str, queue_nums: int | None) -> TopicRoute:
         """Ask for a topic or, with ``queue_nums``, for the brokers that would create it with that number of queues."""
+        return self._keep(await self._fetch(topic, queue_nums))
+
+    async def _fetch(self, topic: str, queue_nums: int | None) -> TopicRoute:
         asked = topic if queue_nums is None else AUTO_CREATE_TOPIC
         header = GetRouteInfoRequestHeader(topic=asked)
         answer = await self.ask_namesrv(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
@@ -343,7 +358,7 @@ class RouteTable:
         if queue_nums is not None:
             for queues in data.queue_datas:
                 queues.read_queue_nums = queues.write_queue_nums = min(queue_nums, queues.write_queue_nums)
-        return self._keep(route_of(topic, data, auto_create=queue_nums is not None))
+        return route_of(topic, data, auto_create=queue_nums is not None)
 
     async def _ask_others(self, header: GetRouteInfoRequestHeader, answer: RemotingCommand) -> RemotingCommand:
         """Ask the other nameservers for a topic that the first one does not know: it may have just been started."""
@@ -360,9 +375,12 @@ class RouteTable:
                 return other
         return answer
 
-    def _keep(self, route: TopicRoute) -> TopicRoute:
+    def _note_addresses(self, route: TopicRoute) -> None:
         for broker in route.data.broker_datas:
             self._brokers[broker.broker_name] = dict(broker.broker_addrs)
+
+    def _keep(self, route: TopicRoute) -> TopicRoute:
+        self._note_addresses(route)
         before = self._routes.get(route.topic)
         if before is not None and before.data == route.data and before.auto_create == route.auto_create:
             return before
@@ -370,6 +388,10 @@ class RouteTable:
         for listener in self.on_change:
             listener(route.topic)
         return route
+
+
+def _names(route: TopicRouteData) -> set[str]:
+    return {broker.broker_name for broker in route.broker_datas}
 
 
 def _addresses(route: TopicRouteData) -> set[str]:
