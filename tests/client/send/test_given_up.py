@@ -52,3 +52,16 @@ async def test_one_gather_of_many_sends_reports_stored_what_is_stored(cluster: C
             stored += int(answer.ext_fields["offset"])
     assert sum(isinstance(outcome, SendResult) for outcome in outcomes) == stored
     assert stored
+
+
+async def test_sends_that_wait_for_room_take_no_task_of_their_own(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Producer("p", broker.address) as producer:
+        monkeypatch.setattr(producer.instance.remoting, "_max_in_flight", 8)
+        await producer.send(Message("T", b"first"))
+        before = len(asyncio.all_tasks())
+        sends = [asyncio.create_task(producer.send(Message("T", b"x"), timeout_s=60)) for _ in range(1000)]
+        await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) <= before + len(sends)
+        assert all(isinstance(outcome, SendResult) for outcome in await asyncio.gather(*sends))
