@@ -288,6 +288,7 @@ class Broker:
             self._build_slave(context)
         else:
             detours, of_master = self._build_master(context, filters)
+            self._tables.take_as_own()
         pulls = PullMessageProcessor(context, filters, self.hold)
         self.hold.answer = pulls.again
         context.deletions.on_topic.append(self.hold.topic_is_gone)

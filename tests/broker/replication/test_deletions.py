@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.broker.replication.following import bodies, connect, copied
+from tests.broker.pop.popping import GROUP, Popper
+from tests.broker.replication.following import bodies, connect, copied, replicated
 from tests.helpers.contents import stored
 
 from cometmq.broker.controller import Broker
@@ -68,6 +70,79 @@ async def test_a_topic_that_is_deleted_at_the_master_leaves_nothing_at_the_slave
     await send(master, 1, 1)
     assert await bodies(master, "T", 1) == [b"0"]
     assert len(await bodies(master, "T", 0)) == (2 if is_made_anew else 0)
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+async def test_a_deletion_just_before_the_master_fails_is_known_to_the_promoted_slave(
+    pair: Cluster, is_made_anew: bool
+) -> None:
+    """It has the log, and the tables of before; later starts do not delete what was made since."""
+    await pair.create_topic("T", queues=2)
+    for queue_id in (0, 1):
+        await send(pair.broker(0), 5, queue_id)
+    pair.broker(0).offsets.note("readers", "T", 0, 5)
+    await copied(pair)
+    await delete(pair, "T")
+    if is_made_anew:
+        await pair.create_topic("T", queues=2)
+        await send(pair.broker(0), 2)
+    await replicated(pair)
+    assert pair.slave().offsets.query("readers", "T", 0) == 5, "the tables are not copied"
+    await pair.kill_broker(0)
+    master = await pair.promote_slave()
+    assert ("T" in master.topics.table) == is_made_anew
+    assert [len(stored(master, "T", queue_id)) for queue_id in (0, 1)] == [2 if is_made_anew else 0, 0]
+    assert master.offsets.groups_of("T") == set()
+    await pair.create_topic("T", queues=2)
+    await send(master, 1, 1)
+    master = await pair.restart_broker(0)
+    assert await bodies(master, "T", 1) == [b"0"]
+    assert len(await bodies(master, "T", 0)) == (2 if is_made_anew else 0)
+
+
+async def test_a_start_with_whole_tables_deletes_nothing_again(pair: Cluster) -> None:
+    """Also if all that is derived from the log, and the table of deletions, are lost."""
+    master = pair.broker(0)
+    await pair.create_topic("T", queues=1)
+    await send(master, 5)
+    await delete(pair, "T")
+    await pair.create_topic("T", queues=1)
+    await send(master, 3)
+    master.offsets.note("readers", "T", 0, 2)
+    await pair.create_topic("Empty", queues=1)
+    await delete(pair, "Empty")
+    await pair.create_topic("Empty", queues=1)
+    await pair.stop_broker(0)
+    shutil.rmtree(pair.store_root(0) / "comet")
+    master = await pair.start_broker(0)
+    assert "Empty" in master.topics.table
+    assert master.offsets.query("readers", "T", 0) == 2
+    assert len(await bodies(master, "T")) == 3
+
+
+@pytest.mark.parametrize("is_group", [False, True])
+@pytest.mark.parametrize("is_ordered", [False, True])
+async def test_what_a_deleted_topic_or_group_popped_is_popped_no_more_at_the_promoted_slave(
+    pair: Cluster, clock: VirtualClock, is_group: bool, is_ordered: bool
+) -> None:
+    await pair.create_topic("T", queues=1)
+    await send(pair.broker(0), 4)
+    popper = Popper(await connect(pair.broker(0)), clock, topic="T")
+    assert len(await popper.pop(max_msg_nums=2, order=is_ordered)) == 2
+    await copied(pair)
+    if is_group:
+        fields = {"groupName": GROUP, "removeOffset": "true"}
+        assert (await popper.wire.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext=fields)).code == ResponseCode.SUCCESS
+    else:
+        await delete(pair, "T")
+        await pair.create_topic("T", queues=1)
+        await send(pair.broker(0), 3)
+    await popper.wire.close()
+    await copied(pair)
+    await pair.kill_broker(0)
+    popper = Popper(await connect(await pair.promote_slave()), clock, topic="T")
+    assert len(await popper.pop(order=is_ordered)) == (4 if is_group else 3)
+    await popper.wire.close()
 
 
 async def test_what_a_group_has_no_more_at_the_master_it_has_no_more_at_the_slave(pair: Cluster) -> None:

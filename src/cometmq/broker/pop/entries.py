@@ -78,6 +78,9 @@ class Moved(Entry, frozen=True, array_like=True, gc=False, tag=5):
 class Forgotten(Entry, frozen=True, array_like=True, gc=False, tag=6):
     """A topic or a group was deleted; an empty name stands for all, and the queue id is not read."""
 
+    position: int = 0
+    """The log's end when a topic was deleted; 0 for groups, and in entries of earlier versions."""
+
 
 class PoppedInOrder(Entry, frozen=True, array_like=True, gc=False, tag=7):
     """Messages were handed out in order."""

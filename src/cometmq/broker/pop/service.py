@@ -41,7 +41,7 @@ class PopService:
         self.polling: Final = PopLongPollingService(broker.live, broker.clock)
         self._broker = broker
         self._snapshot = PopSnapshot(root / "comet" / "pop.bin", broker.store, broker.turn, self.log)
-        self._snapshot.load(broker.offsets)
+        self._snapshot.load(broker.offsets, broker.deletions.found_in_log)
         self._revive = PopReviveService(broker, self.log, self.polling.wake)
         self._apache = ApachePops(broker, self.log)
         modes = MessageRequestModeManager(root / "config" / "messageRequestMode.json")
@@ -96,16 +96,13 @@ class PopService:
             self._put(Moved(topic, group, queue_id, offset))
 
     def _topic_changed(self, name: str) -> None:
+        """Each deletion of a topic is put into the log: a slave may be promoted before it copies the tables."""
         if self._broker.topics.get(name) is None:
-            self._forget(name, "")
+            self._put(Forgotten(name, "", 0, self._broker.store.max_physical_offset))
 
     def _group_changed(self, name: str) -> None:
-        if self._broker.groups.get(name) is None:
-            self._forget("", name)
-
-    def _forget(self, topic: str, group: str) -> None:
-        if any(topic in ("", queue.topic) and group in ("", queue.group) for queue in self.state):
-            self._put(Forgotten(topic, group, 0))
+        if self._broker.groups.get(name) is None and any(queue.group == name for queue in self.state):
+            self._put(Forgotten("", name, 0))
 
     def _put(self, entry: Moved | Forgotten) -> None:
         try:

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from cometmq.broker.limits import POP_SAVE_QUEUES
-from cometmq.broker.pop.entries import AnyEntry, Revived, decode_entries
+from cometmq.broker.pop.entries import AnyEntry, Forgotten, Revived, decode_entries
 from cometmq.broker.pop.invisible import InvisibleMessages
 from cometmq.broker.pop.order import Handed, OrderedMessages
 from cometmq.broker.pop.pop_log import PopLog
@@ -93,8 +93,11 @@ class PopSnapshot:
         self._saved_entries = -1
 
     # --- a start --------------------------------------------------------------------------------
-    def load(self, offsets: ConsumerOffsetManager) -> None:
-        """Read the state from the file and the POP log, and set the groups' offsets that are older than it."""
+    def load(self, offsets: ConsumerOffsetManager, on_deletion: Callable[[str, int], None]) -> None:
+        """Read the state from the file and the POP log, and set the groups' offsets that are older than it.
+
+        :param on_deletion: called for each deletion of a topic in the log, as ``Deletions.found_in_log``.
+        """
         state = self._log.state
         position = self._load_file(state)
         count = 0
@@ -102,6 +105,8 @@ class PopSnapshot:
             count += 1
             if not isinstance(entry, Revived) or self._has_copy(entry):
                 state.apply(entry)
+            if isinstance(entry, Forgotten) and entry.position:
+                on_deletion(entry.topic, entry.position)
         for queue in state:
             if queue.next_offset == NO_OFFSET:
                 continue

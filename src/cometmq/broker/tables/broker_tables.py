@@ -31,6 +31,7 @@ class BrokerTables:
         self.offsets: Final = ConsumerOffsetManager(root / "config" / "consumerOffset.json")
         self.lives: Final = TopicLives(root / "comet" / FILE, consumers, clock=clock)
         self.locks: Final = RebalanceLockManager(clock=clock)
+        self._copies_mark = root / "comet" / "copiedTables"
         self._lock_file = LockFile(self.locks, root / "comet" / "locks.json")
 
     def load(self, store: MessageStore, *, is_slave: bool) -> list[str]:
@@ -39,6 +40,7 @@ class BrokerTables:
         Offsets behind the end of a slave's log stay: its log follows.
         """
         findings = [
+            *(self._mark_copies() if is_slave else ()),
             *self.topics.load(),
             *self.groups.load(),
             *self.offsets.load(),
@@ -49,6 +51,26 @@ class BrokerTables:
             findings += bring_back(self.topics, self.offsets, store)
         self._lock_file.load()
         return findings
+
+    @property
+    def are_copies(self) -> bool:
+        """Tell whether a slave wrote these tables: they may be older than its log."""
+        return self._copies_mark.exists()
+
+    def take_as_own(self) -> None:
+        """Write the tables of a slave that is the master now, with what its log says beside them."""
+        if self.are_copies:
+            self.save()
+            self.offsets.save()
+            if not self.topics.cannot_be_saved:
+                self._copies_mark.unlink()
+
+    def _mark_copies(self) -> list[str]:
+        try:
+            self._copies_mark.touch()
+        except OSError as error:
+            return [f"comet/{self._copies_mark.name} cannot be written: {error.strerror}"]
+        return []
 
     def save(self) -> None:
         """Write topics, their lives, groups and locks, where they have changed."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from cometmq.broker.metrics.stats import BrokerStats
 from cometmq.broker.tables.broker_tables import BrokerTables
 from cometmq.store.message_store import MessageStore
+
+_log = logging.getLogger(__name__)
 
 
 class Deletions:
@@ -16,6 +19,8 @@ class Deletions:
     """
 
     def __init__(self, tables: BrokerTables, store: MessageStore, stats: BrokerStats) -> None:
+        self._tables = tables
+        self._topics = tables.topics
         self._offsets = tables.offsets
         self._store = store
         self._stats = stats
@@ -28,6 +33,17 @@ class Deletions:
         self.lives.save()
         self._offsets.forget(topic=name)
         self.end_queues(name, position)
+
+    def found_in_log(self, name: str, position: int) -> None:
+        """At a start the log shows that a topic was deleted when it ended at ``position``.
+
+        The tables of a slave that is promoted may be older. A topic that has later messages was made anew and stays.
+        """
+        if self._tables.are_copies and self.lives.is_later(name, position):
+            _log.info("the topic %s was deleted at log offset %d, before the tables were copied", name, position)
+            self.topic(name, position)
+            if not any(queue.max_offset() for queue in self._store.queues().get(name, {}).values()):
+                self._topics.delete(name)
 
     def end_queues(self, name: str, position: int) -> None:
         """Remove the queues of a topic and its statistics.

@@ -80,6 +80,12 @@ class TopicLives:
         """The last deletion of each topic, also of those made anew; not to be changed."""
         return self._deleted
 
+    def is_later(self, topic: str, position: int) -> bool:
+        """Tell whether a deletion is later than all that are known; only the oldest are ever forgotten."""
+        known = self._deleted.get(topic)
+        last = max((deleted.position for deleted in self._deleted.values()), default=0)
+        return position >= last and (known is None or known.position < position)
+
     def end(self, topic: str, position: int) -> None:
         """A topic is deleted; ``position`` is the log's end."""
         self._note(topic, Deleted(position=position, time_ms=self._clock.now_ms()))

@@ -22,6 +22,7 @@ _COPY_BYTES: Final = 1 << 18
 _SMALL_FILES: Final = (
     "abort",
     "checkpoint",
+    "comet/copiedTables",
     "comet/deletedTopics.json",
     "comet/delayOffset.json",
     "comet/locks.json",
