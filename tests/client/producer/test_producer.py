@@ -28,7 +28,8 @@ from cometmq.client.errors import (
     RouteNotFoundError,
 )
 from cometmq.client.route import RouteTable, TopicRoute
-from cometmq.client.send.sender import Delivery, Sender
+from cometmq.client.send.delivery import Delivery
+from cometmq.client.send.sender import Sender
 from cometmq.message.sysflag import CompressionType
 from cometmq.remoting.command import RemotingCommand
 

@@ -16,9 +16,10 @@ from cometmq.client.instance import ClientInstance
 from cometmq.client.own_loop import looks_itself
 from cometmq.client.request_reply import reply_to, request_properties
 from cometmq.client.send.config import ProducerConfig
+from cometmq.client.send.delivery import Delivery, Done
 from cometmq.client.send.encoding import is_batchable, split_batches
 from cometmq.client.send.selection import QueueSelector, by_sharding_key
-from cometmq.client.send.sender import Delivery, Done, Sender
+from cometmq.client.send.sender import Sender
 from cometmq.client.send_result import Many, SendResult, Single, raisable
 from cometmq.client.serialization import Serializer, to_json, with_body
 from cometmq.client.trace.context import TraceHeaders, with_trace_context

@@ -25,8 +25,8 @@ from cometmq.client.hooks import (
 from cometmq.client.instance import ClientInstance
 from cometmq.client.producer.producer import PACK_IN_THREAD_BYTES, Producer
 from cometmq.client.send.config import TransactionConfig
+from cometmq.client.send.delivery import Delivery
 from cometmq.client.send.selection import QueueSelector
-from cometmq.client.send.sender import Delivery
 from cometmq.client.send.timer_brokers import has_any_delay
 from cometmq.client.send_result import SendResult, SendStatus
 from cometmq.client.serialization import Serializer, to_json, with_body

@@ -17,12 +17,10 @@ is made.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final
-
-import msgspec
 
 from cometmq.client.errors import (
     AccessDeniedError,
@@ -30,18 +28,18 @@ from cometmq.client.errors import (
     DelayNotSupportedError,
     IllegalMessageError,
     MasterNotFoundError,
-    RemotingConnectError,
     RemotingError,
     RemotingTooMuchRequestError,
     SendFailedError,
     refusal,
 )
-from cometmq.client.hooks import CommunicationMode, SendForbiddenError, SendMessageContext, SendObservation
+from cometmq.client.hooks import CommunicationMode, SendForbiddenError, SendObservation
 from cometmq.client.instance import ClientInstance
 from cometmq.client.route import queue_or_fail
 from cometmq.client.send.config import ProducerConfig
+from cometmq.client.send.delivery import Delivery, certainly_unsent
 from cometmq.client.send.encoding import SendEncoder
-from cometmq.client.send.selection import LatencyFault, QueueSelector, ReachabilityDetector, RoundRobin, by_sharding_key
+from cometmq.client.send.selection import LatencyFault, QueueSelector, ReachabilityDetector, RoundRobin
 from cometmq.client.send.timer_brokers import TimerBrokers, has_any_delay
 from cometmq.client.send_result import STATUS_BY_CODE, SendResult, SendStatus
 from cometmq.clock import wait_for
@@ -49,83 +47,14 @@ from cometmq.errors import CometMQError
 from cometmq.message.message import Message
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.client_connection import Answer, ClientConnection
-from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand
 from cometmq.remoting.errors import RemotingTimeoutError
 
-Done = Callable[[int, list[SendResult] | BaseException], None]
-
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
-_BUSY: Final = int(ResponseCode.SYSTEM_BUSY)
-"""Flow control: the message is certainly not stored."""
-
-_NOTHING_SENT: Final = (RemotingConnectError, MasterNotFoundError)
-"""The broker is away, perhaps for a restart: the message is certainly not stored."""
-
 MAX_BACKOFF_S: Final = 1.0
 """Longest pause between two attempts, so a broker that is back is noticed at most that late."""
 _MAX_DOUBLINGS: Final = 16
-
-
-def _nobody_waits(index: int, outcome: list[SendResult] | BaseException) -> None:
-    """Ignore the outcome."""
-
-
-class Delivery(msgspec.Struct, eq=False):
-    """A message or batch that is being sent; ``done(index, results or failure)`` is called once."""
-
-    sender: Sender
-    code: int
-    message: Message
-    body: bytes
-    properties_text: str
-    sys_flag: int
-    unique_keys: tuple[str, ...]
-    retries: int
-    born_timestamp: int
-    begun_at: float
-    deadline: float
-    done: Done = _nobody_waits
-    index: int = 0
-    target: MessageQueue | None = None
-    selector: QueueSelector | None = None
-    sent_at: float = 0.0
-    queue: MessageQueue | None = None
-    request: RemotingCommand | None = None
-    mode: CommunicationMode = CommunicationMode.SYNC
-    batch: Sequence[Message] | None = None
-    """The messages of a batch."""
-    observed: SendMessageContext | None = None
-    """The context that hooks got for the current attempt."""
-    attempts: list[tuple[str, CometMQError]] | None = None
-    stored: list[SendResult] | None = None
-    """Results of an attempt that was stored with a status other than SEND_OK, while another attempt is made."""
-    given_up: bool = False
-    """Nobody waits for it any more: an attempt that has not left does not leave."""
-
-    def pin(
-        self,
-        queue: MessageQueue | None,
-        sharding_key: str | None,
-        selector: QueueSelector | None,
-        timeout_s: float | None,
-    ) -> None:
-        """Set the queue, so that an attempt that may have stored the message is the last one, and the time limit."""
-        if queue is not None or selector is not None or sharding_key is not None:
-            self.target = queue
-            self.selector = by_sharding_key(sharding_key) if sharding_key is not None else selector
-            self.retries = 0
-        if timeout_s is not None:
-            self.deadline = self.begun_at + timeout_s
-
-    def answered(self, answer: Answer) -> None:
-        """Take the answer, or the failure of the connection."""
-        self.sender.answered(self, answer)
-
-
-def _certainly_unsent(error: CometMQError) -> bool:
-    """Tell whether the attempt has certainly not stored the message."""
-    return isinstance(error, _NOTHING_SENT) or getattr(error, "code", None) == _BUSY
 
 
 class Sender:
@@ -322,13 +251,13 @@ class Sender:
         if self._observation is not None and delivery.observed is not None:
             self._observation.failed(delivery.observed, error)
             delivery.observed = None
-        unsent = _certainly_unsent(error)
+        unsent = certainly_unsent(error)
         if self._fault is not None and isinstance(error, ClientError | RemotingError) and (again or unsent):
             self._fault.note_failure(broker_name)
             if self._detector is not None and broker_name and isinstance(error, RemotingError):
                 self._detector.watch(broker_name)
         if again and not unsent:
-            again = sum(not _certainly_unsent(failure) for _, failure in attempts) <= delivery.retries
+            again = sum(not certainly_unsent(failure) for _, failure in attempts) <= delivery.retries
         if (
             (again or unsent)
             and not delivery.given_up

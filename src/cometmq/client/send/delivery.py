@@ -1,0 +1,95 @@
+"""A message or batch that is being sent, and what its failures mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from cometmq.client.errors import MasterNotFoundError, RemotingConnectError
+from cometmq.client.hooks import CommunicationMode, SendMessageContext
+from cometmq.client.send.selection import QueueSelector, by_sharding_key
+from cometmq.client.send_result import SendResult
+from cometmq.errors import CometMQError
+from cometmq.message.message import Message
+from cometmq.remoting.bodies import MessageQueue
+from cometmq.remoting.client_connection import Answer
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import RemotingCommand
+
+Done = Callable[[int, list[SendResult] | BaseException], None]
+
+_BUSY: Final = int(ResponseCode.SYSTEM_BUSY)
+"""Flow control: the message is certainly not stored."""
+
+_NOTHING_SENT: Final = (RemotingConnectError, MasterNotFoundError)
+"""The broker is away, perhaps for a restart: the message is certainly not stored."""
+
+
+class Judge(Protocol):
+    """Takes the answers to deliveries."""
+
+    def answered(self, delivery: Delivery, answer: Answer) -> None:
+        """End a delivery by its answer, or begin another attempt."""
+
+
+def _nobody_waits(index: int, outcome: list[SendResult] | BaseException) -> None:
+    """Ignore the outcome."""
+
+
+class Delivery(msgspec.Struct, eq=False):
+    """A message or batch that is being sent; ``done(index, results or failure)`` is called once."""
+
+    sender: Judge
+    code: int
+    message: Message
+    body: bytes
+    properties_text: str
+    sys_flag: int
+    unique_keys: tuple[str, ...]
+    retries: int
+    born_timestamp: int
+    begun_at: float
+    deadline: float
+    done: Done = _nobody_waits
+    index: int = 0
+    target: MessageQueue | None = None
+    selector: QueueSelector | None = None
+    sent_at: float = 0.0
+    queue: MessageQueue | None = None
+    request: RemotingCommand | None = None
+    mode: CommunicationMode = CommunicationMode.SYNC
+    batch: Sequence[Message] | None = None
+    """The messages of a batch."""
+    observed: SendMessageContext | None = None
+    """The context that hooks got for the current attempt."""
+    attempts: list[tuple[str, CometMQError]] | None = None
+    stored: list[SendResult] | None = None
+    """Results of an attempt that was stored with a status other than SEND_OK, while another attempt is made."""
+    given_up: bool = False
+    """Nobody waits for it any more: an attempt that has not left does not leave."""
+
+    def pin(
+        self,
+        queue: MessageQueue | None,
+        sharding_key: str | None,
+        selector: QueueSelector | None,
+        timeout_s: float | None,
+    ) -> None:
+        """Set the queue, so that an attempt that may have stored the message is the last one, and the time limit."""
+        if queue is not None or selector is not None or sharding_key is not None:
+            self.target = queue
+            self.selector = by_sharding_key(sharding_key) if sharding_key is not None else selector
+            self.retries = 0
+        if timeout_s is not None:
+            self.deadline = self.begun_at + timeout_s
+
+    def answered(self, answer: Answer) -> None:
+        """Take the answer, or the failure of the connection."""
+        self.sender.answered(self, answer)
+
+
+def certainly_unsent(error: CometMQError) -> bool:
+    """Tell whether the attempt has certainly not stored the message."""
+    return isinstance(error, _NOTHING_SENT) or getattr(error, "code", None) == _BUSY
