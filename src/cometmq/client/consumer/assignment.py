@@ -43,6 +43,11 @@ class Assignment:
         self._dropped = False
         budget.join(self._room)
 
+    @property
+    def is_read(self) -> bool:
+        """Tell whether its reader runs; a reader that failed is replaced at the next rebalance."""
+        return self.task is not None and not self.task.done()
+
     async def room(self) -> None:
         """Wait until there is room for another pull (flow control)."""
         config = self._config

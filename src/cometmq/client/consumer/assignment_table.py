@@ -175,6 +175,10 @@ class AssignmentTable:
             self._leave(queue)
         for queue in sorted(after - before):
             self._read(queue, None)
+        for queue in sorted(before & after):
+            assignment = self.queues[queue]
+            if not assignment.is_read:
+                self._replace(queue, assignment.position, assignment.processed)
 
     def _replace(self, queue: MessageQueue, position: int | None, processed: int | None) -> None:
         before = self.of(queue)

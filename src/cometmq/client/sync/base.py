@@ -7,6 +7,7 @@ import atexit
 import functools
 import os
 import threading
+import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
@@ -54,7 +55,7 @@ class _Background:
         with self._lock:
             if self._loop is None:
                 self._loop = fastest_loop()()
-                thread = threading.Thread(target=self._loop.run_forever, name="cometmq-client", daemon=True)
+                thread = threading.Thread(target=_run_on, args=(self._loop,), name="cometmq-client", daemon=True)
                 try:
                     thread.start()
                 except RuntimeError:  # Python exits and starts no thread any more
@@ -147,6 +148,17 @@ class _Call(Generic[T]):
         assert self._task is not None
         self._task.add_done_callback(ended)
         self._loop.call_soon(self._task.cancel)  # after its first step, since the coroutine in it has begun then
+
+
+def _run_on(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop until it is stopped, although the application's log handlers raise while it logs an error."""
+    while True:
+        try:
+            loop.run_forever()
+        except BaseException:  # every synchronous client of the process would wait for ever
+            traceback.print_exc()
+        else:
+            return
 
 
 _BACKGROUND: Final = _Background()
