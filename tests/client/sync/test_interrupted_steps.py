@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from random import Random
 from types import FrameType
@@ -15,6 +14,7 @@ import pytest
 
 from cometmq.client import ConsumeFromWhere, LitePullConfig, Message, PushConfig
 from cometmq.client.sync import SyncLitePullConsumer, SyncPushConsumer
+from cometmq.client.sync.base import _Call
 from cometmq.testing import SyncCluster
 
 MESSAGES = 100
@@ -31,7 +31,7 @@ def alarm() -> Iterator[Callable[[float], None]]:
 
     def ring(_: int, frame: FrameType | None) -> None:
         while frame is not None:
-            if frame.f_code is Future.result.__code__:
+            if frame.f_code is _Call.wait.__code__:
                 raise AlarmError
             frame = frame.f_back
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from tests.client.sync.test_interrupted_steps import AlarmError, bodies, consumer_of
 
 from cometmq.client import Message
+from cometmq.client.sync.base import _Call
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.testing import SyncCluster
 
@@ -30,7 +30,7 @@ def interrupted_with_messages() -> Iterator[None]:
     """Raise in this thread, as a signal's handler may, in the very step in which messages reach it."""
 
     def ring(frame: FrameType, event: str, returned: object) -> None:
-        if event == "return" and returned and frame.f_code is Future.result.__code__:
+        if event == "return" and returned and frame.f_code is _Call.wait.__code__:
             raise AlarmError
 
     sys.setprofile(ring)

@@ -9,7 +9,7 @@ import os
 import threading
 import traceback
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast
 
@@ -90,7 +90,7 @@ class _Background:
         if not self._is_over:
             call = _Call(loop, work)
             try:
-                return call.outcome.result()
+                return call.wait()
             except BaseException as error:
                 call.interrupted(error, undelivered)
                 raise
@@ -105,10 +105,15 @@ class _Background:
 
 
 class _Call(Generic[T]):
-    """A coroutine on the loop, for which another thread waits."""
+    """A coroutine on the loop, for which another thread waits.
+
+    It waits at a plain lock: a signal's handler that raises in a future's condition may find it half released.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
-        self.outcome: Future[T] = Future()
+        self._running = threading.Lock()
+        self._running.acquire()
+        self._error: BaseException | None = None
         self._loop = loop
         self._task: asyncio.Task[T] | None = None
         try:
@@ -122,16 +127,20 @@ class _Call(Generic[T]):
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[T]) -> None:
-        if task.cancelled():
-            self.outcome.set_exception(CancelledError())
-        elif (error := task.exception()) is not None:
-            self.outcome.set_exception(error)
-        else:
-            self.outcome.set_result(task.result())
+        self._error = CancelledError() if task.cancelled() else task.exception()
+        self._running.release()
+
+    def wait(self) -> T:
+        """Wait for the end; return the result, or raise what the coroutine raised."""
+        self._running.acquire()
+        if self._error is not None:
+            raise self._error
+        assert self._task is not None
+        return self._task.result()
 
     def interrupted(self, error: BaseException, undelivered: Callable[[T], object] | None) -> None:
         """Cancel the coroutine, unless ``error`` is its own; pass on a result that it has nevertheless."""
-        if self.outcome.done() and self.outcome.exception() is error:
+        if error is self._error:
             return
         is_over = threading.Event()
         self._loop.call_soon_threadsafe(self._cancel, undelivered, is_over)
