@@ -148,6 +148,12 @@ def test_secrets_of_apaches_are_kept_and_never_shown() -> None:
     assert "hunter2" not in format_properties(change.config, FOREIGN)
 
 
+def test_many_unknown_keys_are_counted() -> None:
+    _, warnings = load_options(Sample, "".join(f"zz{number}=1\n" for number in range(20_000)), source="x.conf")
+    assert warnings[0] == "x.conf:1: unknown key zz0 ignored"
+    assert warnings[50:] == ["x.conf: 19950 more unknown keys ignored"]
+
+
 def test_every_option_says_what_it_is() -> None:
     assert options_of(Sample)["flushDiskType"].range_text == "ASYNC_FLUSH or SYNC_FLUSH"
     assert options_of(Sample)["brokerIP1"].range_text == "text"

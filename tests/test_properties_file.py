@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.limits import MAX_CONFIG_BYTES
 from cometmq.options import nearest
 from cometmq.properties_file import (
     MalformedEscapeError,
@@ -80,6 +81,19 @@ def test_a_change_keeps_the_bytes_of_a_file_that_is_not_utf_8(tmp_path: Path) ->
     assert path.read_bytes() == comment + b"brokerName=M\xfcnchen\n" + written
     found = {key: value for _, key, value in parse_properties(read_properties(path), strict=True)}
     assert (found["brokerName"], found["regionId"]) == ("München", "消息 C:\\users ")
+
+
+def test_a_file_larger_than_any_configuration_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_bytes(b"a" * MAX_CONFIG_BYTES)
+    assert len(read_properties(path)) == MAX_CONFIG_BYTES
+    for too_large in (tmp_path / "more.conf", Path("/dev/zero")):
+        if too_large.parent == tmp_path:
+            too_large.write_bytes(b"a" * (MAX_CONFIG_BYTES + 1))
+        with pytest.raises(OSError, match="larger than 1048576 bytes"):
+            read_properties(too_large)
+        with pytest.raises(OSError, match="larger than 1048576 bytes"):
+            update_file(too_large, {"a": "1"})
 
 
 @pytest.mark.parametrize("text", ["k=\\u", "k=\\u12", "k=\\u12g4", "\\u=1", "k=a\\\n\\uxyz"])

@@ -32,6 +32,8 @@ MAX_PARSED_BODY_BYTES: Final = 16 * 1024
 """A body of a request in fastjson's dialect, which no client uses for requests to brokers: about 30 ms."""
 MAX_REMARK_CHARS: Final = 4_096
 """Remark of an answer: some repeat the request, and a client refuses headers above MAX_HEADER_BYTES."""
+MAX_CONFIG_BYTES: Final = 1024 * 1024
+"""A file of Java properties; real ones have a few kB."""
 MAX_CONFIG_UPDATE_BYTES: Final = 64 * 1024
 """Properties text that changes a configuration (codes 25 and 318); tools send one key, Apache's whole one has 8 KB."""
 

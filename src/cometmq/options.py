@@ -31,6 +31,8 @@ _NEAR_ENOUGH: Final = 0.6
 _LONGEST_COMPARED: Final = 127
 """Longer keys are not compared with known ones, which takes time for each character."""
 _SHOWN_CHARS: Final = 1_000
+_NAMED_KEYS: Final = 50
+"""So many unknown keys of a file are named: to find the nearest known one takes a millisecond for each."""
 _HARDLY_MEANT: Final = re.compile(r"""\s$|\s[#!]|^["'].*["']$""", re.DOTALL)
 """A text with a blank at its end, what looks like a comment, or quotes around it."""
 _INT_MAX: Final = 2**31 - 1
@@ -318,6 +320,7 @@ def load_options(
     values: dict[str, Any] = dict(defaults)
     unused: dict[str, str] = {}
     warnings: list[str] = []
+    unknown = 0
     try:
         entries = {key: (line, value) for line, key, value in parse_properties(text, strict=True)}
     except MalformedEscapeError as error:
@@ -339,12 +342,14 @@ def load_options(
                 unused[key] = format_value(foreign.parse(value))
             except ConfigError as error:
                 warning = f"{error.message}; ignored, since it has no effect here"
-        else:
+        elif (unknown := unknown + 1) <= _NAMED_KEYS:
             near = nearest(key, known.keys() | apache.keys())
             hint = f"; did you mean {near}?" if near else ""
             warning = f"unknown key {key[:_SHOWN_CHARS]} ignored{hint}"
         if warning:
             warnings.append(f"{place}: {warning}")
+    if unknown > _NAMED_KEYS:
+        warnings.append(f"{source}: {unknown - _NAMED_KEYS} more unknown keys ignored")
     if unused:
         warnings.append(f"{source}: {no_effect(unused)}")
         values["unused"] = unused

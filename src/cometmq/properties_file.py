@@ -7,14 +7,16 @@ tab and form feed; every other character is part of a key or a value, blanks at 
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from cometmq.durable import replace_file
+from cometmq.limits import MAX_CONFIG_BYTES
 
-_ENTRY: Final = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
+_ENTRY: Final = re.compile(r"((?:[^\\=: \t\f]++|\\.)*+)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _BLANKS: Final = " \t\f"
 _ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -30,9 +32,17 @@ class MalformedEscapeError(ValueError):
 def read_properties(path: Path) -> str:
     """Return the text of a properties file: UTF-8, or else ISO 8859-1, which Java takes every file for.
 
-    :raises OSError: the file cannot be read.
+    :raises OSError: the file cannot be read, or it is larger than any configuration.
     """
-    return _decode(path.read_bytes())[0]
+    return _decode(_read(path))[0]
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        data = file.read(MAX_CONFIG_BYTES + 1)
+    if len(data) > MAX_CONFIG_BYTES:
+        raise OSError(errno.EFBIG, f"it is larger than {MAX_CONFIG_BYTES} bytes")
+    return data
 
 
 def _decode(data: bytes) -> tuple[str, str]:
@@ -130,7 +140,7 @@ def update_file(path: Path, updates: Mapping[str, str]) -> None:
     :raises OSError: the file cannot be written; the old one is still there.
     """
     left = dict(updates)
-    text, encoding = _decode(path.read_bytes()) if path.exists() else ("", "utf-8")
+    text, encoding = _decode(_read(path)) if path.exists() else ("", "utf-8")
     lines = _lines_of(text)
     if not lines[-1]:
         lines.pop()

@@ -10,6 +10,7 @@ from cometmq.message.hosts import (
     address_here,
     decode_host,
     encode_host,
+    ip_of,
     own_ip,
     parse_address,
     parse_network,
@@ -101,6 +102,19 @@ def test_addresses_of_ipv6_are_read_with_brackets_and_in_javas_form(text: str, p
 def test_an_address_of_ipv6_without_a_port_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="host:port"):
         parse_address(text)
+
+
+@pytest.mark.parametrize("host", ["a..b", ".a", "a" * 64, "ü" * 63, "a\0b", "\ud800"])
+def test_what_can_be_no_name_is_refused_and_has_no_address(host: str) -> None:
+    with pytest.raises(ValueError, match="labels of 1 to 63 characters"):
+        parse_address(f"{host}:1")
+    with pytest.raises(OSError, match=r"labels of 1 to 63|not known"):
+        ip_of(host)
+
+
+@pytest.mark.parametrize("host", ["a.b.", "my_broker", "a-" * 31, "münchen.example"])
+def test_names_are_read(host: str) -> None:
+    assert parse_address(f"{host}:1") == (host, 1)
 
 
 @pytest.mark.parametrize(

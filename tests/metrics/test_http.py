@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from tests.helpers.hosts import link_local
 
 from cometmq.limits import MAX_MONITOR_CONNECTIONS, MAX_MONITOR_HEAD_BYTES, MONITOR_SECONDS, STALLED_MONITOR_SECONDS
 from cometmq.metrics.http import MonitorServer
@@ -50,6 +51,23 @@ async def monitored(clock: VirtualClock) -> AsyncIterator[Monitored]:
 async def test_metrics_come_in_pieces(monitored: Monitored) -> None:
     assert await monitored.get("/metrics?x=1") == (200, b"4\r\na 1\n\r\n4\r\nb 2\n\r\n0\r\n\r\n")
     assert monitored.server.url == f"http://127.0.0.1:{monitored.server.port}/metrics"
+
+
+@pytest.mark.skipif(not link_local(), reason="this machine has no link-local address")
+async def test_the_address_of_a_link_local_host_has_its_zone(clock: VirtualClock) -> None:
+    server = Monitored(clock).server
+    await server.start(link_local(), 0)
+    assert server.url == f"http://[{link_local()}]:{server.port}/metrics"
+    await server.stop()
+
+
+async def test_a_host_that_can_be_no_name_is_an_error_in_the_log(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Monitored(clock).server
+    await server.start("a..b", 0)
+    assert server.url == ""
+    assert "metrics are not served" in caplog.text
 
 
 async def test_a_server_is_alive_before_it_is_ready(monitored: Monitored) -> None:

@@ -31,6 +31,7 @@ SYNC_MASTER: Final = "SYNC_MASTER"
 SLAVE: Final = "SLAVE"
 
 _MILLISECONDS_OF_A_DAY: Final = 86_400_000
+_SHOWN_CHARS: Final = 1_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -355,7 +356,7 @@ def ip_of_clients(config: BrokerConfig) -> str:
     except OSError as error:
         key = "advertisedListeners" if EVERY_CLIENT in config.advertised else "brokerIP1"
         raise ConfigError(
-            f"{key}={config.broker_ip1} has no address: {reason_of(error)}",
+            f"{key}={config.broker_ip1[:_SHOWN_CHARS]} has no address: {reason_of(error)}",
             next_step="give an address, or a name that resolves",
         ) from None
 
@@ -396,4 +397,4 @@ def _check_address(key: str, value: str, address: str) -> None:
     try:
         parse_address(address)
     except ValueError as error:
-        raise ConfigError(f"{key}={value}: {error}") from None
+        raise ConfigError(f"{key}={value[:_SHOWN_CHARS]}: {error}") from None

@@ -6,7 +6,7 @@ import errno
 import socket
 
 from cometmq.errors import CometMQError, reason_of
-from cometmq.message.hosts import format_address, unmapped
+from cometmq.message.hosts import addresses_of, format_address, unmapped
 
 
 class ConsolePortError(CometMQError):
@@ -19,7 +19,7 @@ def listen(host: str, port: int) -> socket.socket:
     :raises ConsolePortError: the port is taken, or the address is none of this machine.
     """
     try:
-        family, _, _, _, address = socket.getaddrinfo(unmapped(host), port, type=socket.SOCK_STREAM)[0]
+        family, _, _, _, address = addresses_of(unmapped(host), port)[0]
         made = socket.socket(family, socket.SOCK_STREAM)
         try:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

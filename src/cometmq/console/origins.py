@@ -33,6 +33,8 @@ def origin_of(text: str) -> Origin | None:
     except ValueError:
         return None
     host = (parts.hostname or "").removesuffix(".")
-    if parts.scheme not in _PORTS or not host or parts.path.strip("/") or parts.query or parts.username is not None:
+    if parts.scheme not in _PORTS or not host or parts.username is not None:
+        return None
+    if parts.path.strip("/") or parts.query or parts.fragment:
         return None
     return Origin(parts.scheme, host, _PORTS[parts.scheme] if port is None else port)

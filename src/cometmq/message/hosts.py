@@ -9,20 +9,25 @@ without it.
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 import struct
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Found = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]]
 IPV4_HOST_BYTES: Final = 8
 IPV6_HOST_BYTES: Final = 20
 _IPV4_BYTES: Final = 4
 _MAPPED: Final = bytes(10) + b"\xff\xff"
 """The bytes before those of an IPv4 address that is mapped into IPv6."""
 _MAPPED_BITS: Final = 96
+_NO_NAME: Final = "a host has labels of 1 to 63 characters with a dot between them"
+_SHOWN_CHARS: Final = 200
 _PORT: Final = struct.Struct(">i")
 _PROBES: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 """Addresses reserved for documentation: a route to them shows the own address; nothing is sent."""
@@ -40,6 +45,17 @@ def own_ip() -> str:
     return "127.0.0.1"
 
 
+def addresses_of(host: str | None, port: int | None, flags: int = 0) -> Sequence[Found]:
+    """Return the addresses of a host for TCP, as ``getaddrinfo`` does; blocks while a name is looked up.
+
+    :raises OSError: there is none, or the text cannot be a name, as ``a..b``.
+    """
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    except ValueError as error:  # of the codec of names, or a NUL
+        raise OSError(errno.EINVAL, _NO_NAME) from error
+
+
 def ip_of(host: str) -> str:
     """Return the address of a host, IPv4 if it has one; blocks while a name is looked up.
 
@@ -47,7 +63,7 @@ def ip_of(host: str) -> str:
     """
     if stored_ip(host) is not None:
         return host
-    found = {family: str(address[0]) for family, _, _, _, address in socket.getaddrinfo(host, None)}
+    found = {family: str(address[0]) for family, _, _, _, address in addresses_of(host, None)}
     return found.get(socket.AF_INET) or found[socket.AF_INET6]
 
 
@@ -119,10 +135,20 @@ def parse_address(text: str) -> tuple[str, int]:
     host, separator, port_text = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not separator or not host or not port_text.isascii() or not port_text.isdigit() or int(port_text) > 65535:
-        raise ValueError(f"not an address of the form host:port: {text!r}")
+        raise ValueError(f"not an address of the form host:port: {text[:_SHOWN_CHARS]!r}")
     if ":" in host and stored_ip(host) is None:
-        raise ValueError(f"not an address of the form host:port, and of IPv6 [host]:port: {text!r}")
+        raise ValueError(f"not an address of the form host:port, and of IPv6 [host]:port: {text[:_SHOWN_CHARS]!r}")
+    if not _can_be_host(host):
+        raise ValueError(f"{_NO_NAME}: {host[:_SHOWN_CHARS]!r}")
     return host, int(port_text)
+
+
+def _can_be_host(host: str) -> bool:
+    """Tell whether the look-up of a name takes the text; it raises something else than OSError otherwise."""
+    try:
+        return ":" in host or ("\0" not in host and bool(host.encode("idna")))
+    except UnicodeError:
+        return False
 
 
 def split_addresses(text: str) -> tuple[str, ...]:

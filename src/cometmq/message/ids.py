@@ -185,7 +185,6 @@ class UniqIdGenerator:
 
 
 _HANDLE_VERSION: Final = "v1"
-_HANDLE_PARTS: Final = 5
 
 
 class RecallHandleError(CometMQError):
@@ -219,10 +218,10 @@ class RecallHandle(msgspec.Struct, frozen=True):
             if len(text) > MAX_RECALL_HANDLE_CHARS:
                 raise ValueError(f"more than {MAX_RECALL_HANDLE_CHARS} characters")
             raw = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
-            parts = raw.decode().split(" ")
-            if len(parts) != _HANDLE_PARTS or parts[0] != _HANDLE_VERSION:
-                raise ValueError(f"not {_HANDLE_VERSION} with {_HANDLE_PARTS} parts")
-            _, topic, broker_name, due_ms, unique_key = parts
+            version, topic, rest = raw.decode().split(" ", 2)
+            broker_name, due_ms, unique_key = rest.rsplit(" ", 2)  # the name of a broker may have blanks
+            if version != _HANDLE_VERSION:
+                raise ValueError(f"not {_HANDLE_VERSION}")
             if not (due_ms.isascii() and due_ms.isdigit() and len(due_ms) < 19):
                 raise ValueError("no time in it")
         except (ValueError, binascii.Error, UnicodeError) as error:

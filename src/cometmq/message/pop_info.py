@@ -4,7 +4,8 @@ A receipt handle (property POP_CK, field extraInfo) has eight parts, with a blan
 
     startOffset popTime invisibleTime reviveQueueId topicType brokerName queueId queueOffset
 
-The handles of RocketMQ 5's proxy have a ninth part or more, which are not read.
+The handles of RocketMQ 5's proxy have a ninth part or more, which are not read. A blank in the name of the broker is
+the character U+001F in a handle, so that it has eight parts.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ RETRY_TOPIC_V2: Final = "2"
 
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 _PARTS: Final = 8
+_BLANK_IN_NAME: Final = "\x1f"
 
 
 class HandleError(CometMQError):
@@ -49,7 +51,8 @@ class ReceiptHandle(NamedTuple):
 
     def encode(self) -> str:
         """The text."""
-        return " ".join(map(str, self))
+        name = self.broker_name.replace(" ", _BLANK_IN_NAME)
+        return " ".join(map(str, self._replace(broker_name=name)))
 
 
 def parse_handle(text: str) -> ReceiptHandle:
@@ -65,7 +68,8 @@ def parse_handle(text: str) -> ReceiptHandle:
         if _NUMBER.fullmatch(number) is None:
             raise HandleError(f"a part of the receipt handle is no number: {number[:20]!r}")
     return ReceiptHandle(
-        int(start), int(popped), int(invisible), int(revive), topic_type, broker, int(queue_id), int(offset)
+        *(int(start), int(popped), int(invisible), int(revive), topic_type),
+        *(broker.replace(_BLANK_IN_NAME, " "), int(queue_id), int(offset)),
     )
 
 

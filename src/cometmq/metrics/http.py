@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ _log = logging.getLogger(__name__)
 
 _TEXT: Final = "text/plain; charset=utf-8"
 _READ_BYTES: Final = 16 * 1024
+_NUMERIC: Final = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
 _INDEX: Final = b"/metrics  for Prometheus\n/healthz  the process answers\n/readyz   it serves clients\n"
 
 
@@ -74,8 +76,8 @@ class MonitorServer:
         """The address of the metrics; empty when nothing listens."""
         if self._server is None:
             return ""
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return f"http://{address_here(host, port)}/metrics"
+        host, _ = socket.getnameinfo(self._server.sockets[0].getsockname(), _NUMERIC)  # an IPv6 address with its zone
+        return f"http://{address_here(host, self.port)}/metrics"
 
     async def start(self, host: str, port: int) -> None:
         """Listen; port 0 takes a free one, an empty host is every address.
@@ -85,7 +87,7 @@ class MonitorServer:
         try:
             where = unmapped(host) or None
             self._server = await asyncio.start_server(self._accept, where, port, limit=MAX_MONITOR_HEAD_BYTES)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             _log.error("metrics are not served: %s; set metricsPromExporterPort to a free port", error)
 
     async def stop(self) -> None:

@@ -14,7 +14,7 @@ from ssl import SSLContext
 from typing import Any, Final
 
 from cometmq.clock import Clock, wait_for
-from cometmq.message.hosts import stored_ip
+from cometmq.message.hosts import addresses_of, stored_ip
 from cometmq.threads import look_up
 
 HEAD_START_S: Final = 0.25
@@ -65,7 +65,7 @@ def places(host: str, port: int) -> list[Place]:
     :raises OSError: there is none.
     """
     flags = socket.AI_NUMERICHOST if stored_ip(host) is not None else 0
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    found = addresses_of(host, port, flags)
     each = dict.fromkeys((family, address) for family, _, _, _, address in found)
     families = list(dict.fromkeys(family for family, _ in each))
     lines: Iterable[list[Place]] = ([place for place in each if place[0] == family] for family in families)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 from cometmq.clock import Clock
-from cometmq.message.hosts import format_address, unmapped
+from cometmq.message.hosts import addresses_of, format_address, unmapped
 from cometmq.threads import look_up
 
 _log = logging.getLogger(__name__)
@@ -50,9 +50,7 @@ class Listener:
         :raises OSError: the host is unknown, or the port is taken or not allowed.
         """
         # uvloop's own look-up loses the zone of an address.
-        found = await look_up(
-            socket.getaddrinfo, unmapped(host) or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
+        found = await look_up(addresses_of, unmapped(host) or None, port, socket.AI_PASSIVE)
         try:
             for family, kind, protocol, _, address in dict.fromkeys(found):
                 listening = socket.socket(family, kind, protocol)

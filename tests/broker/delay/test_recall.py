@@ -37,7 +37,7 @@ async def bodies(wire: Wire) -> list[bytes]:
     st.builds(
         RecallHandle,
         st.from_regex(r"[%|a-zA-Z0-9_-]{1,127}", fullmatch=True),
-        st.from_regex(r"[a-z.-]{1,50}", fullmatch=True),
+        st.from_regex(r"[a-z0-9 .-]{1,50}", fullmatch=True),
         st.integers(0, 10**16),
         st.text(st.characters(exclude_characters=" ", codec="utf-8"), min_size=1, max_size=60),
     )

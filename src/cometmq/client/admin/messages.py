@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Collection, Iterable
 from typing import Final
 
 from cometmq.client.admin.topics import TopicAdmin
 from cometmq.client.errors import BrokerError, OtherTopicError, UnknownBrokerError
-from cometmq.message.hosts import format_address, parse_address, stored_ip
+from cometmq.message.hosts import addresses_of, format_address, parse_address, stored_ip
 from cometmq.message.ids import decode_offset_msg_id
 from cometmq.message.message import MessageExt, split_records
 from cometmq.remoting.admin_bodies import (
@@ -206,7 +205,7 @@ def _ips_of(hosts: Collection[str]) -> set[str]:
     found: set[str] = set()
     for host in hosts:
         try:
-            found.update(filter(None, (stored_ip(str(info[4][0])) for info in socket.getaddrinfo(host, None))))
-        except (OSError, UnicodeError):
+            found.update(filter(None, (stored_ip(str(info[4][0])) for info in addresses_of(host, None))))
+        except OSError:
             continue
     return found
