@@ -9,7 +9,6 @@ without it.
 
 from __future__ import annotations
 
-import errno
 import ipaddress
 import socket
 import struct
@@ -53,7 +52,7 @@ def addresses_of(host: str | None, port: int | None, flags: int = 0) -> Sequence
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     except ValueError as error:  # of the codec of names, or a NUL
-        raise OSError(errno.EINVAL, _NO_NAME) from error
+        raise OSError(_NO_NAME) from error
 
 
 def ip_of(host: str) -> str:
