@@ -66,10 +66,16 @@ def places(host: str, port: int) -> list[Place]:
     """
     flags = socket.AI_NUMERICHOST if stored_ip(host) is not None else 0
     found = addresses_of(host, port, flags)
-    each = dict.fromkeys((family, address) for family, _, _, _, address in found)
+    each = dict.fromkeys((family, _with_zone(address)) for family, _, _, _, address in found)
     families = list(dict.fromkeys(family for family, _ in each))
     lines: Iterable[list[Place]] = ([place for place in each if place[0] == family] for family in families)
     return [place for place in chain.from_iterable(zip_longest(*lines)) if place is not None]
+
+
+def _with_zone(address: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return an address with its zone in the text, too: uvloop reads it there, and ignores the number."""
+    host, *rest = address
+    return (f"{host}%{rest[2]}", *rest) if len(rest) > 2 and rest[2] else address
 
 
 async def _first(host: str, port: int, clock: Clock, limit_s: float, connected: set[socket.socket]) -> socket.socket:
