@@ -142,6 +142,8 @@ INDEX_BLOCK_KEYS: Final = 8_192
 """Keys that one turn of the loop adds to the index, of one message at least: about 4 ms."""
 MAX_LOST_UNITS: Final = 100_000
 """Queue offsets that a slave accepts as lost at its master: 2 MB of units; a larger gap means another queue."""
+CLOCK_BEHIND_MS: Final = 60_000
+"""A clock further behind the newest store time is told of: more than NTP or a leap second sets it back."""
 UNIT_SEARCH_UNITS: Final = 4_096
 """Damaged units of a queue, on either side of the requested one, that a search for a sound unit reads."""
 UNIT_SEARCH_BYTES: Final = 16 << 20

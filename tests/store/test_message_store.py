@@ -166,13 +166,14 @@ def test_predicates_see_each_record(bench: StoreBench) -> None:
     assert (result.count, result.next_begin_offset) == (11, 40)
 
 
+class JumpyClock(VirtualClock):
+    offset_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.offset_ms
+
+
 def test_store_timestamps_never_go_back(bench: StoreBench) -> None:
-    class JumpyClock(VirtualClock):
-        offset_ms = 0
-
-        def now_ms(self) -> int:
-            return super().now_ms() + self.offset_ms
-
     clock = JumpyClock()
     store = bench.open(clock=clock)
     for jump in (0, 5_000, -60_000, 6_000):
@@ -187,6 +188,76 @@ def test_store_timestamps_never_go_back(bench: StoreBench) -> None:
     put(again, "TopicTest", 0, b"x")
     again.commit()
     assert decode_record(served(again)["TopicTest", 0][-1]).store_timestamp >= times[-1]
+
+
+async def test_a_clock_that_was_ahead_once_is_told_of_until_it_is_right(
+    bench: StoreBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    year = 365 * 86_400
+    ahead = VirtualClock(1_700_000_000_000 + 3 * year * 1_000)
+    store = bench.open(clock=ahead)
+    put(store, "TopicTest", 0, b"x")
+    store.commit()
+    store.start()
+    ahead.advance(20)
+    assert (store.clock_behind_ms, "behind" in caplog.text) == (0, False)
+    store.close_now()
+    clock = JumpyClock(1_700_000_000_000)
+    again = bench.open(clock=clock)
+    again.start()
+    clock.advance(20)
+    assert again.clock_behind_ms == (3 * year - 20) * 1_000
+    assert caplog.text.count("the clock is 1095 days behind") == 1
+    put(again, "TopicTest", 0, b"x")
+    again.commit()
+    assert again.store_time("TopicTest", 0, 1) == 1_700_000_000_000 + 3 * year * 1_000
+    clock.offset_ms = 3 * year * 1_000
+    clock.advance(20)
+    assert (again.clock_behind_ms, caplog.text.count("days behind")) == (0, 1)
+    again.close_now()
+
+
+async def test_a_clock_that_goes_back_in_a_running_store_is_told_of_from_a_minute_on(
+    bench: StoreBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = JumpyClock()
+    store = bench.open(clock=clock)
+    store.start()
+    for back_ms, told in ((0, 0), (35_000, 0), (200_000, 1), (0, 1), (500_000, 2)):
+        clock.offset_ms = 0
+        put(store, "TopicTest", 0, b"x")
+        store.commit()
+        clock.advance(10)
+        clock.offset_ms = -back_ms
+        clock.advance(20)  # two looks
+        assert caplog.text.count("behind the newest message of the store: it is wrong") == told, back_ms
+    store.close_now()
+
+
+def test_entries_without_a_message_are_counted_and_told_of_once(
+    bench: StoreBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = bench.open()
+    fill(store, 300, queues=1)
+    gone, mended = 20, 22
+    place, size, _ = store.queue("TopicTest", 0).unit(gone) or (0, 0, 0)
+    store.close_now()
+    units = bench.root / "consumequeue" / "TopicTest" / "0" / f"{0:020}"
+    with open(units, "r+b") as file:
+        file.seek(gone * 20)
+        file.write(bytes(20 * (mended + 1 - gone)))
+    with open(bench.log_files[0], "r+b") as file:
+        file.seek(place)
+        file.write(b"\xff" * size)
+    again = bench.open()
+    queue = again.queue("TopicTest", 0)
+    for _ in range(2):
+        assert again.get_message(queue, gone, 1).count == 0
+        assert again.get_message(queue, mended, 1).count == 1
+    assert again.missing_entries() == 1
+    [line] = [record.message for record in caplog.records if "lead to no message" in record.message]
+    assert line.startswith("consumequeue/TopicTest/0: entries from offset 20 on")
+    assert "cometmq pipeline rebuild" in line
 
 
 def test_offsets_by_time(bench: StoreBench) -> None:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from cometmq.checksum import crc32
 from cometmq.clock import TimerHandle
 from cometmq.limits import INDEX_BLOCK_KEYS, MAX_INDEX_WAITING_KEYS
+from cometmq.store.clock_check import ClockCheck
 from cometmq.store.errors import StoreClosedError, StoreError, StoreFailedError
 from cometmq.store.index.index_file import IndexFile
 from cometmq.store.log.checkpoint import Checkpoint, save_checkpoint
@@ -59,6 +60,7 @@ class Maintenance:
         self._flush_failed = False
         """A queue or index file was not flushed: a later flush proves nothing, so no newer position is saved."""
         self.retention = Retention(opened, flush)
+        self.clock_check = ClockCheck(opened.log, opened.clock)
 
     # --- derived blocks -----------------------------------------------------------------------
     def write_units(self, queue: ConsumeQueue) -> None:
@@ -136,6 +138,8 @@ class Maintenance:
         if not self._opened.log.segments:  # the first message waits for no file
             self._opened.log.allocate_ahead()
         self.retention.check_disk()
+        self.clock_check.run()
+        self._every("clock", self._config.clean_resource_interval / 1000, self.clock_check.run)
         self._every("flush", self._config.flush_interval_commit_log / 1000, self._flush.begin)
         self._every("checkpoint", self._config.flush_interval_consume_queue / 1000, self.begin_checkpoint)
         self._every("retention", self._config.clean_resource_interval / 1000, self.retention.run)

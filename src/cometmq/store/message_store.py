@@ -344,6 +344,20 @@ class MessageStore:
         return 0
 
     @property
+    def clock_behind_ms(self) -> int:
+        """How far the clock is behind the newest store time; 0 when it is not."""
+        return self._maintenance.clock_check.behind_ms
+
+    def missing_entries(self) -> int:
+        """The entries of all queues that lead to no record and were not found in the log, of those read so far."""
+        return sum(
+            sum(offset >= queue.min_logical for offset in queue.missing)
+            for queues in self._queues.by_topic.values()
+            for queue in queues.values()
+            if queue.missing
+        )
+
+    @property
     def last_record(self) -> tuple[int, int]:
         """Log offset and size of the last record; ``(-1, 0)`` for an empty log."""
         return self._log.last_record

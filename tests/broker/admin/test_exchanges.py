@@ -56,9 +56,11 @@ STATE_DEPENDENT = {
 }
 
 MORE_RUNTIME_INFORMATION = {
+    "clockBehindStoreMs",
     "cometmqVersion",
     "currentTimestamp",
     "getTransferredTps",
+    "missingQueueEntries",
     "openTransactions",
     "timerCongestNum",
     "timerDequeueTps",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import struct
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from tests.cli.conftest import CommandLine, Result
 from tests.namesrv.wire import Wire
 
 from cometmq.broker.controller import Broker
-from cometmq.client.admin.broker_health import BrokerState, clock_of, retention_of
+from cometmq.client.admin.broker_health import BrokerState, clock_of, retention_of, store_of
 from cometmq.client.admin.finding import ADVICE, OK, PROBLEM
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
@@ -127,6 +129,51 @@ async def test_certificates_that_end_soon_are_found(
     await server.stop()
     [row] = [row for row in rows if row["check"].startswith("certificate of nameserver")]
     assert (row["state"], row["found"]) == (state, f"ends in {days} days")
+
+
+@pytest.mark.parametrize("missing", [0, 12])
+@pytest.mark.parametrize("behind_ms", [0, 59_000, 7_200_000])
+def test_a_store_ahead_of_the_clock_and_entries_without_a_message_are_found(behind_ms: int, missing: int) -> None:
+    table = {"clockBehindStoreMs": str(behind_ms), "missingQueueEntries": str(missing)}
+    found = {finding.check: finding for finding in store_of("b", BrokerState(table, 0, 0))}
+    assert ("store times of b" in found) is (behind_ms > 60_000)
+    assert ("queues of b" in found) is (missing > 0)
+    if behind_ms > 60_000:
+        assert "120 min" in found["store times of b"].found or "2 h" in found["store times of b"].found
+    if missing:
+        assert (found["queues of b"].state, "rebuild" in found["queues of b"].todo) == (PROBLEM, True)
+
+
+async def test_a_broker_tells_that_its_store_is_ahead_of_its_clock_and_has_entries_without_a_message(
+    namesrv: tuple[NameServer, VirtualClock], tmp_path: Path
+) -> None:
+    server, _ = namesrv
+    right = round(time.time() * 1000)
+    first = Broker(small_config(tmp_path, namesrv_addr=server.address), clock=VirtualClock(right + 10**11))
+    await first.start()
+    for body in ("a", "b", "c"):
+        assert (await run(server.address, "produce", "orders", "--sharding-key", "k", "--body", body)).code == 0
+    await first.stop()
+    [units] = [path for path in (tmp_path / "store" / "consumequeue" / "orders").rglob("*") if path.is_file()]
+    with open(units, "r+b") as file:
+        place, size, _ = struct.unpack(">qiq", file.read(40)[20:])
+        file.seek(20)
+        file.write(bytes(20))
+    with open(tmp_path / "store" / "commitlog" / f"{0:020}", "r+b") as log:
+        log.seek(place)
+        log.write(b"\xff" * size)
+    broker = Broker(small_config(tmp_path, namesrv_addr=server.address), clock=VirtualClock(right))
+    await broker.start()
+    await run(server.address, "consume", "orders", "--from-beginning", "--max", "2")
+    rows = (await run(server.address, "doctor", "--cluster", "-o", "json")).json()
+    await broker.stop()
+    found = {row["check"]: row for row in rows}
+    assert "1157 days ahead" in found["store times of broker-a"]["found"]
+    assert found["queues of broker-a"]["found"].endswith(": 1")
+    here = await run(server.address, "doctor", "--data", str(tmp_path), "-o", "json")
+    assert (
+        "1157 days ahead" in {row["check"]: row for row in here.json()}[f"store times of {tmp_path / 'store'}"]["found"]
+    )
 
 
 async def test_an_address_of_another_broker_is_found(namesrv: tuple[NameServer, VirtualClock], tmp_path: Path) -> None:

@@ -37,9 +37,11 @@ STATISTICS = "statistics (315)"
 KEYS = "keys in the answer about the configuration (26, 319)"
 NO_EFFECT = "Apache's keys (4.9.0 to 5.5.0) without effect here, in a file and at run time"
 NEW_FIELDS = {"timerCongestNum", "timerDequeueTps", "timerEnqueueTps", "timerOffsetBehind", "timerReadBehind"} | {
+    "clockBehindStoreMs",
     "cometmqVersion",
     "currentTimestamp",
     "getTransferredTps",
+    "missingQueueEntries",
     "oldestOpenTransactionAgeMs",
     "oldestOpenTransactionChecks",
     "oldestOpenTransactionGroup",

@@ -85,6 +85,7 @@ class BrokerAdmin:
             "brokerVersionDesc": CURRENT_VERSION_NAME,
             "cometmqVersion": __version__,
             "currentTimestamp": str(self._broker.clock.now_ms()),
+            "clockBehindStoreMs": str(store.clock_behind_ms),
             "commitLogDirCapacity": f"Total : {_readable(usage.total)}, Free : {_readable(usage.free)}.",
             "commitLogDiskRatio": log_ratio,
             f"commitLogDiskRatio_{config.commit_log}": log_ratio,
@@ -95,6 +96,7 @@ class BrokerAdmin:
             "remainTransientStoreBufferNumbs": str(_NO_STORE_POOL),
             "dispatchBehindBytes": str(store.dispatch_behind_bytes),
             "earliestMessageTimeStamp": str(store.earliest_store_time()),
+            "missingQueueEntries": str(store.missing_entries()),
             "startAcceptSendRequestTimeStamp": str(config.start_accept_send_request_time_stamp),
         }
 

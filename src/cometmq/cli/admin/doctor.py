@@ -20,9 +20,13 @@ from cometmq.cli.failures import DONE, FAILED
 from cometmq.cli.output import Column, output_option, show
 from cometmq.cli.servers.process import DEFAULT_NAMESRV_PORT, DEFAULT_PORT, data_option
 from cometmq.client.admin import Admin
+from cometmq.client.admin.broker_health import store_ahead
 from cometmq.client.admin.finding import ADVICE, OK, PROBLEM, Finding
 from cometmq.client.route import namesrv_addresses
+from cometmq.clock import SYSTEM_CLOCK
 from cometmq.core import CORE, NEXT_STEP, PATH
+from cometmq.limits import CLOCK_BEHIND_MS
+from cometmq.store.log.checkpoint import load_checkpoint
 
 DISK_LOW_BYTES: Final = 2 * 1024**3
 """A broker with less soon refuses messages: a CommitLog segment takes 1 GiB when the first one is half full."""
@@ -86,6 +90,7 @@ def examine(data: Path, ports: dict[str, int]) -> Iterator[Finding]:
     yield _package("matplotlib", "plots of the demo", "pip install 'cometmq[plot]'")
     yield _java()
     yield _disk(data)
+    yield from _store_times(data)
     yield from (_port(what, port) for what, port in ports.items())
     yield _open_files()
     yield _memory()
@@ -163,6 +168,18 @@ def _disk(data: Path) -> Finding:
     if not os.access(nearest, os.W_OK):
         return Finding("disk room", PROBLEM, f"{nearest} cannot be written", "name another directory with --data")
     return Finding("disk room", OK, found)
+
+
+def _store_times(data: Path) -> Iterator[Finding]:
+    """Tell of each store in ``data`` whose newest message is ahead of the clock."""
+    for path in sorted((*data.glob("checkpoint"), *data.glob("*/checkpoint"))):
+        try:
+            checkpoint = load_checkpoint(path)
+        except OSError:
+            continue
+        behind = checkpoint.physic_msg_timestamp - SYSTEM_CLOCK.now_ms() if checkpoint is not None else 0
+        if behind > CLOCK_BEHIND_MS:
+            yield store_ahead(str(path.parent), behind)
 
 
 def _port(what: str, port: int) -> Finding:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from cometmq.client.admin.finding import ADVICE, OK, PROBLEM, Finding
+from cometmq.limits import CLOCK_BEHIND_MS
 from cometmq.quantity import duration_text
 
 DISK_FULL_RATIO: Final = 0.9
@@ -41,6 +42,11 @@ class BrokerState:
     def is_cometmq(self) -> bool:
         """Tell whether the broker is CometMQ's."""
         return "cometmqVersion" in self.table
+
+    def number(self, key: str) -> int:
+        """Return a number of the runtime information; 0 when the broker does not tell it."""
+        value = self.table.get(key, "")
+        return int(value) if value.isdecimal() else 0
 
     @property
     def now_ms(self) -> int | None:
@@ -81,6 +87,24 @@ def clock_of(what: str, state: BrokerState) -> Finding:
     side = "behind" if early > late else "ahead of"
     todo = "set both by NTP: delays, retention and --since go by the clocks of brokers"
     return Finding(check, ADVICE, f"{duration_text(skew)} {side} the one here", todo)
+
+
+def store_of(what: str, state: BrokerState) -> Iterator[Finding]:
+    """Tell of a store that is ahead of the broker's clock, and of queue entries that lead to no message."""
+    behind, missing = state.number("clockBehindStoreMs"), state.number("missingQueueEntries")
+    if behind > CLOCK_BEHIND_MS:
+        yield store_ahead(what, behind)
+    if missing:
+        found = f"entries without a message, which readers pass over: {missing:,}"
+        todo = "stop it and run cometmq pipeline rebuild, which finds what the log has of them"
+        yield Finding(f"queues of {what}", PROBLEM, found, todo)
+
+
+def store_ahead(what: str, behind_ms: int) -> Finding:
+    """Tell of a newest message that is stored later than the clock shows."""
+    found = f"its newest message is {duration_text(behind_ms / 1000)} ahead of its clock"
+    todo = "set the clock by NTP; if it was ahead once, new messages carry that time until it has passed"
+    return Finding(f"store times of {what}", ADVICE, found, todo)
 
 
 def versions_of(states: Sequence[BrokerState]) -> Finding:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final
 
 from cometmq.client.admin import Admin
-from cometmq.client.admin.broker_health import BrokerState, clock_of, disk_of, retention_of, versions_of
+from cometmq.client.admin.broker_health import BrokerState, clock_of, disk_of, retention_of, store_of, versions_of
 from cometmq.client.admin.finding import ADVICE, OK, PROBLEM, Finding
 from cometmq.client.admin.group_summary import users_groups
 from cometmq.client.admin.members import contradictions, subscriptions_of
@@ -57,6 +57,8 @@ async def examine_cluster(
         if isinstance(state, BrokerState):
             yield disk_of(what, state)
             yield clock_of(what, state)
+            for finding in store_of(what, state):
+                yield finding
             if (finding := _certificate(admin, what, places[name, broker_id])) is not None:
                 yield finding
             config = await _config(admin, places[name, broker_id])

@@ -74,6 +74,7 @@ class ConsumeQueue:
         "known_from",
         "lost",
         "min_logical",
+        "missing",
         "next_offset",
         "pending",
         "queue_id",
@@ -104,6 +105,8 @@ class ConsumeQueue:
         """Units from this offset on were appended by this process, after their records."""
         self.lost: set[int] = set()
         """Offsets whose units lead nowhere, and whose records were not found."""
+        self.missing: set[int] = set()
+        """Those of them that no start or job has marked as without a record."""
         self.pending = bytearray()
         self.dirty = False
         """True while the queue is in the list of those with pending units."""
@@ -142,6 +145,7 @@ class ConsumeQueue:
         self.files = files
         self._views.clear()
         self.lost.clear()
+        self.missing.clear()
         self.pending.clear()
         self.next_offset = self.committed = self._written = self.known_from = max_offset
         self.min_logical = self.first_stored

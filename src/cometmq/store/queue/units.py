@@ -92,17 +92,32 @@ def restore_units(log: CommitLog, queue: ConsumeQueue, at: int) -> bool:
             break
         last += 1
     found = _search(log, queue, range(first, last), start, min(end, start + UNIT_SEARCH_BYTES))
-    queue.lost.update(offset for offset in range(first, last) if offset not in found)
+    _note_lost(queue, [offset for offset in range(first, last) if offset not in found])
     try:
         for offset, unit_bytes in found.items():
             queue.write_units(Disk(), offset, unit_bytes)
     except OSError as error:
         _log.warning("units of %s/%d cannot be mended: %s", queue.topic, queue.queue_id, error)
-        queue.lost.add(at)
+        _note_lost(queue, list(found))
         return False
     if found:
         _log.warning("consumequeue/%s/%d: %d damaged units were mended", queue.topic, queue.queue_id, len(found))
     return at in found
+
+
+def _note_lost(queue: ConsumeQueue, offsets: list[int]) -> None:
+    """Remember offsets that cannot be read; tell of the first ones of a queue that nothing accounts for."""
+    queue.lost.update(offsets)
+    missing = [offset for offset in offsets if (unit := queue.unit(offset)) is None or unit[1] != BLANK_SIZE]
+    if missing and not queue.missing:
+        _log.warning(
+            "consumequeue/%s/%d: entries from offset %d on lead to no message, readers pass over them; stop the broker "
+            "and run cometmq pipeline rebuild, which finds what the log has of them",
+            queue.topic,
+            queue.queue_id,
+            missing[0],
+        )
+    queue.missing.update(missing)
 
 
 def _record_end(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
