@@ -233,7 +233,7 @@ def test_errors_that_quote_names_are_harmless(hostile: CommandLine, tmp_path: Pa
 
 def test_warnings_of_a_file_are_harmless(hostile: CommandLine, tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
-    file.write_text(f"{ESC}=1\nlistenPort=\x1b[31m\n")
+    file.write_text(f"{ESC}=1\nlistenPort=\x1b[31m\nmessageDelayLevel=\x1b[31m\n")
     failed = hostile("broker", "-c", str(file))
     assert failed.code == 1
     assert not ORDERS & set(failed.err)
