@@ -121,7 +121,7 @@ def test_cookies_are_for_https_alone_where_all_outer_addresses_are(cluster: Sync
 
 
 @pytest.mark.parametrize("command", [["console", "--url"], ["serve", "--console-url"]])
-@pytest.mark.parametrize("url", ["mq.example.com", "https://example.com/mq", "https://u:p@example.com", "https://x:y"])
+@pytest.mark.parametrize("url", ["mq.example.com", "https://example.com/mq", "https://u:p@example.com", "https://a b"])
 def test_an_address_that_no_browser_would_send_is_wrong_use(command: list[str], url: str) -> None:
     done = CliRunner().invoke(root, [*command, url])
     assert done.exit_code == 2

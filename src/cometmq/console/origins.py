@@ -33,7 +33,7 @@ def origin_of(text: str) -> Origin | None:
     except ValueError:
         return None
     host = (parts.hostname or "").removesuffix(".")
-    if parts.scheme not in _PORTS or not host or parts.username is not None:
+    if parts.scheme not in _PORTS or not host or not host.isprintable() or " " in host or parts.username is not None:
         return None
     if parts.path.strip("/") or parts.query or parts.fragment:
         return None

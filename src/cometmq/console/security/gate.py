@@ -79,8 +79,9 @@ class Gate:
         here = origin_of(f"http://{host}")
         if not self._any_host and (here is None or here.host not in self._hosts):
             return PlainTextResponse(
-                f"this console is not {_shown(host)}; open it under its own name, or start it with "
-                f"--url and the address that people open (cometmq serve: --console-url)\n",
+                f"this console is not {_shown(host)}; open it under its own name, let a proxy forward "
+                "the Host header, or start it with --url and the address that people open "
+                "(cometmq serve: --console-url)\n",
                 421,
             )
         if len(scope["raw_path"] or b"") + len(scope["query_string"]) > MAX_URL_CHARS:
