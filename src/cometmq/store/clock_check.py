@@ -25,7 +25,7 @@ class ClockCheck:
 
     @property
     def behind_ms(self) -> int:
-        """How far the clock is behind the newest store time; 0 when it is not."""
+        """The distance of the clock behind the newest store time; 0 when it is not behind."""
         return max(self._log.last_timestamp - self._clock.now_ms(), 0)
 
     def run(self) -> None:

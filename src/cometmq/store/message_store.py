@@ -345,7 +345,7 @@ class MessageStore:
 
     @property
     def clock_behind_ms(self) -> int:
-        """How far the clock is behind the newest store time; 0 when it is not."""
+        """The distance of the clock behind the newest store time; 0 when it is not behind."""
         return self._maintenance.clock_check.behind_ms
 
     def missing_entries(self) -> int:
