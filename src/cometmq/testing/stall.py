@@ -15,7 +15,7 @@ import asyncio
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType
+from types import CoroutineType
 from typing import Any, Final
 
 from cometmq.errors import CometMQError
@@ -99,17 +99,17 @@ def _main_task(loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any] | None:
 
 def waiting_call(task: asyncio.Task[Any]) -> str | None:
     """Return the name of the client's, or the clock's, function that a task is in; None if it waits for others."""
-    for code in _codes(task.get_coro()):
-        if code.co_filename.startswith(_CLIENT):
-            return code.co_qualname
-        if code.co_filename in _CLOCKS:
-            return "clock.sleep" if code.co_name == "sleep" else None
+    for call in _calls(task.get_coro()):
+        if call.cr_code.co_filename.startswith(_CLIENT):
+            return call.__qualname__  # of the method, also where its code is that of a wrapper
+        if call.cr_code.co_filename in _CLOCKS:
+            return "clock.sleep" if call.cr_code.co_name == "sleep" else None
     return None
 
 
-def _codes(awaited: object) -> Iterator[CodeType]:
+def _calls(awaited: object) -> Iterator[CoroutineType[Any, Any, Any]]:
     while inspect.iscoroutine(awaited):
-        yield awaited.cr_code
+        yield awaited
         awaited = awaited.cr_await
 
 
