@@ -194,7 +194,7 @@ def walk(ours: str, theirs: str, cases: Sequence[Case]) -> dict[str, set[str]]:
     wait_for(has_sampled, "Apache's broker has a first sample of its statistics")
     found = {}
     for case in cases:
-        if case.code == RequestCode.PULL_MESSAGE:
+        if case.code in (RequestCode.PULL_MESSAGE, RequestCode.GET_MAX_OFFSET):
             wait_for(has_dispatched, "Apache's broker has given the messages their places in their queues")
         found[case.name] = differences(*(peer.ask(case) for peer in peers))
     for peer in peers:
