@@ -1,15 +1,23 @@
-"""Numbers as Java reads them (``Integer.parseInt``, ``Double.parseDouble``): no blanks, no underscores."""
+"""Numbers and blanks as Java reads them: ``Integer.parseInt``, ``Double.parseDouble``, ``StringUtils.isBlank``."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-_INT: Final = re.compile(r"[+-]?\d+")
+_DIGITS: Final = r"(?:(?![\U00010000-\U0010FFFF])\d)"
+"""Of any script whose digits are one ``char`` of Java's."""
+_INTEGER: Final = re.compile(rf"([+-]?)0*({_DIGITS}+)")
 _FLOAT: Final = re.compile(r"(?a:[+-]?(?:NaN|Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fFdD]?))")
 _HEX_FLOAT: Final = re.compile(r"(?a:([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?\d+)[fFdD]?)")
+_LONG_DIGITS: Final = 19
+_LONG: Final = range(-(2**63), 2**63)
 TRIMMED: Final = "".join(map(chr, range(0x21)))
 """Characters that ``String.trim`` removes, with which ``Double.parseDouble`` begins; other white space stays."""
+_WHITE: Final = "".join(map(chr, (*range(9, 14), *range(0x1C, 0x21), 0x1680, *range(0x2000, 0x2007)))) + (
+    "\u2008\u2009\u200a\u2028\u2029\u205f\u3000"
+)
+"""``Character.isWhitespace``: without the spaces that do not break a line, which Python counts among white space."""
 
 
 def parse_int(text: str) -> int:
@@ -17,9 +25,26 @@ def parse_int(text: str) -> int:
 
     :raises ValueError: it is none.
     """
-    if _INT.fullmatch(text) is None:
+    found = _INTEGER.fullmatch(text)
+    if found is None:
         raise ValueError(f"not a whole number: {text[:100]!r}")
-    return int(text)
+    return int(found[1] + found[2])
+
+
+def parse_long(text: str) -> int:
+    """Parse a whole number of 64 bits (``Long.parseLong``).
+
+    :raises ValueError: it is none.
+    """
+    found = _INTEGER.fullmatch(text)
+    if found is not None and len(found[2]) <= _LONG_DIGITS and (number := int(found[1] + found[2])) in _LONG:
+        return number
+    raise ValueError(f"not a whole number of 64 bits: {text[:100]!r}")
+
+
+def is_blank(text: str) -> bool:
+    """Tell whether a text is empty, or white space only."""
+    return not text.strip(_WHITE)
 
 
 def parse_float(text: str) -> float:

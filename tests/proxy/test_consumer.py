@@ -16,6 +16,8 @@ from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.times import duration
 from cometmq.testing import Cluster
 
+LAST_SECOND = 253_402_300_799
+"""Of the year 9999, with which timestamps end."""
 G, T = v2.Resource(name="G"), v2.Resource(name="T")
 
 
@@ -56,6 +58,27 @@ async def change(client: Client, handle: str, ms: int) -> v2.ChangeInvisibleDura
     )
     assert isinstance(answer, v2.ChangeInvisibleDurationResponse)
     return answer
+
+
+@pytest.mark.parametrize("text", ["9" * 19, "9" * 30, "9" * 5000, "x", " 5", "\u00a05", "-", "9223372036854775807"])
+async def test_no_property_of_a_message_stops_its_queue(cluster: Cluster, client: Client, text: str) -> None:
+    """Producers of the other protocol may set any property that has a meaning here only."""
+    await client.subscribe("G", "T")
+    names = (
+        "BORN_TIMESTAMP",
+        "TIMER_OUT_MS",
+        "TIMER_ROLL_TIMES",
+        "_SYS_MSG_PRIORITY_",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS",
+    )
+    for name in names:
+        await cluster.send(Message("T", name.encode(), properties={name: text}))
+    found = await all_of(client, len(names))
+    assert {bytes(one.body).decode() for one in found} == set(names)
+    for one in found:
+        assert 0 <= one.system_properties.born_timestamp.seconds <= LAST_SECOND
+        assert 0 <= one.system_properties.delivery_timestamp.seconds <= LAST_SECOND
+        assert one.system_properties.priority == 0
 
 
 async def test_a_message_is_received_with_all_its_parts_and_acknowledged(cluster: Cluster, client: Client) -> None:

@@ -153,8 +153,8 @@ async def test_a_message_arrives_with_all_its_parts(cluster: Cluster, client: Cl
                         b"body",
                         {"color": "red"},
                         message_id="0102FC0000000172F40B16333800000000",
-                        tag="tag-a",
-                        keys=["k1", "k2\u3000\u00a02"],
+                        tag="\u00a0",
+                        keys=["k1", "\u202f", "k2\u3000\u00a02"],
                         born_timestamp=timestamp(1_700_000_000_123),
                         born_host="host-1",
                     )
@@ -168,7 +168,7 @@ async def test_a_message_arrives_with_all_its_parts(cluster: Cluster, client: Cl
         (received,) = await inbox.expect(1)
     assert received.body == b"body"
     assert received.msg_id == "0102FC0000000172F40B16333800000000"
-    assert (received.tags, received.keys) == ("tag-a", ("k1", "k2\u3000\u00a02"))
+    assert (received.tags, received.keys) == ("\u00a0", ("k1", "\u202f", "k2\u3000\u00a02"))
     assert received.properties["color"] == "red"
     assert received.born_timestamp == 1_700_000_000_123
 
@@ -232,6 +232,7 @@ CASES = [
     ),
     ([message("T", b"x", message_id="")], Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty"),
     ([message("T", b"x", tag="a|b")], Code.ILLEGAL_MESSAGE_TAG, "tag cannot contain '|'"),
+    ([message("T", b"x", tag="\u3000\x1c")], Code.ILLEGAL_MESSAGE_TAG, "tag cannot be the char sequence of whitespace"),
     ([message("T", b"x", tag=" ")], Code.ILLEGAL_MESSAGE_TAG, "tag cannot be the char sequence of whitespace"),
     (
         [message("T", b"x", {"UNIQ_KEY": "1"})],

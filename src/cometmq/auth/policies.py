@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.auth.model import AuthError, DeniedError
+from cometmq.java_values import is_blank
 from cometmq.message.hosts import parse_network, parsed_ip
 from cometmq.remoting.permissions import EVERY, Action, Kind, Need
 from cometmq.remoting.signing import Signer
@@ -146,7 +147,7 @@ class Entry:
 
         :raises AuthError: it is not valid.
         """
-        if not info.resource or info.resource.isspace():
+        if info.resource is None or is_blank(info.resource):
             raise AuthError("The resource is null.")
         resource = Resource.parse(info.resource)
         if not info.actions:

@@ -105,6 +105,6 @@ def _store_time(
         if answer.code == ResponseCode.SUCCESS:
             return decode_record(answer.body, check_crc=False).store_timestamp
         after = answer.header(PullMessageResponseHeader).next_begin_offset
-        if answer.code != ResponseCode.PULL_RETRY_IMMEDIATELY or after <= offset:
+        if after <= offset:
             return None
-        offset = after
+        offset = after  # behind what is missing, or was deleted since the search began

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from cometmq.java_values import is_blank
 from cometmq.limits import MAX_GROUP_CHARS, MAX_TOPIC_CHARS
 
 PERM_PRIORITY: Final = 8
@@ -108,7 +109,7 @@ def is_system_group(name: str) -> bool:
 
 def check_topic(name: str) -> str | None:
     """Check a topic name; return RocketMQ's message for a wrong one, ``None`` for a valid one."""
-    if not name or name.isspace():
+    if is_blank(name):
         return "The specified topic is blank."
     if len(name) > MAX_TOPIC_CHARS:
         return "The specified topic is longer than topic max length."
@@ -119,7 +120,7 @@ def check_topic(name: str) -> str | None:
 
 def check_group(name: str) -> str | None:
     """Check a group name; return the message of RocketMQ's clients for a wrong one, ``None`` for a valid one."""
-    if not name or name.isspace():
+    if is_blank(name):
         return "the specified group is blank"
     if len(name) > MAX_GROUP_CHARS:
         return f"the specified group is longer than group max length {MAX_GROUP_CHARS}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from cometmq.java_values import is_blank
 from cometmq.limits import MAX_CLIENT_ID_CHARS
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.protocol.v2 import Code
@@ -22,7 +23,7 @@ def client_id_of(call: Call) -> str:
     :raises ProxyError: it has none, or one that is too long.
     """
     client_id = call.metadata.get(CLIENT_ID, "")
-    if not client_id or client_id.isspace():
+    if is_blank(client_id):
         raise ProxyError(Code.CLIENT_ID_REQUIRED, "client id cannot be empty")
     if len(client_id) > MAX_CLIENT_ID_CHARS:
         raise ProxyError(Code.BAD_REQUEST, f"the client id is longer than {MAX_CLIENT_ID_CHARS} characters")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
+from cometmq.java_values import parse_long
 from cometmq.limits import MAX_DECOMPRESSED_BYTES
 from cometmq.message import properties as names
 from cometmq.message.compression import decompress
@@ -80,7 +82,6 @@ def to_proto(message: MessageExt, *, topic: str, handle: str | None = None, atte
             encoding = v2.Encoding.GZIP
         else:  # clients of gRPC know no other compression
             body = decompress(body, message.sys_flag, MAX_DECOMPRESSED_BYTES)
-    born_ms = message.born_timestamp
     system = v2.SystemProperties(
         message_id=message.msg_id,
         body_digest=v2.Digest(
@@ -88,7 +89,7 @@ def to_proto(message: MessageExt, *, topic: str, handle: str | None = None, atte
         ),
         body_encoding=encoding,
         message_type=type_of(properties),
-        born_timestamp=timestamp(int(born) if (born := properties.get(BORN_TIMESTAMP, "")).isdecimal() else born_ms),
+        born_timestamp=timestamp(message.born_timestamp),
         born_host=properties.get(BORN_HOST) or message.born_host,
         store_timestamp=timestamp(message.store_timestamp),
         store_host=message.store_host,
@@ -113,16 +114,23 @@ def _set_optional(system: v2.SystemProperties, properties: Mapping[str, str]) ->
     group = properties.get(names.SHARDING_KEY)
     if group is not None:
         system.message_group = group
-    due = properties.get(names.TIMER_DELIVER_MS) or properties.get(names.TIMER_OUT_MS)
-    if due is not None and due.isdecimal():
-        system.delivery_timestamp.CopyFrom(timestamp(int(due)))
+    due_ms = _number(properties.get(names.TIMER_DELIVER_MS) or properties.get(names.TIMER_OUT_MS))
+    if due_ms is not None:
+        system.delivery_timestamp.CopyFrom(timestamp(due_ms))
     trace = properties.get(TRACE_CONTEXT)
     if trace is not None:
         system.trace_context = trace
-    priority = properties.get(PRIORITY)
-    if priority is not None and priority.isdecimal() and len(priority) <= 10 and int(priority) <= _INT32_MAX:
-        system.priority = int(priority)
+    priority = _number(properties.get(PRIORITY))
+    if priority is not None and 0 <= priority <= _INT32_MAX:
+        system.priority = priority
     dead = properties.get(DLQ_TOPIC)
     if dead is not None:
         system.dead_letter_queue.topic = dead
         system.dead_letter_queue.message_id = properties.get(DLQ_MESSAGE_ID, "")
+
+
+def _number(text: str | None) -> int | None:
+    """The number of a property, which a producer of any protocol may have set to anything; ``None`` for no number."""
+    with suppress(ValueError):
+        return None if text is None else parse_long(text)
+    return None

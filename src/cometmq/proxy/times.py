@@ -6,6 +6,9 @@ from cometmq.proxy.protocol import v2
 
 _NANOS_OF_A_MILLISECOND = 1_000_000
 _MS_OF_A_SECOND = 1_000
+_FIRST_MS = -62_135_596_800_000
+_LAST_MS = 253_402_300_799_999
+"""Those of the years 1 to 9999: of other timestamps protobuf's libraries make an error."""
 
 
 def ms_of(moment: v2.Timestamp | v2.Duration) -> int:
@@ -14,8 +17,8 @@ def ms_of(moment: v2.Timestamp | v2.Duration) -> int:
 
 
 def timestamp(ms: int) -> v2.Timestamp:
-    """The timestamp of milliseconds since 1970."""
-    seconds, rest = divmod(ms, _MS_OF_A_SECOND)
+    """The timestamp of milliseconds since 1970; the nearest one that protobuf has."""
+    seconds, rest = divmod(min(max(ms, _FIRST_MS), _LAST_MS), _MS_OF_A_SECOND)
     return v2.Timestamp(seconds=seconds, nanos=rest * _NANOS_OF_A_MILLISECOND)
 
 

@@ -18,7 +18,7 @@ from tests.helpers.contents import bodies, stored
 from tests.helpers.waiting import until
 
 from cometmq.broker.controller import Broker
-from cometmq.broker.delay.schedule_message import delay_level
+from cometmq.broker.delay.parked_message import delay_level
 from cometmq.broker.limits import DELAY_BATCH_MESSAGES, DELAY_RECHECK_SECONDS
 from cometmq.broker.turn.inner_message import InnerMessage
 from cometmq.fastjson import loads
@@ -68,7 +68,7 @@ async def test_level_zero_and_below_do_not_wait(broker: Broker, wire: Wire, leve
     assert record.properties["DELAY"] == level
 
 
-@pytest.mark.parametrize("level", ["x", "1.5", " 1", "1_0", "2147483648", "-2147483649", "9" * 5000, "٣", "+", "1e3"])
+@pytest.mark.parametrize("level", ["x", "1.5", " 1", "1_0", "2147483648", "-2147483649", "9" * 5000, "3٣x", "+", "1e3"])
 async def test_a_level_that_is_no_number_is_refused_in_javas_words(broker: Broker, wire: Wire, level: str) -> None:
     answer = await wire.send("Delayed", b"never", properties=f"DELAY\x01{level}")
     assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -80,6 +80,16 @@ async def test_a_level_that_is_no_number_is_refused_in_javas_words(broker: Broke
 def test_levels_are_read_as_java_reads_numbers(number: int, sign: str, zeros: int) -> None:
     text = f"-{'0' * zeros}{-number}" if number < 0 else f"{sign}{'0' * zeros}{number}"
     assert delay_level(text) == number
+
+
+def test_digits_of_a_level_may_be_of_any_script() -> None:
+    assert [delay_level(text) for text in ("٣", "-٣", "\uff11\uff12")] == [3, -3, 12]
+
+
+async def test_a_level_that_is_no_number_is_refused_beside_another_delay_too(broker: Broker, wire: Wire) -> None:
+    answer = await wire.send("Delayed", b"never", properties="DELAY\x01x\x02TIMER_DELAY_SEC\x011")
+    assert answer.remark == 'java.lang.NumberFormatException: For input string: "x"'
+    assert broker.store.max_physical_offset == 0
 
 
 async def test_a_batch_with_a_delayed_message_is_refused(broker: Broker, wire: Wire) -> None:

@@ -7,8 +7,8 @@ the topic, the queue, the offsets, the store time and the store host are new, an
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -16,6 +16,7 @@ import msgspec
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.turn.inner_message import InnerMessage
 from cometmq.broker.turn.targets import RefusedError
+from cometmq.java_values import parse_long
 from cometmq.limits import MAX_PROPERTIES_BYTES
 from cometmq.message.names import TIMER_TOPIC, TRANS_HALF_TOPIC, check_topic
 from cometmq.message.properties import (
@@ -34,14 +35,26 @@ from cometmq.message.record import StoredRecord
 from cometmq.remoting.codes import ResponseCode
 from cometmq.store.queue.consume_queue import MAX_QUEUE_ID
 
-_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
-_LEVEL: Final = re.compile(r"\+?0*[1-9][0-9]*")
-"""A DELAY that asks for a level."""
+_INT: Final = range(-(2**31), 2**31)
 _SHOWN_CHARS: Final = 64
+"""Characters shown of a text that is no number."""
 _REAL_TOPIC: Final = f"\x02{REAL_TOPIC}\x01"
 _REAL_QID: Final = f"\x02{REAL_QID}\x01"
 _WAIT_PROPERTIES: Final = (REAL_TOPIC, REAL_QID, TIMER_OUT_MS, TIMER_DEL_UNIQKEY)
 """They say how a message waits; those of an earlier wait mean nothing any more."""
+
+
+def delay_level(text: str) -> int:
+    """The level that a DELAY property asks for, read as Java reads numbers; 0 and below ask for none.
+
+    :raises RefusedError: it is no number of 32 bits.
+    """
+    with suppress(ValueError):
+        if (level := parse_long(text)) in _INT:
+            return level
+    raise RefusedError(
+        ResponseCode.SYSTEM_ERROR, f'java.lang.NumberFormatException: For input string: "{text[:_SHOWN_CHARS]}"'
+    )
 
 
 class NotDeliverableError(Exception):
@@ -63,10 +76,10 @@ class TimerDetour:
     def __call__(self, message: InnerMessage, wanted: Mapping[str, str]) -> InnerMessage | None:
         """The message as it waits; see :data:`~cometmq.broker.turn.inner_message.Detour`.
 
-        :raises RefusedError: a delay that is no number or too long, or any delay is switched off.
+        :raises RefusedError: a level or a delay that is no number, or too long, or any delay is switched off.
         """
         name = next((name for name in (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS) if name in wanted), None)
-        if name is None or _LEVEL.fullmatch(wanted.get(DELAY, "")) is not None:
+        if name is None or (DELAY in wanted and delay_level(wanted[DELAY]) > 0):
             return None
         text = "\x02" + message.properties
         if f"\x02{TIMER_OUT_MS}\x01" in text:
@@ -107,12 +120,13 @@ def parked(message: InnerMessage, due_ms: int) -> InnerMessage:
 
 
 def _number(name: str, text: str) -> int:
-    if _NUMBER.fullmatch(text) is None:
+    try:
+        return parse_long(text)
+    except ValueError:
         raise RefusedError(
             ResponseCode.MESSAGE_ILLEGAL,
             f"timer message illegal, {name} is a whole number, not {text[:_SHOWN_CHARS]!r}",
-        )
-    return int(text)
+        ) from None
 
 
 def delivered(record: StoredRecord) -> InnerMessage | None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import struct
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -30,7 +29,7 @@ from cometmq import fastjson
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.delay_offsets import DelayOffsets, DelayProgress, delivered_since, not_due
-from cometmq.broker.delay.parked_message import NotDeliverableError, delivered, moved
+from cometmq.broker.delay.parked_message import NotDeliverableError, delay_level, delivered, moved
 from cometmq.broker.limits import DELAY_BATCH_BYTES, DELAY_BATCH_MESSAGES, DELAY_RECHECK_SECONDS, DELAY_RETRY_SECONDS
 from cometmq.broker.periodic import Alarm
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
@@ -39,7 +38,7 @@ from cometmq.broker.turn.targets import RefusedError
 from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.message.properties import DELAY, REAL_QID, REAL_TOPIC, WAIT, decode_properties, join_properties
 from cometmq.message.record import RecordError, decode_record
-from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.permissions import Action, needs_cluster
 from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
@@ -53,24 +52,6 @@ _log = logging.getLogger(__name__)
 _SIZE: Final = struct.Struct(">i")
 _NOTHING: Final[Mapping[int, int]] = {}
 _HOUR_MS: Final = 3_600_000
-_JAVA_INT: Final = re.compile(r"([+-]?)0*([0-9]{1,10})")
-_JAVA_INT_MAX: Final = 2**31 - 1
-_SHOWN_CHARS: Final = 64
-"""Characters shown of a text that is no number."""
-
-
-def delay_level(text: str) -> int:
-    """The level that a DELAY property asks for, read as Java reads numbers; 0 and below ask for none.
-
-    :raises RefusedError: it is no number of 32 bits.
-    """
-    matched = _JAVA_INT.fullmatch(text)
-    level = int(matched[1] + matched[2]) if matched is not None else None
-    if level is not None and -_JAVA_INT_MAX - 1 <= level <= _JAVA_INT_MAX:
-        return level
-    raise RefusedError(
-        ResponseCode.SYSTEM_ERROR, f'java.lang.NumberFormatException: For input string: "{text[:_SHOWN_CHARS]}"'
-    )
 
 
 class DelayLevel:

@@ -9,6 +9,7 @@ replaces the half message at the end of the half queue.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -17,6 +18,7 @@ from cometmq.broker.config import LiveConfig
 from cometmq.broker.limits import HALF_PROPERTIES_RESERVE_BYTES, MAX_OPEN_TRANSACTIONS
 from cometmq.broker.turn.inner_message import Detour, InnerMessage, inner_message, read_properties
 from cometmq.broker.turn.targets import RefusedError
+from cometmq.java_values import parse_long
 from cometmq.limits import MAX_PROPERTIES_BYTES
 from cometmq.message.names import RETRY_PREFIX, TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from cometmq.message.properties import (
@@ -242,9 +244,11 @@ def immunity_ms(half: StoredRecord) -> int | None:
 
 
 def _number(half: StoredRecord, name: str) -> int | None:
-    """The value of a property that is a number; ``None`` for all other values."""
-    text = half.properties.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < _NUMBER_CHARS else None
+    """The value of a property that is a number from 0 on; ``None`` for all other values."""
+    with suppress(ValueError):
+        number = parse_long(half.properties.get(name, ""))
+        return number if number >= 0 else None
+    return None
 
 
 def _with(text: str, without: frozenset[str], added: Mapping[str, str]) -> str:

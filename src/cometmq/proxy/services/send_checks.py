@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cometmq.java_values import is_blank
 from cometmq.proxy.config import EndpointConfig
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.protocol import v2
@@ -25,7 +26,7 @@ def check_message(message: v2.Message, config: EndpointConfig, now_ms: int) -> N
         raise ProxyError(Code.MESSAGE_BODY_EMPTY, "message body cannot be empty")
     if size > config.body_max_bytes:
         raise ProxyError(Code.MESSAGE_BODY_TOO_LARGE, f"message body cannot exceed the max {config.body_max_bytes}")
-    if not system.message_id or system.message_id.isspace():
+    if is_blank(system.message_id):
         raise ProxyError(Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty")
     if _has_control(system.message_id) or " " in system.message_id:
         raise ProxyError(Code.ILLEGAL_MESSAGE_ID, "message id cannot contain blanks or control characters")
@@ -33,7 +34,7 @@ def check_message(message: v2.Message, config: EndpointConfig, now_ms: int) -> N
         _check_tag(system.tag)
     _check_properties(message, config)
     for key in system.keys:
-        if not key or key.isspace() or _has_control(key):
+        if is_blank(key) or _has_control(key):
             raise ProxyError(Code.ILLEGAL_MESSAGE_KEY, "key cannot be the char sequence of whitespace or control")
     if system.HasField("message_group"):
         _check_message_group(system.message_group, config)
@@ -44,7 +45,7 @@ def check_message(message: v2.Message, config: EndpointConfig, now_ms: int) -> N
 
 
 def _check_tag(tag: str) -> None:
-    if not tag or tag.isspace():
+    if is_blank(tag):
         raise ProxyError(Code.ILLEGAL_MESSAGE_TAG, "tag cannot be the char sequence of whitespace")
     if "|" in tag:
         raise ProxyError(Code.ILLEGAL_MESSAGE_TAG, "tag cannot contain '|'")
@@ -74,7 +75,7 @@ def _check_properties(message: v2.Message, config: EndpointConfig) -> None:
 
 
 def _check_message_group(group: str, config: EndpointConfig) -> None:
-    if not group or group.isspace():
+    if is_blank(group):
         raise ProxyError(Code.ILLEGAL_MESSAGE_GROUP, "message group cannot be the char sequence of whitespace")
     if len(group.encode()) >= config.message_group_max_bytes:
         raise ProxyError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from cometmq.java_values import is_blank
 from cometmq.message.message import split_records
 from cometmq.message.names import RETRY_PREFIX
 from cometmq.message.properties import PGROUP, REAL_TOPIC
@@ -49,7 +50,7 @@ class TransactionService:
         self._context.admit(call, [on_topic(topic, Action.PUB)])
         if not request.message_id:
             raise ProxyError(Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty")
-        if not request.transaction_id or request.transaction_id.isspace():
+        if is_blank(request.transaction_id):
             raise ProxyError(Code.INVALID_TRANSACTION_ID, "transaction id cannot be empty")
         place = TransactionId.decode(request.transaction_id, request.message_id)
         header = EndTransactionRequestHeader(
