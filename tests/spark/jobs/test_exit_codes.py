@@ -126,6 +126,11 @@ CONTRADICTIONS = {
     ),
     "skew --topic {topic} --broker-name b": "the broker's name is for a store",
     "skew --topic {topic} --archive {lake} --store {store}": "only one",
+    "skew --topic {topic} --archive {lake} --namesrv a:1": "--namesrv is for brokers, and --archive is read without",
+    "delay --store {store} -n a:1": "--namesrv is for brokers, and --store is read without",
+    "trace --archive {lake} -n a:1": "--namesrv is for brokers",
+    "dlq --archive {lake} --group g -n a:1": "--namesrv is for brokers",
+    "mask copy --topic {topic} --store {store} -n a:1 --rule $.a=mask --to-archive {there}": "--namesrv is for brokers",
     "skew --topic {topic} --since 5 --until 4": "--until is before --since",
 }
 

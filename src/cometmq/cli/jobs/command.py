@@ -81,6 +81,8 @@ def job_command(name: str, options: type, function: str, *, after: After | None 
     """
 
     def run(page: Path | None, output: str, **said: Any) -> int:
+        if "source" in dict(fields_of(options)):
+            demand_one_place()
         with job_running(options) as running:
             done = load(function)(options_of(options, said, **running))
         code = end(done, page, output)
@@ -90,6 +92,17 @@ def job_command(name: str, options: type, function: str, *, after: After | None 
 
     params = [*params_of(options), *REPORT_OPTIONS]
     return click.Command(name, params=params, callback=run, help=inspect.getdoc(options))
+
+
+def demand_one_place() -> None:
+    """Refuse nameservers on the command line of a job that reads files; those of the environment give way to files.
+
+    :raises click.UsageError: both are given.
+    """
+    ctx = click.get_current_context()
+    files = [name for name in ("archive", "store") if ctx.params.get(name) is not None]
+    if files and ctx.get_parameter_source("namesrv") is ParameterSource.COMMANDLINE:
+        raise click.UsageError(f"--namesrv is for brokers, and --{files[0]} is read without them", ctx)
 
 
 def load(function: str) -> Callable[..., Any]:

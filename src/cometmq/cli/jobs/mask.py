@@ -14,6 +14,7 @@ from cometmq.cli.jobs.command import (
     DIRECTORY,
     FILE,
     REPORT_OPTIONS,
+    demand_one_place,
     end,
     job_running,
     load,
@@ -59,6 +60,8 @@ def _copy(
         raise click.UsageError("--by-key, --rate, --to-namesrv and --to-access go with --to")
     if to is not None and any(said[name] is not None for name in ("format", "catalog", "table")):
         raise click.UsageError("--format, --catalog and --table go with --to-archive")
+    if to is None:  # else --namesrv says where the copy goes
+        demand_one_place()
     with job_running(MaskOptions) as running:
         options = options_of(MaskOptions, said, rules=_rules(rules, rule, subject, not_json), **running)
         if to is None:

@@ -13,7 +13,17 @@ import click
 from click.core import ParameterSource
 
 from cometmq.cli.failures import DONE, WrongUseError
-from cometmq.cli.jobs.command import REPORT_OPTIONS, end, job_command, job_running, load, options_of, params_of, tell
+from cometmq.cli.jobs.command import (
+    REPORT_OPTIONS,
+    demand_one_place,
+    end,
+    job_command,
+    job_running,
+    load,
+    options_of,
+    params_of,
+    tell,
+)
 from cometmq.cli.lazy_group import LazyGroup
 from cometmq.cli.output import FORMATS
 from cometmq.quantity import quantity
@@ -195,6 +205,7 @@ def _dead_letters(
     from cometmq.client.admin import END_OF_TIME_MS
     from cometmq.client.dead_letters import Selection
 
+    demand_one_place()
     groups, since, until = said["group"], said["since"], said["until"]
     if resend and (said["archive"] is not None or said["store"] is not None or not groups):
         raise click.UsageError(
