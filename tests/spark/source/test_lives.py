@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.spark.conftest import MakeOptions
@@ -16,9 +18,15 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from tests.spark.source.reading import PLACE, everything, rows
 from tests.spark.source.test_stream_reader import Query
 
+from cometmq.client.blocking.cluster import Queue
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.headers import Header
 from cometmq.spark.errors import DataLossError
+from cometmq.spark.records.decode import Records
+from cometmq.spark.source.cluster import Cluster
+from cometmq.spark.source.fetch import Fetcher
 from cometmq.spark.source.offsets import kept_starting_offsets
-from cometmq.spark.source.reader import RocketMQReader
+from cometmq.spark.source.reader import RangePartition, RocketMQReader
 from cometmq.spark.source.stream_reader import LIFE_SECONDS, RocketMQStreamReader
 from cometmq.testing import VirtualClock
 
@@ -113,6 +121,95 @@ def test_a_task_does_not_mix_two_lives(topics: Topics, options: MakeOptions) -> 
         topics.make_anew(topic, 10)
         with pytest.raises(DataLossError, match="was made anew while it was read"):
             rows(reader, planned)
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_task_does_not_take_a_shorter_life_for_the_begin_of_its_range(
+    topics: Topics, options: MakeOptions, partitions: int
+) -> None:
+    """Nor does the first of two tasks, whose messages are all there: they would come again with the next batch."""
+    topic = topics.fill(10, queues=1)
+    given = options(topic, startingOffsets="earliest", failOnDataLoss="false", minPartitions=str(partitions))
+    query = Query(given)
+    end = query.plan()
+    assert end is not None
+    planned = query.reader.partitions({}, end)
+    assert len(planned) == partitions
+    topics.make_anew(topic, 5)
+    with pytest.raises(DataLossError, match="was made anew while it was read"):
+        rows(query.reader, planned[:1])
+
+
+def test_a_task_keeps_what_it_read_of_a_topic_that_was_deleted_meanwhile(topics: Topics, options: MakeOptions) -> None:
+    topic = topics.fill(10, queues=1)
+    query = Query(options(topic, startingOffsets="earliest", failOnDataLoss="false"))
+    end = query.plan()
+    assert end is not None
+    (planned,) = query.reader.partitions({}, end)
+    assert isinstance(planned, RangePartition)
+    chunks = Fetcher(query.options).fetch(planned.ranges, planned.marks)
+    first = next(chunks)
+    topics.delete(topic)
+    assert list(chunks) == []
+    assert len(Records(first.data).sizes) == 10
+
+
+@pytest.mark.parametrize("others", [0, 3])
+def test_a_planned_batch_of_a_topic_that_was_deleted_is_data_loss(
+    topics: Topics, options: MakeOptions, others: int
+) -> None:
+    """A query that was killed in that batch would otherwise never get past it."""
+    topic = topics.fill(10, queues=1)
+    read = f"{topic},{topics.fill(others, queues=1)}" if others else topic
+    query = Query(options(read, startingOffsets="earliest"))
+    planned = query.plan()
+    assert planned is not None
+    topics.delete(topic)
+    query.restart()
+    with pytest.raises(DataLossError, match="1 queues are no more on their brokers"):
+        query.run(planned)
+    tolerant = Query(options(read, startingOffsets="earliest", failOnDataLoss="false"))
+    assert tolerant.run(planned) == everything(others)
+    assert tolerant.batch() == []
+    assert tolerant.batch() is None
+
+
+def test_batches_of_other_topics_do_not_hide_a_topic_made_anew(topics: Topics, options: MakeOptions) -> None:
+    """With as many messages as before, so that only a look at its mark tells them apart."""
+    quiet, busy = topics.fill(10, queues=1), topics.fill(1, queues=1)
+    given = options(f"{quiet},{busy}", startingOffsets="earliest", failOnDataLoss="false")
+    clock = VirtualClock()
+    query = Query(given)
+    query.reader = RocketMQStreamReader(given, PLACE, clock=clock)
+    assert len(query.batch() or []) == 11
+    topics.send(busy, 0, [b"x"])
+    assert query.batch() == [(0, 1)]
+    topics.make_anew(quiet, 10)
+    topics.send(busy, 0, [b"x"])
+    assert query.batch() == [(0, 2)]
+    clock.advance(LIFE_SECONDS)
+    assert query.batch() == everything(10)
+
+
+def test_a_batch_pulls_messages_of_those_queues_alone_that_it_reads(
+    topics: Topics, options: MakeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To look at its mark, and for the new one: a batch does not take longer because other queues are there."""
+    topic = topics.fill(80, queues=40)
+    query = Query(options(topic, startingOffsets="earliest"))
+    for _ in range(2):  # the second is looked at whole, as after every start
+        query.batch()
+        topics.send(topic, 7, [b"x"])
+    looked: list[int] = []
+    ask = Cluster.ask_broker
+
+    def counted(self: Cluster, queue: Queue, requests: Sequence[tuple[int, Header]], *more: float) -> Any:
+        looked.extend(1 for code, _ in requests if code == RequestCode.PULL_MESSAGE)
+        return ask(self, queue, requests, *more)
+
+    monkeypatch.setattr(Cluster, "ask_broker", counted)
+    assert query.plan() is not None
+    assert len(looked) == 2
 
 
 def test_a_checkpoint_without_marks_goes_on_and_has_them_from_then_on(topics: Topics, options: MakeOptions) -> None:

@@ -35,7 +35,7 @@ from cometmq.spark.errors import DataLossError, SparkSourceError, UnreachableErr
 from cometmq.spark.records.decode import Records
 from cometmq.spark.records.queues import OffsetRange, Queue, joined
 from cometmq.spark.source.cluster import Cluster
-from cometmq.spark.source.lives import NO_MARKS, Marks
+from cometmq.spark.source.lives import NO_MARKS, Marks, changed_meanwhile
 from cometmq.spark.source.options import SourceOptions
 
 MAX_IN_FLIGHT: Final = 12
@@ -195,8 +195,7 @@ class Fetcher:
         """
         for _, of_broker in groupby(ranges, key=lambda part: part.queue.broker):
             yield from self._chunks(self._pieces(Segments(of_broker, self._options.pull_batch_size)))
-        now = self._cluster.marks({queue: mark.offset for queue, mark in marks.items()})
-        if changed := [queue for queue, mark in now.items() if mark != marks[queue]]:  # so what was read is mixed
+        if changed := changed_meanwhile(self._cluster, marks):  # so what was read is mixed
             raise DataLossError(
                 f"{min(changed)} was made anew while it was read",
                 next_step="start the query again, which then sees it",

@@ -134,6 +134,20 @@ def changed_queues(cluster: Cluster, marks: Marks) -> dict[Queue, Life]:
     return {queue: life for queue, life in changed.items() if cluster.has_master(queue)}
 
 
+def changed_meanwhile(cluster: Cluster, marks: Marks) -> list[Queue]:
+    """Return those of some queues that were made anew since their marks were taken.
+
+    It is one request for each queue, and more only where the message of a mark is gone.
+
+    :raises UnreachableError: a broker does not answer.
+    """
+    now = cluster.marks({queue: mark.offset for queue, mark in marks.items()})
+    changed = [queue for queue, mark in now.items() if mark != marks[queue]]
+    gone = {queue: mark for queue, mark in marks.items() if queue not in now and cluster.has_master(queue)}
+    lives = cluster.changed_lives(gone, cluster.bounds(gone)) if gone else {}
+    return changed + [queue for queue, life in lives.items() if life is Life.ANEW]
+
+
 def _warn(error: CometMQError) -> None:
     log.warning("%s", error)
 

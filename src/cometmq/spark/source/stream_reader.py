@@ -166,7 +166,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not first and begin == end and offsets_to_json(end) == start["queues"]:
             return start
         self._planned_at = self._clock.monotonic()
-        marks |= marks_before(self._cluster, {queue: end[queue] for queue in bounds})
+        # A mark is kept until reading gets past it: a new one of a queue that nobody looked at may be of another life.
+        passed = [queue for queue in bounds if queue not in marks or marks[queue].offset != end[queue] - 1]
+        marks |= marks_before(self._cluster, {queue: end[queue] for queue in passed})
         offset = {
             "v": VERSION,
             "from": offsets_to_json(begin),
@@ -308,7 +310,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end == self._planned:
             return divided(self._options, self._pieces, marks)
         ranges = [part for part in self.ranges(end) if len(part)]  # of a batch of the checkpoint, which is repeated
-        lost = lost_with(self._options, self._cluster, {part.queue for part in ranges}, marks)
+        queues = {part.queue for part in ranges}
+        lost = lost_with(self._options, self._cluster, queues, marks)
+        lost |= set(self._gone(queues.difference(self._cluster.queues())))
         ranges = [part for part in ranges if part.queue not in lost]
         return partitions_of(self._options, self._cluster, ranges, marks)
 
