@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
 import msgspec
 
@@ -122,6 +122,16 @@ class StoreConfig:
             self.consume_queue_file_bytes,
             self.max_hash_slot_num,
             self.max_index_num,
+        )
+
+    def with_sizes(self, sizes: FileSizes) -> Self:
+        """The configuration with other sizes of new files."""
+        return dataclasses.replace(
+            self,
+            mapped_file_size_commit_log=sizes.log,
+            mapped_file_size_consume_queue=sizes.queue,
+            max_hash_slot_num=sizes.index_slots,
+            max_index_num=sizes.index_entries,
         )
 
     @property

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
 
 from cometmq.limits import MAX_LOST_UNITS
 from cometmq.message.names import check_topic
@@ -35,14 +34,10 @@ from cometmq.store.log.record_scan import (
     LogRecord,
     read_log_record,
 )
-from cometmq.store.queue.consume_queue import BLANK_UNIT, MAX_QUEUE_ID, UNIT, ConsumeQueue
+from cometmq.store.queue.consume_queue import BLANK_UNIT, MAX_QUEUE_ID, UNIT, ConsumeQueue, unit_before
 from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
 
 _log = logging.getLogger(__name__)
-
-_OLDER_UNIT: Final = UNIT.pack(0, 1, 0)
-"""Ends a queue whose messages are all older than the log: as units of such messages do, it leads below the log. With a
-blank unit at the end, Apache takes all of the log for known up to 2 GiB, and gives new messages no units."""
 
 Dispatched = Callable[[int, LogRecord | None, list[ConsumeQueue]], None]
 """Called with the log's new end, the last new record below it, and the queues that got units."""
@@ -121,7 +116,7 @@ class ReplicatedLog:
         if queue.next_offset or queue.files:
             return
         try:
-            queue.begin_behind(self._disk, offset, BLANK_UNIT if self._log.min_offset == 0 else _OLDER_UNIT)
+            queue.begin_behind(self._disk, offset, unit_before(self._log.min_offset))
         except OSError as error:
             raise store_error(error, f"the queue files of {topic}") from error
 

@@ -484,7 +484,7 @@ class RebuildOptions(SparkOptions):
     _: KW_ONLY
     dry_run: bool = option("Only compare the consume queues with the log.", default=False)
     config: StoreConfig | Path | None = option(
-        "The broker's broker.conf: sizes of files and delay levels.", default=None, kind=Kind.FILE
+        "The broker's broker.conf: delay levels; files keep their sizes.", default=None, kind=Kind.FILE
     )
     bad_records_path: str | Path | None = option(
         "Directory for damaged records, which get no unit; without it the first one ends the job.",

@@ -33,6 +33,15 @@ _BLANK_UNITS: Final = 4_096
 """Blank units that are looked through at once."""
 
 
+def unit_before(log_begin: int) -> bytes:
+    """The unit that ends a queue whose messages are all older than a log that begins there.
+
+    As units of such messages do, it leads below the log. With a blank unit at the end, Apache takes all of the log for
+    known up to 2 GiB, and gives new messages no units; only a log without a deleted file leaves no other choice.
+    """
+    return UNIT.pack(log_begin - 1, 1, 0) if log_begin else BLANK_UNIT
+
+
 class MappedFiles:
     """The mappings of queue files: when there are too many, the one that was made first is given up.
 

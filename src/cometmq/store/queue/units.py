@@ -17,7 +17,7 @@ from cometmq.store.disk import Disk
 from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.log.log_reader import places_with_magic
 from cometmq.store.log.mapped_file import MappedFile
-from cometmq.store.log.record_scan import IDENTITY, NO_QUEUE_OFFSET, ends_in_zeros, read_log_record
+from cometmq.store.log.record_scan import IDENTITY, NO_QUEUE_OFFSET, ends_in_zeros, read_log_record, record_at
 from cometmq.store.queue.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
 
 _log = logging.getLogger(__name__)
@@ -70,6 +70,15 @@ def leads_to_record(view: memoryview, at: int, offset: int, size: int, queue: Co
     return not ends_in_zeros(view, end) or not has_properties(view[at:end], queue)
 
 
+def stands_for_lost(log: CommitLog, queue: ConsumeQueue, offset: int) -> bool:
+    """True when an earlier start made a unit blank, or made it lead to a record that takes the place of a lost one."""
+    unit = queue.unit(offset)
+    if unit is None or unit[1] == BLANK_SIZE:
+        return unit is not None
+    record = record_at(log, unit[0])
+    return record is not None and record.size == unit[1] and bool(record.sys_flag & NO_QUEUE_OFFSET)
+
+
 def restore_units(log: CommitLog, queue: ConsumeQueue, at: int) -> bool:
     """Mend the unit at offset ``at`` and the damaged ones beside it; whether it leads to its record again."""
     if at in queue.lost:
@@ -92,23 +101,23 @@ def restore_units(log: CommitLog, queue: ConsumeQueue, at: int) -> bool:
             break
         last += 1
     found = _search(log, queue, range(first, last), start, min(end, start + UNIT_SEARCH_BYTES))
-    _note_lost(queue, [offset for offset in range(first, last) if offset not in found])
+    _note_lost(log, queue, [offset for offset in range(first, last) if offset not in found])
     try:
         for offset, unit_bytes in found.items():
             queue.write_units(Disk(), offset, unit_bytes)
     except OSError as error:
         _log.warning("units of %s/%d cannot be mended: %s", queue.topic, queue.queue_id, error)
-        _note_lost(queue, list(found))
+        _note_lost(log, queue, list(found))
         return False
     if found:
         _log.warning("consumequeue/%s/%d: %d damaged units were mended", queue.topic, queue.queue_id, len(found))
     return at in found
 
 
-def _note_lost(queue: ConsumeQueue, offsets: list[int]) -> None:
+def _note_lost(log: CommitLog, queue: ConsumeQueue, offsets: list[int]) -> None:
     """Remember offsets that cannot be read; tell of the first ones of a queue that nothing accounts for."""
     queue.lost.update(offsets)
-    missing = [offset for offset in offsets if (unit := queue.unit(offset)) is None or unit[1] != BLANK_SIZE]
+    missing = [offset for offset in offsets if not stands_for_lost(log, queue, offset)]
     if missing and not queue.missing:
         _log.warning(
             "consumequeue/%s/%d: entries from offset %d on lead to no message, readers pass over them; stop the broker "

@@ -10,7 +10,6 @@ Everything here only reads. A start that would cut off records is refused before
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import mmap
 import os
@@ -55,14 +54,8 @@ def with_sizes_of_files(config: StoreConfig, recorded: FileSizes | None) -> tupl
     :raises StoreError: with any size, records of the log would be cut off.
     """
     slots, entries = _index_sizes(config, recorded)
-    found = dataclasses.replace(
-        config,
-        mapped_file_size_commit_log=_log_size(config, recorded),
-        mapped_file_size_consume_queue=_queue_size(config, recorded),
-        max_hash_slot_num=slots,
-        max_index_num=entries,
-    )
-    before, now = config.file_sizes, found.file_sizes
+    before = config.file_sizes
+    now = FileSizes(_log_size(config, recorded), _queue_size(config, recorded), slots, entries)
     lines = []
     if now.log != before.log:
         lines.append(f"commitlog: files of {now.log} bytes, not mappedFileSizeCommitLog={before.log}")
@@ -73,7 +66,7 @@ def with_sizes_of_files(config: StoreConfig, recorded: FileSizes | None) -> tupl
             f"index: files of {slots} slots and {entries} entries, "
             f"not maxHashSlotNum={before.index_slots} and maxIndexNum={before.index_entries}"
         )
-    return found, [f"{line}; their size is kept" for line in lines]
+    return config.with_sizes(now), [f"{line}; their size is kept" for line in lines]
 
 
 def numbered_files(directory: Path) -> list[_File]:

@@ -37,6 +37,8 @@ class Position(msgspec.Struct, frozen=True):
     """Name, next entry, last log offset and last store timestamp of each index file, oldest first."""
     marks: dict[int, int] = {}
     """The mark (:func:`marks_of`) of some of the log's files, by the offset of their first byte."""
+    made_anew: bool | msgspec.UnsetType = msgspec.UNSET
+    """True when a job has made queues and index anew since: the ends of queues hold, all else is to be checked."""
     version: int = _VERSION
     crc: int = 0
     """The checksum of this file with 0 here; 0 in files of older versions."""
@@ -125,6 +127,18 @@ def load_position(path: Path) -> Position | None:
         return msgspec.json.decode(path.read_bytes(), type=Position)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def note_made_anew(path: Path) -> None:
+    """Let the next start check queues and index, which were made anew; a file that cannot be read goes.
+
+    :raises OSError: it could not be written; the old one is then still there.
+    """
+    position = load_position(path)
+    if position is None:
+        path.unlink(missing_ok=True)
+    else:
+        save_position(path, msgspec.structs.replace(position, made_anew=True), Disk())
 
 
 def save_position(path: Path, position: Position, disk: Disk) -> None:

@@ -17,12 +17,13 @@ from cometmq.store.index.index_service import IndexService
 from cometmq.store.log.commit_log import CommitLog, store_error
 from cometmq.store.log.plain_records import PlainRun
 from cometmq.store.log.record_scan import LogRecord
-from cometmq.store.queue.consume_queue import BLANK_SIZE, BLANK_UNIT, UNIT, ConsumeQueue
+from cometmq.store.queue.consume_queue import BLANK_SIZE, BLANK_UNIT, UNIT, ConsumeQueue, unit_before
 from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
+from cometmq.store.queue.units import stands_for_lost
 from cometmq.store.recovery.damages import Place
 from cometmq.store.recovery.load import Findings, queue_directories, queue_files
 from cometmq.store.recovery.position import Position
-from cometmq.store.recovery.queue_units import is_sound, last_sound_unit, stands_for_lost
+from cometmq.store.recovery.queue_units import is_sound, last_sound_unit
 
 _BLANKS: Final = 4096
 """Blank units that are written at once."""
@@ -251,6 +252,32 @@ class QueueRecovery:
                 self._writer.add_units(queue, offset, BLANK_UNIT)
 
     # --- after the log was read -------------------------------------------------------------------
+    def shorter_than(self, position: Position) -> dict[Key, int]:
+        """The queues that end earlier than in a position file, with their ends there."""
+        return {key: end for key, end in self.ends_in(position).items() if end > self.ends.get(key, 0)}
+
+    def end_emptied(self, short: dict[Key, int], lost: int) -> dict[Key, int]:
+        """Let queues that are short since their last messages were in log files that are deleted end where they did.
+
+        Returns the others whose messages can be among the ``lost`` ones.
+        """
+        log_begin = self._log.min_offset
+        others = {}
+        for key, end in short.items():
+            known = self.ends.get(key, 0)
+            if key in self.by_key and end - known <= lost:
+                others[key] = end
+                continue
+            last = self.by_key[key].unit(known - 1) if known else None
+            if log_begin and (last is None or last[0] < log_begin):
+                queue = self.at(key)
+                self._findings.add(f"consumequeue/{queue.topic}/{queue.queue_id}: emptied; it goes on at {end}")
+                self.blank_up_to(queue, end - 1)
+                self._writer.add_units(queue, end - 1, unit_before(log_begin))
+                self.ends[key] = end
+        self._writer.write()
+        return others
+
     def close(self) -> None:
         """Cut each queue at its end, and at the end of the log; find its first message that is kept."""
         log = self._log

@@ -13,9 +13,9 @@ from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.disk import open_file
 from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.log.mapped_file import file_name
-from cometmq.store.log.record_scan import NO_QUEUE_OFFSET, record_at, store_timestamp_of
+from cometmq.store.log.record_scan import store_timestamp_of
 from cometmq.store.queue.consume_queue import BLANK_SIZE, UNIT_DTYPE, ConsumeQueue
-from cometmq.store.queue.units import leads_to_record
+from cometmq.store.queue.units import leads_to_record, stands_for_lost
 
 _CHECKED_FILES: Final = 3
 """The last files of a queue, in which the end is searched; those before count as whole, as in Apache."""
@@ -93,15 +93,6 @@ def is_sound(log: CommitLog, queue: ConsumeQueue, queue_offset: int, offset: int
         return False
     at = offset - segment.start
     return leads_to_record(segment.view, at, offset, size, queue, queue_offset)
-
-
-def stands_for_lost(log: CommitLog, queue: ConsumeQueue, offset: int) -> bool:
-    """True when an earlier start made a unit blank, or made it lead to a record that takes the place of a lost one."""
-    unit = queue.unit(offset)
-    if unit is None or unit[1] == BLANK_SIZE:
-        return unit is not None
-    record = record_at(log, unit[0])
-    return record is not None and record.size == unit[1] and bool(record.sys_flag & NO_QUEUE_OFFSET)
 
 
 class Claim(NamedTuple):

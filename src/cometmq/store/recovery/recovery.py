@@ -97,8 +97,9 @@ class Recovery:
         self._ends = self._queues.ends
         self._damages = Damages(log, disk, findings)
         self._knowledge = Knowledge(self._extent, self._proven)
-        self._position = known.position
-        """The position file, if it belongs to the log."""
+        self._position = known.position  # if it belongs to the log
+        self._doubt = "does not belong to this log"
+        """The reason why the position file is not followed."""
         self._former: Position | None = None
         """The position file, if the log that it belongs to may have lost its end."""
         self._proven_by_position = 0
@@ -143,7 +144,7 @@ class Recovery:
         if self._former is not None and self._last_message[0] < max(self._former.last_offset, 0):
             self._go_on_behind(self._former, end)
         elif position is not known.position and log.segments:
-            self._findings.add("comet/position.json: does not belong to this log; everything is checked instead")
+            self._findings.add(f"comet/position.json: {self._doubt}; everything is checked instead")
         self._damages.fill(segment for segment in made_again if segment.end <= log.position)
         queues.close()
         if self._index is not None:
@@ -157,6 +158,8 @@ class Recovery:
             return
         if position.belongs_to(log):
             self._proven_by_position = position.offset
+            if position.made_anew:
+                self._position, self._doubt = None, "queues were made anew"
             return
         self._position = None
         self._proven_by_position = position.proves(log)
@@ -372,11 +375,8 @@ class Recovery:
         witness = self._known.position
         if witness is None or not self._proven_by_position:
             return {}
-        return {
-            key: end
-            for key, end in queues.ends_in(witness).items()
-            if key in queues.by_key and not sequence.knows(key) and 0 < end - self._ends.get(key, 0) <= self._possible
-        }
+        short = {key: end for key, end in queues.shorter_than(witness).items() if not sequence.knows(key)}
+        return queues.end_emptied(short, self._possible)
 
     def _believed(self, record: LogRecord, sequence: QueueSequence) -> list[LogRecord]:
         """The records that are accepted, now that this one was read.

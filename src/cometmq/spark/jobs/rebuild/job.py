@@ -2,8 +2,8 @@
 
 1. Each split of the log is searched for how far each queue goes and where a topic begins a new generation.
 2. The splits are read again, side by side, and write their units; one more task writes the index.
-3. When all of it is on the disk, ``comet/position.json`` is deleted, so that the broker that opens the store next
-   checks all of it; then the new directories replace the old ones, which go to ``comet/quarantine/``.
+3. When all of it is on the disk, ``comet/position.json`` says so, and the broker that opens the store next checks all
+   of it; then the new directories replace the old ones, which go to ``comet/quarantine/``.
 
 Until the third step the store is unchanged. A run that died in the second goes on: ``plan`` in its workshop says what
 is made of which files of the log, and ``done`` has a file for each split that is on the disk, and for the index.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -29,7 +29,8 @@ from cometmq.options import load_options
 from cometmq.properties_file import read_properties
 from cometmq.quantity import quantity
 from cometmq.spark.jobs.job import job
-from cometmq.spark.jobs.options import RebuildOptions
+from cometmq.spark.jobs.options import RebuildOptions, Tell
+from cometmq.spark.jobs.rebuild.ends import keep_end, old_queues
 from cometmq.spark.jobs.rebuild.tasks import (
     Compared,
     Layout,
@@ -50,8 +51,12 @@ from cometmq.spark.store.scan import LogSplit, splits
 from cometmq.store.config import StoreConfig
 from cometmq.store.log.checkpoint import StoreLock
 from cometmq.store.queue.consume_queue import BLANK_UNIT
+from cometmq.store.recovery.file_sizes import with_sizes_of_files
 from cometmq.store.recovery.load import Findings
+from cometmq.store.recovery.lost_log import demand_log
 from cometmq.store.recovery.opening import known_topics
+from cometmq.store.recovery.position import note_made_anew
+from cometmq.store.version import demand_readable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -154,15 +159,16 @@ def rebuild(options: RebuildOptions) -> RebuildReport:
 
     :raises StoreLockedError: a broker runs on the store.
     :raises NoStoreError: there is no log.
+    :raises StoreError: the log has no message although the queues have some, or a newer version wrote the store.
     :raises ConfigError: the file of the configuration cannot be used.
     :raises SparkSourceError: the log has damaged records and ``bad_records_path`` is not given, or cannot be read.
     """
     began = SYSTEM_CLOCK.monotonic()
     root, dry_run, on_step = Path(options.store).absolute(), options.dry_run, options.on_step
-    config = _config(options.config, root)
     parts = splits(parse_store_options({"path": str(root), "useConsumeQueue": "true" if dry_run else "false"}))
     lock = StoreLock(root / "lock")
     try:
+        config = _config(options.config, root, on_step)
         with job_session(options, "cometmq rebuild") as session:
             apart = options.bad_records_path
             passes = _Passes(session, root, parts, config, None if apart is None else str(apart))
@@ -184,13 +190,24 @@ def rebuild(options: RebuildOptions) -> RebuildReport:
     return RebuildReport(str(root), dry_run, tuple(made), indexed, SYSTEM_CLOCK.monotonic() - began)
 
 
-def _config(given: StoreConfig | Path | None, root: Path) -> StoreConfig:
-    """The configuration of the broker; the place of the store in its file may be one on another machine."""
-    if given is None or isinstance(given, StoreConfig):
-        return given or StoreConfig()
-    overrides = {"store_path_root_dir": str(root), "store_path_commit_log": ""}
-    text, keys = read_properties(given), apache_keys(BROKER)
-    config, _ = load_options(StoreConfig, text, source=str(given), overrides=overrides, apache=keys)
+def _config(given: StoreConfig | Path | None, root: Path, tell: Tell) -> StoreConfig:
+    """The broker's configuration with the sizes that the store's files have.
+
+    The place of the store in a file may be one on another machine.
+    """
+    mark = demand_readable(root)
+    sizes = mark.sizes if mark is not None else None
+    if given is None:
+        config = StoreConfig() if sizes is None else StoreConfig().with_sizes(sizes)
+    elif isinstance(given, StoreConfig):
+        config = given
+    else:
+        config, _ = load_options(StoreConfig, read_properties(given), source=str(given), apache=apache_keys(BROKER))
+    config = replace(config, store_path_root_dir=str(root), store_path_commit_log="")
+    config, kept = with_sizes_of_files(config, sizes)
+    for line in kept:
+        tell(line)
+    demand_log(config)
     return config
 
 
@@ -228,12 +245,11 @@ class _Passes:
             config.consume_queue_file_bytes, config.max_hash_slot_num, config.max_index_num, tuple(config.delays_ms)
         )
         self._bad_records_path = bad_records_path
+        self._known = known_topics(root, Findings(root))
 
     def generations(self) -> dict[QueueKey, _Generation]:
         """Find the queues of the log."""
-        known = known_topics(self._root, Findings(self._root))
-        topics = None if known is None else frozenset(known)
-        work = partial(generations, known=topics, bad_records_path=self._bad_records_path)
+        work = partial(generations, known=self._known, bad_records_path=self._bad_records_path)
         found: dict[QueueKey, _Generation] = {}
         for some in self._some_at_a_time():
             _follow(found, run_tasks(self._spark, some, work, Seen))
@@ -275,9 +291,12 @@ class _Passes:
         if left:
             work = partial(_write, workshop, self._parts, self._layout, live_from, self._bad_records_path)
             run_tasks(self._spark, left, work, Seen)
+        made = workshop / "consumequeue"
         for (topic, queue_id), generation in queues.items():
-            file_bytes = self._layout.queue_file_bytes
-            fill_blank(workshop / "consumequeue", topic, queue_id, generation.first, BLANK_UNIT, file_bytes)
+            fill_blank(made, topic, queue_id, generation.first, BLANK_UNIT, self._layout.queue_file_bytes)
+        log_begin, log_end = self._parts[0].file.start, self._parts[-1].file.end
+        for key, old in old_queues(self._root, self._layout, self._known, log_end):
+            keep_end(old, made, queues[key].last + 1 if key in queues else 0, log_begin)
         return int((workshop / _DONE / _INDEX).read_bytes())
 
 
@@ -296,6 +315,7 @@ def _write(
     """Write the units of a split, or with ``None`` the index; an earlier attempt may have died at it."""
     if split is None:
         shutil.rmtree(workshop / _INDEX)
+        (workshop / _INDEX).mkdir()  # messages without keys leave it empty
         done = b"%d" % write_index(parts, workshop / _INDEX, layout, aside)
     else:
         write_units(split, workshop / "consumequeue", layout, live_from, aside)
@@ -329,7 +349,7 @@ def _put_in_place(root: Path) -> None:
     (workshop / _PLAN).unlink()  # what is missing there from now on is not to be made
     for name in _DIRECTORIES:
         flush_directory(workshop / name)
-    (root / "comet" / "position.json").unlink(missing_ok=True)
+    note_made_anew(root / "comet" / "position.json")
     flush_directory(root / "comet")
     for name in _DIRECTORIES:
         if (root / name).exists():

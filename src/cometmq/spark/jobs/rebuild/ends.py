@@ -1,0 +1,71 @@
+"""The ends of queues whose last messages the log has no more: no offset of theirs is given again.
+
+Retention has removed them, a damaged record was one, or the log was lost. The old files have units of theirs, which the
+rebuilt queue keeps behind those that come from the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from cometmq.message.names import SYSTEM_TOPICS
+from cometmq.spark.jobs.rebuild.tasks import Layout, QueueKey, Units
+from cometmq.store.config import CQ_UNIT_BYTES
+from cometmq.store.disk import Disk
+from cometmq.store.queue.consume_queue import BLANK_SIZE, BLANK_UNIT, UNIT_DTYPE, ConsumeQueue, unit_before
+from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
+from cometmq.store.recovery.file_sizes import numbered_files, queue_directories_of
+from cometmq.store.recovery.queue_units import last_rising_unit, read_units
+
+
+def old_queues(
+    root: Path, layout: Layout, known: Container[str] | None, log_end: int
+) -> Iterator[tuple[QueueKey, ConsumeQueue]]:
+    """Yield the queues of known topics that have messages; they end behind their last unit that can be one."""
+    table = ConsumeQueueTable(root / "consumequeue", layout.queue_file_bytes, layout.delays_ms)
+    for topic, queue_id, directory in queue_directories_of(root):
+        if known is not None and topic not in known and topic not in SYSTEM_TOPICS:
+            continue
+        files = [file.start for file in numbered_files(directory) if file.fits(layout.queue_file_bytes)]
+        queue = table.make(topic, queue_id)
+        queue.open_at(files, 0)
+        end, _ = last_rising_unit(queue, log_end)
+        queue.open_at(files, end)
+        if end > queue.first_stored:
+            yield queue.key, queue
+
+
+def keep_end(old: ConsumeQueue, made: Path, made_end: int, log_begin: int) -> None:
+    """Write the units of ``old`` from ``made_end`` on into the queue below ``made``, and flush them.
+
+    A queue without messages in the log gets those of its last file; units that lead nowhere become blank.
+    """
+    end = old.max_offset()
+    if end <= made_end:
+        return
+    units = _units_of(old, made_end or end - 1 - (end - 1) % old.file_units)
+    units[units["size"] <= 0] = np.frombuffer(BLANK_UNIT, UNIT_DTYPE)
+    content = units.tobytes()
+    if units["size"][-1] == BLANK_SIZE:
+        content = content[:-CQ_UNIT_BYTES] + unit_before(log_begin)
+    new = ConsumeQueueTable(made, old.file_size, ()).make(*old.key)
+    new.open_at([file.start for file in numbered_files(new.directory)], made_end)
+    disk = Disk()
+    new.write_units(disk, end - len(units), content)
+    new.sync(disk, list(new.unsynced))
+
+
+def _units_of(queue: ConsumeQueue, begin: int) -> Units:
+    """The units from ``begin`` to the end of a queue; those without a file are zeros."""
+    end = queue.max_offset()
+    found = np.zeros(end - begin, UNIT_DTYPE)
+    for start in queue.files:
+        first = start // CQ_UNIT_BYTES
+        if first + queue.file_units > begin and first < end:
+            units = read_units(queue, start)
+            low, high = max(first, begin), min(first + len(units), end)
+            found[low - begin : high - begin] = units[low - first : high - first]
+    return found
