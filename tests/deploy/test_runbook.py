@@ -97,9 +97,9 @@ def run(command: str, bad: BadDay, directory: Path) -> Result:
     return Result(done.returncode, done.stdout, done.stderr)
 
 
-def test_there_are_twenty_bad_days_and_each_is_provoked() -> None:
+def test_there_are_twenty_one_bad_days_and_each_is_provoked() -> None:
     assert [section.title for section in SECTIONS] == list(DAYS)
-    assert len(DAYS) == 20
+    assert len(DAYS) == 21
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.title)
@@ -339,6 +339,25 @@ def _(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> BadD
         file.write(b"broken")
     namesrv, _ = stack.enter_context(served(tmp_path))
     return BadDay(namesrv)
+
+
+@day("The log is missing")
+def _(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> BadDay:
+    with served(tmp_path) as (namesrv, _broker):
+        assert CommandLine(namesrv)("produce", "orders", "--body", "first").code == 0
+    store = tmp_path / "data" / "broker-0"
+    (tmp_path / "broker.conf").write_text(f"storePathRootDir={store}\n")
+    (store / "commitlog").rename(tmp_path / "mounted")
+    (store / "commitlog").mkdir()
+    bad = BadDay("", words={"data/store": str(store)})
+
+    def cure() -> None:
+        (store / "commitlog").rmdir()
+        (tmp_path / "mounted").rename(store / "commitlog")
+        bad.namesrv, _ = stack.enter_context(served(tmp_path))
+
+    bad.cure = cure
+    return bad
 
 
 @day("The index is damaged")

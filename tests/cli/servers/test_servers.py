@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -453,3 +454,34 @@ def test_users_of_the_console_are_made_listed_and_removed(offline: CommandLine, 
     refused = offline("console", "--host", "0.0.0.0", "--port", "0", "-n", "127.0.0.1:1", *data)
     assert refused.code == 1
     assert "open to every machine" in refused.err
+
+
+@pytest.mark.parametrize("brokers", ["1", "2"])
+def test_serve_begins_anew_without_its_log_only_when_it_is_told_to(
+    offline: CommandLine, tmp_path: Path, brokers: str
+) -> None:
+    """The queues go on at their offsets, and the other broker, whose log is there, keeps its messages."""
+    more = ("--brokers", brokers, *(("--port", str(free_port())) if brokers != "1" else ()))
+    arguments = serve_arguments(tmp_path, *more, "--no-grpc", "--no-metrics")
+
+    def ends(line: str) -> dict[tuple[str, int], tuple[int, int]]:
+        rows = CommandLine(line.split()[3].rstrip(","))("topic", "stats", "wide", "-o", "json").json()
+        return {(row["broker"], row["queue_id"]): (row["min_offset"], row["max_offset"]) for row in rows}
+
+    with running(offline, *arguments) as (_, line):
+        command = CommandLine(line.split()[3].rstrip(","))
+        assert command("topic", "create", "wide", "--queues", "2").code == 0
+        assert command("produce", "wide", "--count", "400", "--batch", "10").code == 0
+        before = ends(line)
+        assert all(end > 0 for _, end in before.values())
+    shutil.rmtree(tmp_path / "broker-0" / "commitlog")
+    refused = offline(*arguments)
+    assert refused.code == 1
+    assert "is missing or empty" in refused.err
+    assert "--begin-anew" in refused.err
+    with running(offline, *arguments, "--begin-anew") as (_, line):
+        after = ends(line)
+    assert {key: end for key, (_, end) in after.items()} == {key: end for key, (_, end) in before.items()}
+    assert all(after[key] == extent for key, extent in before.items() if key[0] == "broker-1")
+    with running(offline, *arguments) as (_, line):
+        assert ends(line) == after

@@ -163,3 +163,18 @@ async def test_a_stderr_that_cannot_be_written_stops_no_supervision(
     monkeypatch.undo()
     with contextlib.suppress(OSError):
         full.close()
+
+
+async def test_what_is_for_the_first_start_alone_is_not_said_again(program: Program) -> None:
+    """A broker that dies is not started without its log, as its first start was allowed to."""
+    program.put('echo "$*" >> words; ' + STEADY)
+    clock = VirtualClock()
+    child = Child("broker-0", ("broker",), at_first=("--begin-anew",), clock=clock)
+    try:
+        await child.start()
+        os.kill(program.starts()[0], signal.SIGKILL)
+        await until(lambda: len(program.starts()) == 2, clock=clock, step_s=0.5)
+    finally:
+        await child.stop()
+    said = (program.directory / "words").read_text().splitlines()
+    assert ["--begin-anew" in words for words in said] == [True, False]

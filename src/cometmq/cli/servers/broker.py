@@ -18,6 +18,7 @@ from cometmq.cli.servers.process import (
     Stopping,
     advertise_option,
     announce,
+    begin_anew_option,
     parse_overrides,
     run_server,
     set_option,
@@ -51,9 +52,7 @@ from cometmq.cli.servers.process import (
 @advertise_option
 @click.option("--data", type=LocalPath(path_type=Path), help="Directory of the store (storePathRootDir).")
 @set_option
-@click.option(
-    "--begin-anew", is_flag=True, help="Start although the log is missing: the messages of the queues are lost."
-)
+@begin_anew_option
 @click.option("--help-config", is_flag=True, help="Print every key with its meaning, as a broker.conf.")
 @until_stdin_ends_option
 @log_options

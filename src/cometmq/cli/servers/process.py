@@ -166,6 +166,11 @@ until_stdin_ends_option = click.option(
 )
 """The option of servers that `serve` supervises."""
 
+begin_anew_option = click.option(
+    "--begin-anew", is_flag=True, help="Start although the log is missing: the messages of the queues are lost."
+)
+"""The option of commands that start brokers."""
+
 
 def stop_when_stdin_ends(stopping: Stopping) -> None:
     """Ask this process to stop when its stdin ends, as it does when the process that started it is gone."""

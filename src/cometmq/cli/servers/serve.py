@@ -24,6 +24,7 @@ from cometmq.cli.servers.process import (
     Stopping,
     advertise_option,
     announce,
+    begin_anew_option,
     data_option,
     listener_option,
     parse_overrides,
@@ -105,6 +106,7 @@ _EVERYWHERE = ("0.0.0.0", "::")
 )
 @click.option("--no-grpc", is_flag=True, help="Serve no clients of RocketMQ 5.")
 @set_option
+@begin_anew_option
 @log_options
 def command(
     brokers: int,
@@ -124,6 +126,7 @@ def command(
     grpc_port: int | None,
     no_grpc: bool,
     settings: tuple[str, ...],
+    begin_anew: bool,
 ) -> None:
     """Run a nameserver and brokers on this machine.
 
@@ -157,6 +160,7 @@ def command(
         allow_changes=allow_changes,
         reports=reports,
         settings=settings,
+        begin_anew=begin_anew,
         log_options=logs,
     )
 
@@ -189,6 +193,8 @@ class Place:
     allow_changes: bool
     reports: Path | None
     settings: tuple[str, ...]
+    begin_anew: bool
+    """Whether a broker whose log is missing starts; of a process that dies, at its first start only."""
     log_options: tuple[str, ...]
 
     def broker_keys(self, number: int, namesrv_address: str) -> tuple[str, ...]:
@@ -302,7 +308,7 @@ async def _in_one_process(place: Place, stopping: Stopping) -> None:
     async with AsyncExitStack() as services:
         namesrv = await _start_nameserver(place, services)
         values: dict[str, Any] = parse_overrides(BrokerConfig, place.broker_keys(0, namesrv))
-        broker = Broker(BrokerConfig(**with_tls_file(values)))
+        broker = Broker(BrokerConfig(**with_tls_file(values)), begin_anew=place.begin_anew)
         await services.enter_async_context(stopped_at_the_end(broker, what="broker", port=place.port, option="--port"))
         await _start_endpoint(place, broker, services)
         settle_memory()
@@ -356,7 +362,8 @@ async def _in_processes(place: Place, brokers: int, stopping: Stopping) -> None:
             options = [text for key in place.broker_keys(number, namesrv) for text in ("-o", key)]
             name = f"broker-{number}"
             logs = (*place.log_options, "--log-name", name)
-            child = Child(name, ("broker", "--until-stdin-ends", *logs, *options))
+            words = ("broker", "--until-stdin-ends", *logs, *options)
+            child = Child(name, words, at_first=("--begin-anew",) if place.begin_anew else ())
             services.push_async_callback(child.stop)
             await child.start()
         await _start_proxy(place, namesrv, services)

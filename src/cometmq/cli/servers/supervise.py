@@ -33,15 +33,23 @@ class ChildFailedError(CometMQError):
 class Child:
     """One supervised process. It ends when its stdin closes, so it never outlives the parent.
 
+    :param at_first: further arguments of the first start, which those after a death do not get.
     :param descriptors: open files of this process that the child gets under the same numbers.
     """
 
     def __init__(
-        self, name: str, arguments: Sequence[str], *, descriptors: Sequence[int] = (), clock: Clock = SYSTEM_CLOCK
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        at_first: Sequence[str] = (),
+        descriptors: Sequence[int] = (),
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.name = name
         self.ready_line = ""
         self._command = (sys.executable, "-m", "cometmq", *arguments)
+        self._at_first = tuple(at_first)
         self._descriptors = tuple(descriptors)
         self._clock = clock
         self._process: asyncio.subprocess.Process | None = None
@@ -52,7 +60,7 @@ class Child:
 
         :raises ChildFailedError: the process ended before it was ready.
         """
-        await self._launch()
+        await self._launch(self._at_first)
         self._watcher = asyncio.create_task(self._watch(), name=f"supervise {self.name}")
 
     async def stop(self) -> None:
@@ -69,10 +77,11 @@ class Child:
         await _ended(process)
         killer.cancel()
 
-    async def _launch(self) -> None:
+    async def _launch(self, more: Sequence[str] = ()) -> None:
         """Start the process and wait for its ready line; kill it if that fails."""
         process = await asyncio.create_subprocess_exec(
             *self._command,
+            *more,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             pass_fds=self._descriptors,

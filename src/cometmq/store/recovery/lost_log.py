@@ -55,7 +55,7 @@ def demand_log(config: StoreConfig) -> None:
         f"the log in {config.commit_log} is missing or empty, but {len(found)} queues in {config.root} have messages, "
         f"as queue {found[0][1]} of {found[0][0]}; nothing was changed",
         next_step="mount its disk, name its directory (storePathCommitLog), or restore a backup; where the messages "
-        "are lost for good, cometmq broker --begin-anew goes on without them",
+        "are lost for good, one start with --begin-anew goes on without them",
     )
 
 
