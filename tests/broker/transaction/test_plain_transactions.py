@@ -132,9 +132,9 @@ async def test_every_form_of_an_end_is_answered_alike(pair: SideBySide) -> None:
         command = header(code=37, extFields=fields)
         return {
             "plain": end(fields),
-            "twice": end(fields) + end(fields),
-            "both": end(fields) + end(ending(*at, ROLLBACK)),
-            "rolled back, then committed": end(ending(*at, ROLLBACK)) + end(fields),
+            "twice": end(fields) + end(fields, 8),
+            "both": end(fields) + end(ending(*at, ROLLBACK), 8),
+            "rolled back, then committed": end(ending(*at, ROLLBACK)) + end(fields, 8),
             "oneway": end(fields, command_flag=2),
             "an answer": end(fields, command_flag=1),
             "unknown": end(ending(*at, 0)),
@@ -210,6 +210,33 @@ async def test_the_ends_of_a_connection_are_answered_by_one_write(
     await pair.python.stop()
 
 
+@pytest.mark.parametrize("again", [0, 1], ids=["one connection", "two connections"])
+@pytest.mark.parametrize("first", [COMMIT, ROLLBACK])
+@pytest.mark.parametrize("others", [b"", send(20)], ids=["alone", "with a send"])
+async def test_ends_of_one_transaction_in_one_turn_are_answered_in_their_order(
+    pair: SideBySide, again: int, first: int, others: bytes
+) -> None:
+    pair.receive(0, half(1) + half(2) + half(3))
+    pair.end_turn()
+    for side in pair.sides:
+        side.answers()
+    one, two, three = (place(pair, offset) for offset in range(3))
+    pair.receive(0, end(ending(*one, first), 7) + others)
+    pair.receive(again, end(ending(*one), 8, serialize=ROCKETMQ) + end(ending(*one, ROLLBACK), 9, command_flag=2))
+    pair.receive(0, end(ending(*two), 10) + end(ending(*two), 11) + end(ending(*three, ROLLBACK), 12))
+    found = []
+    for side in pair.sides:
+        side.end_turn()
+        frames = [FrameDecoder().feed(written) for written in side.answers()]
+        found.append([[decode_command(frame) for frame in of_one] for of_one in frames])
+    assert found[0] == found[1]
+    opaques = [[answer.opaque for answer in of_one if answer.opaque != 20] for of_one in found[0]]
+    assert opaques == ([[7, 10, 11, 12], [8]] if again else [[7, 8, 10, 11, 12], []])
+    assert {answer.code for of_one in found[0] for answer in of_one} == {0}
+    tables(pair)
+    await pair.stop()
+
+
 async def test_an_end_in_the_turn_of_its_half_message_finds_none(pair: SideBySide) -> None:
     pair.receive(0, half())
     pair.end_turn()
@@ -231,6 +258,7 @@ async def test_a_write_that_fails_leaves_transactions_open_alike(
         raise StoreError("the disk is full")
 
     ends = end(ending(*place(pair, 0))) + end(ending(*place(pair, 1), ROLLBACK), 8, serialize=ROCKETMQ)
+    ends += end(ending(*place(pair, 0)), 10)
     for side in pair.sides:
         monkeypatch.setattr(side.broker.store, "commit", fail)
     pair.receive(0, ends + half(3) + end(ending(*place(pair, 1)), 9, command_flag=2))

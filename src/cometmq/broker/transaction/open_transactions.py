@@ -188,6 +188,10 @@ class OpenTransactions:
         """True while an end, or a copy, of a transaction is put and not yet stored."""
         return offset in self._changing
 
+    def is_awaited(self, offset: int) -> bool:
+        """True while a caller of :meth:`when_settled` waits for the change under way."""
+        return bool(self._changing[offset])
+
     def when_settled(self, offset: int, settled: Settled) -> None:
         """Call ``settled`` when the change under way is stored, or has failed."""
         self._changing[offset].append(settled)

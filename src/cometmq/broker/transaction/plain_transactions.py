@@ -110,9 +110,16 @@ class PlainTransactions:
             self._counted(is_commit)
             if not is_oneway:
                 answers[connection] = answers.get(connection, b"") + _done(opaque, is_binary=is_binary)
+            if self._table.is_awaited(half_offset):
+                _write(answers, are_alone)  # before the answers to those that wait for this end
+                answers.clear()
             self._table.ended(half_offset)
-        for connection, data in answers.items():
-            if are_alone:
-                connection.write_last(data)
-            else:
-                connection.write(data)
+        _write(answers, are_alone)
+
+
+def _write(answers: dict[ServerConnection, bytes], are_alone: bool) -> None:
+    for connection, data in answers.items():
+        if are_alone:
+            connection.write_last(data)
+        else:
+            connection.write(data)
