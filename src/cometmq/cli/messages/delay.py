@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from cometmq.cli.connection import administer, demand_topic_name, namesrv_option, only_of_cometmq
-from cometmq.cli.failures import DONE, PARTLY_DONE, WrongUseError
+from cometmq.cli.failures import DONE, PARTLY_DONE
 from cometmq.cli.moments import Moment, local_time
 from cometmq.cli.names import TOPIC
 from cometmq.cli.output import Column, output_option, show
@@ -84,8 +84,6 @@ def list_waiting(topic: str | None, begin: int, end: int, limit: int, namesrv: s
     """
     if topic is not None:
         demand_topic_name(topic)
-    if end <= begin:
-        raise WrongUseError("--until is not after --since")
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         def ask(name: str, address: str) -> Awaitable[list[WaitingMessage]]:
