@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 
@@ -9,6 +10,7 @@ from tests.interop.systems import CLUSTER_NAME, Deployment
 
 from cometmq.client import Admin, Message, MessageQueue, OtherTopicError, Producer, PullConsumer
 from cometmq.client.errors import BrokerError, ClientError, RouteNotFoundError
+from cometmq.message.message import MessageExt
 from cometmq.remoting.bodies import SubscriptionGroupConfig
 
 
@@ -144,6 +146,28 @@ async def test_messages_whose_topic_and_key_have_the_hash_of_others_are_not_take
         await admin.message_by_id(others[0].offset_msg_id, mine)
     with pytest.raises(ValueError, match="id"):
         await admin.message_by_id("nonsense")
+
+
+async def test_a_query_by_time_gives_the_messages_of_that_time_to_the_millisecond(
+    server: Deployment, admin: Admin, topic: str
+) -> None:
+    async with Producer("p", server.address) as producer:
+        for number in range(8):
+            await producer.send(Message(topic, b"%d" % number, keys=["timed"]))
+            await asyncio.sleep(0.2)  # the brokers of others take the system's clock
+    found = await answered(lambda: _found(admin, topic, 8))
+    times = [message.store_timestamp for message in found]
+    for first in times:
+        for last in times:
+            between = await admin.query_message(topic, "timed", begin_ms=first, end_ms=last)
+            assert [message.store_timestamp for message in between] == [
+                stored for stored in times if first <= stored <= last
+            ]
+
+
+async def _found(admin: Admin, topic: str, count: int) -> list[MessageExt]:
+    found = await admin.query_message(topic, "timed")
+    return found if len(found) == count else []
 
 
 async def test_who_is_connected(server: Deployment, admin: Admin, group: str) -> None:

@@ -24,7 +24,7 @@ from cometmq.message.record import RecordError, StoredRecord, decode_record
 from cometmq.store.config import StoreConfig
 from cometmq.store.disk import Disk
 from cometmq.store.errors import StoreError
-from cometmq.store.index.index_service import QueryResult
+from cometmq.store.index.index_service import QueryResult, SoughtKey
 from cometmq.store.log.flush import Flushed, FlushService
 from cometmq.store.log.log_reader import NOTHING_KNOWN, LogReader
 from cometmq.store.log.record_scan import LogRecord, first_record, prepared_offsets, read_log_record, walk
@@ -276,8 +276,10 @@ class MessageStore:
         record = first_record(self._log, self._log.min_offset)
         return record.store_timestamp if record is not None else -1
 
-    def query(self, topic: str, key: str, max_num: int, begin: int, end: int) -> QueryResult:
+    def query(self, topic: str, key: str, max_num: int, begin: int, end: int, *, unique: bool = False) -> QueryResult:
         """The newest ``max_num`` records of a key stored between ``begin`` and ``end`` (ms), in log order.
+
+        With ``unique`` those of a unique key only.
 
         While messages with thousands of keys are being indexed, the last messages are not found yet.
         """
@@ -285,7 +287,7 @@ class MessageStore:
             return QueryResult(0, 0, [])
         if self._index.committed and not self._maintenance.index_is_behind:
             self._maintenance.write_index()
-        return self._index.query(self._log, topic, key, max_num, begin, end)
+        return self._index.query(self._log, SoughtKey(topic, key, unique), max_num, begin, end)
 
     def queues(self) -> Mapping[str, Mapping[int, ConsumeQueue]]:
         """All queues that have ever had a message or been asked for, by topic and id."""

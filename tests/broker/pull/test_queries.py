@@ -115,6 +115,28 @@ async def test_a_query_gives_what_has_the_topic_and_the_key_and_not_what_has_the
         assert [record.body for record in records(await wire.call(RequestCode.QUERY_MESSAGE, header))] == expected
 
 
+async def test_a_query_gives_what_was_stored_in_its_time_to_the_millisecond(wire: Wire, clock: VirtualClock) -> None:
+    """The index has whole seconds since its first message."""
+    times = []
+    for number in range(12):
+        times.append(clock.now_ms())
+        await wire.send("T", b"%d" % number, properties="KEYS\x01k")
+        clock.advance(0.3)
+    for begin, end in [(first, last) for first in times for last in times] + [(times[3] + 1, times[5] - 1)]:
+        header = query_header("k", max_num=64, begin_timestamp=begin, end_timestamp=end)
+        found = [record.body for record in records(await wire.call(RequestCode.QUERY_MESSAGE, header))]
+        assert found == [b"%d" % number for number, stored in enumerate(times) if begin <= stored <= end]
+
+
+async def test_messages_with_the_unique_key_of_another_one_among_their_keys_do_not_hide_it(wire: Wire) -> None:
+    await wire.send("T", b"wanted", properties="UNIQ_KEY\x01U")
+    for _ in range(40):  # more than one query takes
+        await wire.send("T", b"other", properties="KEYS\x01U\x02UNIQ_KEY\x01V")
+        await wire.send("T", b"without its own", properties="KEYS\x01U")
+    answer = await wire.call(RequestCode.QUERY_MESSAGE, query_header("U", unique_key_query=True))
+    assert [record.body for record in records(answer)] == [b"wanted"]
+
+
 async def test_a_query_among_keys_that_are_chosen_to_collide_ends(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     await wire.send("T", b"wanted", properties="KEYS\x01Aa")
     for _ in range(4):

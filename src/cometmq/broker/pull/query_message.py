@@ -107,6 +107,7 @@ class QueryProcessor:
             max(0, min(wanted, MAX_QUERY_MESSAGES)),
             header.begin_timestamp,
             header.end_timestamp,
+            unique=header.unique_key_query,
         )
         answer = QueryMessageResponseHeader(
             index_last_update_timestamp=found.last_update_timestamp,

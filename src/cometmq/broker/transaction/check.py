@@ -332,10 +332,10 @@ class ResumeCheckProcessor:
         key = record.properties.get(UNIQ_KEY)
         if not key:
             raise ValueError("it has no UNIQ_KEY, so that an earlier resume cannot be found")
-        found = self._store.query(TRANS_HALF_TOPIC, key, MAX_QUERY_MESSAGES, 0, _END_OF_TIME_MS)
+        found = self._store.query(TRANS_HALF_TOPIC, key, MAX_QUERY_MESSAGES, 0, _END_OF_TIME_MS, unique=True)
         for data in found.records:
             half = decode_record(data, check_crc=False)
-            if half.physical_offset > record.physical_offset and half.properties.get(UNIQ_KEY) == key:
+            if half.physical_offset > record.physical_offset:
                 return half
         return None
 

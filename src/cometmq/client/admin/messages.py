@@ -29,6 +29,8 @@ from cometmq.remoting.headers import QueryMessageRequestHeader, ViewMessageReque
 from cometmq.threads import look_up
 
 END_OF_TIME_MS: Final = 2**63 - 1
+INDEX_UNIT_MS: Final = 1_000
+"""Unit of the times in the index of Apache's brokers, which round down."""
 OPEN_TRANSACTIONS_PAGE: Final = 500
 """Transactions of one request."""
 WAITING_MESSAGES_PAGE: Final = 1_000
@@ -76,7 +78,9 @@ class MessageAdmin(TopicAdmin):
 
         :raises RouteNotFoundError: no nameserver knows the topic.
         """
-        header = QueryMessageRequestHeader(topic, key, max_messages, begin_ms, end_ms, unique_key)
+        header = QueryMessageRequestHeader(
+            topic, key, max_messages, max(begin_ms - INDEX_UNIT_MS + 1, 0), end_ms, unique_key
+        )
         doing = f"looking for key {key} in {topic}"
         found: list[MessageExt] = []
         for name, address in (await self._brokers_of(topic)).items():
@@ -87,11 +91,13 @@ class MessageAdmin(TopicAdmin):
             except BrokerError as error:
                 if error.code != ResponseCode.QUERY_NOT_FOUND:
                     raise
-            # The index of Apache's brokers compares only hashes of topics and keys.
+            # Apache's brokers compare only what is in the index: hashes of topics and keys, and whole seconds.
             found += (
                 message
                 for message in split_records(answer, name)
-                if message.stored_topic == topic and (message.msg_id == key if unique_key else key in message.keys)
+                if message.stored_topic == topic
+                and (message.msg_id == key if unique_key else key in message.keys)
+                and begin_ms <= message.store_timestamp <= end_ms
             )
         return sorted(found, key=lambda message: message.store_timestamp)[:max_messages]
 

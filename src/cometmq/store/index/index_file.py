@@ -39,6 +39,7 @@ _CHAIN_STEPS: Final = 4_096
 _BLOCK_ENTRIES: Final = 1 << 18
 """Entries looked through at once where a chain is longer: about 1 ms and 5 MB."""
 _INT_MAX: Final = 0x7FFFFFFF
+_SECOND_MS: Final = 1_000
 
 Ints = npt.NDArray[Any]
 
@@ -176,13 +177,16 @@ class IndexFile:
         return self.count > 1 and self.begin_timestamp <= end and self.end_timestamp >= begin
 
     def find(self, key_hash: int, begin: int, end: int) -> Iterator[int]:
-        """Yield the log offsets of a hash, stored between ``begin`` and ``end`` (ms), newest first.
+        """Yield the log offsets of a hash, stored about between ``begin`` and ``end`` (ms), newest first.
+
+        Entries have whole seconds: those of other times in the first and the last second are among them.
 
         A chain that goes on and on (one key on every message, or keys chosen to collide) is not followed
         to its end: the rest of the file is looked through in blocks, which takes a hundredth of the time.
         """
         entry = _SLOT.unpack_from(self._map, HEADER_BYTES + key_hash % self.slots * 4)[0]
         below = self.count
+        begin = max(begin, 0) - _SECOND_MS + 1
         for _ in range(_CHAIN_STEPS):
             if not 0 < entry < below:
                 return

@@ -22,7 +22,7 @@ from cometmq.message.ids import index_hash, java_hash, key_hashes
 from cometmq.store.disk import Disk
 from cometmq.store.index.index_file import IndexFile, Keys
 from cometmq.store.log.commit_log import CommitLog
-from cometmq.store.log.record_scan import record_at
+from cometmq.store.log.record_scan import LogRecord, record_at
 
 INDEX_BLOCK_MESSAGES: Final = 512
 """Messages whose entries are written together: large enough to vectorise, under a millisecond of work."""
@@ -40,6 +40,20 @@ class HashedKeys(NamedTuple):
 
 _Waiting = tuple[str, int, int, Sequence[str]] | HashedKeys
 """``(topic#, log offset, store timestamp, keys)`` of one message, or the hashed keys of several."""
+
+
+class SoughtKey(NamedTuple):
+    """What a query looks for."""
+
+    topic: str
+    text: str
+    unique: bool = False
+    """The text is a message's unique key; messages that have it among their KEYS are not meant."""
+
+    def is_of(self, record: LogRecord) -> bool:
+        """Tell whether a record has the key itself, not only its hash."""
+        has_key = record.unique_key == self.text if self.unique else self.text in record.keys
+        return has_key and record.topic == self.topic
 
 
 class QueryResult(NamedTuple):
@@ -169,13 +183,13 @@ class IndexService:
         self.files.append(file)
         return file
 
-    def query(self, log: CommitLog, topic: str, key: str, max_num: int, begin: int, end: int) -> QueryResult:
-        """The newest ``max_num`` records of ``topic`` under ``key``, stored between ``begin`` and ``end`` (ms).
+    def query(self, log: CommitLog, key: SoughtKey, max_num: int, begin: int, end: int) -> QueryResult:
+        """The newest ``max_num`` records that have ``key``, stored between ``begin`` and ``end`` (ms).
 
-        The index has hashes, and those of other topics and keys may be the same: each record is read, and counts if
-        it has them itself.
+        The index has hashes, which other topics and keys may have, and whole seconds: each record is read, and counts
+        if it has the key and a time of the range itself.
         """
-        key_hash = index_hash(java_hash(f"{topic}#{key}"))
+        key_hash = index_hash(java_hash(f"{key.topic}#{key.text}"))
         most = min(max_num, MAX_QUERY_MESSAGES)
         found: dict[int, memoryview] = {}
         candidates = itertools.chain.from_iterable(
@@ -186,7 +200,8 @@ class IndexService:
             record = record_at(log, offset)
             if record is not None:
                 looks -= 1 + len(record.keys)
-                view = log.record(offset) if record.topic == topic and key in record.keys else None
+                is_wanted = key.is_of(record) and begin <= record.store_timestamp <= end
+                view = log.record(offset) if is_wanted else None
                 if view is not None:
                     found[offset] = view
             if len(found) >= most or looks <= 0:

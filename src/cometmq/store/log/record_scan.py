@@ -57,6 +57,8 @@ class LogRecord(NamedTuple):
     tags_code: int
     keys: list[str]
     """The keys of the index: UNIQ_KEY, then each of KEYS."""
+    unique_key: str
+    """Empty for none."""
 
 
 def ends_in_zeros(view: memoryview, end: int) -> bool:
@@ -120,7 +122,7 @@ def read_log_record(
             return None
     except UnicodeDecodeError:
         return None
-    tag, keys = _tag_and_keys(bytes(view[topic_end + 2 : end]))
+    tag, unique_key, keys = _tag_and_keys(bytes(view[topic_end + 2 : end]))
     return LogRecord(
         offset,
         size,
@@ -130,7 +132,8 @@ def read_log_record(
         sys_flag,
         _INT64.unpack_from(view, store_at)[0],
         tags_code(tag),
-        keys,
+        [unique_key, *keys] if unique_key else keys,
+        unique_key,
     )
 
 
@@ -141,7 +144,7 @@ def is_stored_topic(topic: str) -> bool:
     return len(topic) <= MAX_STORED_TOPIC_CHARS and all(check_topic(part) is None for part in parts)
 
 
-def _tag_and_keys(properties: bytes) -> tuple[str | None, list[str]]:
+def _tag_and_keys(properties: bytes) -> tuple[str | None, str, list[str]]:
     """The properties that index and units need; bytes that are no UTF-8 are replaced, as Java does it."""
     tag: str | None = None
     unique = ""
@@ -154,7 +157,7 @@ def _tag_and_keys(properties: bytes) -> tuple[str | None, list[str]]:
             tag = piece[5:].decode(errors="replace") or tag
         elif begin == b"KEYS\x01":
             keys = [key for key in piece[5:].decode(errors="replace").split(" ") if key] or keys
-    return tag, [unique, *keys] if unique else keys
+    return tag, unique, keys
 
 
 def record_at(log: CommitLog, offset: int) -> LogRecord | None:
