@@ -95,7 +95,7 @@ async def test_offsets_are_written_while_running(broker: Broker, wire: Wire, clo
     file = Path(broker.config.store_path_root_dir) / "config" / "consumerOffset.json"
     clock.advance(5)
     await until(file.exists)
-    assert fastjson.loads(file.read_bytes()) == {"offsetTable": {"T@g": {"0": 7}}}
+    assert fastjson.loads(file.read_bytes()) == {"logOffset": 0, "offsetTable": {"T@g": {"0": 7}}}
 
 
 def test_file_is_apaches(tmp_path: Path) -> None:

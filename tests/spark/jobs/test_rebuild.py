@@ -89,6 +89,29 @@ def test_queues_and_index_are_those_of_the_broker(spark: Any, tmp_path: Path, mo
     store.close_now()
 
 
+def test_queues_of_an_earlier_life_are_not_made_again(spark: Any, tmp_path: Path) -> None:
+    """Topic, or queue, without a message since, and one with a single message; the broker's table tells of them."""
+    store = MessageStore.open(config(tmp_path))
+    for topic, queue_id, messages in (("Anew", 0, 5), ("Anew", 1, 5), ("Empty", 0, 5), ("Anew", 0, 1)):
+        if messages == 1:
+            store.delete_topic("Anew")
+            store.delete_topic("Empty")
+            deleted = {name: {"position": store.max_physical_offset, "timeMs": 0} for name in ("Anew", "Empty")}
+        for _ in range(messages):
+            store.put(store.queue(topic, queue_id), b"body", b"", 0, 0, 0, HOST, HOST, 0, 0, 0, ())
+        store.commit()
+    store.close_now()
+    (tmp_path / "comet" / "deletedTopics.json").write_text(json.dumps({"topics": deleted}))
+    done = rebuild(tmp_path, config=config(tmp_path), spark=spark)
+    assert [(of.topic, of.queue_id, of.units) for of in done.queues] == [("Anew", 0, 1)]
+    store = MessageStore.open(config(tmp_path))
+    ends = {
+        (topic, queue_id): queue.max_offset() for topic, of in store.queues().items() for queue_id, queue in of.items()
+    }
+    store.close_now()
+    assert {key: end for key, end in ends.items() if end} == {("Anew", 0): 1}
+
+
 @pytest.mark.parametrize("name", ["clean", "v6"])
 def test_an_apache_store_gets_the_queues_it_had(spark: Any, tmp_path: Path, golden: Path, name: str) -> None:
     unpack(golden / "stores" / name / "store.tar.gz", tmp_path)

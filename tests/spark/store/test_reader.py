@@ -219,16 +219,23 @@ def test_times_choose(tmp_path: Path) -> None:
     assert len(rows_of(tmp_path, startingTimestamp=start + 11, endingTimestamp=start + 21)) == 10
 
 
-def test_the_same_topic_made_anew_shows_only_its_new_life(tmp_path: Path) -> None:
+@pytest.mark.parametrize("new", [1, 4, 5, 9])
+@pytest.mark.parametrize("has_queues", [True, False])
+def test_the_same_topic_made_anew_shows_only_its_new_life(tmp_path: Path, new: int, has_queues: bool) -> None:
+    """The queue tells, also where it is shorter than it was; without it the broker's table of deleted topics."""
     config = StoreConfig(store_path_root_dir=str(tmp_path), mapped_file_size_commit_log=1 << 20)
     store = MessageStore.open(config)
-    for life in (b"old", b"new"):
-        for _ in range(5):
+    for life, count in ((b"old", 5), (b"new", new)):
+        for _ in range(count):
             store.put(store.queue("T", 0), life, b"", 0, 0, 0, HOST, HOST, 0, 0, 0, ())
         store.commit()
         if life == b"old":
             store.delete_topic("T")
+            deleted = {"T": {"position": store.max_physical_offset, "timeMs": 0}}
     store.close_now()
+    if not has_queues:
+        shutil.rmtree(tmp_path / "consumequeue")
+        (tmp_path / "comet" / "deletedTopics.json").write_text(json.dumps({"topics": deleted}))
     parsed = parse_store_options({"path": str(tmp_path), "topic": "T"})
     bodies = [
         body
@@ -236,7 +243,7 @@ def test_the_same_topic_made_anew_shows_only_its_new_life(tmp_path: Path) -> Non
         for records in StoreScan(parsed).records(stretch)
         for body in records.stored_bodies().to_pylist()
     ]
-    assert bodies == [b"new"] * 5
+    assert bodies == [b"new"] * new
 
 
 @example([(1, b"\x01")])  # a size that leads beyond the last record, into bytes that were never written

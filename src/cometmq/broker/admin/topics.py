@@ -171,9 +171,9 @@ class TopicAdmin:
         self._broker.turn.end()  # so that all its messages are below the log's end
         if self._broker.topics.delete(topic):
             _log.info("%s deletes the topic %s", connection.remote_address, topic)
-            self._broker.deletions.topic(topic, self._broker.store.max_physical_offset)
-        else:
-            self._broker.store.delete_topic(topic)
+        elif topic not in self._broker.store.queues():
+            return Response()
+        self._broker.deletions.topics([topic], self._broker.store.max_physical_offset)
         return Response()
 
     def _refuse_name(self, topic: str) -> str | None:
@@ -242,10 +242,15 @@ class TopicAdmin:
     def clean_unused(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
         """Drop the queues of topics that have no configuration any more."""
         known = self._broker.topics.table.keys() | self._broker.topics.system_topics
-        for topic, queues in list(self._broker.store.queues().items()):
-            if topic not in known and any(queue.max_offset() for queue in queues.values()):
-                _log.info("drop the queues of %s, which has no configuration", topic)
-                self._broker.store.delete_topic(topic)
+        self._broker.turn.end()
+        unused = [
+            topic
+            for topic, queues in self._broker.store.queues().items()
+            if topic not in known and any(queue.max_offset() for queue in queues.values())
+        ]
+        if unused:
+            _log.info("drop the queues of %s, which have no configuration", ", ".join(unused))
+            self._broker.deletions.topics(unused, self._broker.store.max_physical_offset)
         return Response()
 
 

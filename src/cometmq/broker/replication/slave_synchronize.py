@@ -32,8 +32,6 @@ from cometmq.broker.replication.frames import ReplicationError
 from cometmq.broker.replication.ha_client import HAClient, MasterAddress, log_range
 from cometmq.broker.replication.store_files import MasterFiles, NotOfferedError, copied_files
 from cometmq.broker.replication.timer_copy import TimerCopy
-from cometmq.broker.tables.topic_lives import FILE as DELETED_TOPICS
-from cometmq.broker.tables.topic_lives import DeletedTopics
 from cometmq.errors import CometMQError, reason_of
 from cometmq.fastjson import quote_keys
 from cometmq.limits import MAX_FRAME_BYTES
@@ -52,6 +50,7 @@ from cometmq.remoting.bodies import (
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.store.message_store import MessageStore
+from cometmq.store.recovery.known_topics import DELETED_TOPICS, DeletedTopics
 from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)

@@ -13,10 +13,11 @@ from cometmq.broker.tables.groups import SubscriptionGroupManager
 from cometmq.broker.tables.rebalance_locks import LockFile, RebalanceLockManager
 from cometmq.broker.tables.table_file import TurnWriter
 from cometmq.broker.tables.table_recovery import bring_back, recover_tables
-from cometmq.broker.tables.topic_lives import FILE, TopicLives
+from cometmq.broker.tables.topic_lives import TopicLives
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.clock import Clock
 from cometmq.store.message_store import MessageStore
+from cometmq.store.recovery.known_topics import DELETED_TOPICS
 
 
 class BrokerTables:
@@ -29,7 +30,7 @@ class BrokerTables:
         self.topics: Final = TopicConfigManager(live, root / "config" / "topics.json", clock=clock)
         self.groups: Final = SubscriptionGroupManager(live, root / "config" / "subscriptionGroup.json", clock=clock)
         self.offsets: Final = ConsumerOffsetManager(root / "config" / "consumerOffset.json")
-        self.lives: Final = TopicLives(root / "comet" / FILE, consumers, clock=clock)
+        self.lives: Final = TopicLives(root / "comet" / DELETED_TOPICS, consumers, clock=clock)
         self.locks: Final = RebalanceLockManager(clock=clock)
         self._copies_mark = root / "comet" / "copiedTables"
         self._lock_file = LockFile(self.locks, root / "comet" / "locks.json")
@@ -46,6 +47,9 @@ class BrokerTables:
             *self.offsets.load(),
             *self.lives.load(store.max_physical_offset),
         ]
+        self.lives.save()
+        self.offsets.log_end = lambda: store.max_physical_offset
+        self.offsets.forget_ended({topic: deleted.position for topic, deleted in self.lives.deleted.items()})
         findings += recover_tables(self.topics, self.groups, self.offsets, store)
         if not is_slave:
             findings += bring_back(self.topics, self.offsets, store)

@@ -1,7 +1,8 @@
 """Consumer offsets: the progress of each group in each queue (``ConsumerOffsetManager``).
 
 The file ``config/consumerOffset.json`` is written every ``flushConsumerOffsetInterval`` and at stop. Offsets arrive by
-UPDATE_CONSUMER_OFFSET and with pulls.
+UPDATE_CONSUMER_OFFSET and with pulls. It also has the log's end of that moment, as ``logOffset``, which Apache ignores:
+of a topic that was deleted behind it, it has offsets that mean nothing any more.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from cometmq import fastjson
 from cometmq.broker.limits import (
@@ -48,6 +49,10 @@ class ConsumerOffsetManager:
         """Called with group, topic, queue id and the new offset before a commit sets an offset back."""
         self.in_flight: Callable[[str, str, int], int] = _none
         """The popped messages of a topic, a group and a queue that are not acknowledged."""
+        self.log_end: Callable[[], int] | None = None
+        """The log's end now; ``None`` without a log."""
+        self._written_at: int | None = None
+        """The log's end when the file was written that ``load`` read; ``None`` if it does not say."""
         self.is_damaged = False
         """True if ``load`` missed something that was written."""
         self.lost_of: frozenset[str] = frozenset()
@@ -56,10 +61,10 @@ class ConsumerOffsetManager:
 
     def load(self) -> list[str]:
         """Read the file; return a line for each thing found wrong, and for each entry that cannot be used."""
-        table = self._file.load(offset_table)
+        table, self._written_at = self._file.load(_read) or ({}, None)
         findings = list(self._file.findings)
         self.is_damaged = bool(findings)
-        for key, queues in (table or {}).items():
+        for key, queues in table.items():
             topic, _, group = str(key).partition(_SEPARATOR)
             if check_topic(topic) is not None or check_group(group) is not None or not isinstance(queues, dict):
                 findings.append(f"consumerOffset.json: entry {key!r} left out")
@@ -206,6 +211,15 @@ class ConsumerOffsetManager:
             for name in self._groups_of.of(topic):
                 self.drop(f"{topic}{_SEPARATOR}{name}")
 
+    def forget_ended(self, topics: Mapping[str, int]) -> None:
+        """Remove the offsets of topics that were deleted after the file was written that ``load`` read.
+
+        :param topics: the log's end when each was deleted.
+        """
+        for topic, position in topics.items():
+            if self._written_at is not None and self._written_at <= position:
+                self.forget(topic=topic)
+
     @property
     def table(self) -> Mapping[str, Mapping[int, int]]:
         """All offsets, as slaves and tools get them (code 43); not to be changed."""
@@ -214,12 +228,13 @@ class ConsumerOffsetManager:
     def save(self) -> None:
         """Write the file if something changed since; on a full or broken disk it stays due for the next call."""
         if self._file.take_due():
-            self._write(self._table)
+            self._write(self._table, self._end())
 
     async def save_in_background(self) -> None:
         """As :meth:`save`, but formatting and writing happen in a worker thread, on a copy made over many turns."""
         if self._file.take_due():
             copy: dict[str, dict[int, int]] = {}
+            end = self._end()
             try:
                 for some in self.copy_in_slices():
                     copy.update(some)
@@ -227,11 +242,14 @@ class ConsumerOffsetManager:
             except BaseException:  # the broker stops: the rest is not written yet
                 self._file.changed()
                 raise
-            await in_thread(self._write, copy)
+            await in_thread(self._write, copy, end)
 
-    def _write(self, table: Mapping[str, Mapping[int, int]]) -> None:
+    def _end(self) -> int | None:
+        return None if self.log_end is None else self.log_end()
+
+    def _write(self, table: Mapping[str, Mapping[int, int]], end: int | None) -> None:
         with self._writing:
-            self._file.write_text(_text(table))
+            self._file.write_text(_text(table, end))
 
 
 class OffsetExpiry:
@@ -285,12 +303,18 @@ def _none(_topic: str, _group: str, _queue_id: int) -> int:
     return 0
 
 
-def _text(table: Mapping[str, Mapping[int, int]]) -> Iterator[bytes]:
+def _read(loaded: Any) -> tuple[dict[str, Any], int | None]:
+    end = loaded.get("logOffset")
+    return offset_table(loaded), None if end is None else int64(end)
+
+
+def _text(table: Mapping[str, Mapping[int, int]], log_end: int | None) -> Iterator[bytes]:
     """The file in fastjson's pretty form, piece by piece: to join millions of pieces would hold the loop, too."""
+    first = b"" if log_end is None else b'\n\t"logOffset":%d,' % log_end
     if not table:
-        yield fastjson.dumps_pretty({"offsetTable": {}})
+        yield b"{%b" % first + fastjson.dumps_pretty({"offsetTable": {}}).removeprefix(b"{")
         return
-    before = b'{\n\t"offsetTable":{\n\t\t'
+    before = b'{%b\n\t"offsetTable":{\n\t\t' % first
     for key, queues in table.items():
         yield before + fastjson.dumps(key) + b":" + fastjson.dumps_pretty(queues, 2)
         before = b",\n\t\t"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from cometmq.broker.metrics.stats import BrokerStats
 from cometmq.broker.tables.broker_tables import BrokerTables
@@ -27,12 +27,14 @@ class Deletions:
         self.lives = tables.lives
         self.on_topic: list[Callable[[str], None]] = []
 
-    def topic(self, name: str, position: int) -> None:
-        """Remove what belongs to a topic that was just deleted; ``position`` is the log's end."""
-        self.lives.end(name, position)
+    def topics(self, names: Collection[str], position: int) -> None:
+        """Remove what belongs to topics that were just deleted; ``position`` is the log's end."""
+        for name in names:
+            self.lives.end(name, position)
         self.lives.save()
-        self._offsets.forget(topic=name)
-        self.end_queues(name, position)
+        for name in names:
+            self._offsets.forget(topic=name)
+            self.end_queues(name, position)
 
     def found_in_log(self, name: str, position: int) -> None:
         """At a start the log shows that a topic was deleted when it ended at ``position``.
@@ -41,7 +43,7 @@ class Deletions:
         """
         if self._tables.are_copies and self.lives.is_later(name, position):
             _log.info("the topic %s was deleted at log offset %d, before the tables were copied", name, position)
-            self.topic(name, position)
+            self.topics([name], position)
             if not any(queue.max_offset() for queue in self._store.queues().get(name, {}).values()):
                 self._topics.delete(name)
 

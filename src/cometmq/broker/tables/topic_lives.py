@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
@@ -21,25 +20,8 @@ from cometmq.broker.tables.clients import ConsumerManager
 from cometmq.broker.tables.table_file import TableFile
 from cometmq.clock import Clock
 from cometmq.message.names import check_topic
-from cometmq.remoting.bodies import Body
 from cometmq.remoting.server_connection import ServerConnection
-
-FILE: Final = "deletedTopics.json"
-"""Its name below ``comet``."""
-
-
-class Deleted(Body):
-    """The end of a topic's life."""
-
-    position: int
-    """The log's end then."""
-    time_ms: int
-
-
-class DeletedTopics(Body):
-    """The file: the last deletion of each topic."""
-
-    topics: dict[str, Deleted] = {}  # noqa: RUF012 - msgspec copies it
+from cometmq.store.recovery.known_topics import Deleted, DeletedTopics
 
 
 class _Readers(msgspec.Struct):
@@ -63,11 +45,12 @@ class TopicLives:
     def load(self, end: int) -> list[str]:
         """Read the file; return a line for each thing found wrong.
 
-        :param end: the log's end; deletions behind it are of another log, or it has lost what was there.
+        :param end: the log's end. It is there that topics ended which ended behind it: the log has lost what was there.
         """
-        loaded = self._file.load_body(DeletedTopics)
-        if loaded is not None:
-            self._deleted = {topic: deleted for topic, deleted in loaded.topics.items() if deleted.position <= end}
+        for topic, deleted in (self._file.load_body(DeletedTopics) or DeletedTopics()).topics.items():
+            self._deleted[topic] = deleted
+            if deleted.position > end:
+                self._note(topic, Deleted(position=end, time_ms=deleted.time_ms))
         return list(self._file.findings)
 
     def save(self) -> None:

@@ -23,8 +23,8 @@ from cometmq.spark.errors import NoStoreError, StoreReadError
 from cometmq.spark.records.slices import Positions
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.log.mapped_file import first_data
+from cometmq.store.recovery.known_topics import known_topics
 from cometmq.store.recovery.load import Findings, offset_of_name
-from cometmq.store.recovery.opening import known_topics
 
 _SIZE: Final = struct.Struct(">i")
 _UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
@@ -95,14 +95,17 @@ class QueueUnits:
     def disowned(self, queue_offsets: Positions, log_offsets: Positions) -> npt.NDArray[np.bool_]:
         """Mark records that are not those that the queue has at their offsets.
 
-        An offset without a unit, or with an empty one, marks nothing: the queue may end before the log does.
+        An offset with an empty unit marks nothing, nor does one behind the last: the queue may end before the log does.
+        Unless the last one leads further in the log: then the record is of an earlier life of the topic.
         """
-        wrong = np.zeros(len(queue_offsets), np.bool_)
+        _, end = self.bounds()
+        last = self.last_record()
+        wrong = (queue_offsets >= end) & (log_offsets < (-1 if last is None else last))
         for start, units in zip(self._starts, self._units, strict=True):
             inside = (queue_offsets >= start) & (queue_offsets < start + len(units))
             if inside.any():
                 unit = units[queue_offsets[inside] - start]
-                wrong[inside] = (unit["size"] != 0) & (unit["offset"] != log_offsets[inside])
+                wrong[inside] |= (unit["size"] != 0) & (unit["offset"] != log_offsets[inside])
         return wrong
 
     def has_other(self, mark: Mark) -> bool:
@@ -146,12 +149,16 @@ class ConsumeQueues:
 
     def has_topic(self, topic: str) -> bool:
         """Tell whether the topic exists: a deleted one has no queue and no configuration, though its records remain."""
-        return any((self._root / topic).glob("*/*")) or (self._topics is not None and topic in self._topics)
+        return any((self._root / topic).glob("*/*")) or topic in (self._topics.names or ())
+
+    def begin_of(self, topic: str) -> int:
+        """Return the log offset below which all records of the topic are of earlier lives."""
+        return self._topics.begin_of(topic)
 
     def topics(self) -> set[str]:
         """Return every topic that exists."""
         found = {topic.name for topic in self._root.iterdir() if self.has_topic(topic.name)} if self.present else set()
-        return found | (self._topics or set())
+        return found | (self._topics.names or set())
 
     def units(self, topic: str, queue_id: int) -> QueueUnits | None:
         """Return the units of a queue, ``None`` when it has no files."""

@@ -2,7 +2,7 @@
 
 The log is cut into splits (:mod:`~cometmq.spark.store.scan`), one Spark partition each. Rows are the messages that a
 consumer would get: records of deleted topics, of an earlier life of a topic, half messages and rolled-back ones are
-left out by the consume queues. Where the consume queues were not saved, the log alone decides.
+left out by the consume queues and the table of deleted topics. Where these were not saved, the log alone decides.
 """
 
 from __future__ import annotations
@@ -55,6 +55,9 @@ class StoreScan:
         keep &= (records.sys_flags & NO_QUEUE_OFFSET) == 0
         times = records.store_timestamps
         keep &= (times >= options.starting_timestamp) & (times < options.ending_timestamp)
+        if self._queues is not None:
+            begins = np.array([self._queues.begin_of(name) for name in names], np.int64)
+            keep &= records.physical_offsets >= begins[which]
         if self._queues is not None and self._queues.present:
             self._drop_disowned(records, keep)
         return records if keep.all() else records.rows(keep)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from pathlib import Path
 
-from cometmq import fastjson
 from cometmq.clock import Clock
-from cometmq.fastjson import FastjsonError
 from cometmq.store.config import StoreConfig
 from cometmq.store.disk import Disk
 from cometmq.store.errors import StoreError
@@ -18,6 +15,7 @@ from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
 from cometmq.store.recovery.extended_units import replace_addresses
 from cometmq.store.recovery.file_sizes import with_sizes_of_files
+from cometmq.store.recovery.known_topics import known_topics
 from cometmq.store.recovery.load import Findings, set_unusable_aside
 from cometmq.store.recovery.lost_log import demand_log, demand_one_path
 from cometmq.store.recovery.position import load_position
@@ -118,7 +116,7 @@ def _recover(
         crashed=crashed,
         checkpoint=checkpoint,
         position=position,
-        known_topics=known_topics(root, findings),
+        topics=known_topics(root, findings),
         check_crc=config.check_crc_on_recover,
         is_slave=is_slave,
     )
@@ -145,19 +143,3 @@ def _recover(
         marks=recovery.marks,
         lost_from=recovery.lost_from,
     )
-
-
-def known_topics(root: Path, findings: Findings) -> frozenset[str] | None:
-    """The topics of ``config/topics.json``; ``None`` when they are not known.
-
-    Its ``.bak`` is not read: it lacks the topic that was created last.
-    """
-    try:
-        table = fastjson.loads((root / "config" / "topics.json").read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, FastjsonError) as error:
-        findings.add(f"config/topics.json: cannot be read ({error}); every topic of the log is kept")
-        return None
-    topics = table.get("topicConfigTable") if isinstance(table, dict) else None
-    return frozenset(topics) if isinstance(topics, dict) and topics else None

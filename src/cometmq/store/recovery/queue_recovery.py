@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from cometmq.message.names import SYSTEM_TOPICS
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.disk import Disk
 from cometmq.store.errors import StoreFullError
@@ -21,6 +20,7 @@ from cometmq.store.queue.consume_queue import BLANK_SIZE, BLANK_UNIT, UNIT, Cons
 from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
 from cometmq.store.queue.units import stands_for_lost
 from cometmq.store.recovery.damages import Place
+from cometmq.store.recovery.known_topics import KnownTopics
 from cometmq.store.recovery.load import Findings, queue_directories, queue_files
 from cometmq.store.recovery.position import Position
 from cometmq.store.recovery.queue_units import is_sound, last_sound_unit
@@ -110,7 +110,7 @@ class DerivedWriter:
 
 
 class QueueRecovery:
-    """The queues of one store; ``known_topics`` is ``None`` when every topic counts as known."""
+    """The queues of one store."""
 
     def __init__(
         self,
@@ -118,13 +118,13 @@ class QueueRecovery:
         table: ConsumeQueueTable,
         writer: DerivedWriter,
         findings: Findings,
-        known_topics: frozenset[str] | None,
+        topics: KnownTopics,
     ) -> None:
         self._log = log
         self._table = table
         self._writer = writer
         self._findings = findings
-        self._known_topics = known_topics
+        self._topics = topics
         self.by_key: dict[Key, ConsumeQueue] = {}
         """The queues that have files, or are found in the log."""
         self._had_files: frozenset[Key] = frozenset()
@@ -149,6 +149,8 @@ class QueueRecovery:
         """Note the ends of the queues that end as the position file says; return the others."""
         damaged: list[ConsumeQueue] = []
         for topic, extents in position.queues.items():
+            if position.offset <= self._topics.begin_of(topic):
+                continue  # it was deleted since: these are the queues of its earlier life
             for queue_id, (first, end) in extents.items():
                 queue = self.by_key.get((topic, queue_id))
                 if queue is None:
@@ -161,14 +163,18 @@ class QueueRecovery:
                 elif queue.first_stored > first and not self._begins_below_log(queue):
                     wrong = f"its files from {first} on are missing"
                 else:
-                    self.ends[queue.key] = end
+                    self.ends[queue.key] = self._topics.end_of(queue, end)
                     continue
                 self._findings.add(f"consumequeue/{topic}/{queue_id}: {wrong}; rebuilt from the log")
                 damaged.append(queue)
         for key, queue in self.by_key.items():
             if key not in self.ends and queue not in damaged:
-                self.ends[key] = last_sound_unit(self._log, queue)
+                self.ends[key] = self.sound_end(queue)
         return damaged
+
+    def sound_end(self, queue: ConsumeQueue) -> int:
+        """The offset behind the last unit that leads to its record, if the topic still has that record."""
+        return self._topics.end_of(queue, last_sound_unit(self._log, queue))
 
     def _begins_below_log(self, queue: ConsumeQueue) -> bool:
         """True when the first unit leads to a record that retention has removed, or to the first record kept."""
@@ -181,12 +187,16 @@ class QueueRecovery:
             (topic, queue_id): end
             for topic, extents in position.queues.items()
             for queue_id, (_, end) in extents.items()
-            if self.is_known(topic)
+            if self.is_known(topic) and position.offset > self._topics.begin_of(topic)
         }
 
     def is_known(self, topic: str) -> bool:
         """True when the topic exists, as far as ``config/topics.json`` tells."""
-        return self._known_topics is None or topic in self._known_topics or topic in SYSTEM_TOPICS
+        return topic in self._topics
+
+    def is_of_earlier_life(self, record: LogRecord) -> bool:
+        """True for a record of a topic that was deleted since; it may have been made anew."""
+        return record.offset < self._topics.begin_of(record.topic)
 
     # --- units -----------------------------------------------------------------------------------
     def unit_is_sound(self, queue: ConsumeQueue, offset: int) -> bool:

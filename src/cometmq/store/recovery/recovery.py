@@ -8,7 +8,7 @@ Theory of operation. The log is the truth; queues and index are derived from it.
    at its last unit whose record is really there, every part of the log that no queue accounts for is
    read again, and after a crash all that is younger than Apache's checkpoint, with CRCs.
 3. From the place so found the log is read to its end. Units and index entries of what is read are written
-   over those that are there.
+   over those that are there; records of earlier lives (:mod:`~cometmq.store.recovery.known_topics`) have no units.
 4. Behind the end of the log, and behind the end of each queue, everything becomes zero: stale bytes
    would be taken for records or units later (Apache leaves them there and then serves them).
 
@@ -53,11 +53,12 @@ from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
 from cometmq.store.recovery.damages import Damages, Owner, Place
 from cometmq.store.recovery.end_of_log import EndOfLog
 from cometmq.store.recovery.index_recovery import NEVER, cut_index, index_from
+from cometmq.store.recovery.known_topics import KnownTopics
 from cometmq.store.recovery.load import Findings, load_log
 from cometmq.store.recovery.position import Position
 from cometmq.store.recovery.queue_recovery import DerivedWriter, Key, QueueRecovery
 from cometmq.store.recovery.queue_sequence import QueueSequence
-from cometmq.store.recovery.queue_units import UnitMap, last_rising_unit, last_sound_unit
+from cometmq.store.recovery.queue_units import UnitMap, last_rising_unit
 
 _LEAST_RECORD_BYTES = 92
 
@@ -69,8 +70,7 @@ class KnownBefore:
     crashed: bool
     checkpoint: Checkpoint | None
     position: Position | None
-    known_topics: frozenset[str] | None
-    """``None`` when every topic of the log counts as known."""
+    topics: KnownTopics
     check_crc: bool
     is_slave: bool
 
@@ -93,7 +93,7 @@ class Recovery:
         self._findings = findings
         self._known = known
         self._writer = DerivedWriter(disk, index, findings)
-        self._queues = QueueRecovery(log, queues, self._writer, findings, known.known_topics)
+        self._queues = QueueRecovery(log, queues, self._writer, findings, known.topics)
         self._ends = self._queues.ends
         self._damages = Damages(log, disk, findings)
         self._knowledge = Knowledge(self._extent, self._proven)
@@ -127,7 +127,7 @@ class Recovery:
         position = self._position
         damaged = queues.check_against(position) if position is not None else list(queues.by_key.values())
         for queue in damaged:
-            self._ends[queue.key] = last_sound_unit(log, queue)
+            self._ends[queue.key] = queues.sound_end(queue)
         start = position.offset if position is not None else self._start_without_position()
         indexed_from = index_from(self._index, log, position, known.crashed, self._findings)
         if damaged or position is None:
@@ -192,8 +192,7 @@ class Recovery:
         queues = self._queues
         for queue in queues.by_key.values():
             queue.open_at(queue.files, self._ends.get(queue.key, 0))
-        filled = 0
-        forgotten = 0
+        filled = forgotten = 0
         ends: dict[Key, tuple[int, int]] = {}
         sequence = QueueSequence(self._confirmed)
         crc = self._known.check_crc
@@ -208,7 +207,7 @@ class Recovery:
                     self._mend(found, reader.timestamp, sequence, give=True)
                 elif found.sys_flag & NO_QUEUE_OFFSET:
                     sequence.lost([Place(found.offset, found.size)], 1)
-                elif not queues.is_known(found.topic):
+                elif not queues.is_known(found.topic) or queues.is_of_earlier_life(found):
                     forgotten += 1
                 else:
                     for record in self._credible(found, sequence):
@@ -345,7 +344,8 @@ class Recovery:
                 self._last_message = (found.offset, found.offset + found.size)
                 if found.offset >= indexed_from:
                     self._writer.add_keys(found)
-            if found.offset < queues_from:
+            is_hidden = found.offset < queues_from or queues.is_of_earlier_life(found)
+            if is_hidden:
                 pass
             elif found.sys_flag & NO_QUEUE_OFFSET:
                 self._pass_over(found, sequence)
@@ -355,7 +355,7 @@ class Recovery:
             else:
                 for record in self._believed(found, sequence):
                     self._take(record, sequence)
-            may_follow = found.offset >= queues_from and not (foreign and queues.had_files(found))
+            may_follow = not is_hidden and not (foreign and queues.had_files(found))
             self._judged(found, plain, sequence, may_follow=may_follow)
         for record in sequence.rest(self._ends.get):
             self._take(record, sequence)

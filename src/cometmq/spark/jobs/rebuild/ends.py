@@ -6,34 +6,33 @@ rebuilt queue keeps behind those that come from the log.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from cometmq.message.names import SYSTEM_TOPICS
 from cometmq.spark.jobs.rebuild.tasks import Layout, QueueKey, Units
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.disk import Disk
 from cometmq.store.queue.consume_queue import BLANK_SIZE, BLANK_UNIT, UNIT_DTYPE, ConsumeQueue, unit_before
 from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
 from cometmq.store.recovery.file_sizes import numbered_files, queue_directories_of
+from cometmq.store.recovery.known_topics import KnownTopics
 from cometmq.store.recovery.queue_units import last_rising_unit, read_units
 
 
-def old_queues(
-    root: Path, layout: Layout, known: Container[str] | None, log_end: int
-) -> Iterator[tuple[QueueKey, ConsumeQueue]]:
+def old_queues(root: Path, layout: Layout, known: KnownTopics, log_end: int) -> Iterator[tuple[QueueKey, ConsumeQueue]]:
     """Yield the queues of known topics that have messages; they end behind their last unit that can be one."""
     table = ConsumeQueueTable(root / "consumequeue", layout.queue_file_bytes, layout.delays_ms)
     for topic, queue_id, directory in queue_directories_of(root):
-        if known is not None and topic not in known and topic not in SYSTEM_TOPICS:
+        if topic not in known:
             continue
         files = [file.start for file in numbered_files(directory) if file.fits(layout.queue_file_bytes)]
         queue = table.make(topic, queue_id)
         queue.open_at(files, 0)
         end, _ = last_rising_unit(queue, log_end)
         queue.open_at(files, end)
+        end = known.end_of(queue, end)
         if end > queue.first_stored:
             yield queue.key, queue
 

@@ -52,9 +52,9 @@ from cometmq.store.config import StoreConfig
 from cometmq.store.log.checkpoint import StoreLock
 from cometmq.store.queue.consume_queue import BLANK_UNIT
 from cometmq.store.recovery.file_sizes import with_sizes_of_files
+from cometmq.store.recovery.known_topics import known_topics
 from cometmq.store.recovery.load import Findings
 from cometmq.store.recovery.lost_log import demand_log
-from cometmq.store.recovery.opening import known_topics
 from cometmq.store.recovery.position import note_made_anew
 from cometmq.store.version import demand_readable
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.ids import tags_code
-from cometmq.message.names import SCHEDULE_TOPIC, SYSTEM_TOPICS
+from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.message.properties import KEYS, TAGS, UNIQ_KEY
 from cometmq.spark.errors import StoreReadError
 from cometmq.spark.records.decode import Records
@@ -29,6 +29,7 @@ from cometmq.store.index.index_service import INDEX_BLOCK_MESSAGES, IndexService
 from cometmq.store.log.mapped_file import file_name
 from cometmq.store.log.record_scan import NO_QUEUE_OFFSET, ROLLBACK
 from cometmq.store.queue.consume_queue import UNIT_DTYPE
+from cometmq.store.recovery.known_topics import KnownTopics
 
 Units = npt.NDArray[Any]
 QueueKey = tuple[str, int]
@@ -71,15 +72,17 @@ class Compared(msgspec.Struct, frozen=True):
     differ: int
 
 
-def by_queue(records: Records, known: frozenset[str] | None) -> Iterator[tuple[QueueKey, Records]]:
-    """Yield the records of each queue; those of deleted topics are left out."""
+def by_queue(records: Records, known: KnownTopics) -> Iterator[tuple[QueueKey, Records]]:
+    """Yield the records of each queue; those of deleted topics, and of earlier lives, are left out."""
     placed = records.rows((records.sys_flags & NO_QUEUE_OFFSET) == 0)
     for topic, queue_id, part in placed.by_queue():
-        if known is None or topic in known or topic in SYSTEM_TOPICS:
-            yield (topic, queue_id), part
+        if topic in known:
+            live = part.rows(part.physical_offsets >= known.begin_of(topic))
+            if len(live):
+                yield (topic, queue_id), live
 
 
-def generations(split: LogSplit, known: frozenset[str] | None, bad_records_path: str | None) -> list[Seen]:
+def generations(split: LogSplit, known: KnownTopics, bad_records_path: str | None) -> list[Seen]:
     """Find how far each queue goes in a split, and whether it begins anew there."""
     found: dict[QueueKey, list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]] = {}
     for records in sound_records(split, bad_records_path):
@@ -187,7 +190,7 @@ def _units(
     split: LogSplit, layout: Layout, live_from: Mapping[QueueKey, int], bad_records_path: str | None
 ) -> Iterator[tuple[QueueKey, Units, npt.NDArray[np.int64]]]:
     for records in sound_records(split, bad_records_path):
-        for key, part in by_queue(records, None):
+        for key, part in by_queue(records, KnownTopics()):
             if key not in live_from:
                 continue
             live = part.rows(part.physical_offsets >= live_from[key])
