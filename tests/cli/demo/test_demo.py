@@ -9,6 +9,8 @@ import re
 import signal
 import subprocess
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,15 @@ from tests.spark.home import quick_drivers
 
 from cometmq.cli.demo.command import played
 from cometmq.cli.demo.lake import Audited, Lake
-from cometmq.cli.demo.orders import CANCELLED_EARLY, CANCELLED_LATE, DELIVERED, events_of
+from cometmq.cli.demo.orders import CANCELLED_EARLY, CANCELLED_LATE, DELIVERED, TOPIC, events_of
 from cometmq.cli.demo.process import Sent
+from cometmq.cli.demo.producer import OrderProducer, Task
 from cometmq.cli.demo.report import compare
 from cometmq.cli.demo.stage import Observed, Plan, Stage
+from cometmq.client.errors import RouteNotFoundError
+from cometmq.client.producer.producer import Producer
+from cometmq.remoting.bodies import MessageQueue
+from cometmq.testing import Cluster
 
 DEMO_SECONDS = 540.0
 
@@ -144,9 +151,8 @@ def test_an_interrupted_demo_leaves_no_process_behind(
     place = tmp_path / "interrupted"
     monkeypatch.setenv("DEMO_OF_THIS_TEST", str(place))
     size = ("--messages", "2000", "--rate", "2000")
-    demo = offline.start("demo", *size, "--report", str(place), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    assert demo.stderr is not None
-    with demo.stderr:
+    with running_demo(offline, place, *size) as demo:
+        assert demo.stderr is not None
         said = b""
         while act.encode() not in (line := demo.stderr.readline()):
             said += line
@@ -155,7 +161,54 @@ def test_an_interrupted_demo_leaves_no_process_behind(
         demo.send_signal(number)
         assert demo.wait(60) == 130
         assert b"Traceback" not in demo.stderr.read()
-    wait_for(lambda: not running_in(place), "all processes are gone", 60)
+        wait_for(lambda: not running_in(place), "all processes are gone", 60)
+
+
+@contextmanager
+def running_demo(offline: CommandLine, place: Path, *size: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A demo; none of its processes is left behind, however the test ends."""
+    arguments = ("demo", *size, "--report", str(place))
+    with offline.start(*arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as demo:
+        try:
+            yield demo
+        finally:
+            while left := running_in(place):
+                for number in left:
+                    with suppress(ProcessLookupError):
+                        os.kill(number, signal.SIGKILL)
+                demo.poll()
+
+
+class Early(Producer):
+    """Says when it has found no broker."""
+
+    def __init__(self, group: str, namesrv: str) -> None:
+        super().__init__(group, namesrv)
+        self.found_none = asyncio.Event()
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        try:
+            return await super().queues(topic)
+        except RouteNotFoundError:
+            self.found_none.set()
+            raise
+
+
+async def test_a_producer_that_begins_while_the_broker_is_away_waits_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    async with Cluster() as cluster:
+        await cluster.create_topic(TOPIC, queues=4)
+        await cluster.kill_broker(0)
+        task = Task(cluster.namesrv_address, number=0, producers=1, events=1_000, per_second=1e6)
+        async with Early("order-entry-0", task.namesrv) as early:
+            running = asyncio.create_task(OrderProducer(task, early).run())
+            await asyncio.wait({running, asyncio.create_task(early.found_none.wait())}, return_when="FIRST_COMPLETED")
+            await cluster.start_broker(0)
+            await running
+            assert early.found_none.is_set()
+        stored = cluster.broker(0).store.queues()[TOPIC].values()
+        assert sum(queue.max_offset() for queue in stored) == 1_000
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (last["done"], sum(queue["events"] for queue in last["queues"].values())) == (1_000, 1_000)
 
 
 class CleaningUp(Stage):

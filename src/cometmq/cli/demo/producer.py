@@ -6,14 +6,15 @@ import asyncio
 import itertools
 import sys
 from collections import defaultdict
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 import msgspec
 
 from cometmq.cli.demo.orders import TOPIC, OrderEvent, events_of
 from cometmq.cli.demo.process import Progress, Reporter, Sent
 from cometmq.cli.failures import guarded
-from cometmq.client.errors import BrokerError, RemotingError, SendFailedError
+from cometmq.client.errors import BrokerError, RemotingError, RouteNotFoundError, SendFailedError
 from cometmq.client.producer.producer import Producer
 from cometmq.client.send.config import ProducerConfig
 from cometmq.client.send_result import PartlySentError
@@ -22,11 +23,15 @@ from cometmq.errors import CometMQError
 from cometmq.loop import fastest_loop
 from cometmq.remoting.bodies import MessageQueue
 
+T = TypeVar("T")
+
 ROUND: Final = 512
 """Events of one round; those of each queue leave as one batch, which keeps their order."""
 PATIENCE_SECONDS: Final = 60.0
-"""A producer repeats a batch for this long before it gives up."""
+"""A producer waits for its broker for this long before it gives up."""
 PAUSE_SECONDS: Final = 0.1
+_AWAY: Final = (PartlySentError, BrokerError, RemotingError, RouteNotFoundError, SendFailedError)
+"""Errors of a broker that is away or busy."""
 
 
 class Task(msgspec.Struct):
@@ -50,7 +55,7 @@ class OrderProducer:
 
     async def run(self) -> None:
         """Send all events."""
-        queues = await self._producer.queues(TOPIC)
+        queues, _ = await patiently(lambda: self._producer.queues(TOPIC))
         events = events_of(self._task.number, self._task.producers, self._task.events)
         start = SYSTEM_CLOCK.monotonic()
         reporter = Reporter()
@@ -69,20 +74,29 @@ class OrderProducer:
     async def _send(self, queue: MessageQueue, events: list[OrderEvent]) -> None:
         """Repeat a batch until it is acknowledged; if only the acknowledgement is lost, it is stored twice."""
         messages = [event.to_message() for event in events]
-        deadline = SYSTEM_CLOCK.monotonic() + PATIENCE_SECONDS
-        while True:
-            try:
-                await self._producer.send_batch(messages, queue=queue)
-                break
-            except (PartlySentError, BrokerError, RemotingError, SendFailedError) as error:
-                self._progress.retries += 1
-                if SYSTEM_CLOCK.monotonic() > deadline:
-                    raise CometMQError(f"giving up after {PATIENCE_SECONDS:g} s: {error}") from error
-                await SYSTEM_CLOCK.sleep(PAUSE_SECONDS)
+        _, failures = await patiently(lambda: self._producer.send_batch(messages, queue=queue))
+        self._progress.retries += failures
         self._progress.done += len(events)
         sent = self._sent[queue.queue_id]
         sent.events += len(events)
         sent.number_sum += sum(event.number for event in events)
+
+
+async def patiently(attempt: Callable[[], Awaitable[T]]) -> tuple[T, int]:
+    """Repeat an attempt while the broker is away; return its result and the number of failures before it.
+
+    :raises CometMQError: the broker was away for :data:`PATIENCE_SECONDS`.
+    """
+    deadline = SYSTEM_CLOCK.monotonic() + PATIENCE_SECONDS
+    failures = 0
+    while True:
+        try:
+            return await attempt(), failures
+        except _AWAY as error:
+            failures += 1
+            if SYSTEM_CLOCK.monotonic() > deadline:
+                raise CometMQError(f"giving up after {PATIENCE_SECONDS:g} s: {error}") from error
+            await SYSTEM_CLOCK.sleep(PAUSE_SECONDS)
 
 
 async def _main(task: Task) -> None:
