@@ -1,9 +1,11 @@
-"""A task set holds its tasks until they end, and stops them."""
+"""A task set holds its tasks until they end, and stops them; work in steps lets others in."""
 
 import asyncio
 import gc
+from collections.abc import Generator
 
-from cometmq.loop import TaskSet
+from cometmq.loop import TaskSet, in_turns, over_turns
+from cometmq.testing import settle
 
 
 async def test_a_task_that_nothing_else_holds_goes_on_and_leaves_when_it_ends() -> None:
@@ -64,3 +66,21 @@ async def test_a_task_that_stops_its_set_is_not_cancelled() -> None:
         while len(tasks):
             await asyncio.sleep(0)
     assert ended == ["waits", "stops"]
+
+
+async def test_each_step_of_work_over_turns_is_a_turn_of_its_own() -> None:
+    order: list[str] = []
+
+    def steps(name: str) -> Generator[None, None, str]:
+        for number in range(3):
+            order.append(f"{name}{number}")
+            if number < 2:
+                yield
+        return name
+
+    over_turns(steps("a"))
+    assert await in_turns(steps("b")) == "b"
+    await settle()
+    assert order[:2] == ["a0", "b0"], "the first step is done at once"
+    assert sorted(order) == ["a0", "a1", "a2", "b0", "b1", "b2"]
+    assert order != sorted(order)

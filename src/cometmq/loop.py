@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
+
+_ENDED: Final = object()
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -17,6 +19,24 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
         return asyncio.new_event_loop
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return factory
+
+
+def over_turns(steps: Iterator[None]) -> None:
+    """Run the first step of some work now, and each other one in a turn of the loop of its own."""
+    if next(steps, _ENDED) is not _ENDED:
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, over_turns, steps)  # what has arrived meanwhile is handled in between
+
+
+async def in_turns(steps: Generator[None, None, T]) -> T:
+    """Run one step of some work in each turn of the loop, and return its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        await asyncio.sleep(0)
 
 
 class TaskSet:

@@ -16,13 +16,18 @@ from cometmq.broker.controller import Broker
 from cometmq.broker.registration import BrokerRegistration
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.namesrv.config import NamesrvConfig
+from cometmq.namesrv.routes import BrokerIdentity, QueuesOfBroker, RouteTable, finish
 from cometmq.namesrv.server import NameServer
-from cometmq.remoting.admin_headers import CreateTopicRequestHeader, PutKVConfigRequestHeader
-from cometmq.remoting.bodies import QueueData, TopicConfig
+from cometmq.remoting.admin_headers import (
+    CreateTopicRequestHeader,
+    DeleteKVConfigRequestHeader,
+    PutKVConfigRequestHeader,
+)
+from cometmq.remoting.bodies import DataVersion, QueueData, TopicConfig
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.headers import NoHeader
-from cometmq.remoting.processors import ProcessorTable
+from cometmq.remoting.processors import ProcessorTable, RpcHook
 from cometmq.remoting.server import RemotingServer
 from cometmq.testing import VirtualClock
 
@@ -137,6 +142,71 @@ async def test_registration_is_repeated_every_period(room: Room) -> None:
     assert room.clock.monotonic() - began < 10
 
 
+async def test_an_unchanged_table_is_asked_for_and_not_sent_again(room: Room) -> None:
+    server = await room.nameserver()
+    for number in range(3_000):
+        room.topics.put(TopicConfig(topic_name=f"topic-{number}"))
+    asked: list[tuple[int, int]] = []
+    server._servers[0].hooks.append(RpcHook(before=lambda _, request, body: asked.append((request.code, len(body)))))
+    await room.start(server.address, register_name_server_period=10_000)
+    assert [code for code, _ in asked] == [RequestCode.REGISTER_BROKER]
+    assert asked[0][1] > 300_000
+    asked.clear()
+    await until(lambda: len(asked) >= 9, clock=room.clock)
+    period = [
+        RequestCode.QUERY_DATA_VERSION,
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_KVLIST_BY_NAMESPACE,
+    ]
+    assert [code for code, _ in asked[:9]] == period * 3
+    assert max(size for _, size in asked) < 100
+    asked.clear()
+    room.topics.put(TopicConfig(topic_name="New"))
+    await until(lambda: has(server, "New"))
+    assert [code for code, _ in asked] == [RequestCode.REGISTER_BROKER]
+    assert asked[0][1] < 500, "the new topic alone"
+
+
+async def test_a_slave_registers_without_topics(room: Room) -> None:
+    """No nameserver takes them, and the answer says where its master is."""
+    server = await room.nameserver()
+    asked: list[tuple[int, int]] = []
+    server._servers[0].hooks.append(RpcHook(before=lambda _, request, body: asked.append((request.code, len(body)))))
+    await room.start(server.address, broker_id=1, broker_role="SLAVE", register_name_server_period=10_000)
+    await until(lambda: len(asked) >= 3, clock=room.clock)
+    assert {code for code, _ in asked} == {RequestCode.REGISTER_BROKER}
+    assert max(size for _, size in asked) < 200
+    assert server.routes.cluster_info().broker_addr_table["broker-a"].broker_addrs == {1: ADDRESS}
+
+
+async def test_a_route_that_another_broker_had_is_taken_back(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apache's nameserver looks at the version alone, and says that nothing has changed."""
+    server = await room.nameserver()
+
+    def by_version_alone(
+        _table: RouteTable, _who: object, version: DataVersion, _now: float
+    ) -> tuple[bool, DataVersion]:
+        return False, version
+
+    monkeypatch.setattr(RouteTable, "query_data_version", by_version_alone)
+    await room.start(server.address, register_name_server_period=10_000)
+    rival = BrokerIdentity("DefaultCluster", "broker-a", 0, "127.0.0.1:9")
+    finish(
+        server.routes.enter(
+            rival,
+            QueuesOfBroker({}),
+            ha_address="",
+            data_version=DataVersion(),
+            filter_servers=[],
+            connection=None,
+            now_s=0.0,
+        )
+    )
+    server.routes.unregister(rival)
+    assert not has(server, "TBW102")
+    await until(lambda: has(server, "TBW102"), clock=room.clock)
+
+
 async def test_the_brokers_permission_covers_its_topics(room: Room) -> None:
     server = await room.nameserver()
     await room.start(server.address, broker_permission=4)
@@ -179,6 +249,12 @@ async def test_order_configurations_of_the_nameserver_mark_topics(room: Room) ->
     assert ordered is not None
     assert plain is not None
     assert (ordered.order, plain.order) == (True, False)
+    await room.client.invoke(
+        server.address,
+        RequestCode.DELETE_KV_CONFIG,
+        DeleteKVConfigRequestHeader(namespace="ORDER_TOPIC_CONFIG", key="Ordered"),
+    )
+    await until(lambda: not room.topics.table["Ordered"].order, clock=room.clock)  # at the next registration
 
 
 async def test_a_stopping_broker_leaves_every_nameserver(room: Room) -> None:

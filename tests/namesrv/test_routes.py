@@ -9,7 +9,7 @@ from tests.namesrv.wire import topic
 from cometmq.limits import MAX_NAMESRV_TOPICS
 from cometmq.message.sysflag import TOPIC_UNIT, TOPIC_UNIT_SUB
 from cometmq.namesrv.limits import MAX_NAMESRV_BROKERS
-from cometmq.namesrv.routes import BrokerIdentity, Registered, RegistrationError, RouteTable
+from cometmq.namesrv.routes import BrokerIdentity, Registered, RegistrationError, RouteTable, finish
 from cometmq.remoting.bodies import DataVersion
 
 
@@ -123,18 +123,45 @@ def test_an_unchanged_data_version_is_a_sign_of_life() -> None:
     assert [live.identity for live in table.expire(101.0)] == [MASTER]
 
 
+def test_topics_that_were_removed_here_count_as_changed_until_the_whole_table_comes() -> None:
+    table = RouteTable()
+    register(table, MASTER, {**topic("T"), **topic("U")}, counter=3)
+    table.delete_topic("T")
+    version = DataVersion(counter=3, timestamp=1)
+    assert table.query_data_version(MASTER, version, 1.0) == (True, version)
+    register(table, MASTER, topic("New"), counter=4)  # a part, after a change
+    assert table.query_data_version(MASTER, DataVersion(counter=4, timestamp=1), 1.0)[0]
+    register(table, MASTER, {**topic("T"), **topic("U"), **topic("New")}, counter=4)
+    assert not table.query_data_version(MASTER, DataVersion(counter=4, timestamp=1), 1.0)[0]
+    assert table.route("T") is not None
+
+
+def test_a_broker_whose_place_another_had_registers_anew() -> None:
+    table = RouteTable()
+    rival = BrokerIdentity("C", "a", 0, "10.0.0.9:10911")
+    register(table, MASTER, topic("T"))
+    register(table, rival, topic("T"))
+    version = DataVersion(counter=0, timestamp=1)
+    assert table.query_data_version(MASTER, version, 1.0) == (True, version)
+    table.unregister(rival)
+    assert table.query_data_version(MASTER, version, 1.0) == (True, version)
+    register(table, MASTER, topic("T"))
+    assert table.query_data_version(MASTER, version, 1.0) == (False, version)
+    assert addresses(table, "T") == {0: MASTER.address}
+
+
 def test_write_permission_can_be_wiped_and_given_back() -> None:
     table = RouteTable()
     register(table, MASTER, {**topic("T"), **topic("X", perm=7)})
-    assert table.wipe_write_perm("a") == 2
+    assert finish(table.wipe_write_perm("a")) == 2
     route = table.route("T")
     assert route is not None
     assert route.queue_datas[0].perm == 4
-    assert table.add_write_perm("a") == 2
+    assert finish(table.add_write_perm("a")) == 2
     route = table.route("X")
     assert route is not None
     assert route.queue_datas[0].perm == 6
-    assert table.wipe_write_perm("nobody") == 0
+    assert finish(table.wipe_write_perm("nobody")) == 0
 
 
 def test_a_topic_can_be_deleted_everywhere_or_in_one_cluster() -> None:

@@ -2,7 +2,10 @@
 
 Each nameserver has a *link* of its own, so that a dead one delays nobody. A link registers
 
-* at the start, and again every ``registerNameServerPeriod`` (10 to 60 s), with the whole table;
+* at the start with the whole table;
+* again every ``registerNameServerPeriod`` (10 to 60 s): it asks whether the nameserver knows this version of the table
+  (QUERY_DATA_VERSION, 322) and sends clients here; only if not, the whole table follows. A slave's topics do not count,
+  so that it registers without them, and learns where its master is;
 * as soon as topics change, with the changed topics only, if the nameserver knows the table as it was
   before the change, else with the whole table. (Apache sends parts without looking; a nameserver that
   missed one never learns of its topics, because the next whole table has a version that it knows.)
@@ -17,26 +20,40 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from cometmq.broker.config import BrokerConfig, LiveConfig
+from cometmq.broker.limits import TABLE_ROWS_PER_SLICE
 from cometmq.broker.tables.topics import READ_WRITE, TopicConfigManager
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.hosts import split_addresses
 from cometmq.message.listeners import EVERY_CLIENT, format_registered
-from cometmq.message.names import MASTER_ID
+from cometmq.message.names import MASTER_ID, ORDER_TOPIC_CONFIG
 from cometmq.message.record import body_crc
 from cometmq.remoting.admin_headers import (
+    GetKVListByNamespaceRequestHeader,
+    QueryDataVersionRequestHeader,
+    QueryDataVersionResponseHeader,
     RegisterBrokerRequestHeader,
     RegisterBrokerResponseHeader,
     UnRegisterBrokerRequestHeader,
 )
-from cometmq.remoting.bodies import BodyError, DataVersion, KVTable, decode_body
+from cometmq.remoting.bodies import (
+    BodyError,
+    DataVersion,
+    KVTable,
+    TopicConfig,
+    TopicRouteData,
+    decode_body,
+    encode_body,
+)
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.errors import RemotingError
+from cometmq.remoting.headers import GetRouteInfoRequestHeader
 from cometmq.remoting.register_body import Registration, encode_registration
 from cometmq.threads import in_thread
 
@@ -84,6 +101,8 @@ class BrokerRegistration:
         self.rivals: dict[str, str] = {}
         """The address of another broker with this name and id, by the nameserver that knows it."""
         self._permission = live.current.broker_permission
+        self._ordered: set[str] = set()
+        """The topics that are marked as ordered."""
         live.on_change.append(self._config_changed)
 
     async def start(self, ha_address: str) -> None:
@@ -95,6 +114,7 @@ class BrokerRegistration:
         addresses = split_addresses(self._live.current.namesrv_addr)
         self._links = [_Link(self, address, is_first=index == 0) for index, address in enumerate(addresses)]
         self.topics.on_change.append(self._topic_changed)
+        self._ordered = {name for name, topic in self.topics.table.items() if topic.order}
         self._tasks = [asyncio.create_task(link.run(), name=f"register at {link.address}") for link in self._links]
         tried = [asyncio.ensure_future(link.tried.wait()) for link in self._links]
         if tried:
@@ -146,6 +166,11 @@ class BrokerRegistration:
             link.when_known.append((version.counter, one_knows))
 
     def _topic_changed(self, topic: str) -> None:
+        row = self.topics.get(topic)
+        if row is not None and row.order:
+            self._ordered.add(topic)
+        else:
+            self._ordered.discard(topic)
         for link in self._links:
             link.changed.add(topic)
             link.wake.set()
@@ -160,12 +185,53 @@ class BrokerRegistration:
 
     # --- requests of the links ------------------------------------------------------------------
     @property
+    def is_slave(self) -> bool:
+        """True for a broker whose topics no nameserver takes."""
+        return self._live.current.broker_id != MASTER_ID
+
+    @property
     def period_s(self) -> float:
         """Seconds between two registrations."""
         return min(MAX_PERIOD_S, max(MIN_PERIOD_S, self._live.current.register_name_server_period / 1000))
 
-    async def send(self, nameserver: str, names: Iterable[str], version: DataVersion) -> KVTable | None:
-        """Register those of these topics that exist; return the nameserver's table of ordered topics, if it has one.
+    async def knows(self, nameserver: str, version: DataVersion) -> bool:
+        """Ask whether a nameserver has this version of the table, and this broker in its routes; it stays so.
+
+        Apache's nameserver answers by the version alone, also when another broker with this name and id was in the
+        routes after this one and is gone. So the route of the topic that has the broker's name must name this one.
+
+        :raises RemotingError: it does not answer.
+        """
+        config = self._live.current
+        header = QueryDataVersionRequestHeader(
+            broker_name=config.broker_name,
+            broker_addr=self._address,
+            cluster_name=config.broker_cluster_name,
+            broker_id=config.broker_id,
+        )
+        timeout_s = config.register_broker_timeout_mills / 1000
+        code = RequestCode.QUERY_DATA_VERSION
+        answer = await self.client.invoke(nameserver, code, header, encode_body(version), timeout_s=timeout_s)
+        if answer.code != ResponseCode.SUCCESS or answer.header(QueryDataVersionResponseHeader).changed:
+            return False
+        asked = GetRouteInfoRequestHeader(topic=config.broker_name)
+        route = await self.client.invoke(nameserver, RequestCode.GET_ROUTEINFO_BY_TOPIC, asked, timeout_s=timeout_s)
+        if route.code != ResponseCode.SUCCESS:
+            return False
+        addresses = (self._address, *self._listener_addresses.values())
+        return any(
+            broker.broker_name == config.broker_name and broker.broker_addrs.get(config.broker_id) in addresses
+            for broker in decode_body(TopicRouteData, route.body).broker_datas
+        )
+
+    async def order_config(self, nameserver: str) -> KVTable | None:
+        """Return a nameserver's table of ordered topics, if it has one; else as :meth:`send`."""
+        header = GetKVListByNamespaceRequestHeader(namespace=ORDER_TOPIC_CONFIG)
+        answer = await self.client.invoke(nameserver, RequestCode.GET_KVLIST_BY_NAMESPACE, header)
+        return decode_body(KVTable, answer.body) if answer.code == ResponseCode.SUCCESS and answer.body else None
+
+    async def send(self, nameserver: str, names: Iterable[str] | None, version: DataVersion) -> KVTable | None:
+        """Register those of these topics that exist, or all; return the nameserver's table of ordered topics, if any.
 
         While the broker itself may not be read or written, its topics have its permission.
 
@@ -174,15 +240,12 @@ class BrokerRegistration:
         """
         config = self._live.current
         table = self.topics.table
-        topics = {name: table[name] for name in names if name in table}
-        if config.broker_permission & READ_WRITE != READ_WRITE:
-            for name, topic in topics.items():
-                topics[name] = msgspec.structs.replace(topic, perm=config.broker_permission)
-        registration = Registration(version, topics)
-        if config.compressed_register:  # 5 µs a topic
-            body = await in_thread(encode_registration, registration, compressed=True)
-        else:
-            body = encode_registration(registration)
+        if self.is_slave:
+            names = ()
+        topics = dict(table) if names is None else {name: table[name] for name in names if name in table}
+        perm = None if config.broker_permission & READ_WRITE == READ_WRITE else config.broker_permission
+        work = partial(_encode, version, topics, perm, compressed=config.compressed_register)
+        body = work() if len(topics) <= TABLE_ROWS_PER_SLICE else await in_thread(work)  # 5 µs a topic
         header = RegisterBrokerRequestHeader(
             broker_name=config.broker_name,
             broker_addr=self._address,
@@ -218,11 +281,22 @@ class BrokerRegistration:
 
     def take_order_config(self, table: Mapping[str, str]) -> None:
         """Mark the topics that a nameserver's ORDER_TOPIC_CONFIG names, and only those, as ordered."""
-        if self._live.current.broker_id != MASTER_ID:
+        if self.is_slave:
             return
-        for name, topic in list(self.topics.table.items()):
-            if topic.order != (name in table):
+        for name in self._ordered ^ table.keys():
+            topic = self.topics.get(name)
+            if topic is not None:
                 self.topics.put(msgspec.structs.replace(topic, order=name in table))
+
+
+def _encode(version: DataVersion, topics: dict[str, TopicConfig], perm: int | None, *, compressed: bool) -> bytes:
+    """The body of a registration, for any thread.
+
+    :param perm: the permission of all topics, unless they have their own.
+    """
+    if perm is not None:
+        topics = {name: msgspec.structs.replace(topic, perm=perm) for name, topic in topics.items()}
+    return encode_registration(Registration(version, topics), compressed=compressed)
 
 
 class RegistrationError(Exception):
@@ -276,11 +350,14 @@ class _Link:
     async def _register(self) -> bool:
         owner = self._owner
         version = owner.topics.version
-        whole = not self.changed or self.known is None or not self._is_connected
+        known, self.known = self.known if self._is_connected else None, None
         changed, self.changed = self.changed, set()
-        self.known = None
         try:
-            order_config = await owner.send(self.address, owner.topics.table if whole else changed, version)
+            is_same = known == version and not changed and not owner.rivals.get(self.address)
+            if is_same and not owner.is_slave and await owner.knows(self.address, version):
+                order_config = await owner.order_config(self.address) if self._is_first else None
+            else:
+                order_config = await owner.send(self.address, changed if changed and known else None, version)
         except (RemotingError, RegistrationError, BodyError) as error:
             self._warn(error)
             self.failing = True

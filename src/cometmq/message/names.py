@@ -34,6 +34,8 @@ TRANS_CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_EVENT: Final = "OFFSET_MOVED_EVENT"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
+"""Namespace of the order configurations at a nameserver; the key is the topic, the value ``broker:queues;…``."""
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 """Topic of waiting messages with any delay, as in RocketMQ 5 (``TimerMessageStore.TIMER_TOPIC``)."""
 

@@ -33,9 +33,6 @@ from cometmq.namesrv.limits import (
 )
 from cometmq.threads import in_thread
 
-ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
-"""Namespace of the order configurations; the key is the topic, the value ``broker:queues;…``."""
-
 _SHOWN_CHARS: Final = 200
 """Length of a reason in the log."""
 

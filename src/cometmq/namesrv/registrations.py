@@ -1,5 +1,7 @@
 """Read the registrations of brokers: large ones in a thread, since a hundred thousand topics take a second.
 
+The thread reads them topic by topic, so that it lets the loop in; their topics are taken in slices.
+
 While a registration is read, its connection is not: requests of one broker stay in order, and a connection has at
 most one registration in memory.
 """
@@ -8,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from cometmq.loop import TaskSet
+from cometmq.loop import TaskSet, in_turns
 from cometmq.namesrv.limits import MAX_WAITING_REGISTRATION_BYTES, REGISTRATION_BESIDE_BYTES
 from cometmq.namesrv.routes import BrokerIdentity, QueuesOfBroker, queues_of
 from cometmq.remoting.bodies import BodyError, DataVersion
@@ -40,6 +42,9 @@ def read_registration(identity: BrokerIdentity, body: bytes, *, compressed: bool
     )
 
 
+Work = Callable[[ReadRegistration | BodyError], Generator[None, None, None]]
+
+
 class RegistrationReader:
     """The thread that reads large registrations, and its queue."""
 
@@ -48,24 +53,18 @@ class RegistrationReader:
         self._waiting_bytes = 0
         self._reading = TaskSet()
 
-    def takes(self, body: bytes) -> bool:
+    def takes(self, body: bytes, *, compressed: bool) -> bool:
         """Return True for a body that must be read in the thread."""
-        return len(body) > REGISTRATION_BESIDE_BYTES
+        return compressed or len(body) > REGISTRATION_BESIDE_BYTES
 
     def has_room(self, body: bytes) -> bool:
         """Return True when one more body may wait."""
         return self._waiting_bytes + len(body) <= MAX_WAITING_REGISTRATION_BYTES
 
     def read(
-        self,
-        connection: ServerConnection,
-        identity: BrokerIdentity,
-        body: bytes,
-        *,
-        compressed: bool,
-        then: Callable[[ReadRegistration | BodyError], None],
+        self, connection: ServerConnection, identity: BrokerIdentity, body: bytes, *, compressed: bool, then: Work
     ) -> None:
-        """Read a body in the thread and call ``then``, unless the connection is closed by then."""
+        """Read a body in the thread, and do ``then`` with it in slices, unless the connection is closed by then."""
         self._waiting_bytes += len(body)
         connection.wait_for_work()
 
@@ -74,7 +73,7 @@ class RegistrationReader:
             try:
                 outcome = await loop.run_in_executor(self._thread, _outcome, identity, body, compressed)
                 if not connection.closed:
-                    then(outcome)
+                    await in_turns(then(outcome))
             finally:
                 self._waiting_bytes -= len(body)
                 connection.work_is_done()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Final
 
 import msgspec
@@ -12,16 +12,17 @@ import msgspec
 from cometmq.clock import Clock
 from cometmq.errors import CometMQError
 from cometmq.limits import MAX_DATA_VERSION_BYTES
+from cometmq.loop import in_turns, over_turns
 from cometmq.message.listeners import parse_listeners, parse_registered
-from cometmq.message.names import AUTO_CREATE_TOPIC, TRACE_TOPIC
+from cometmq.message.names import AUTO_CREATE_TOPIC, ORDER_TOPIC_CONFIG, TRACE_TOPIC
 from cometmq.message.record import body_crc
 from cometmq.message.sysflag import TOPIC_UNIT, TOPIC_UNIT_SUB
 from cometmq.namesrv.config import PathChangeError, Settings
 from cometmq.namesrv.gone import CLOSED, STOPPED, GoneBrokers
-from cometmq.namesrv.kv import ORDER_TOPIC_CONFIG, KvConfig, KvError, KvWriter
+from cometmq.namesrv.kv import KvConfig, KvError, KvWriter
 from cometmq.namesrv.limits import MAX_NAMESRV_BROKERS
 from cometmq.namesrv.registrations import ReadRegistration, RegistrationReader, read_registration
-from cometmq.namesrv.routes import BrokerIdentity, Registered, RegistrationError, RouteTable
+from cometmq.namesrv.routes import BrokerIdentity, Registered, RegistrationError, RouteTable, finish
 from cometmq.options import ConfigError, no_effect
 from cometmq.remoting.admin_headers import (
     AddWritePermOfBrokerRequestHeader,
@@ -85,7 +86,12 @@ class NamesrvRequests:
     # --- brokers ------------------------------------------------------------------------------
     @answers(
         RequestCode.REGISTER_BROKER,
-        limits=("REGISTRATION_BESIDE_BYTES", "MAX_WAITING_REGISTRATION_BYTES", "MAX_NAMESRV_BROKERS"),
+        limits=(
+            "REGISTRATION_BESIDE_BYTES",
+            "TOPICS_PER_SLICE",
+            "MAX_WAITING_REGISTRATION_BYTES",
+            "MAX_NAMESRV_BROKERS",
+        ),
         permission=needs_cluster(Action.UPDATE),
     )
     def register_broker(
@@ -100,22 +106,23 @@ class NamesrvRequests:
             parse_registered(header.listener_addrs or "")
         except ValueError as error:
             return self._refuse(connection, identity, RegistrationError(str(error)))
-        if not self._reader.takes(body):
+        if not self._reader.takes(body, compressed=header.compressed):
             try:
                 read = read_registration(identity, body, compressed=header.compressed)
             except BodyError as error:
                 return self._refuse(connection, identity, error)
-            return self._enter(connection, request, identity, read)
+            return finish(self._enter(connection, request, identity, read))
         if not self._reader.has_room(body):
             return Response(ResponseCode.SYSTEM_BUSY, remark="too many registrations wait already, try again")
 
-        def done(outcome: ReadRegistration | BodyError) -> None:
+        def take(outcome: ReadRegistration | BodyError) -> Generator[None, None, None]:
             if isinstance(outcome, BodyError):
-                connection.respond(request, self._refuse(connection, identity, outcome))
+                answer = self._refuse(connection, identity, outcome)
             else:
-                connection.respond(request, self._enter(connection, request, identity, outcome))
+                answer = yield from self._enter(connection, request, identity, outcome)
+            connection.respond(request, answer)
 
-        self._reader.read(connection, identity, body, compressed=header.compressed, then=done)
+        self._reader.read(connection, identity, body, compressed=header.compressed, then=take)
         return None
 
     def _enter(
@@ -124,9 +131,12 @@ class NamesrvRequests:
         request: Request[RegisterBrokerRequestHeader],
         identity: BrokerIdentity,
         read: ReadRegistration,
-    ) -> Response:
+    ) -> Generator[None, None, Response]:
+        if connection not in self._watched:
+            self._watched.add(connection)
+            connection.on_close.append(self._closed)
         try:
-            outcome = self.routes.enter(
+            outcome = yield from self.routes.enter(
                 identity,
                 read.queues,
                 ha_address=request.header.ha_server_addr,
@@ -138,13 +148,13 @@ class NamesrvRequests:
             )
         except RegistrationError as error:
             return self._refuse(connection, identity, error)
+        over_turns(self.routes.sweep())  # a broker that has another name now leaves the old one
+        if connection.closed:
+            return Response()
         if outcome.rival:
             self._tell_rivals(identity, outcome)
         if outcome.is_ignored:
             return Response(header=RegisterBrokerResponseHeader(rival_addr=outcome.rival))
-        if connection not in self._watched:
-            self._watched.add(connection)
-            connection.on_close.append(self._closed)
         if outcome.is_new:
             _log.info("broker %s at %s registered", identity.name, identity.address)
         self.gone.is_back(identity)
@@ -179,7 +189,7 @@ class NamesrvRequests:
         return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
 
     def _closed(self, connection: ServerConnection) -> None:
-        """Remove the brokers of a connection, one in each turn of the loop: each may have many topics."""
+        """Remove the brokers of a connection, one in each turn of the loop."""
         self._watched.discard(connection)
         gone = self.routes.brokers_of(connection)
 
@@ -194,7 +204,8 @@ class NamesrvRequests:
             leave_next()
 
     def tell_gone(self, identity: BrokerIdentity, reason: str) -> None:
-        """Remember a broker that is no longer in the routes, and tell the log."""
+        """Remember a broker that is no longer in the routes, tell the log, and drop its topics over the next turns."""
+        over_turns(self.routes.sweep())
         self.gone.note(identity, reason, self.clock.monotonic())
         level = logging.INFO if reason == STOPPED else logging.WARNING
         _log.log(level, "broker %s at %s is gone: %s", identity.name, identity.address, reason)
@@ -237,19 +248,19 @@ class NamesrvRequests:
         )
 
     @answers(RequestCode.WIPE_WRITE_PERM_OF_BROKER, permission=needs_cluster(Action.UPDATE))
-    def wipe_write_perm(
+    async def wipe_write_perm(
         self, _connection: ServerConnection, request: Request[WipeWritePermOfBrokerRequestHeader], _body: bytes
     ) -> Response:
         """Take the permission to write from all topics of a broker."""
-        count = self.routes.wipe_write_perm(request.header.broker_name)
+        count = await in_turns(self.routes.wipe_write_perm(request.header.broker_name))
         return Response(header=WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count))
 
     @answers(RequestCode.ADD_WRITE_PERM_OF_BROKER, permission=needs_cluster(Action.UPDATE))
-    def add_write_perm(
+    async def add_write_perm(
         self, _connection: ServerConnection, request: Request[AddWritePermOfBrokerRequestHeader], _body: bytes
     ) -> Response:
         """Give the permission to write back to all topics of a broker."""
-        count = self.routes.add_write_perm(request.header.broker_name)
+        count = await in_turns(self.routes.add_write_perm(request.header.broker_name))
         return Response(header=AddWritePermOfBrokerResponseHeader(add_topic_count=count))
 
     def _listener_of(self, connection: ServerConnection) -> str:

@@ -8,7 +8,9 @@ Three rules are stricter than Apache's, which loses or mixes something without t
 * a master's registration with a known DataVersion still adds missing topics, since the registration of a single topic
   may have been lost;
 * an unregistration removes an address only if it is still the registered address of that broker id;
-* a broker name belongs to the cluster that it registered with last, and an address belongs to one broker name.
+* a broker name belongs to the cluster that it registered with last, and an address belongs to one broker name;
+* a broker that asks whether its topics are known (code 322) registers them again when some were removed here, or when
+  another broker has its place in the routes.
 
 Of two live brokers with one name and id, the one with the higher ``stateVersion`` stays, as in 5.x; if they are equal,
 the one that registered last. Both are told of each other.
@@ -19,11 +21,9 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Generator, Hashable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Final
-
-import msgspec
+from typing import Final, TypeVar
 
 from cometmq.errors import CometMQError
 from cometmq.index import Index
@@ -31,6 +31,7 @@ from cometmq.limits import MAX_ADDRESS_CHARS, MAX_NAMESRV_TOPICS
 from cometmq.message.hosts import parse_address
 from cometmq.message.names import MASTER_ID, PERM_READ, PERM_WRITE, check_topic
 from cometmq.namesrv.limits import MAX_NAMESRV_BROKERS, MAX_NAMESRV_QUEUE_DATA, MAX_REGISTERED_QUEUES
+from cometmq.namesrv.topic_queues import TopicQueues
 from cometmq.remoting.bodies import (
     BrokerData,
     ClusterInfo,
@@ -41,9 +42,13 @@ from cometmq.remoting.bodies import (
     TopicRouteData,
 )
 
+T = TypeVar("T")
+
 _NAME: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029/\\]{1,127}")
 """Apache's brokers take any text for their name and that of their cluster: a blank or a comment at the end of the line
 is part of it. Names with separators of paths and control characters are refused."""
+_NO_VERSION: Final = DataVersion(timestamp=-1, counter=-1)
+"""The version of a broker whose first registration is not taken whole yet; no broker has it."""
 _NO_ADDRESSES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -94,6 +99,8 @@ class LiveBroker:
     filter_servers: list[str]
     listeners: Mapping[str, str]
     """Its addresses for clients of a listener, by name."""
+    lacks_topics: bool = False
+    """True when topics of it were removed here since its whole table was taken."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -163,15 +170,21 @@ def _state(version: DataVersion) -> int:
     return version.state_version or 0
 
 
+def finish(steps: Generator[None, None, T]) -> T:
+    """Do all slices of some work at once, and return its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+
 class RouteTable:
     """The route information of one nameserver."""
 
     def __init__(self) -> None:
-        self._topics: dict[str, dict[str, QueueData]] = {}
-        self._topics_of: Index[str, str] = Index()
-        """The topics of each broker name."""
-        self._queue_data = 0
-        """Pairs of topic and broker in both."""
+        self._topics: Final = TopicQueues()
         self._brokers: dict[str, _Broker] = {}
         self._clusters: Index[str, str] = Index()
         self._live: dict[str, LiveBroker] = {}
@@ -197,14 +210,16 @@ class RouteTable:
 
         :raises RegistrationError: nothing is changed then.
         """
-        return self.enter(
-            identity,
-            queues_of(identity, topics),
-            ha_address=ha_address,
-            data_version=data_version,
-            filter_servers=filter_servers,
-            connection=connection,
-            now_s=now_s,
+        return finish(
+            self.enter(
+                identity,
+                queues_of(identity, topics),
+                ha_address=ha_address,
+                data_version=data_version,
+                filter_servers=filter_servers,
+                connection=connection,
+                now_s=now_s,
+            )
         )
 
     def enter(
@@ -218,25 +233,17 @@ class RouteTable:
         connection: Hashable,
         now_s: float,
         listeners: Mapping[str, str] = _NO_ADDRESSES,
-    ) -> Registered:
-        """As :meth:`register`, with the topics as :func:`queues_of` returns them.
+    ) -> Generator[None, None, Registered]:
+        """As :meth:`register`, slice by slice, with the topics as :func:`queues_of` returns them.
+
+        The broker is in the routes from the first slice on; its version is known when all topics are taken. Nothing
+        more is taken once it has left, or has registered anew.
 
         :param listeners: addresses for clients of a listener, by its name.
 
         :raises RegistrationError: nothing is changed then.
         """
-        identity.check()
-        if len(ha_address) > MAX_ADDRESS_CHARS:
-            raise RegistrationError(f"haServerAddr has more than {MAX_ADDRESS_CHARS} characters")
-        is_master = identity.broker_id == MASTER_ID
-        usable = queues.usable
-        held = self._topics_of.get(identity.name, {})
-        if self._queue_data + len(usable) - sum(name in held for name in usable) > MAX_NAMESRV_QUEUE_DATA:
-            raise RegistrationError(f"this nameserver holds at most {MAX_NAMESRV_QUEUE_DATA} pairs of topic and broker")
-        if identity.address not in self._live and len(self._live) >= MAX_NAMESRV_BROKERS:
-            raise RegistrationError(f"this nameserver already knows {MAX_NAMESRV_BROKERS} brokers")
-        if len(self._topics) + sum(name not in self._topics for name in usable) > MAX_NAMESRV_TOPICS:
-            raise RegistrationError(f"this nameserver holds at most {MAX_NAMESRV_TOPICS} topics")
+        self._check(identity, queues.usable, ha_address)
         previous = self._live.get(identity.address)
         holder = self._holder(identity)
         if holder is not None and _state(holder.data_version) > _state(data_version):
@@ -248,18 +255,35 @@ class RouteTable:
         elif previous is not None:
             self._addresses_of.remove(_key(previous.identity), identity.address)
         self._join(identity)
-        replace = previous is None or previous.data_version != data_version
-        self._take_topics(identity.name, usable, replace=replace)
-        self._live[identity.address] = LiveBroker(
-            identity, now_s, data_version, connection, ha_address, filter_servers, listeners
-        )
+        live = LiveBroker(identity, now_s, _NO_VERSION, connection, ha_address, filter_servers, listeners)
+        is_known = previous is not None and previous.data_version == data_version
+        if previous is not None:
+            live.data_version = previous.data_version
+            live.lacks_topics = previous.lacks_topics and not is_known
+        self._live[identity.address] = live
         rival = next(iter(self._addresses_of.of(_key(identity))), "")
         self._addresses_of.add(_key(identity), identity.address)
-        if is_master:
+        master = self._live.get(self._brokers[identity.name].addresses.get(MASTER_ID, ""))
+        for _ in self._topics.take(identity.name, queues.usable, replace=not is_known):
+            yield
+            if self._live.get(identity.address) is not live:
+                break
+        live.data_version = data_version
+        if identity.broker_id == MASTER_ID or master is None:
             return Registered(is_new=previous is None, skipped_topics=queues.skipped, rival=rival)
-        master = self._brokers[identity.name].addresses.get(MASTER_ID, "")
-        live = self._live.get(master)
-        return Registered(master, live.ha_address if live else "", is_new=previous is None, rival=rival)
+        return Registered(master.identity.address, master.ha_address, is_new=previous is None, rival=rival)
+
+    def _check(self, identity: BrokerIdentity, usable: Mapping[str, QueueData], ha_address: str) -> None:
+        identity.check()
+        if len(ha_address) > MAX_ADDRESS_CHARS:
+            raise RegistrationError(f"haServerAddr has more than {MAX_ADDRESS_CHARS} characters")
+        topics, pairs = self._topics.count_with(identity.name, usable)
+        if pairs > MAX_NAMESRV_QUEUE_DATA:
+            raise RegistrationError(f"this nameserver holds at most {MAX_NAMESRV_QUEUE_DATA} pairs of topic and broker")
+        if identity.address not in self._live and len(self._live) >= MAX_NAMESRV_BROKERS:
+            raise RegistrationError(f"this nameserver already knows {MAX_NAMESRV_BROKERS} brokers")
+        if topics > MAX_NAMESRV_TOPICS:
+            raise RegistrationError(f"this nameserver holds at most {MAX_NAMESRV_TOPICS} topics")
 
     def _holder(self, identity: BrokerIdentity) -> LiveBroker | None:
         """The live broker at another address that has the place of this one in the routes."""
@@ -278,15 +302,6 @@ class RouteTable:
         for broker_id in [known for known, address in broker.addresses.items() if address == identity.address]:
             del broker.addresses[broker_id]  # one address holds one id: a slave that became the master
         broker.addresses[identity.broker_id] = identity.address
-
-    def _take_topics(self, broker_name: str, topics: Mapping[str, QueueData], *, replace: bool) -> None:
-        for topic, data in topics.items():
-            if topic not in self._topics_of.get(broker_name, ()):
-                self._topics_of.add(broker_name, topic)
-                self._queue_data += 1
-                self._topics.setdefault(topic, {})[broker_name] = data
-            elif replace:
-                self._topics[topic][broker_name] = data
 
     def unregister(self, identity: BrokerIdentity) -> bool:
         """Remove a broker (code 104); return False if it was not registered."""
@@ -325,17 +340,12 @@ class RouteTable:
             return
         del self._brokers[identity.name]
         self._clusters.remove(broker.cluster, identity.name)
-        for topic in self._topics_of.of(identity.name):
-            self._drop_queues(topic, identity.name)
+        self._topics.leave(identity.name)
+        next(self.sweep(), None)  # the topics of most brokers are one slice
 
-    def _drop_queues(self, topic: str, broker_name: str) -> None:
-        queues = self._topics[topic]
-        if queues.pop(broker_name, None) is None:
-            return
-        self._queue_data -= 1
-        if not queues:
-            del self._topics[topic]
-        self._topics_of.remove(broker_name, topic)
+    def sweep(self) -> Iterator[None]:
+        """Drop the topics of brokers that have gone, slice by slice; they are in no answer any more."""
+        return self._topics.sweep()
 
     # --- questions of brokers -----------------------------------------------------------------
     def query_data_version(
@@ -343,15 +353,18 @@ class RouteTable:
     ) -> tuple[bool, DataVersion | None]:
         """Return True if a broker's topics changed, and the known version (code 322).
 
-        An unchanged version also renews the broker's liveness.
+        An unchanged version also renews the broker's liveness. Topics that were removed here count as changed, and
+        so does another broker in this one's place in the routes.
         """
         live = self._live.get(identity.address)
         if live is None:
             return True, None
-        if live.data_version == data_version:
-            live.last_update_s = now_s
-            return False, live.data_version
-        return True, live.data_version
+        broker = self._brokers.get(identity.name)
+        is_routed = broker is not None and broker.addresses.get(identity.broker_id) == identity.address
+        if live.data_version != data_version or live.lacks_topics or not is_routed:
+            return True, live.data_version
+        live.last_update_s = now_s
+        return False, live.data_version
 
     # --- routes -------------------------------------------------------------------------------
     def route(self, topic: str, listener: str = "") -> TopicRouteData | None:
@@ -359,9 +372,7 @@ class RouteTable:
 
         Brokers have their addresses for clients of this listener, or the one for all if there is none.
         """
-        queues = self._topics.get(topic)
-        if not queues:
-            return None
+        queues = self._topics.of(topic)
         brokers = [self._broker_data(name, listener) for name in queues if name in self._brokers]
         if not brokers:
             return None
@@ -413,7 +424,7 @@ class RouteTable:
 
     def topics(self) -> list[str]:
         """Return every topic (code 206)."""
-        return list(self._topics)
+        return self._topics.names()
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
         """Return the topics of a cluster's brokers (code 224)."""
@@ -434,27 +445,18 @@ class RouteTable:
         ]
 
     # --- changes by tools ---------------------------------------------------------------------
-    def wipe_write_perm(self, broker_name: str) -> int:
-        """Remove the write permission of a broker's queues; return the number of topics (code 205)."""
-        return self._set_perm(broker_name, lambda perm: perm & ~PERM_WRITE)
+    def wipe_write_perm(self, broker_name: str) -> Generator[None, None, int]:
+        """Remove the write permission of a broker's queues, slice by slice; return the number of topics (code 205)."""
+        return self._topics.set_perm(broker_name, lambda perm: perm & ~PERM_WRITE)
 
-    def add_write_perm(self, broker_name: str) -> int:
-        """Make a broker's queues readable and writable; return the number of topics (code 327)."""
-        return self._set_perm(broker_name, lambda _: PERM_READ | PERM_WRITE)
-
-    def _set_perm(self, broker_name: str, change: Callable[[int], int]) -> int:
-        held = self._topics_of.get(broker_name, {})
-        for topic in held:
-            queues = self._topics[topic]
-            queue = queues[broker_name]
-            queues[broker_name] = msgspec.structs.replace(queue, perm=change(queue.perm))
-        return len(held)
+    def add_write_perm(self, broker_name: str) -> Generator[None, None, int]:
+        """Make a broker's queues readable and writable, slice by slice; return the number of topics (code 327)."""
+        return self._topics.set_perm(broker_name, lambda _: PERM_READ | PERM_WRITE)
 
     def delete_topic(self, topic: str, cluster: str = "") -> None:
         """Remove a topic, only from the brokers of one cluster if it is named (code 216)."""
-        queues = self._topics.get(topic)
-        if queues is None:
-            return
-        for broker_name in self._clusters.of(cluster) if cluster else list(queues):
-            if topic in self._topics:
-                self._drop_queues(topic, broker_name)
+        for broker_name in self._clusters.of(cluster) if cluster else list(self._topics.of(topic)):
+            if self._topics.drop(topic, broker_name):
+                master = self._live.get(self._brokers[broker_name].addresses.get(MASTER_ID, ""))
+                if master is not None:
+                    master.lacks_topics = True

@@ -20,6 +20,7 @@ import dataclasses
 import struct
 import zlib
 from collections.abc import Mapping
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -47,6 +48,9 @@ from cometmq.remoting.bodies import (
     encode_table,
 )
 
+_TOPICS_PER_PART: Final = 1_000
+_TABLE: Final = b'"topicConfigTable":{'
+_END: Final = b"}}}"
 _INT: Final = struct.Struct(">i")
 _FIELDS: Final = 5
 _MAX_OBJECTS: Final = 3 * MAX_NAMESRV_TOPICS + 1_000
@@ -64,13 +68,19 @@ class Registration:
 
 
 def encode_registration(registration: Registration, *, compressed: bool = False) -> bytes:
-    """Encode the body of a registration."""
+    """Encode the body of a registration, a thousand topics at a time: other threads run in between."""
     if not compressed:
-        wrapper = TopicConfigSerializeWrapper(
-            data_version=registration.data_version, topic_config_table=dict(registration.topics)
-        )
-        return encode_table(
+        wrapper = TopicConfigSerializeWrapper(data_version=registration.data_version, topic_config_table={})
+        empty = encode_table(
             RegisterBrokerBody(topic_config_serialize_wrapper=wrapper, filter_server_list=registration.filter_servers)
+        )
+        assert empty.endswith(_END), empty
+        topics = iter(registration.topics.items())
+        parts = []
+        while some := dict(islice(topics, _TOPICS_PER_PART)):
+            parts.append(encode_table(TopicConfigSerializeWrapper(topic_config_table=some)))
+        return b"".join(
+            (empty[: -len(_END)], b",".join(part[part.index(_TABLE) + len(_TABLE) : -2] for part in parts), _END)
         )
     pieces = [_chunk(encode_body(registration.data_version)), _INT.pack(len(registration.topics))]
     for topic in registration.topics.values():
@@ -99,27 +109,16 @@ def decode_registration(body: bytes, *, compressed: bool = False) -> Registratio
         raise _too_many_topics()
     try:
         plain = _decode_plain(body)
+        table = plain.topic_config_serialize_wrapper.topic_config_table
+        if len(table) > MAX_NAMESRV_TOPICS:
+            raise _too_many_topics()
+        topics = {name: _topic(row) for name, row in table.items()}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         if len(body) > MAX_LOOSE_BODY_BYTES:
             raise BodyError(f"the registration cannot be read: {error}") from error
         loose = decode_body(RegisterBrokerBody, body)
         wrapper = loose.topic_config_serialize_wrapper
         return Registration(wrapper.data_version, wrapper.topic_config_table, _checked(loose.filter_server_list))
-    table = plain.topic_config_serialize_wrapper.topic_config_table
-    if len(table) > MAX_NAMESRV_TOPICS:
-        raise _too_many_topics()
-    topics = {
-        name: TopicConfig(
-            topic_name=topic.topic_name,
-            read_queue_nums=topic.read_queue_nums,
-            write_queue_nums=topic.write_queue_nums,
-            perm=topic.perm,
-            topic_filter_type=topic.topic_filter_type,
-            topic_sys_flag=topic.topic_sys_flag,
-            order=topic.order,
-        )
-        for name, topic in table.items()
-    }
     filters = _decode_filters(bytes(plain.filter_server_list))
     return Registration(plain.topic_config_serialize_wrapper.data_version, topics, filters)
 
@@ -138,7 +137,8 @@ class _Topic(Body):
 
 class _Topics(Body):
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
-    topic_config_table: dict[str, _Topic] = msgspec.field(default_factory=dict)
+    topic_config_table: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
+    """Each topic is decoded by itself: other threads run in between."""
 
 
 class _Plain(Body):
@@ -147,6 +147,20 @@ class _Plain(Body):
 
 
 _plain_decoder: Final = msgspec.json.Decoder(_Plain, strict=False)
+_topic_decoder: Final = msgspec.json.Decoder(_Topic, strict=False)
+
+
+def _topic(row: msgspec.Raw) -> TopicConfig:
+    topic = _topic_decoder.decode(row)
+    return TopicConfig(
+        topic_name=topic.topic_name,
+        read_queue_nums=topic.read_queue_nums,
+        write_queue_nums=topic.write_queue_nums,
+        perm=topic.perm,
+        topic_filter_type=topic.topic_filter_type,
+        topic_sys_flag=topic.topic_sys_flag,
+        order=topic.order,
+    )
 
 
 def _decode_plain(body: bytes) -> _Plain:

@@ -1,0 +1,118 @@
+"""The queues of each topic on each broker: topic → broker name → queues, and back.
+
+A broker may have a hundred thousand topics. To take them, or to drop them when the broker has gone, is done in slices
+of :data:`~cometmq.namesrv.limits.TOPICS_PER_SLICE`, and others are answered in between. The topics of a broker that has
+gone are *left over* until they are dropped: from the first moment on no question shows them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+
+import msgspec
+
+from cometmq.index import Index
+from cometmq.namesrv.limits import TOPICS_PER_SLICE
+from cometmq.remoting.bodies import QueueData
+
+
+class TopicQueues:
+    """The table of topics of one nameserver."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, dict[str, QueueData]] = {}
+        self._topics_of: Index[str, str] = Index()
+        """The topics that each broker name has."""
+        self._left: deque[tuple[str, list[str]]] = deque()
+        """Broker names that have gone, and those of their topics that are still in the table."""
+        self._pairs = 0
+        """Pairs of topic and broker in the table."""
+
+    # --- questions ----------------------------------------------------------------------------
+    def of(self, topic: str) -> Mapping[str, QueueData]:
+        """The queues of a topic by broker name; empty when no broker has it."""
+        queues = self._topics.get(topic, {})
+        if not self._left:
+            return queues
+        return {name: data for name, data in queues.items() if topic in self._topics_of.get(name, ())}
+
+    def items(self) -> Iterator[tuple[str, Mapping[str, QueueData]]]:
+        """Each topic with its queues by broker name."""
+        if not self._left:
+            return iter(self._topics.items())
+        return ((topic, queues) for topic in self._topics if (queues := self.of(topic)))
+
+    def names(self) -> list[str]:
+        """Every topic that a broker has."""
+        return list(self._topics) if not self._left else [topic for topic, _ in self.items()]
+
+    def __len__(self) -> int:
+        """The number of topics, those that are left over included."""
+        return len(self._topics)
+
+    def count_with(self, broker_name: str, topics: Iterable[str]) -> tuple[int, int]:
+        """The numbers of topics, and of pairs of topic and broker, once this broker also has these topics."""
+        held = self._topics_of.get(broker_name, {})
+        new = [topic for topic in topics if topic not in held]
+        return len(self._topics) + sum(topic not in self._topics for topic in new), self._pairs + len(new)
+
+    # --- changes ------------------------------------------------------------------------------
+    def take(self, broker_name: str, topics: Mapping[str, QueueData], *, replace: bool) -> Iterator[None]:
+        """Add the topics of a broker, slice by slice; those that it has already only if they are to be replaced."""
+        for number, (topic, data) in enumerate(topics.items()):
+            if number and number % TOPICS_PER_SLICE == 0:
+                yield
+            is_new = topic not in self._topics_of.get(broker_name, ())
+            if is_new or replace:
+                queues = self._topics.setdefault(topic, {})
+                self._pairs += broker_name not in queues
+                queues[broker_name] = data
+            if is_new:
+                self._topics_of.add(broker_name, topic)
+
+    def drop(self, topic: str, broker_name: str) -> bool:
+        """Remove a topic of a broker; return True if it had it."""
+        if topic not in self._topics_of.get(broker_name, ()):
+            return False
+        self._topics_of.remove(broker_name, topic)
+        self._remove(topic, broker_name)
+        return True
+
+    def leave(self, broker_name: str) -> None:
+        """Let a broker go with all its topics; :meth:`sweep` drops them."""
+        held = list(self._topics_of.pop(broker_name, ()))
+        if held:
+            self._left.append((broker_name, held))
+
+    def sweep(self) -> Iterator[None]:
+        """Drop what is left over, slice by slice."""
+        while self._left:
+            broker_name, topics = self._left[0]
+            for topic in topics[-TOPICS_PER_SLICE:]:
+                if topic not in self._topics_of.get(broker_name, ()):  # else the broker is back, with this topic
+                    self._remove(topic, broker_name)
+            del topics[-TOPICS_PER_SLICE:]
+            if not topics:
+                self._left.popleft()
+            if self._left:
+                yield
+
+    def _remove(self, topic: str, broker_name: str) -> None:
+        queues = self._topics.get(topic, {})
+        if queues.pop(broker_name, None) is not None:
+            self._pairs -= 1
+            if not queues:
+                del self._topics[topic]
+
+    def set_perm(self, broker_name: str, change: Callable[[int], int]) -> Generator[None, None, int]:
+        """Change the permission of all queues of a broker, slice by slice; return the number of its topics."""
+        topics = self._topics_of.of(broker_name)
+        for number, topic in enumerate(topics):
+            if number and number % TOPICS_PER_SLICE == 0:
+                yield
+            if topic in self._topics_of.get(broker_name, ()):
+                queues = self._topics[topic]
+                queue = queues[broker_name]
+                queues[broker_name] = msgspec.structs.replace(queue, perm=change(queue.perm))
+        return len(topics)
