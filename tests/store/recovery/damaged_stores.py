@@ -357,10 +357,19 @@ def _spoilt_position(root: Path) -> None:
     (root / "comet" / "position.json").write_bytes(b"{")
 
 
+def _index_of_unknown_sizes(root: Path) -> None:
+    """Nothing tells the slots and entries of the files any more, and the configuration has others."""
+    (root / "comet" / "store.json").unlink()
+    for path in (root / "index").iterdir():
+        with path.open("r+b") as file:
+            file.seek(24)
+            file.write(bytes(8))
+
+
 SPOILT: dict[str, Callable[[Path], None]] = {
     "nothing": lambda root: None,
     "index gone": lambda root: shutil.rmtree(root / "index"),
-    "index settings changed": lambda root: (root / "comet" / "store.json").unlink(),
+    "index settings changed": _index_of_unknown_sizes,
     "position gone": lambda root: (root / "comet" / "position.json").unlink(),
     "position spoilt": _spoilt_position,
     "queues gone": lambda root: shutil.rmtree(root / "consumequeue"),

@@ -194,7 +194,7 @@ class Place:
     reports: Path | None
     settings: tuple[str, ...]
     begin_anew: bool
-    """Whether a broker whose log is missing starts; of a process that dies, at its first start only."""
+    """True to start brokers whose log is missing, each process at its first start only."""
     log_options: tuple[str, ...]
 
     def broker_keys(self, number: int, namesrv_address: str) -> tuple[str, ...]:

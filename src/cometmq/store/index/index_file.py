@@ -28,7 +28,7 @@ from cometmq.store.disk import Disk
 HEADER: Final = struct.Struct(">qqqqii")
 HEADER_BYTES: Final = 40
 ENTRY_BYTES: Final = 20
-_ENTRY: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+ENTRY: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 _ENTRY_STRUCT: Final = struct.Struct(">iqii")
 _SLOT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct("=q")
@@ -203,7 +203,7 @@ class IndexFile:
         """As :meth:`find`, among all entries whose number is under ``below``."""
         while below > 1:
             first = max(1, below - _BLOCK_ENTRIES)
-            block = np.frombuffer(self._map, _ENTRY, below - first, self._entries_at + first * ENTRY_BYTES)
+            block = np.frombuffer(self._map, ENTRY, below - first, self._entries_at + first * ENTRY_BYTES)
             times = self.begin_timestamp + block["seconds"].astype(np.int64) * 1000
             hits = np.flatnonzero((block["hash"] == key_hash) & (times >= begin) & (times <= end))
             yield from block["offset"][hits[::-1]].tolist()
@@ -211,7 +211,7 @@ class IndexFile:
 
     # --- recovery -----------------------------------------------------------------------------
     def _entries(self) -> Ints:
-        return np.frombuffer(self._map, _ENTRY, self.count - 1, self._entries_at + ENTRY_BYTES)
+        return np.frombuffer(self._map, ENTRY, self.count - 1, self._entries_at + ENTRY_BYTES)
 
     def sound(self, log_end: int) -> bool:
         """True when header and entries agree with each other and with a log that ends at ``log_end``."""
@@ -260,7 +260,7 @@ class IndexFile:
     def cut_back(self, count: int, end_timestamp: int) -> None:
         """Forget the entries from number ``count`` on, and every slot that points there."""
         table = np.frombuffer(self._table, ">i4")
-        entries = np.frombuffer(self._map, _ENTRY, self.entries, self._entries_at)
+        entries = np.frombuffer(self._map, ENTRY, self.entries, self._entries_at)
         values = table.astype(np.int64)
         stale = np.flatnonzero((values >= count) | (values < 0))
         heads = values[stale]
@@ -323,7 +323,7 @@ def make_block_in_python(keys: Keys, table: memoryview, count: int, begin_timest
     chained[opens] = before
     previous = np.empty(keys.size, np.int64)
     previous[order] = chained
-    block = np.empty(keys.size, _ENTRY)
+    block = np.empty(keys.size, ENTRY)
     block["hash"] = hashes
     block["offset"] = np.frombuffer(keys.offsets, np.int64)
     seconds = (np.frombuffer(keys.timestamps, np.int64) - begin_timestamp) // 1000

@@ -24,6 +24,7 @@ from cometmq.store.disk import open_file
 from cometmq.store.errors import StoreError
 from cometmq.store.index.index_file import index_file_bytes
 from cometmq.store.index.index_service import is_index_name
+from cometmq.store.index.index_sizes import sizes_of
 from cometmq.store.log.commit_log import FILLER
 from cometmq.store.log.log_reader import places_with_magic
 from cometmq.store.log.mapped_file import data_end
@@ -33,6 +34,8 @@ from cometmq.store.recovery.load import offset_of_name
 _SAMPLE_FILES: Final = 64
 """Queue files that are looked at while the configuration has the size of the last start; all, once one differs."""
 _PAGE_BYTES: Final = 4096
+_ASKED_INDEX_FILES: Final = 4
+"""Index files that are looked into; one that is not damaged is enough."""
 
 
 class _File(NamedTuple):
@@ -188,13 +191,20 @@ def _queue_files(root: Path) -> Iterator[_File]:
 
 
 def _index_sizes(config: StoreConfig, recorded: FileSizes | None) -> tuple[int, int]:
-    """Slots and entries of the index files. A length alone does not tell them: those of the last start are tried."""
+    """Slots and entries of the index files: those of the last start if files have their length, else what they tell."""
     directory = config.root / "index"
     sizes = config.file_sizes
     configured = sizes.index_slots, sizes.index_entries
-    if recorded is None or not directory.is_dir():
+    if not directory.is_dir():
         return configured
-    before = recorded.index_slots, recorded.index_entries
-    lengths = Counter(path.stat().st_size for path in directory.iterdir() if is_index_name(path.name))
-    kept = lengths[index_file_bytes(*before)]
-    return before if kept and kept >= lengths[index_file_bytes(*configured)] else configured
+    files = {path: path.stat().st_size for path in directory.iterdir() if is_index_name(path.name) and path.is_file()}
+    lengths = Counter(files.values())
+    if recorded is not None:
+        before = recorded.index_slots, recorded.index_entries
+        kept = lengths[index_file_bytes(*before)]
+        if kept and kept >= lengths[index_file_bytes(*configured)]:
+            return before
+    most = max(lengths, key=lambda length: lengths[length], default=0)
+    newest = sorted((path for path, length in files.items() if length == most), reverse=True)
+    told = (sizes_of(path) for path in newest[:_ASKED_INDEX_FILES])
+    return next((found for found in told if found is not None), configured)

@@ -1,0 +1,63 @@
+"""The slots and entries of an index file that another configuration made: its length alone does not tell them.
+
+The header says how many entries there are, and the log offset of the last one. Where that offset stands, the table of
+slots ended that many entries before; slots and entries must agree then.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from cometmq.store.disk import open_file
+from cometmq.store.index.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES
+from cometmq.store.log.mapped_file import find_bytes, first_data
+
+_SLOT_BYTES = 4
+_OFFSET_IN_ENTRY = 4
+
+
+def sizes_of(path: Path) -> tuple[int, int] | None:
+    """Slots and entries of an index file; ``None`` when it has no entry that tells them, or is damaged."""
+    size = path.stat().st_size
+    if size < HEADER_BYTES + _SLOT_BYTES + 2 * ENTRY_BYTES:
+        return None
+    with open_file(path, os.O_RDONLY) as fd, mmap.mmap(fd, size, prot=mmap.PROT_READ) as content:
+        _, _, _, last_offset, _, count = HEADER.unpack_from(content)
+        if last_offset <= 0 or count < 2:
+            return None
+        for place in _places(fd, content, last_offset.to_bytes(8, "big")):
+            table_bytes = place - _OFFSET_IN_ENTRY - (count - 1) * ENTRY_BYTES - HEADER_BYTES
+            entries, rest = divmod(size - HEADER_BYTES - table_bytes, ENTRY_BYTES)
+            if table_bytes < _SLOT_BYTES or table_bytes % _SLOT_BYTES or rest or entries < count:
+                continue
+            slots = table_bytes // _SLOT_BYTES
+            if _agree(content, slots, count):
+                return slots, entries
+    return None
+
+
+def _places(fd: int, content: mmap.mmap, wanted: bytes) -> Iterator[int]:
+    """The places of some bytes; space that was never written is not read."""
+    at = HEADER_BYTES
+    while (at := first_data(fd, at, len(content))) < len(content):
+        hole = os.lseek(fd, at, os.SEEK_HOLE)
+        at = max(HEADER_BYTES, at - len(wanted) + 1)
+        while (at := find_bytes(content, wanted, at, hole)) >= 0:
+            yield at
+            at += 1
+        at = hole
+
+
+def _agree(content: mmap.mmap, slots: int, count: int) -> bool:
+    """True when the slots lead to the last entries of their chains, and entries follow the log."""
+    table = np.frombuffer(bytes(content[HEADER_BYTES : HEADER_BYTES + slots * _SLOT_BYTES]), ">i4")
+    begin = HEADER_BYTES + slots * _SLOT_BYTES + ENTRY_BYTES
+    entries = np.frombuffer(content[begin : begin + (count - 1) * ENTRY_BYTES], ENTRY)
+    heads = table[entries["hash"].astype(np.int64) % slots].astype(np.int64)
+    offsets = entries["offset"].astype(np.int64)
+    return bool((heads >= np.arange(1, count)).all() and (heads < count).all() and (offsets[1:] >= offsets[:-1]).all())
