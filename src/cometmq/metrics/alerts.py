@@ -42,6 +42,13 @@ ALERTS: Final = (
         "broker {{ $labels.node_id }} cannot store messages",
     ),
     Alert(
+        "CometMQMessagesMissing",
+        "cometmq_missing_queue_entries > 0",
+        0,
+        "critical",
+        "queues of broker {{ $labels.node_id }} have entries without a message",
+    ),
+    Alert(
         "CometMQDiskFull",
         "cometmq_disk_used_ratio > 0.85",
         5,

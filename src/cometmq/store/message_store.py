@@ -352,12 +352,16 @@ class MessageStore:
 
     def missing_entries(self) -> int:
         """The entries of all queues that lead to no record and were not found in the log, of those read so far."""
-        return sum(
-            sum(offset >= queue.min_logical for offset in queue.missing)
-            for queues in self._queues.by_topic.values()
-            for queue in queues.values()
-            if queue.missing
-        )
+        return sum(self.missing_entries_by_topic())
+
+    def missing_entries_by_topic(self) -> Iterator[int]:
+        """The same, topic by topic: for a look that may last longer than one turn."""
+        for queues in list(self._queues.by_topic.values()):
+            yield sum(
+                sum(offset >= queue.min_logical for offset in queue.missing)
+                for queue in queues.values()
+                if queue.missing
+            )
 
     @property
     def last_record(self) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.broker.monitor.metric_load import FIRST, POP_GROUP, Target, loaded, read, shapes
+from tests.broker.replication.following import bodies
 
 from cometmq.broker.limits import MAX_TOPIC_QUEUES, TIMER_COUNT_SECONDS
 from cometmq.broker.monitor.families import FAMILIES
@@ -220,6 +221,24 @@ async def test_what_is_deleted_is_told_no_more(clock: VirtualClock) -> None:
         assert found.value("rocketmq_timing_messages", topic="Gone") == 1
         cluster.broker(0).topics.delete("Gone")
         assert 'topic="Gone"' not in (await scrape(cluster)).text
+
+
+async def test_queue_entries_that_lead_to_no_message_count_once_they_are_read(clock: VirtualClock) -> None:
+    async with Cluster(clock=clock, broker_keys=KEYS) as cluster:
+        await cluster.create_topic("T", queues=1)
+        for body in (b"a", b"b", b"c"):
+            await cluster.send(Message("T", body))
+        offset, size, _ = cluster.broker(0).store.queue("T", 0).unit(1) or (0, 0, 0)
+        await cluster.stop_broker(0)
+        for path, at, data in (("consumequeue/T/0", 20, bytes(20)), ("commitlog", offset, bytes([255]) * size)):
+            with (cluster.store_root(0) / path / f"{0:020}").open("r+b") as file:
+                file.seek(at)
+                file.write(data)
+        await cluster.start_broker(0)
+        assert "cometmq_missing_queue_entries{" in (await scrape(cluster)).text
+        assert (await scrape(cluster)).value("cometmq_missing_queue_entries") == 0
+        assert set(await bodies(cluster.broker(0), "T")) == {b"a", b"c"}
+        assert (await scrape(cluster)).value("cometmq_missing_queue_entries") == 1
 
 
 async def test_a_port_that_is_taken_costs_the_metrics_only(

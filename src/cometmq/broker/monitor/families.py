@@ -199,6 +199,9 @@ REFUSED_MESSAGES: Final = Family(
     "cometmq_messages_not_stored_total", Kind.COUNTER, "Messages that the store could not write."
 )
 DISK_RATIO: Final = Family("cometmq_disk_used_ratio", Kind.GAUGE, "Used part of the disk of the commit log, 0 to 1.")
+MISSING_ENTRIES: Final = Family(
+    "cometmq_missing_queue_entries", Kind.GAUGE, "Queue entries that were read, and lead to no message."
+)
 SLAVE_BEHIND: Final = Family(
     "cometmq_slave_behind_bytes", Kind.GAUGE, "Bytes of the log that a slave has not confirmed.", ("slave",)
 )

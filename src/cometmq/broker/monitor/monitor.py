@@ -149,6 +149,7 @@ class BrokerMonitor:
             in_slices(samples.of_clients(broker)),
             samples.of_groups(broker, self._traffic, per_queue=broker.config.metrics_per_queue),
             in_slices(samples.of_store(broker)),
+            samples.of_entries(broker),
             in_slices(self._latency.samples()),
             in_slices(samples.of_addresses(self._advertised)),
             in_slices(samples.of_replication(self._ha)),

@@ -111,6 +111,16 @@ def of_store(broker: BrokerContext) -> Iterator[Sample]:
     yield f.REFUSED_MESSAGES, (), broker.stats.put_failed
 
 
+def of_entries(broker: BrokerContext) -> Steps:
+    """Queue entries without a message."""
+    missing = 0
+    for number, count in enumerate(broker.store.missing_entries_by_topic(), 1):
+        missing += count
+        if number % QUEUES_PER_SLICE == 0:
+            yield []
+    yield [(f.MISSING_ENTRIES, (), missing)]
+
+
 def of_addresses(check: AdvertisedCheck) -> Iterator[Sample]:
     """The addresses that clients get."""
     for listener, address in check.addresses.items():

@@ -20,13 +20,16 @@ from cometmq.cli.failures import DONE, FAILED
 from cometmq.cli.output import Column, output_option, show
 from cometmq.cli.servers.process import DEFAULT_NAMESRV_PORT, DEFAULT_PORT, data_option
 from cometmq.client.admin import Admin
-from cometmq.client.admin.broker_health import store_ahead
+from cometmq.client.admin.broker_health import entries_missing, store_ahead
 from cometmq.client.admin.finding import ADVICE, OK, PROBLEM, Finding
 from cometmq.client.route import namesrv_addresses
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.core import CORE, NEXT_STEP, PATH
 from cometmq.limits import CLOCK_BEHIND_MS
-from cometmq.store.log.checkpoint import load_checkpoint
+from cometmq.quantity import quantity
+from cometmq.store.errors import StoreLockedError
+from cometmq.store.log.checkpoint import StoreLock, load_checkpoint
+from cometmq.store.recovery.entries_look import missing_entries
 
 DISK_LOW_BYTES: Final = 2 * 1024**3
 """A broker with less soon refuses messages: a CommitLog segment takes 1 GiB when the first one is half full."""
@@ -91,6 +94,7 @@ def examine(data: Path, ports: dict[str, int]) -> Iterator[Finding]:
     yield _java()
     yield _disk(data)
     yield from _store_times(data)
+    yield from _entries(data)
     yield from (_port(what, port) for what, port in ports.items())
     yield _open_files()
     yield _memory()
@@ -180,6 +184,22 @@ def _store_times(data: Path) -> Iterator[Finding]:
         behind = checkpoint.physic_msg_timestamp - SYSTEM_CLOCK.now_ms() if checkpoint is not None else 0
         if behind > CLOCK_BEHIND_MS:
             yield store_ahead(str(path.parent), behind)
+
+
+def _entries(data: Path) -> Iterator[Finding]:
+    """Tell of each stopped store in ``data`` whose queues have entries without a message."""
+    for log in sorted((*data.glob("commitlog"), *data.glob("*/commitlog"))):
+        store = log.parent
+        try:
+            if (store / "lock").exists():
+                StoreLock(store / "lock").release()
+            missing = list(missing_entries(store))
+        except (OSError, StoreLockedError):  # of a broker that runs, --cluster tells
+            continue
+        if missing:
+            count, first = sum(queue.count for queue in missing), missing[0]
+            begin = f"the first at {first.first} of {first.topic}/{first.queue_id}"
+            yield entries_missing(str(store), f"{count:,} of {quantity(len(missing), 'queue')}, {begin}")
 
 
 def _port(what: str, port: int) -> Finding:

@@ -95,9 +95,14 @@ def store_of(what: str, state: BrokerState) -> Iterator[Finding]:
     if behind > CLOCK_BEHIND_MS:
         yield store_ahead(what, behind)
     if missing:
-        found = f"entries without a message, which readers pass over: {missing:,}"
-        todo = "stop it and run cometmq pipeline rebuild, which finds what the log has of them"
-        yield Finding(f"queues of {what}", PROBLEM, found, todo)
+        yield entries_missing(what, f"{missing:,}")
+
+
+def entries_missing(what: str, missing: str) -> Finding:
+    """Tell of queue entries that lead to no message."""
+    found = f"entries without a message, which readers pass over: {missing}"
+    todo = "stop it and run cometmq pipeline rebuild, which finds what the log has of them"
+    return Finding(f"queues of {what}", PROBLEM, found, todo)
 
 
 def store_ahead(what: str, behind_ms: int) -> Finding:

@@ -1,0 +1,90 @@
+"""A look at the entries of the queues of a stopped store, which changes nothing: those that can lead to no message.
+
+It goes by the entries themselves and by ``comet/position.json``, which has the ends of the queues, and reads no record:
+20 bytes for each message. Each unit that is not blank leads into the log, behind the one before it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cometmq.store.config import CQ_UNIT_BYTES
+from cometmq.store.queue.consume_queue import BLANK_SIZE, UNIT_DTYPE
+from cometmq.store.recovery.file_sizes import numbered_files, queue_directories_of
+from cometmq.store.recovery.known_topics import known_topics
+from cometmq.store.recovery.load import Findings
+from cometmq.store.recovery.position import load_position
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MissingEntries:
+    """A queue with such entries."""
+
+    topic: str
+    queue_id: int
+    first: int
+    """Queue offset of the first one."""
+    count: int
+
+
+def missing_entries(root: Path) -> Iterator[MissingEntries]:
+    """Yield the queues that have some.
+
+    :raises OSError: a file cannot be read.
+    """
+    position = load_position(root / "comet" / "position.json")
+    if position is None or position.made_anew:  # the next start looks at everything
+        return
+    topics = known_topics(root, Findings(root))
+    directories = {(topic, queue_id): directory for topic, queue_id, directory in queue_directories_of(root)}
+    log = numbered_files(root / "commitlog")
+    log_begin = log[0].start if log else 0
+    for topic, extents in position.queues.items():
+        if topic not in topics or position.offset <= topics.begin_of(topic):
+            continue
+        for queue_id, (first, end) in extents.items():
+            directory = directories.get((topic, queue_id))
+            wrong = _wrong(directory, first, end, (log_begin, position.offset))
+            if len(wrong):
+                yield MissingEntries(topic, queue_id, int(wrong[0]), len(wrong))
+
+
+def _wrong(directory: Path | None, first: int, end: int, log: tuple[int, int]) -> npt.NDArray[np.int64]:
+    """The offsets from ``first`` up to ``end`` whose units are missing or wrong.
+
+    :param log: the log offsets between which records are.
+    """
+    found: list[npt.NDArray[np.int64]] = []
+    known = first
+    last = -1
+    for file in numbered_files(directory) if directory is not None else ():
+        begin = file.start // CQ_UNIT_BYTES
+        units = np.fromfile(file.path, UNIT_DTYPE, count=max(0, min(file.size // CQ_UNIT_BYTES, end - begin)))
+        if begin > known and not (last < 0 and _begins_below(units, log[0])):
+            found.append(np.arange(known, begin))
+        bad, last = _bad(units, last, log[1])
+        found.append(begin + bad)
+        known = max(known, begin + len(units))
+    found.append(np.arange(known, end))
+    return np.concatenate(found)
+
+
+def _begins_below(units: npt.NDArray[Any], log_begin: int) -> bool:
+    """True when the messages before the first unit were deleted with their log files."""
+    return bool(len(units)) and (int(units["size"][0]) == BLANK_SIZE or int(units["offset"][0]) <= log_begin)
+
+
+def _bad(units: npt.NDArray[Any], last: int, log_end: int) -> tuple[npt.NDArray[np.int64], int]:
+    """The places of wrong units, and the log offset of the last one that may be right; ``last`` is that before them."""
+    offsets, sizes = units["offset"].astype(np.int64), units["size"].astype(np.int64)
+    lead = np.flatnonzero((sizes > 0) & (sizes != BLANK_SIZE) & (offsets >= 0) & (offsets + sizes <= log_end))
+    right = lead[np.diff(offsets[lead], prepend=last) >= 0]  # those of lost messages may lead to one place
+    is_bad = sizes != BLANK_SIZE
+    is_bad[right] = False
+    return np.flatnonzero(is_bad), int(offsets[right[-1]]) if len(right) else last
