@@ -25,6 +25,8 @@ from cometmq.testing import Cluster, VirtualClock
 
 BODY = bytes(range(256)) * 40
 """Large enough to be stored compressed."""
+PROPERTIES = {"p": "v", "ORIGIN_GROUP": "workers"}
+"""Those of a message that POP has given again."""
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ async def cluster() -> AsyncIterator[Cluster]:
         async with Producer("application", instance=cluster.client_instance()) as producer:
             giving_up = Retry(delay_level=-1)
             async with cluster.inbox("orders", "bills", group="workers", answer=giving_up) as inbox:
-                await producer.send(Message("orders", BODY, tags="a", keys=["k1", "k2"], properties={"p": "v"}, flag=7))
+                await producer.send(Message("orders", BODY, tags="a", keys=["k1", "k2"], properties=PROPERTIES, flag=7))
                 await inbox.expect(1)
                 await producer.send(Message("orders", b"two", tags="b", keys=["k2"]))
                 await inbox.expect(1)
@@ -121,7 +123,9 @@ async def test_each_is_sent_again_once_as_it_was(cluster: Cluster, admin: Admin,
     (copy,) = [message for message in arrived if message.properties.get(RESENT_FROM) == first_letter.offset_msg_id]
     assert (copy.topic, copy.body, copy.tags, copy.keys, copy.flag) == ("orders", BODY, "a", ("k1", "k2"), 7)
     assert (copy.msg_id, copy.reconsume_times, copy.properties["p"]) == (first_letter.msg_id, 0, "v")
-    assert not {"DELAY", "RETRY_TOPIC", "RECONSUME_TIME"} & copy.properties.keys(), "its way begins anew"
+    assert not {"DELAY", "ORIGIN_GROUP", "RETRY_TOPIC", "RECONSUME_TIME"} & copy.properties.keys(), (
+        "its way begins anew"
+    )
     assert await again(admin, ledger) == ["sent before"] * 3
     assert (stored(cluster, "orders"), stored(cluster, "bills")) == (4, 2)
 

@@ -120,6 +120,7 @@ async def test_what_is_not_acknowledged_comes_again(cluster: Cluster, client: Cl
     assert second.system_properties.delivery_attempt == 2
     assert second.system_properties.message_id == first.system_properties.message_id
     assert second.topic.name == "T"
+    assert dict(second.user_properties) == {}
     state = cluster.broker(0).pops.state
     assert state.in_flight("%RETRY%G_T", "G") == 1
     assert (await ack(client, second)).status.code == Code.OK

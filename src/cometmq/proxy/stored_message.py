@@ -36,6 +36,7 @@ RESERVED: Final = names.RESERVED_NAMES | {
     DLQ_TOPIC,
     DLQ_MESSAGE_ID,
     FIRST_POP_TIME,
+    names.ORIGIN_GROUP,
     POP_CK,
     "POP_CK_OFFSET",
     "INNER_NUM",

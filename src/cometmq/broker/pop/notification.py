@@ -9,11 +9,12 @@ from typing import Any
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import MAX_POP_MESSAGES, MAX_POP_WAIT_MS, POP_READS_MAX
+from cometmq.broker.pop.own_retries import own_retries
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.pop_long_polling import HeldPop, PopLongPollingService
 from cometmq.broker.pop.pop_message import PopMessageProcessor
 from cometmq.broker.pop.popped_records import Chunks
-from cometmq.broker.pull.filters import MessageFilter, PullFilters
+from cometmq.broker.pull.filters import EVERYTHING, MessageFilter, PullFilters
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.message.names import PERM_READ
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -85,7 +86,7 @@ class NotificationProcessor:
     def _has_messages(self, header: NotificationRequestHeader, wanted: MessageFilter) -> bool:
         group, in_order = header.consumer_group, bool(header.order)
         retry = self._pops.retry_topic(header.topic, group, in_order=in_order)
-        if retry is not None and self._has(self._store.queue(retry, 0), group, wanted):
+        if retry is not None and self._has(self._store.queue(retry, 0), group, own_retries(wanted, retry, group)):
             return True
         queue_ids = [header.queue_id]
         if header.queue_id < 0:
@@ -139,7 +140,9 @@ class NotificationProcessor:
             offset = self._pops.offset(group, queue)
             rest += queue.max_offset() - offset
             if offset < queue.max_offset() and count < header.max_msg_nums and size < most_bytes:
-                found = self._store.get_message(queue, offset, header.max_msg_nums - count, max_bytes=most_bytes - size)
+                own = own_retries(EVERYTHING, retry, group).predicate if queue.topic == retry else None
+                most = header.max_msg_nums - count
+                found = self._store.get_message(queue, offset, most, predicate=own, max_bytes=most_bytes - size)
                 chunks += found.chunks
                 count += found.count
                 size += found.size

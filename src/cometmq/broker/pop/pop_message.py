@@ -20,6 +20,7 @@ from cometmq.broker.limits import MAX_POP_INVISIBLE_MS, MAX_POP_MESSAGES, MAX_PO
 from cometmq.broker.pop.entries import PoppedInOrder, popped
 from cometmq.broker.pop.order import OrderedMessages
 from cometmq.broker.pop.ordered_choice import OrderedChoice
+from cometmq.broker.pop.own_retries import own_retries
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.pop_long_polling import HeldPop, PopLongPollingService
 from cometmq.broker.pop.popped_records import Chunks, as_original, record_offsets
@@ -195,10 +196,11 @@ class PopMessageProcessor:
             count = topic.read_queue_nums
             queue_ids = [(number + i) % count for i in range(count)] if count else ()
         found = Found(self._pop_time(header, queue_ids, retry))
-        take = partial(self._take_in_order if header.order else self._take, header, wanted, found)
-        places = [(header.topic, queue_id) for queue_id in queue_ids]
+        take = partial(self._take_in_order if header.order else self._take, header)
+        places = [(wanted, found, header.topic, queue_id) for queue_id in queue_ids]
         if retry is not None:
-            places.insert(0 if number % _RETRY_FIRST == 0 else len(places), (retry, 0))
+            own = own_retries(wanted, retry, header.consumer_group)
+            places.insert(0 if number % _RETRY_FIRST == 0 else len(places), (own, found, retry, 0))
         try:
             for place in places:
                 take(*place)

@@ -36,6 +36,7 @@ from cometmq.message.names import RETRY_PREFIX, dlq_topic
 from cometmq.message.pop_info import original_topic, pop_retry_topic
 from cometmq.message.properties import (
     FIRST_POP_TIME,
+    ORIGIN_GROUP,
     ORIGIN_MESSAGE_ID,
     RETRY_TOPIC,
     join_properties,
@@ -206,7 +207,7 @@ class PopReviveService:
         self._made(topic, queue.group, 1)
         if self._offsets.query(queue.group, topic, 0) == NO_OFFSET:
             self._offsets.note(queue.group, topic, 0, 0)
-        return topic, retry_copy(record, topic, pop_time)
+        return topic, retry_copy(record, topic, queue.group, pop_time)
 
     def _dead(self, queue: PopQueue, record: StoredRecord) -> tuple[str, InnerMessage]:
         topic = dlq_topic(queue.group)
@@ -234,12 +235,17 @@ def record_at(store: MessageStore, topic: str, queue_id: int, offset: int) -> St
         return None
 
 
-def retry_copy(record: StoredRecord, topic: str, pop_time: int) -> InnerMessage:
-    """A message as it is handed out again: once more reconsumed, with the time of its first pop."""
-    text = record.properties_text
-    if FIRST_POP_TIME not in record.properties:
-        more = f"{FIRST_POP_TIME}\x01{pop_time}\x02"
-        longer = f"{text}{more}" if not text or text.endswith("\x02") else f"{text}\x02{more}"
+def retry_copy(record: StoredRecord, topic: str, group: str, pop_time: int) -> InnerMessage:
+    """A message as it is handed out again: once more reconsumed, with its group and the time of its first pop."""
+    properties, text = record.properties, record.properties_text
+    if properties.get(ORIGIN_GROUP, group) != group:
+        properties = {name: value for name, value in properties.items() if name != ORIGIN_GROUP}
+        text = join_properties(properties)
+    for name, value in ((ORIGIN_GROUP, group), (FIRST_POP_TIME, str(pop_time))):
+        if name in properties:
+            continue
+        separator = "" if not text or text.endswith("\x02") else "\x02"
+        longer = f"{text}{separator}{name}\x01{value}\x02"
         if len(longer.encode()) <= MAX_PROPERTIES_BYTES:
             text = longer
     return msgspec.structs.replace(

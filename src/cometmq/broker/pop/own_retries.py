@@ -1,0 +1,33 @@
+"""The messages of a retry topic that are a group's own.
+
+``%RETRY%a_b_c`` belongs to group ``a`` with topic ``b_c``, and to group ``a_b`` with topic ``c``. Each copy names its
+group in ORIGIN_GROUP, as Apache's brokers of 5.5 write it; a copy without it was stored before, and goes to both.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from cometmq.broker.pull.filters import MessageFilter
+from cometmq.filter.records import properties_of, property_reader
+from cometmq.message.pop_info import is_retry_of
+from cometmq.message.properties import ORIGIN_GROUP
+from cometmq.message.record import RecordError
+
+_read_group: Final = property_reader(ORIGIN_GROUP)
+
+
+def own_retries(wanted: MessageFilter, topic: str, group: str) -> MessageFilter:
+    """The filter of a group's pops, in one of its retry topics: without copies for another group of that topic."""
+
+    def is_own(record: memoryview) -> bool:
+        try:
+            origin = _read_group(properties_of(record))
+        except (RecordError, struct.error):
+            origin = None
+        if origin is not None and origin != group and is_retry_of(topic, origin):
+            return False
+        return wanted.predicate is None or wanted.predicate(record)
+
+    return MessageFilter(codes=wanted.codes, predicate=is_own)
