@@ -18,6 +18,8 @@ from cometmq.store.version import StoreMark
 from cometmq.testing import ProcessCluster
 
 KEYS = {"mappedFileSizeCommitLog": str(1 << 20), "mappedFileSizeConsumeQueue": "2000"}
+OTHER_SIZES = {"mappedFileSizeCommitLog": str(1 << 22), "mappedFileSizeConsumeQueue": "20000"}
+"""Those of a broker that gets a restored store, whose files keep theirs."""
 EMPTY: dict[str, Any] = {"size": 0, "data": 0, "sha256": "0" * 64, "mtime_ns": 0}
 
 
@@ -62,7 +64,7 @@ def test_a_backup_is_made_verified_and_restored_while_the_broker_runs(
     two = str(tmp_path / "two")
     assert cometmq("backup", "verify", two).code == 0
     assert cometmq("backup", "restore", two, str(restored)).code == 0
-    with ProcessCluster(data=tmp_path / "again", broker_keys=KEYS) as target:
+    with ProcessCluster(data=tmp_path / "again", broker_keys=OTHER_SIZES) as target:
         root = target.store_root(0)
         target.stop()
         shutil.rmtree(root)
@@ -71,6 +73,8 @@ def test_a_backup_is_made_verified_and_restored_while_the_broker_runs(
         found = CommandLine(target.namesrv_address)
         assert bodies(found) == there + 1000
         assert found("produce", "kept", "--body", "goes on").code == 0
+        assert {path.stat().st_size for path in (root / "commitlog").iterdir()} == {1 << 20}
+        assert {path.stat().st_size for path in (root / "consumequeue" / "kept").glob("*/*")} == {2000}
     assert cometmq("backup", "verify", two).code == 0, "the restored broker did not touch it"
 
 
