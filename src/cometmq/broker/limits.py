@@ -73,7 +73,9 @@ MAX_ACKED_MESSAGES: Final = 16_384
 MAX_ORDERED_MESSAGES: Final = 1_024
 """Messages of one queue and group that are handed out in the order of message groups, or wait; 300 bytes each."""
 POP_READS_MAX: Final = 4
-"""Reads of a queue for one pop that finds messages which its filter does not want; then it waits a turn."""
+"""Reads of a queue for one pop that finds messages which its filter does not want; it goes on in the next turn."""
+POP_SKIPPED_MAX: Final = 4_096
+"""Unwanted messages of all its queues behind which a pop looks at no further queue in this turn, about 10 ms."""
 POP_REVIVE_MESSAGES: Final = 128
 """Popped messages that are stored again in one turn of the loop, about 5 ms."""
 POP_RETRY_SECONDS: Final = 0.1

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from cometmq.broker.context import BrokerContext
-from cometmq.broker.limits import MAX_POP_MESSAGES, MAX_POP_WAIT_MS, POP_READS_MAX
+from cometmq.broker.limits import MAX_POP_MESSAGES, MAX_POP_WAIT_MS, POP_READS_MAX, POP_SKIPPED_MAX
 from cometmq.broker.pop.own_retries import own_retries
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.pop_long_polling import HeldPop, PopLongPollingService
@@ -84,13 +84,17 @@ class NotificationProcessor:
         return True
 
     def _has_messages(self, header: NotificationRequestHeader, wanted: MessageFilter) -> bool:
+        """Tell whether a pop finds a message, or has more to look at than is looked at here."""
         group, in_order = header.consumer_group, bool(header.order)
         retry = self._pops.retry_topic(header.topic, group, in_order=in_order)
-        if retry is not None and self._has(self._store.queue(retry, 0), group, own_retries(wanted, retry, group)):
-            return True
+        if retry is not None:
+            own = own_retries(wanted, retry, group)
+            if self._has(self._store.queue(retry, 0), group, own) is None:
+                return True
         queue_ids = [header.queue_id]
         if header.queue_id < 0:
             queue_ids = list(range(self._pops.readable(header.topic).read_queue_nums))
+        skipped = 0
         for queue_id in queue_ids:
             state = self._state.find(header.topic, group, queue_id) if in_order else None
             if state is not None and state.ordered is not None:
@@ -98,22 +102,27 @@ class NotificationProcessor:
                     continue
                 if state.ordered.messages:
                     return True
-            if self._has(self._store.queue(header.topic, queue_id), group, wanted):
+            unwanted = self._has(self._store.queue(header.topic, queue_id), group, wanted)
+            if unwanted is None or skipped + unwanted >= POP_SKIPPED_MAX:
                 return True
+            skipped += unwanted
         return False
 
-    def _has(self, queue: ConsumeQueue, group: str, wanted: MessageFilter) -> bool:
-        offset = self._pops.offset(group, queue)
+    def _has(self, queue: ConsumeQueue, group: str, wanted: MessageFilter) -> int | None:
+        """The number of messages of a queue if none of them is wanted; ``None`` when a pop finds one, or goes on."""
+        begin = offset = self._pops.offset(group, queue)
         if wanted.wants_all or offset == queue.max_offset():
-            return offset < queue.max_offset()
+            return None if offset < queue.max_offset() else 0
         for _ in range(POP_READS_MAX):
             found = self._store.get_message(
                 queue, offset, 1, tag_codes=wanted.codes, predicate=wanted.predicate, choose=wanted.choose
             )
+            if found.status is GetMessageStatus.FOUND:
+                return None
             offset = found.next_begin_offset
-            if found.status is GetMessageStatus.FOUND or offset == queue.max_offset():
+            if offset == queue.max_offset():
                 break
-        return found.status is GetMessageStatus.FOUND
+        return None if begin < offset < queue.max_offset() else offset - begin
 
     @answers(RequestCode.PEEK_MESSAGE, header=PeekMessageRequestHeader, limits=("MAX_POP_MESSAGES",), permission=_SUB)
     def peek(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:

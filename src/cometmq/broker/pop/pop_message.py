@@ -16,7 +16,13 @@ from typing import Any, Final
 
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.context import BrokerContext
-from cometmq.broker.limits import MAX_POP_INVISIBLE_MS, MAX_POP_MESSAGES, MAX_POP_WAIT_MS, POP_READS_MAX
+from cometmq.broker.limits import (
+    MAX_POP_INVISIBLE_MS,
+    MAX_POP_MESSAGES,
+    MAX_POP_WAIT_MS,
+    POP_READS_MAX,
+    POP_SKIPPED_MAX,
+)
 from cometmq.broker.pop.entries import PoppedInOrder, popped
 from cometmq.broker.pop.order import OrderedMessages
 from cometmq.broker.pop.ordered_choice import OrderedChoice
@@ -67,8 +73,8 @@ class Found:
     """The messages that one pop has found so far."""
 
     __slots__ = (
-        *("chunks", "count", "moves", "offsets", "order_counts", "pop_time", "rest", "retries", "retries_size"),
-        *("size", "starts"),
+        *("chunks", "count", "is_cut", "moves", "offsets", "order_counts", "pop_time", "rest", "retries"),
+        *("retries_size", "size", "skipped", "starts"),
     )
 
     def __init__(self, pop_time: int) -> None:
@@ -80,11 +86,20 @@ class Found:
         """Number and size of those that come from a retry topic."""
         self.rest = 0
         """Messages of the queues looked at that are left."""
+        self.skipped = 0
+        """Messages of queues in which the filter wants none."""
+        self.is_cut = False
+        """Some are left to look at; the next look goes on behind those that were skipped."""
         self.starts: list[str] = []
         self.offsets: list[str] = []
         self.order_counts: list[str] = []
         self.moves: list[tuple[str, int, int, int]] = []
         """Topic, queue id, the group's offset before and now."""
+
+    def skip(self, begin: int, end: int, queue: ConsumeQueue) -> None:
+        """Count messages of a queue that the filter does not want."""
+        self.skipped += end - begin
+        self.is_cut |= begin < end < queue.max_offset()
 
 
 class PopMessageProcessor:
@@ -118,12 +133,16 @@ class PopMessageProcessor:
         header: PopMessageRequestHeader = request.header
         now_ms = self._clock.now_ms()
         wanted = self._check(connection, header, now_ms)
-        if self.run(connection, request, wanted):
+        found = self._look(header, wanted)
+        if found.count:
+            self._answer_when_stored(connection, request, found)
             return None
         wait_ms = min(header.born_time + header.poll_time - now_ms - _EARLY_MS, header.poll_time, MAX_POP_WAIT_MS)
         if header.poll_time > 0 and wait_ms > 0:
             held = HeldPop(connection, request, wanted, self._again, partial(self._nothing, header))
             if self._polling.hold(held, wait_ms):
+                if found.is_cut:
+                    self._polling.wake(*held.key)
                 return None
             return Response(ResponseCode.POLLING_FULL, self._empty(header), "the broker holds too many pops now")
         return self._nothing(header)
@@ -131,7 +150,13 @@ class PopMessageProcessor:
     def _again(self, held: HeldPop) -> bool:
         header: PopMessageRequestHeader = held.request.header
         self.check_names(held.connection, header)
-        return self.run(held.connection, held.request, held.wanted)
+        found = self._look(header, held.wanted)
+        if found.count:
+            self._answer_when_stored(held.connection, held.request, found)
+            return True
+        if found.is_cut:
+            self._polling.wake(*held.key)
+        return False
 
     # --- checks, in Apache's order ----------------------------------------------------------------
     def _check(self, connection: ServerConnection, header: PopMessageRequestHeader, now_ms: int) -> MessageFilter:
@@ -185,9 +210,8 @@ class PopMessageProcessor:
         return topic
 
     # --- taking -------------------------------------------------------------------------------------
-    def run(self, connection: ServerConnection, request: Request[Any], wanted: MessageFilter) -> bool:
-        """Take messages; True when there were some, so that the request is answered once that is stored."""
-        header: PopMessageRequestHeader = request.header
+    def _look(self, header: PopMessageRequestHeader, wanted: MessageFilter) -> Found:
+        """Take messages, if there are some."""
         topic = self.readable(header.topic)
         number = next(self._turns)
         retry = self.retry_topic(header.topic, header.consumer_group, in_order=bool(header.order))
@@ -203,14 +227,14 @@ class PopMessageProcessor:
             places.insert(0 if number % _RETRY_FIRST == 0 else len(places), (own, found, retry, 0))
         try:
             for place in places:
+                if found.skipped >= POP_SKIPPED_MAX and not found.count:
+                    found.is_cut = True
+                    break
                 take(*place)
         except RefusedError:
             if not found.count:
                 raise
-        if not found.count:
-            return False
-        self._answer_when_stored(connection, request, found)
-        return True
+        return found
 
     def retry_topic(self, topic: str, group: str, *, in_order: bool) -> str | None:
         """The retry topic that pops of a topic look into, too, if there is one."""
@@ -262,6 +286,7 @@ class PopMessageProcessor:
                 break
         if offset != begin:
             self._offsets.note(header.consumer_group, topic, queue_id, offset)
+            found.skip(begin, offset, queue)
         found.rest += max(queue.max_offset() - offset, 0)
 
     def _taken(self, header: PopMessageRequestHeader, found: Found, queue: ConsumeQueue, result: GetResult) -> None:
@@ -306,9 +331,11 @@ class PopMessageProcessor:
         offsets, next_offset = choice.offsets, choice.next_offset
         found.rest += max(queue.max_offset() - next_offset, 0)
         if not offsets and not choice.waiting:
+            found.skip(ordered.next_offset, next_offset, queue)
+            ordered.next_offset = next_offset
             if not ordered.messages:
                 self._offsets.note(group, topic, queue_id, next_offset)
-                ordered.next_offset = state.next_offset = next_offset
+                state.next_offset = next_offset
             return
         self._log.check()
         counts = ordered.counts(offsets, attempt_id)

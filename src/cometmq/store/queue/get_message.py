@@ -108,7 +108,8 @@ def get_message(
         units = [UNIT.unpack_from(raw, (hit - offset) * CQ_UNIT_BYTES) for hit in hits]
     else:
         raw = queue.units(offset, max(FILTER_SCAN_UNITS_MIN, max_messages))
-        positions, units, next_offset = _matching(raw, offset, tag_codes, max_messages)
+        most = max_messages if predicate is None else len(raw) // CQ_UNIT_BYTES
+        positions, units, next_offset = _matching(raw, offset, tag_codes, most)
     if not raw:
         following = offset - offset % queue.file_units + queue.file_units
         return GetResult(GetMessageStatus.OFFSET_FOUND_NULL, min(following, high), low, high)
