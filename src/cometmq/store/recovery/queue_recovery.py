@@ -21,14 +21,15 @@ from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
 from cometmq.store.queue.units import stands_for_lost
 from cometmq.store.recovery.damages import Place
 from cometmq.store.recovery.known_topics import KnownTopics
-from cometmq.store.recovery.load import Findings, queue_directories, queue_files
+from cometmq.store.recovery.load import Findings, is_zero, queue_directories, queue_files
 from cometmq.store.recovery.position import Position
-from cometmq.store.recovery.queue_units import is_sound, last_sound_unit
+from cometmq.store.recovery.queue_units import is_sound, last_rising_unit, last_sound_unit
 
 _BLANKS: Final = 4096
 """Blank units that are written at once."""
 _BLOCK_BYTES: Final = 1 << 16
 _INDEX_BLOCK_MESSAGES: Final = 4096
+_MAX_LOG_OFFSET: Final = 1 << 62
 Key = tuple[str, int]
 
 
@@ -175,6 +176,19 @@ class QueueRecovery:
     def sound_end(self, queue: ConsumeQueue) -> int:
         """The offset behind the last unit that leads to its record, if the topic still has that record."""
         return self._topics.end_of(queue, last_sound_unit(self._log, queue))
+
+    def end_of_lost_log(self) -> Position | None:
+        """The end of a log that has no record any more, as the last units of its queues tell it.
+
+        It is at most that of the log's files, if there are any: behind them a damaged unit would have many made.
+        """
+        segments = self._log.segments
+        if not all(is_zero(segment) for segment in segments):
+            return None
+        most = segments[-1].end if segments else _MAX_LOG_OFFSET
+        ends = (last_rising_unit(queue, most)[1] for queue in self.by_key.values())
+        end = max(ends, default=0)
+        return Position(end, end - 1, 0, 0, {}) if end else None
 
     def _begins_below_log(self, queue: ConsumeQueue) -> bool:
         """True when the first unit leads to a record that retention has removed, or to the first record kept."""

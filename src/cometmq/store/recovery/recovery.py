@@ -155,6 +155,7 @@ class Recovery:
         """Decide if the position file belongs to the log, to a former end of it, or to another log."""
         position, log = self._position, self._log
         if position is None:
+            self._former = None if self._known.is_slave else self._queues.end_of_lost_log()
             return
         if position.belongs_to(log):
             self._proven_by_position = position.offset
@@ -440,8 +441,7 @@ class Recovery:
         segment = self._log.segment_at(offset) if offset >= 0 else None
         if segment is not None:
             self._log.last_record = (offset, size)
-            at = offset - segment.start
-            self._log.last_timestamp = store_timestamp_of(segment.view[at : at + size])
+            self._log.last_timestamp = store_timestamp_of(segment.view[offset - segment.start :])
 
     # --- after ---------------------------------------------------------------------------------
     def _end_short_queues(self, short: dict[Key, int], end: EndOfLog) -> None:
