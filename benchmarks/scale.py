@@ -1,295 +1,137 @@
-"""The brokers, disks, Spark executors, files and commits that a number of messages needs, from measured figures.
+"""Measures a broker with many topics, offsets, timers or clients beside Apache RocketMQ, in turn, on this machine.
 
-    python benchmarks/scale.py [--messages-per-day 300e9] [--body-bytes 1024] [--retention-hours 72] …
+    python benchmarks/scale.py topics  [--steps 100,1000,10000,20000]   topics of five queues, a message in each
+    python benchmarks/scale.py offsets [--steps 1000,10000,100000,1000000]  offsets of groups over 1,000 topics
+    python benchmarks/scale.py timers  [--steps 10000,100000,1000000]   messages that wait for two days
+    python benchmarks/scale.py clients [--steps 100,1000,10000]         connections with heartbeats
+    python benchmarks/scale.py topics --steps 100,1000 --systems cometmq    a short run: about a minute
 
-Every figure is read from docs/performance.md, and each assumption is an option: ``--help`` lists them.
-docs/scale.md shows what it says for some sizes (``scripts/scale_page``). The model is deliberately plain: what is
-needed is the greatest of what CPU, disk space, disk speed and network each need at the peak; nothing queues, and
-nothing is shared between the rows.
+Each step is a fresh broker, alone, with its default keys; the JVM has a heap of 1 GB. Timers are those of Apache 5.1.4,
+the rest is beside 4.9.7. When the broker is full, one small send every 5 to 10 ms shows how long others wait; the worst
+of each second counts. The share of a processor is the broker's, with these sends and without any. "Ready" is the time
+from the start of the process until a send succeeds. Prints one JSON line a step and a Markdown table at the end, with a
+sentence on how quiet the machine was; `--plot FILE.svg` draws waits and starts over the steps.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import json
+import os
 import sys
-from dataclasses import dataclass, field
-from math import ceil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.figures import CPU, PAGE, Figure, measured, tables  # noqa: E402
+from benchmarks import machine  # noqa: E402
+from benchmarks.crowd import more_descriptors  # noqa: E402
+from benchmarks.curves import plot  # noqa: E402
+from benchmarks.machine import Beside  # noqa: E402
+from benchmarks.scale_rows import ROWS, Bench, Figures, Times  # noqa: E402
+from tests.interop.systems import System  # noqa: E402
 
-from cometmq.limits import SPARK_TASK_BYTES  # noqa: E402
-from cometmq.message.hosts import encode_host  # noqa: E402
-from cometmq.message.record import encode_record  # noqa: E402
-from cometmq.spark.source.options import MAX_PARTITION_BYTES  # noqa: E402
-from cometmq.spark.source.planning import LARGE_PARTITION  # noqa: E402
-from cometmq.store.config import CQ_UNIT_BYTES, StoreConfig  # noqa: E402
+STEPS: Final = {
+    "topics": (100, 1_000, 10_000, 20_000),
+    "offsets": (1_000, 10_000, 100_000, 1_000_000),
+    "timers": (10_000, 100_000, 1_000_000),
+    "clients": (100, 1_000, 10_000),
+}
+APACHE_TOPICS: Final = 10_000
+"""More topics take Apache too long to make."""
+DRAWN: Final = {
+    "worst wait each second, median, ms": ("wait", 1.0),
+    "ready after SIGKILL, s": ("ready after SIGKILL", 1_000.0),
+}
+"""Figures of the picture: the name of the curve, and the factor that makes them milliseconds."""
+LEAST_MS: Final = 0.1
 
-DAY_S: Final = 86_400
-INDEX_ENTRY_BYTES: Final = 20
-INDEX_SLOT_BYTES: Final = 4
-_HOST: Final = encode_host("127.0.0.1", 10911)
-_SMALL_BODY: Final = 128
-"""Body of the measured small send and of the messages that ``drain`` pulls."""
-_LARGE_BODY: Final = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Measured figures, on a machine with two cores that generator and server share."""
-
-    send_small_per_s: Figure
-    send_large_per_s: Figure
-    send_sync_per_s: Figure
-    drain_per_s: Figure
-    archive_cpu_s: Figure
-    """CPU seconds of all processes, the broker's included, for a million messages; so are the next two."""
-    stream_cpu_s: Figure
-    exactly_once_cpu_s: Figure
-
-    @classmethod
-    def read(cls, page: str) -> Figures:
-        """Take them from the text of docs/performance.md.
-
-        :raises FigureError: a row is not there.
-        """
-        rows = tables(page)
-        return cls(
-            send_small_per_s=measured(rows, "send, 64 connections, 128 B"),
-            send_large_per_s=measured(rows, "send, 64 connections, 1 KB, 2 keys, 4 properties, 3 topics"),
-            send_sync_per_s=measured(rows, "SYNC_FLUSH, 64 connections"),
-            drain_per_s=measured(rows, "drain by pulls of 32"),
-            archive_cpu_s=measured(rows, "archive from a broker, tuned", CPU, assumed=20.0),
-            stream_cpu_s=measured(rows, "stream, one large batch, tuned", CPU, assumed=18.0),
-            exactly_once_cpu_s=measured(rows, "exactly-once beside at-least-once, tuned", CPU, assumed=25.0),
-        )
+Measured = dict[System, dict[int, Figures]]
 
 
-def _assume(default: Any, what: str) -> Any:
-    return field(default=default, metadata={"doc": what})
+def one_step(row: str, system: System, count: int, times: Times) -> tuple[Figures, list[Beside]]:
+    """Measure one row on a fresh broker."""
+    with tempfile.TemporaryDirectory(prefix="cometmq-scale-", ignore_cleanup_errors=True) as directory:
+        bench = Bench(system, Path(directory), times)
+        try:
+            bench.start()
+            return ROWS[row](bench, count), bench.beside
+        finally:
+            bench.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """The load that is wanted, and what is assumed of it and the machines; each field is an option of the command."""
-
-    messages_per_day: float = _assume(300e9, "messages a day")
-    body_bytes: int = _assume(1024, "bytes of a body")
-    properties_bytes: int = _assume(120, "bytes of a message's properties as stored")
-    topic_bytes: int = _assume(16, "bytes of a topic's name, which every record repeats")
-    keys: int = _assume(2, "index entries of a message: its unique key and KEYS")
-    peak_factor: float = _assume(2.5, "peak over the day's mean")
-    consumer_groups: int = _assume(2, "groups that read everything, beside the archive")
-    retention_hours: int = _assume(StoreConfig().file_reserved_time, "hours that brokers keep messages")
-    replicas: int = _assume(
-        2, "copies of a broker's store: a master and its slaves, mirrored disks, or replicas below the file system"
-    )
-    sync_flush: bool = _assume(False, "acknowledge only what is on the disk (flushDiskType=SYNC_FLUSH)")
-    utilisation: float = _assume(0.6, "how busy a core may be at the peak")
-    queues_per_broker: int = _assume(16, "queues that are written to on each broker")
-    broker_cores: int = _assume(12, "broker processes on a host, a core each; the rest of its cores are the kernel's")
-    host_disk_tb: float = _assume(60.0, "disk space of a host, 10^12 bytes")
-    host_disk_mb_s: float = _assume(3000.0, "what its disks write, 10^6 bytes a second")
-    host_network_gbit: float = _assume(25.0, "its network, each way, Gbit/s")
-    disk_fill: float = _assume(
-        StoreConfig().disk_max_used_space_ratio / 100, "how full disks get (diskMaxUsedSpaceRatio)"
-    )
-    write_kb: int = _assume(256, "KiB of one write as the kernel sends it to the disk")
-    page_cache_minutes: float = _assume(10.0, "minutes of writes that stay in memory, so that readers touch no disk")
-    executor_cores: int = _assume(4, "cores of a Spark executor")
-    commit_minutes: float = _assume(5.0, "minutes between two commits of the archive (--trigger)")
-    parquet_ratio: float = _assume(0.4, "archived bytes for a byte of the log (JSON with zstd; 1 for random bytes)")
-
-    @classmethod
-    def about(cls) -> dict[str, str]:
-        """The meaning of each field."""
-        return {found.name: found.metadata["doc"] for found in dataclasses.fields(cls)}
+def table(measured: Measured) -> str:
+    """Rows are figures, columns are the steps of each system."""
+    columns = [(system, count, found) for system, steps in measured.items() for count, found in steps.items()]
+    names = list(dict.fromkeys(name for *_, found in columns for name in found))
+    heads = [f"{_NAMES[system]} {count:,}" for system, count, _ in columns]
+    lines = [["", *heads], ["---"] * (len(heads) + 1)]
+    lines += [[name, *(_figure(found.get(name)) for *_, found in columns)] for name in names]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
-    """The needs of a site."""
-
-    peak_per_s: float
-    record_bytes: int
-    """Of one message in the log."""
-    stored_bytes: float
-    """Of one message in log, consume queue and index."""
-    brokers: int
-    hosts: int
-    bound_by: str
-    """The resource that decides how many hosts: ``CPU``, ``disk space``, ``disk writes`` or ``network``."""
-    disk_bytes: float
-    """Of all copies."""
-    disk_mb_s: float
-    """Written at the peak by one host."""
-    disk_iops: float
-    """Writes and flushes a second of one host at the peak."""
-    network_gbit: float
-    """Out of one host at the peak."""
-    page_cache_gb: float
-    """Of one host."""
-    queues: int
-    archive_cores: int
-    archive_executors: int
-    executor_gb: float
-    stream_cores: int
-    """For a stream that reads everything, Spark's own work on it not counted …"""
-    sink_cores: int
-    """… and for writing as much, exactly once."""
-    commits_per_day: int
-    files_per_commit: int
-    file_mb: float
-    lake_bytes_per_day: float
-
-    @property
-    def files_per_day(self) -> int:
-        """Parquet files."""
-        return self.commits_per_day * self.files_per_commit
+_NAMES: Final = {System.APACHE: "Apache", System.APACHE5: "Apache 5", System.COMETMQ: "CometMQ"}
 
 
-def record_bytes(site: Site) -> int:
-    """Bytes of one message in the log, as the codec writes it."""
-    return len(
-        encode_record(
-            topic="t" * site.topic_bytes,
-            queue_id=0,
-            queue_offset=0,
-            physical_offset=0,
-            body=bytes(site.body_bytes),
-            properties_text="p" * site.properties_bytes,
-            born_timestamp=0,
-            born_host=_HOST,
-            store_timestamp=0,
-            store_host=_HOST,
-        )
-    )
+def _figure(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 100 or value.is_integer() else f"{value:.1f}"
 
 
-def broker_seconds(site: Site, figures: Figures, record: int) -> float:
-    """CPU seconds of a broker for one message: taken in once, given out to every group and to the archive.
-
-    Taking in: a straight line through the two measured bodies. Giving out: as many bytes a second as were measured
-    with small messages, which counts every byte as dear as a small message's.
-    """
-    small, large = 1 / figures.send_small_per_s.value, 1 / figures.send_large_per_s.value
-    send = small + max(large - small, 0.0) * max(site.body_bytes - _SMALL_BODY, 0) / (_LARGE_BODY - _SMALL_BODY)
-    if site.sync_flush:
-        send += 1 / figures.send_sync_per_s.value - small
-    pulled = record_bytes(dataclasses.replace(site, body_bytes=_SMALL_BODY))
-    return send + (site.consumer_groups + 1) * max(record / pulled, 1.0) / figures.drain_per_s.value
-
-
-def need(site: Site, figures: Figures) -> Need:
-    """Work out what a site needs."""
-    store = StoreConfig()
-    record = record_bytes(site)
-    index_entry = INDEX_ENTRY_BYTES + INDEX_SLOT_BYTES * store.max_hash_slot_num / store.max_index_num
-    stored = record + CQ_UNIT_BYTES + site.keys * index_entry
-    peak = site.messages_per_day / DAY_S * site.peak_factor
-
-    brokers = ceil(peak * broker_seconds(site, figures, record) / site.utilisation)
-    disk_bytes = site.messages_per_day * stored * site.retention_hours / 24 * site.replicas / site.disk_fill
-    written = peak * stored * site.replicas
-    sent = peak * record * (site.consumer_groups + 1 + site.replicas - 1) * 8
-    hosts_for = {
-        "CPU": brokers / site.broker_cores,
-        "disk space": disk_bytes / (site.host_disk_tb * 1e12),
-        "disk writes": written / (site.host_disk_mb_s * 1e6),
-        "network": sent / (site.host_network_gbit * 1e9) / site.utilisation,
+def picture(row: str, measured: Mapping[System, Mapping[int, Figures]]) -> str:
+    """Waits and starts of each system over the steps, as SVG."""
+    steps = sorted({count for found in measured.values() for count in found})
+    curves = {
+        f"{_NAMES[system]}, {short}": [max(found[count][name] * factor, LEAST_MS) for count in steps if count in found]
+        for name, (short, factor) in DRAWN.items()
+        for system, found in measured.items()
+        if all(name in figures for figures in found.values())
     }
-    bound_by = max(hosts_for, key=lambda what: hosts_for[what])
-    hosts = ceil(hosts_for[bound_by])
-    queues = brokers * site.queues_per_broker
-    flushes = brokers * _flushes_per_s(site, store, peak / brokers)
-
-    cores = ceil(peak * figures.archive_cpu_s.value / 1e6 / site.utilisation)
-    in_commit = site.messages_per_day / DAY_S * site.commit_minutes * 60
-    tasks = ceil(max(in_commit / LARGE_PARTITION, in_commit * record / MAX_PARTITION_BYTES))
-    files = queues + tasks - 1
-    commits = ceil(DAY_S / 60 / site.commit_minutes)
-    lake = site.messages_per_day * record * site.parquet_ratio
-    return Need(
-        peak_per_s=peak,
-        record_bytes=record,
-        stored_bytes=stored,
-        brokers=brokers,
-        hosts=hosts,
-        bound_by=bound_by,
-        disk_bytes=disk_bytes,
-        disk_mb_s=written / hosts / 1e6,
-        disk_iops=(written / (site.write_kb * 1024) + flushes * site.replicas) / hosts,
-        network_gbit=sent / hosts / 1e9,
-        page_cache_gb=written / site.replicas * site.page_cache_minutes * 60 / hosts / 1e9,
-        queues=queues,
-        archive_cores=cores,
-        archive_executors=ceil(cores / site.executor_cores),
-        executor_gb=1 + site.executor_cores * SPARK_TASK_BYTES / 1e9,
-        stream_cores=ceil(peak * figures.stream_cpu_s.value / 1e6 / site.utilisation),
-        sink_cores=ceil(peak * figures.exactly_once_cpu_s.value / 1e6 / site.utilisation),
-        commits_per_day=commits,
-        files_per_commit=files,
-        file_mb=lake / commits / files / 1e6,
-        lake_bytes_per_day=lake,
-    )
+    return plot(steps, curves, f"{row}; milliseconds")
 
 
-def _flushes_per_s(site: Site, store: StoreConfig, per_s: float) -> float:
-    """Flushes of one broker: of the log, and of every queue and the index."""
-    log = per_s / 64 if site.sync_flush else 1000 / store.flush_interval_commit_log  # 64 senders wait for each, at best
-    return log + (site.queues_per_broker + 1) * 1000 / store.flush_interval_consume_queue
-
-
-def rounded(value: float, unit: str = "") -> str:
-    """Three figures, with k, M, G, T or P where the number is large."""
-    for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if value >= size:
-            return f"{value / (1e3 if prefix == 'k' else size):.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}".rstrip() if value < 100 else f"{value:,.0f} {unit}".rstrip()
-
-
-def told(of: Need) -> dict[str, str]:
-    """The rows of a table, in the words of docs/scale.md."""
-    return {
-        "messages a second at the peak": rounded(of.peak_per_s),
-        "broker processes": f"{of.brokers:,}",
-        "broker hosts": f"{of.hosts:,} ({of.bound_by})",
-        "disk space, all copies": rounded(of.disk_bytes, "B"),
-        "written by a host": rounded(of.disk_mb_s * 1e6, "B/s"),
-        "writes and flushes of a host": f"{rounded(of.disk_iops)}/s",
-        "sent by a host": rounded(of.network_gbit * 1e9, "bit/s"),
-        "page cache of a host": rounded(of.page_cache_gb * 1e9, "B"),
-        "queues": f"{of.queues:,}",
-        "cores of the archive": f"{of.archive_cores:,}",
-        "executors of the archive": f"{of.archive_executors:,} of {of.executor_gb:.1f} GB",
-        "cores to read everything in a stream": f"{of.stream_cores:,}",
-        "cores to write as much, exactly once": f"{of.sink_cores:,}",
-        "commits a day": f"{of.commits_per_day:,}",
-        "Parquet files a day": rounded(of.files_per_day),
-        "one Parquet file, mean": rounded(of.file_mb * 1e6, "B"),
-        "the archive grows by": rounded(of.lake_bytes_per_day, "B/day"),
-    }
+def measure(row: str, wanted: Mapping[System, Sequence[int]], times: Times) -> tuple[Measured, list[Beside]]:
+    """All steps of all systems, in turn; one JSON line each."""
+    measured: Measured = {system: {} for system in wanted}
+    beside: list[Beside] = []
+    for count in sorted({count for steps in wanted.values() for count in steps}):
+        for system, steps in wanted.items():
+            if count in steps:
+                measured[system][count], busy = one_step(row, system, count, times)
+                beside += busy
+                rounded = {name: round(value, 2) for name, value in measured[system][count].items()}
+                print(json.dumps({"row": row, "system": system.value, "count": count, **rounded}), flush=True)
+    return measured, beside
 
 
 def main() -> None:
-    """Print what a site needs."""
+    """Measure one row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    defaults = Site()
-    for name, what in Site.about().items():
-        default = getattr(defaults, name)
-        option = f"--{name.replace('_', '-')}"
-        if isinstance(default, bool):
-            parser.add_argument(option, action="store_true", help=what)
-        else:
-            parser.add_argument(option, type=type(default), default=default, help=f"{what} (default {default:g})")
-    site = Site(**vars(parser.parse_args()))
-    for name, value in told(need(site, Figures.read(PAGE.read_text(encoding="utf-8")))).items():
-        print(f"{name:<40} {value}")
+    parser.add_argument("row", choices=ROWS)
+    parser.add_argument("--steps", help="how many, with commas between")
+    parser.add_argument("--systems", help="cometmq, apache (4.9.7), apache5 (5.1.4), with commas between")
+    parser.add_argument("--apache-most", type=int, help="no larger step for Apache (topics: 10,000)")
+    parser.add_argument("--plot", type=Path, help="the picture's file")
+    for part in fields(Times):
+        parser.add_argument(f"--{part.name}", type=float, default=part.default, help="seconds of this part")
+    options = parser.parse_args()
+    steps = tuple(map(int, options.steps.split(","))) if options.steps else STEPS[options.row]
+    most = options.apache_most or (APACHE_TOPICS if options.row == "topics" else max(steps))
+    peer = System.APACHE5 if options.row == "timers" else System.APACHE
+    systems = [System(name) for name in options.systems.split(",")] if options.systems else [peer, System.COMETMQ]
+    wanted = {system: [one for one in steps if system is System.COMETMQ or one <= most] for system in systems}
+    times = Times(**{part.name: getattr(options, part.name) for part in fields(Times)})
+    more_descriptors()
+    load, before = os.getloadavg()[0], machine.look_before()
+    measured, beside = measure(options.row, wanted, times)
+    print(f"\n{machine.verdict(load, before, beside)}\n\n{table(measured)}")
+    if options.plot:
+        options.plot.write_text(picture(options.row, measured), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
 from benchmarks.figures import CPU, OURS, measured, tables
-from benchmarks.scale import Figures
+from benchmarks.hosts import Figures
 from benchmarks.spark import KAFKA, ROWS, Results
 
 BURN = "while __import__('time').process_time() < 0.3: pass"

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
+from benchmarks.curves import plot
 from benchmarks.figures import PAGE, FigureError, measured, number, tables
-from benchmarks.scale import Figures, Need, Site, need, record_bytes, rounded
-from benchmarks.scale_plot import plot
+from benchmarks.hosts import Figures, Need, Site, need, record_bytes, rounded
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = Figures.read(PAGE.read_text(encoding="utf-8"))
@@ -124,14 +124,14 @@ def test_the_picture_is_sound_and_has_every_curve() -> None:
 
 
 def test_the_page_is_up_to_date() -> None:
-    """After a change of docs/performance.md or of the model: scripts/scale_page."""
-    check = [sys.executable, str(ROOT / "scripts" / "scale_page"), "--check"]
+    """After a change of docs/performance.md or of the model: scripts/hosts_page."""
+    check = [sys.executable, str(ROOT / "scripts" / "hosts_page"), "--check"]
     done = subprocess.run(check, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
 
 
 def test_the_command_takes_other_numbers() -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / "scale.py"), "--messages-per-day", "1e9", "--sync-flush"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "hosts.py"), "--messages-per-day", "1e9", "--sync-flush"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert "messages a second at the peak            28.9 k" in done.stdout

@@ -13,6 +13,7 @@ HEIGHT: Final = 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 190, 20, 50
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 """Told apart by colour-blind people too (Okabe and Ito)."""
+_LABEL_HEIGHT: Final = 16.0
 _UNITS: Final = {9: "1 G", 10: "10 G", 11: "100 G", 12: "1 T"}
 
 
@@ -40,7 +41,7 @@ class _Axis:
 
 
 def plot(x: Sequence[float], curves: Mapping[str, Sequence[float]], x_title: str) -> str:
-    """Draw each curve over ``x``; all values are above 0."""
+    """Draw each curve over ``x``, as far as it goes; all values are above 0."""
     across = _Axis.over(x, _LEFT, WIDTH - _RIGHT)
     up = _Axis.over([value for curve in curves.values() for value in curve], HEIGHT - _BOTTOM, _TOP)
     lines = [
@@ -49,7 +50,7 @@ def plot(x: Sequence[float], curves: Mapping[str, Sequence[float]], x_title: str
         '<g font-family="sans-serif" font-size="13">',
     ]
     for power in across.powers:
-        place, name = across.at(10**power), _UNITS.get(power, f"1e{power}")
+        place, name = across.at(10**power), _UNITS.get(power, f"{10**power:,}")
         lines.append(f'<path d="M{place} {_TOP}V{HEIGHT - _BOTTOM}" stroke="#ddd"/>')
         lines.append(f'<text x="{place}" y="{HEIGHT - _BOTTOM + 18}" text-anchor="middle">{name}</text>')
     for power in up.powers:
@@ -58,9 +59,19 @@ def plot(x: Sequence[float], curves: Mapping[str, Sequence[float]], x_title: str
         lines.append(f'<text x="{_LEFT - 8}" y="{place}" dy="4" text-anchor="end">{10**power:,}</text>')
     middle = (_LEFT + WIDTH - _RIGHT) / 2
     lines.append(f'<text x="{middle:.0f}" y="{HEIGHT - 8}" text-anchor="middle">{escape(x_title)}</text>')
-    for colour, (name, curve) in zip(_COLOURS, curves.items(), strict=False):
-        points = " ".join(f"{across.at(a)},{up.at(b)}" for a, b in zip(x, curve, strict=True))
+    labels = _spread([float(up.at(curve[-1])) for curve in curves.values()])
+    for colour, label, (name, curve) in zip(_COLOURS, labels, curves.items(), strict=False):
+        points = " ".join(f"{across.at(a)},{up.at(b)}" for a, b in zip(x, curve, strict=False))
         lines.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        end = f'x="{WIDTH - _RIGHT + 8}" y="{up.at(curve[-1])}" dy="4" fill="{colour}"'
+        end = f'x="{WIDTH - _RIGHT + 8}" y="{label:.1f}" dy="4" fill="{colour}"'
         lines.append(f"<text {end}>{escape(name)}</text>")
     return "\n".join([*lines, "</g>", "</svg>", ""])
+
+
+def _spread(places: Sequence[float]) -> list[float]:
+    """Move labels down that would cover each other."""
+    spread = list(places)
+    lowest = -_LABEL_HEIGHT
+    for number in sorted(range(len(places)), key=places.__getitem__):
+        spread[number] = lowest = max(places[number], lowest + _LABEL_HEIGHT)
+    return spread

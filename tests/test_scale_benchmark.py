@@ -1,0 +1,41 @@
+"""Every row of benchmarks/scale.py runs at a small step, and its table and picture show what was measured."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+from benchmarks.scale import measure, picture, table
+from benchmarks.scale_rows import ROWS, Times
+from tests.interop.systems import System
+
+QUICK = Times(warm=0.05, after=0.1, steady=0.2, idle=0.1)
+STEPS = (3, 60)
+"""60 clients are two groups."""
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_measures_each_step(row: str) -> None:
+    measured, beside = measure(row, {System.COMETMQ: STEPS[:1]}, QUICK)
+    figures = measured[System.COMETMQ][STEPS[0]]
+    assert figures["anonymous memory, MB"] > 1
+    assert figures["worst wait each second, worst, ms"] >= figures["worst wait each second, median, ms"] > 0
+    assert ("ready after SIGKILL, s" in figures) == (row != "clients")
+    assert len(beside) == 2
+    assert f"|  | CometMQ {STEPS[0]} |" in table(measured)
+
+
+def test_a_client_that_comes_has_a_connection_until_it_leaves() -> None:
+    measured, _ = measure("clients", {System.COMETMQ: STEPS}, QUICK)
+    few, many = (measured[System.COMETMQ][step]["descriptors"] for step in STEPS)
+    assert many - few == STEPS[1] - STEPS[0]
+
+
+def test_a_picture_has_a_curve_for_each_system_as_far_as_it_was_measured() -> None:
+    figures = {"worst wait each second, median, ms": 2.0, "ready after SIGKILL, s": 1.5}
+    measured = {System.APACHE: {100: figures}, System.COMETMQ: {100: figures, 1_000: figures}}
+    drawn = picture("topics", measured)
+    assert ElementTree.fromstring(drawn).tag.endswith("svg")
+    lengths = [len(one.get("points", "").split()) for one in ElementTree.fromstring(drawn).iterfind(".//{*}polyline")]
+    assert sorted(lengths) == [1, 1, 2, 2]
+    assert "–" in table(measured | {System.APACHE: {100: {"ready after SIGKILL, s": 1.5}}})
