@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from cometmq.limits import MAX_FRAME_BYTES
 from cometmq.remoting.command import RemotingCommand, decode_command
 from cometmq.remoting.frame import JSON, ROCKETMQ, Frame, FrameDecoder, FrameError, encode_frame
+from cometmq.remoting.headers import HeaderError
+from cometmq.remoting.signing import Credentials
 
 JSON_VECTOR_HEADER = (
     b'{"code":105,"extFields":{"topic":"TopicTest"},"flag":0,"language":"JAVA","opaque":7,'
@@ -208,3 +210,18 @@ def test_fields_written_as_numbers_booleans_and_null_become_text() -> None:
 def test_a_code_that_does_not_fit_a_binary_header_is_refused() -> None:
     with pytest.raises(ValueError, match="use JSON"):
         RemotingCommand(code=200050, serialize_type=ROCKETMQ).encode()
+
+
+@pytest.mark.parametrize("serialize_type", [JSON, ROCKETMQ])
+@pytest.mark.parametrize("account", [None, Credentials("account", "secret")])
+def test_a_text_that_is_none_is_refused_before_it_is_sent(serialize_type: int, account: Credentials | None) -> None:
+    request = RemotingCommand(12, ext_fields={"key": "a\udcff", "topic": "T"}, serialize_type=serialize_type)
+
+    def encode() -> None:
+        if account is not None:
+            account.sign(request)
+        request.encode()
+
+    with pytest.raises(HeaderError, match=r"contains '.udcff', which is half of a character") as caught:
+        encode()
+    assert caught.value.next_step

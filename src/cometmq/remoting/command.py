@@ -18,7 +18,7 @@ import msgspec
 from cometmq.limits import MAX_EXT_FIELDS
 from cometmq.remoting.codes import CURRENT_VERSION, LanguageCode
 from cometmq.remoting.frame import JSON, ROCKETMQ, Frame, FrameDecoder, FrameError, encode_frame
-from cometmq.remoting.headers import H, Header, Int32, as_text, from_ext, to_ext
+from cometmq.remoting.headers import H, Header, HeaderError, Int32, as_text, from_ext, to_ext
 
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
@@ -75,13 +75,19 @@ class RemotingCommand(msgspec.Struct):
         return from_ext(kind, self.ext_fields)
 
     def encode(self) -> bytes:
-        """Encode the frame."""
-        if self.serialize_type == ROCKETMQ:
-            head = encode_binary_header(self)
-        else:
-            head = encode_json_header(
-                self.code, self.opaque, self.flag, self.remark, self.ext_fields, self.language, self.version
-            )
+        """Encode the frame.
+
+        :raises HeaderError: a text contains half of a character.
+        """
+        try:
+            if self.serialize_type == ROCKETMQ:
+                head = encode_binary_header(self)
+            else:
+                head = encode_json_header(
+                    self.code, self.opaque, self.flag, self.remark, self.ext_fields, self.language, self.version
+                )
+        except UnicodeEncodeError as error:
+            raise HeaderError.of_text(error) from error
         return encode_frame(self.serialize_type, head, len(self.body)) + self.body
 
 

@@ -18,6 +18,14 @@ from cometmq.errors import CometMQError
 class HeaderError(CometMQError):
     """A required field of a header is missing, or a field is not of its type."""
 
+    @classmethod
+    def of_text(cls, error: UnicodeEncodeError) -> HeaderError:
+        """Return the error for a text that is none in UTF-8."""
+        return cls(
+            f"the request contains {error.object[error.start]!a}, which is half of a character",
+            next_step="leave it out, or give the whole character",
+        )
+
 
 class Header(msgspec.Struct, rename="camel"):
     """Base of all typed headers."""

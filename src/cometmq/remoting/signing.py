@@ -26,6 +26,7 @@ from cometmq.clock import SYSTEM_CLOCK
 from cometmq.core import CORE
 from cometmq.remoting.codes import LAST_VERSION_WITHOUT_SIGNED_QUERY_FLAG
 from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.headers import HeaderError
 
 ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"
@@ -72,14 +73,20 @@ class Credentials:
         return _signer(self.secret_key).sign(b"".join(parts)).decode()
 
     def sign(self, request: RemotingCommand, stamp: str | None = None) -> None:
-        """Add the account and the signature to a request, which must not change afterwards."""
+        """Add the account and the signature to a request, which must not change afterwards.
+
+        :raises HeaderError: a text of the request contains half of a character.
+        """
         fields = request.ext_fields = {**request.ext_fields, **self.fields}
         if stamp is not None:
             fields[STAMP] = stamp
         fields.pop(SIGNATURE, None)
         if _UNIQUE_KEY_QUERY in fields:
             request.version = LAST_VERSION_WITHOUT_SIGNED_QUERY_FLAG
-        fields[SIGNATURE] = self.signature(signed_text(fields), request.body)
+        try:
+            fields[SIGNATURE] = self.signature(signed_text(fields), request.body)
+        except UnicodeEncodeError as error:
+            raise HeaderError.of_text(error) from error
 
 
 class Stamp(NamedTuple):

@@ -73,6 +73,9 @@ def test_options_are_for_lines_without_their_own_values() -> None:
     [
         ("1", "not a JSON object"),
         ("{", "not JSON"),
+        ('{"body": ' + "[" * 100_000, "nested too deeply"),
+        (r'{"body": "\ud800"}', r"the body contains '.ud800', which is half of a character"),
+        (r'{"body": {"a": ["\udc00"]}}', r"the body contains '.udc00', which is half of a character"),
         ('{"bdy": "x"}', "there is no field bdy; did you mean body?"),
         ('{"body": "x", "zzzzzz": 1}', "there is no field zzzzzz"),
         ("{}", "needs one of body and body_base64"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -46,6 +48,26 @@ def test_tag_filter_and_maximum(cometmq: CommandLine) -> None:
     got = cometmq("consume", "tagged", "--from-beginning", "--until-end", "--tag", "red || blue")
     assert got.out.split() == ["red-1", "red-2", "blue-1", "blue-2"]
     assert cometmq("consume", "tagged", "--from-beginning", "--max", "1").out == "red-1\n"
+
+
+def test_bytes_of_the_command_line_that_are_no_text(cometmq: CommandLine) -> None:
+    """A body has them as they were typed; where text is needed the sentence names them."""
+    odd = os.fsdecode(b"caf\xe9")
+    cometmq("topic", "create", "typed", "--queues", "1")
+    assert cometmq("produce", "typed", "--body", odd).code == 0
+    (row,) = cometmq("consume", "typed", "--from-beginning", "--until-end", "-o", "jsonl").lines()
+    assert base64.b64decode(row["body_base64"]) == b"caf\xe9"
+    for words in (
+        ("produce", "typed", "--body", "x", "--key", odd),
+        ("message", "query", "--topic", "typed", "--key", odd),
+        ("message", "get", odd, "--topic", "typed"),
+        ("topic", "describe", odd),
+        ("group", "describe", odd),
+        ("acl", "test", odd, "pub", "Topic:typed"),
+    ):
+        refused = cometmq(*words)
+        assert refused.code == 1, words
+        assert "'\\udce9', which is half of a character" in refused.err, words
 
 
 def test_sql_filter() -> None:

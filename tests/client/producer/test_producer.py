@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 from tests.helpers.waiting import answered
@@ -228,6 +229,20 @@ async def test_a_topic_that_nobody_may_make_has_no_route(server: Deployment) -> 
         with pytest.raises(RouteNotFoundError, match="create the topic") as caught:
             await admin.topic_route("NobodyMadeThisTopic")
     assert caught.value.code == 17
+
+
+@pytest.mark.parametrize("given", [{"body": None}, {"body": 7}, {"flag": 2**31}, {"delay_level": 2**31}], ids=str)
+async def test_what_no_record_holds_is_told_however_it_is_sent(
+    server: Deployment, topic: str, given: dict[str, Any]
+) -> None:
+    message = Message(**{"topic": topic, "body": b"x"} | given)
+    async with Producer("p", server.address) as producer:
+        for send in (producer.send, producer.send_oneway):
+            with pytest.raises(IllegalMessageError):
+                await send(message)
+        for send_all in (producer.send_batch, producer.send_many):
+            with pytest.raises(IllegalMessageError):
+                await send_all([message])
 
 
 async def test_oversized_messages_are_refused_here_and_by_the_broker(server: Deployment, topic: str) -> None:

@@ -158,6 +158,14 @@ def test_a_body_that_is_no_bytes_is_told(body: object) -> None:
         encoder().check(Message("Topic", body))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", ["flag", "delay_level"])
+@pytest.mark.parametrize("number", [2**31, -(2**31) - 1, "1", 1.5])
+def test_a_number_that_no_record_holds_is_told(name: str, number: object) -> None:
+    given: dict[str, Any] = {name: number}
+    with pytest.raises(IllegalMessageError, match=f"the {name.replace('_', ' ')} is .*32 bits"):
+        encoder().check(Message("Topic", b"x", **given))
+
+
 @pytest.mark.parametrize("given", [{"properties": {"price": 7}}, {"keys": [7]}, {"tags": 7}])
 def test_a_property_that_is_no_text_is_told(given: dict[str, Any]) -> None:
     with pytest.raises(IllegalMessageError, match="tags, keys and properties are text"):

@@ -133,6 +133,8 @@ def _object(line: bytes) -> dict[str, Any]:
         given = json.loads(line)
     except ValueError:
         raise LineError("it is not JSON") from None
+    except RecursionError:
+        raise LineError("it is nested too deeply") from None
     if not isinstance(given, dict):
         raise LineError("it is not a JSON object")
     for name in given:
@@ -151,7 +153,10 @@ def _body(given: Mapping[str, Any]) -> bytes:
         except (binascii.Error, TypeError, ValueError):
             raise LineError("body_base64 is not base64") from None
     body = given["body"]
-    return body.encode() if isinstance(body, str) else json.dumps(body, ensure_ascii=False).encode()
+    try:
+        return (body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)).encode()
+    except UnicodeEncodeError as error:
+        raise LineError(f"the body contains {error.object[error.start]!a}, which is half of a character") from None
 
 
 def _keys(given: Any) -> tuple[str, ...]:

@@ -125,7 +125,7 @@ def command(
         if count is not None:
             source = from_load(form, count, size, batch, pacer)
         elif body is not None:
-            source = _once(form.parse(body.encode(), 1))
+            source = _once(form.parse(body.encode(errors="surrogateescape"), 1))
         else:
             if not paths and sys.stdin.isatty():
                 tell("Type messages, one a line; Ctrl-D ends.")

@@ -155,8 +155,7 @@ class Producer(GroupClient):
         :raises SendFailedError: several attempts failed.
         """
         message = with_body(message, self._serializer)
-        large = len(message.body) >= PACK_IN_THREAD_BYTES
-        delivery = await self._prepare_large(message) if large else self._prepare(message)
+        delivery = await self._prepare_large(message) if is_large(message) else self._prepare(message)
         delivery.pin(queue, sharding_key, selector, timeout_s)
         waiting = Single()
         self._start(delivery, waiting.done, 0)
@@ -287,8 +286,7 @@ class Producer(GroupClient):
                     self._encoder.check(message)
                     looked_up.add(message.topic)
                     await self._sender.look_up(message.topic)
-                large = len(message.body) >= PACK_IN_THREAD_BYTES
-                delivery = await self._prepare_large(message) if large else self._prepare(message)
+                delivery = await self._prepare_large(message) if is_large(message) else self._prepare(message)
                 delivery.retries = self.config.retry_times_when_send_async_failed
                 delivery.mode = CommunicationMode.ASYNC
                 if selector is not None:
@@ -440,3 +438,11 @@ class Producer(GroupClient):
         delivery.index = index
         delivery.done = done
         self._sender.start(delivery)
+
+
+def is_large(message: Message) -> bool:
+    """Tell whether a body is compressed in a worker thread; what is no body is refused later."""
+    try:
+        return len(message.body) >= PACK_IN_THREAD_BYTES
+    except TypeError:
+        return False

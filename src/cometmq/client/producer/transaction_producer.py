@@ -23,7 +23,7 @@ from cometmq.client.hooks import (
     call_all,
 )
 from cometmq.client.instance import ClientInstance
-from cometmq.client.producer.producer import PACK_IN_THREAD_BYTES, Producer
+from cometmq.client.producer.producer import Producer, is_large
 from cometmq.client.send.config import TransactionConfig
 from cometmq.client.send.delivery import Delivery
 from cometmq.client.send.selection import QueueSelector
@@ -382,8 +382,7 @@ class TransactionProducer(Producer):
                 "a message of a transaction has no delay", "leave out delay and deliver_at, or send it on its own"
             )
         half = msgspec.structs.replace(with_body(message, self._serializer), delay_level=0)
-        large = len(half.body) >= PACK_IN_THREAD_BYTES
-        delivery = await self._prepare_large(half) if large else self._prepare(half)
+        delivery = await self._prepare_large(half) if is_large(half) else self._prepare(half)
         delivery.properties_text += self._part
         if check_immunity_s is not None:
             delivery.properties_text += f"{CHECK_IMMUNITY_TIME_IN_SECONDS}\x01{int(check_immunity_s)}\x02"

@@ -71,7 +71,8 @@ class SendEncoder:
     def check(self, message: Message) -> None:
         """Check a message.
 
-        :raises IllegalMessageError: no body, a body above the limit or of text, or a bad topic name.
+        :raises IllegalMessageError: no body, a body above the limit or of text, a bad topic name, or a number that is
+            no int32.
         """
         body = message.body
         if type(body) is not bytes and not isinstance(body, (bytes, bytearray, memoryview)):
@@ -86,6 +87,9 @@ class SendEncoder:
             )
         if not size:
             raise IllegalMessageError("the message has no body", "give it at least one byte")
+        if message.flag or message.delay_level:
+            _check_int32("flag", message.flag)
+            _check_int32("delay level", message.delay_level)
         if message.topic not in self._topics:
             self._check_topic(message.topic)
 
@@ -236,6 +240,15 @@ class SendEncoder:
         for message, key in zip(messages, unique_keys, strict=True):
             out += encode_piece(message.flag, message.body, self.properties_text(message, key).encode())
         return b"".join(out)
+
+
+def _check_int32(name: str, value: object) -> None:
+    """Check a number that has four bytes in a record, or is Java's ``int`` to brokers.
+
+    :raises IllegalMessageError: it is none, or does not fit.
+    """
+    if not isinstance(value, int) or not -(2**31) <= value < 2**31:
+        raise IllegalMessageError(f"the {name} is {value!r:.100}", "give a whole number of 32 bits")
 
 
 def _check_unicode(text: str) -> None:
