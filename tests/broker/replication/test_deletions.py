@@ -100,6 +100,77 @@ async def test_a_deletion_just_before_the_master_fails_is_known_to_the_promoted_
     assert len(await bodies(master, "T", 0)) == (2 if is_made_anew else 0)
 
 
+async def delete_group(pair: Cluster, group: str, *, with_offsets: bool) -> None:
+    wire = await connect(pair.broker(0))
+    fields = {"groupName": group, "removeOffset": str(with_offsets).lower()}
+    assert (await wire.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext=fields)).code == ResponseCode.SUCCESS
+    await wire.close()
+
+
+@pytest.mark.parametrize("with_offsets", [False, True])
+async def test_a_group_that_is_deleted_just_before_the_master_fails_is_gone_at_the_promoted_slave(
+    pair: Cluster, with_offsets: bool
+) -> None:
+    """Its offsets stay if the deletion says so; later starts delete nothing of a group that is made anew."""
+    master = pair.broker(0)
+    await pair.create_topic("T", queues=1)
+    await send(master, 5)
+    for group in ("gone", "kept"):
+        master.groups.put(SubscriptionGroupConfig(group_name=group))
+        master.offsets.note(group, "T", 0, 5)
+    await copied(pair)
+    await delete_group(pair, "gone", with_offsets=with_offsets)
+    await replicated(pair)
+    assert "gone" in pair.slave().groups.table, "the tables are not copied"
+    await pair.kill_broker(0)
+    master = await pair.promote_slave()
+    assert "gone" not in master.groups.table
+    assert master.offsets.query("gone", "T", 0) == (-1 if with_offsets else 5)
+    assert "kept" in master.groups.table
+    assert master.offsets.query("kept", "T", 0) == 5
+    master.groups.put(SubscriptionGroupConfig(group_name="gone"))
+    master.offsets.note("gone", "T", 0, 2)
+    for _ in range(2):
+        master = await pair.restart_broker(0)
+        assert "gone" in master.groups.table
+        assert master.offsets.query("gone", "T", 0) == 2
+
+
+async def test_a_group_that_was_made_anew_before_the_tables_were_copied_stays(pair: Cluster) -> None:
+    master = pair.broker(0)
+    await pair.create_topic("T", queues=1)
+    await send(master, 5)
+    master.groups.put(SubscriptionGroupConfig(group_name="anew"))
+    master.offsets.note("anew", "T", 0, 5)
+    await copied(pair)
+    await delete_group(pair, "anew", with_offsets=True)
+    master.groups.put(SubscriptionGroupConfig(group_name="anew"))
+    master.offsets.note("anew", "T", 0, 1)
+    await copied(pair)
+    await pair.kill_broker(0)
+    master = await pair.promote_slave()
+    assert "anew" in master.groups.table
+    assert master.offsets.query("anew", "T", 0) == 1
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_offsets_of_a_deleted_group_do_not_come_back_after_a_kill(pair: Cluster, is_known: bool) -> None:
+    """Also of a group that has offsets and no configuration."""
+    master = pair.broker(0)
+    await pair.create_topic("T", queues=1)
+    await send(master, 5)
+    if is_known:
+        master.groups.put(SubscriptionGroupConfig(group_name="gone"))
+    for group in ("gone", "kept"):
+        master.offsets.note(group, "T", 0, 5)
+    master.offsets.save()
+    await delete_group(pair, "gone", with_offsets=True)
+    await pair.kill_broker(0)
+    master = await pair.start_broker(0)
+    assert master.offsets.query("gone", "T", 0) == -1
+    assert master.offsets.query("kept", "T", 0) == 5
+
+
 async def test_a_start_with_whole_tables_deletes_nothing_again(pair: Cluster) -> None:
     """Also if all that is derived from the log, and the table of deletions, are lost."""
     master = pair.broker(0)

@@ -120,11 +120,12 @@ class GroupAdmin:
     ) -> Response:
         """Delete a group, with its offsets if the request says so."""
         group = request.header.group_name
-        if self._broker.groups.delete(group):
+        is_known = self._broker.groups.delete(group)
+        if is_known:
             _log.info("%s deletes the group %s", connection.remote_address, group)
-            self._broker.deletions.group(group)
-        if request.header.remove_offset:
-            self._broker.offsets.forget(group=group)
+        with_offsets = request.header.remove_offset
+        if is_known or (with_offsets and self._broker.offsets.has_group(group)):
+            self._broker.deletions.group(group, self._broker.store.max_physical_offset, with_offsets=with_offsets)
         return Response()
 
     @answers(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, permission=needs_every(Kind.GROUP, Action.LIST))

@@ -79,7 +79,9 @@ class Forgotten(Entry, frozen=True, array_like=True, gc=False, tag=6):
     """A topic or a group was deleted; an empty name stands for all, and the queue id is not read."""
 
     position: int = 0
-    """The log's end when a topic was deleted; 0 for groups, and in entries of earlier versions."""
+    """The log's end then; 0 in entries of earlier versions."""
+    with_offsets: bool = False
+    """The offsets of a group were removed, too."""
 
 
 class PoppedInOrder(Entry, frozen=True, array_like=True, gc=False, tag=7):

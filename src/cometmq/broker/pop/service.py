@@ -41,7 +41,7 @@ class PopService:
         self.polling: Final = PopLongPollingService(broker.live, broker.clock)
         self._broker = broker
         self._snapshot = PopSnapshot(root / "comet" / "pop.bin", broker.store, broker.turn, self.log)
-        self._snapshot.load(broker.offsets, broker.deletions.found_in_log)
+        self._snapshot.load(broker.offsets, self._deletion_found)
         self._revive = PopReviveService(broker, self.log, self.polling.wake)
         self._apache = ApachePops(broker, self.log)
         modes = MessageRequestModeManager(root / "config" / "messageRequestMode.json")
@@ -58,7 +58,7 @@ class PopService:
         broker.offsets.on_back = self._moved_back
         broker.offsets.in_flight = self._in_flight
         broker.topics.on_change.append(self._topic_changed)
-        broker.groups.on_change.append(self._group_changed)
+        broker.deletions.on_group.append(self._group_deleted)
 
     def start(self) -> None:
         """Begin to make messages visible again."""
@@ -100,9 +100,16 @@ class PopService:
         if self._broker.topics.get(name) is None:
             self._put(Forgotten(name, "", 0, self._broker.store.max_physical_offset))
 
-    def _group_changed(self, name: str) -> None:
-        if self._broker.groups.get(name) is None and any(queue.group == name for queue in self.state):
-            self._put(Forgotten("", name, 0))
+    def _group_deleted(self, name: str, position: int, with_offsets: bool) -> None:
+        self._put(Forgotten("", name, 0, position, with_offsets))
+
+    def _deletion_found(self, entry: Forgotten) -> None:
+        """At a start the log shows a deletion."""
+        deletions = self._broker.deletions
+        if entry.topic:
+            deletions.found_in_log(entry.topic, entry.position)
+        else:
+            deletions.group_found_in_log(entry.group, entry.position, with_offsets=entry.with_offsets)
 
     def _put(self, entry: Moved | Forgotten) -> None:
         try:

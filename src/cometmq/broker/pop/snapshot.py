@@ -93,10 +93,10 @@ class PopSnapshot:
         self._saved_entries = -1
 
     # --- a start --------------------------------------------------------------------------------
-    def load(self, offsets: ConsumerOffsetManager, on_deletion: Callable[[str, int], None]) -> None:
+    def load(self, offsets: ConsumerOffsetManager, on_deletion: Callable[[Forgotten], None]) -> None:
         """Read the state from the file and the POP log, and set the groups' offsets that are older than it.
 
-        :param on_deletion: called for each deletion of a topic in the log, as ``Deletions.found_in_log``.
+        :param on_deletion: called for each deletion of a topic or a group in the log.
         """
         state = self._log.state
         position = self._load_file(state)
@@ -106,7 +106,7 @@ class PopSnapshot:
             if not isinstance(entry, Revived) or self._has_copy(entry):
                 state.apply(entry)
             if isinstance(entry, Forgotten) and entry.position:
-                on_deletion(entry.topic, entry.position)
+                on_deletion(entry)
         for queue in state:
             if queue.next_offset == NO_OFFSET:
                 continue

@@ -289,7 +289,7 @@ class SlaveSynchronize:
         body = await self._ask(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         await _over_turns(self._groups.take_over(decode_body(SubscriptionGroupWrapper, body)))
         for group in known - self._groups.table.keys():
-            self._deletions.group(group)
+            self._deletions.end_group(group)
 
     async def _copy_modes(self, master: str) -> None:
         answer = await self._client.invoke(

@@ -49,7 +49,7 @@ class BrokerTables:
         ]
         self.lives.save()
         self.offsets.log_end = lambda: store.max_physical_offset
-        self.offsets.forget_ended({topic: deleted.position for topic, deleted in self.lives.deleted.items()})
+        self.offsets.forget_ended(self.lives.deleted, self.lives.deleted_groups)
         findings += recover_tables(self.topics, self.groups, self.offsets, store)
         if not is_slave:
             findings += bring_back(self.topics, self.offsets, store)

@@ -26,6 +26,7 @@ from cometmq.broker.tables.table_file import TableFile, int64, offset_table
 from cometmq.clock import Clock
 from cometmq.index import Index
 from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, TRANSACTION_GROUP, check_group, check_topic
+from cometmq.store.recovery.known_topics import Deleted, DeletedGroup
 from cometmq.threads import in_thread
 
 _SEPARATOR: Final = "@"
@@ -211,14 +212,21 @@ class ConsumerOffsetManager:
             for name in self._groups_of.of(topic):
                 self.drop(f"{topic}{_SEPARATOR}{name}")
 
-    def forget_ended(self, topics: Mapping[str, int]) -> None:
-        """Remove the offsets of topics that were deleted after the file was written that ``load`` read.
-
-        :param topics: the log's end when each was deleted.
-        """
-        for topic, position in topics.items():
-            if self._written_at is not None and self._written_at <= position:
+    def forget_ended(self, topics: Mapping[str, Deleted], groups: Mapping[str, DeletedGroup]) -> None:
+        """Remove the offsets of what was deleted after the file was written that ``load`` read."""
+        written_at = self._written_at
+        if written_at is None:
+            return
+        for topic, deleted in topics.items():
+            if written_at <= deleted.position:
                 self.forget(topic=topic)
+        for group, of_group in groups.items():
+            if of_group.with_offsets and written_at <= of_group.position:
+                self.forget(group=group)
+
+    def has_group(self, group: str) -> bool:
+        """Tell whether a group has offsets."""
+        return bool(self._topics_of.of(group))
 
     @property
     def table(self) -> Mapping[str, Mapping[int, int]]:

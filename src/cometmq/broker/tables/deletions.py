@@ -15,7 +15,8 @@ _log = logging.getLogger(__name__)
 class Deletions:
     """Removes what belongs to a deleted topic or group.
 
-    ``on_topic`` is called with the name of each deleted topic.
+    ``on_topic`` is called with the name of each deleted topic, ``on_group`` with that of each group, the log's end, and
+    whether its offsets are removed, too.
     """
 
     def __init__(self, tables: BrokerTables, store: MessageStore, stats: BrokerStats) -> None:
@@ -26,6 +27,7 @@ class Deletions:
         self._stats = stats
         self.lives = tables.lives
         self.on_topic: list[Callable[[str], None]] = []
+        self.on_group: list[Callable[[str, int, bool], None]] = []
 
     def topics(self, names: Collection[str], position: int) -> None:
         """Remove what belongs to topics that were just deleted; ``position`` is the log's end."""
@@ -41,7 +43,7 @@ class Deletions:
 
         The tables of a slave that is promoted may be older. A topic that has later messages was made anew and stays.
         """
-        if self._tables.are_copies and self.lives.is_later(name, position):
+        if self._tables.are_copies and self.lives.is_later(self.lives.deleted.get(name), position):
             _log.info("the topic %s was deleted at log offset %d, before the tables were copied", name, position)
             self.topics([name], position)
             if not any(queue.max_offset() for queue in self._store.queues().get(name, {}).values()):
@@ -58,6 +60,24 @@ class Deletions:
         for listener in self.on_topic:
             listener(name)
 
-    def group(self, name: str) -> None:
+    def group(self, name: str, position: int, *, with_offsets: bool) -> None:
+        """Remove what belongs to a group that was just deleted; ``position`` is the log's end."""
+        self.lives.end_group(name, position, with_offsets=with_offsets)
+        self.lives.save()
+        if with_offsets:
+            self._offsets.forget(group=name)
+        self.end_group(name)
+        for listener in self.on_group:
+            listener(name, position, with_offsets)
+
+    def group_found_in_log(self, name: str, position: int, *, with_offsets: bool) -> None:
+        """As :meth:`found_in_log`, for a group that was deleted."""
+        known = self.lives.deleted_groups.get(name)
+        if self._tables.are_copies and self.lives.is_later(known, position):
+            _log.info("the group %s was deleted at log offset %d, before the tables were copied", name, position)
+            self._tables.groups.delete(name)
+            self.group(name, position, with_offsets=with_offsets)
+
+    def end_group(self, name: str) -> None:
         """Remove the statistics of a group that is not in the table any more."""
         self._stats.forget_group(name)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -19,9 +20,11 @@ from cometmq.broker.limits import EARLIER_READERS_SECONDS, MAX_DELETED_TOPICS
 from cometmq.broker.tables.clients import ConsumerManager
 from cometmq.broker.tables.table_file import TableFile
 from cometmq.clock import Clock
-from cometmq.message.names import check_topic
+from cometmq.message.names import check_group, check_topic
 from cometmq.remoting.server_connection import ServerConnection
-from cometmq.store.recovery.known_topics import Deleted, DeletedTopics
+from cometmq.store.recovery.known_topics import Deleted, DeletedGroup, DeletedTopics
+
+T = TypeVar("T")
 
 
 class _Readers(msgspec.Struct):
@@ -40,6 +43,7 @@ class TopicLives:
         self._consumers = consumers
         self._clock = clock
         self._deleted: dict[str, Deleted] = {}
+        self._groups: dict[str, DeletedGroup] = {}
         self._readers: dict[str, _Readers] = {}
 
     def load(self, end: int) -> list[str]:
@@ -47,26 +51,35 @@ class TopicLives:
 
         :param end: the log's end. It is there that topics ended which ended behind it: the log has lost what was there.
         """
-        for topic, deleted in (self._file.load_body(DeletedTopics) or DeletedTopics()).topics.items():
-            self._deleted[topic] = deleted
+        table = self._file.load_body(DeletedTopics) or DeletedTopics()
+        self._deleted, self._groups = table.topics, table.groups
+        for deleted in (*self._deleted.values(), *self._groups.values()):
             if deleted.position > end:
-                self._note(topic, Deleted(position=end, time_ms=deleted.time_ms))
+                deleted.position = end
+                self._file.changed()
         return list(self._file.findings)
 
     def save(self) -> None:
         """Write the file if the table changed; on a full disk it stays due."""
         if self._file.take_due():
-            self._file.write(DeletedTopics(topics=self._deleted))
+            self._file.write(DeletedTopics(topics=self._deleted, groups=self._groups))
 
     @property
     def deleted(self) -> Mapping[str, Deleted]:
         """The last deletion of each topic, also of those made anew; not to be changed."""
         return self._deleted
 
-    def is_later(self, topic: str, position: int) -> bool:
-        """Tell whether a deletion is later than all that are known; only the oldest are ever forgotten."""
-        known = self._deleted.get(topic)
-        last = max((deleted.position for deleted in self._deleted.values()), default=0)
+    @property
+    def deleted_groups(self) -> Mapping[str, DeletedGroup]:
+        """The last deletion of each group, also of those made anew; not to be changed."""
+        return self._groups
+
+    def is_later(self, known: Deleted | None, position: int) -> bool:
+        """Tell whether a deletion is later than all that are known; only the oldest are ever forgotten.
+
+        :param known: the last known deletion of the same topic or group.
+        """
+        last = max((deleted.position for deleted in (*self._deleted.values(), *self._groups.values())), default=0)
         return position >= last and (known is None or known.position < position)
 
     def end(self, topic: str, position: int) -> None:
@@ -83,17 +96,27 @@ class TopicLives:
         if len(self._readers) > MAX_DELETED_TOPICS:
             del self._readers[next(iter(self._readers))]
 
+    def end_group(self, group: str, position: int, *, with_offsets: bool) -> None:
+        """A group is deleted; ``position`` is the log's end."""
+        self._note_group(
+            group, DeletedGroup(position=position, time_ms=self._clock.now_ms(), with_offsets=with_offsets)
+        )
+
     def take_over(self, copy: DeletedTopics) -> None:
         """Take in a master's table."""
+        for group, of_group in copy.groups.items():
+            if check_group(group) is None and self._groups.get(group) != of_group:
+                self._note_group(group, of_group)
         for topic, deleted in copy.topics.items():
             if check_topic(topic) is None and self._deleted.get(topic) != deleted:
                 self._note(topic, deleted)
 
     def _note(self, topic: str, deleted: Deleted) -> None:
-        self._deleted.pop(topic, None)
-        self._deleted[topic] = deleted
-        if len(self._deleted) > MAX_DELETED_TOPICS:
-            del self._deleted[next(iter(self._deleted))]
+        _put_last(self._deleted, topic, deleted)
+        self._file.changed()
+
+    def _note_group(self, group: str, deleted: DeletedGroup) -> None:
+        _put_last(self._groups, group, deleted)
         self._file.changed()
 
     # --- readers of an earlier life -------------------------------------------------------------
@@ -124,3 +147,11 @@ class TopicLives:
         if channel is None:  # it has a new connection, and its heartbeat has not come
             return clients.setdefault("", set())
         return clients.get(channel.client_id)
+
+
+def _put_last(table: dict[str, T], name: str, deleted: T) -> None:
+    """Note the newest deletion; the oldest goes when there are too many."""
+    table.pop(name, None)
+    table[name] = deleted
+    if len(table) > MAX_DELETED_TOPICS:
+        del table[next(iter(table))]

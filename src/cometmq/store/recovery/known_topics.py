@@ -32,10 +32,18 @@ class Deleted(msgspec.Struct, rename="camel", kw_only=True):
     time_ms: int
 
 
+class DeletedGroup(Deleted, rename="camel", kw_only=True):
+    """The deletion of a consumer group."""
+
+    with_offsets: bool
+    """Its offsets were removed, too."""
+
+
 class DeletedTopics(msgspec.Struct, rename="camel", kw_only=True):
-    """The file: the last deletion of each topic."""
+    """The file: the last deletion of each topic and each group."""
 
     topics: dict[str, Deleted] = {}
+    groups: dict[str, DeletedGroup] = {}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
