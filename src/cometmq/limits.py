@@ -40,9 +40,6 @@ MAX_CONFIG_UPDATE_BYTES: Final = 64 * 1024
 # --- Metrics ------------------------------------------------------------------------------------
 METRIC_SAMPLES_PER_SLICE: Final = 250
 """Samples that one turn collects or writes: about a millisecond."""
-MAX_METRIC_SAMPLES: Final = 250_000
-"""Samples of one family in one answer; cometmq_metrics_left_out tells of more. Prometheus refuses answers that are
-larger by far, and 10,000 topics with eight groups each stay below."""
 MAX_RPC_SERIES: Final = 4_096
 """Pairs of request and response code that are counted; others count together."""
 MAX_MONITOR_CONNECTIONS: Final = 32

@@ -8,9 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cometmq.limits import METRIC_SAMPLES_PER_SLICE
-from cometmq.metrics import exposition as module
 from cometmq.metrics.exposition import exposition, in_slices
-from cometmq.metrics.family import Family, Histogram, Kind, Sample
+from cometmq.metrics.family import OVERFLOW, Family, Histogram, Kind, Sample
 
 DEPTH = Family("depth", Kind.GAUGE, "Depth.", ("pond",))
 DROPS = Family("drops_total", Kind.COUNTER, "Drops.")
@@ -66,8 +65,7 @@ def test_no_piece_holds_more_than_a_slice_of_samples() -> None:
     assert b"".join(pieces).count(b"\ndepth{") == 10 * METRIC_SAMPLES_PER_SLICE
 
 
-def test_a_family_without_end_is_cut_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_METRIC_SAMPLES", 3)
-    found = read([(DEPTH, (str(number),), number) for number in range(5)])
-    assert [value for (name, _), value in found.items() if name == "depth"] == [0, 1, 2]
-    assert found["cometmq_metrics_left_out", frozenset({("family", "depth")})] == 2
+def test_the_sum_of_those_without_a_series_has_the_label_of_opentelemetry() -> None:
+    found = read([(DEPTH, ("a",), 3), (DEPTH, OVERFLOW, 4), (DROPS, (), 1)], node="n")
+    assert found["depth", frozenset({("otel_metric_overflow", "true"), ("node", "n")})] == 4
+    assert found["drops_total", frozenset({("node", "n")})] == 1

@@ -82,6 +82,13 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
 
     log_level: str = option("", LOG_LEVEL_DOC, choices=LOG_LEVELS, runtime=True)
     metrics_per_queue: bool = option(False, "Tell the lag of groups by queue, too.", runtime=True)
+    metrics_otel_cardinality_limit: int = option(
+        2_000,
+        "Series of one family of metrics, such as topics, or pairs of topic and group; all others have one together.",
+        minimum=1,
+        maximum=250_000,
+        runtime=True,
+    )
     hook_names: str = option("", "Hooks to use: entry points of the group cometmq.hooks, joined by commas.")
 
     # --- topics and groups ----------------------------------------------------------------------

@@ -27,6 +27,8 @@ MAX_CONSUMER_STATUS_BYTES: Final = 4 * 1024 * 1024
 """Offsets that one consumer says it holds (221): 32,000 queues."""
 QUEUES_PER_SLICE: Final = 512
 """Queues that an answer about a topic reads in one turn of the loop: 3 to 15 ms."""
+LAGS_PER_ANSWER: Final = 100_000
+"""Queues of groups that one answer with metrics looks at, beside those of groups that are furthest behind: 0.2 s."""
 STATS_ITEMS_PER_SLICE: Final = 10_000
 """Items of the statistics that are sampled in one turn of the loop: 6 ms."""
 TABLE_ROWS_PER_SLICE: Final = 1_000

@@ -5,22 +5,20 @@ Own code, since it writes a few hundred samples at a time: a server with 10,000 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
 from typing import Final
 
-from cometmq.limits import MAX_METRIC_SAMPLES, METRIC_SAMPLES_PER_SLICE
-from cometmq.metrics.family import Family, Histogram, Kind, Sample, Steps, Value
+from cometmq.limits import METRIC_SAMPLES_PER_SLICE
+from cometmq.metrics.family import OVERFLOW, Family, Histogram, Kind, Sample, Steps, Value
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
-
-LEFT_OUT: Final = Family(
-    "cometmq_metrics_left_out", Kind.GAUGE, "Samples that this answer has no room for.", ("family",)
-)
+OVERFLOW_LABEL: Final = "otel_metric_overflow"
+"""The label of the sum of all samples that have no series of their own, as OpenTelemetry names it."""
 
 
 def in_slices(samples: Iterable[Sample]) -> Steps:
@@ -33,47 +31,48 @@ def in_slices(samples: Iterable[Sample]) -> Steps:
 def exposition(steps: Steps, common: Mapping[str, str]) -> Iterator[bytes]:
     """Write samples, in pieces of about a millisecond: family by family in the order of names.
 
-    Pieces are empty while samples are collected. A family has at most
-    :data:`~cometmq.limits.MAX_METRIC_SAMPLES`; another one tells of the rest.
+    Pieces are empty while samples are collected.
 
     :param common: labels that every sample has.
     """
     families: dict[Family, list[tuple[tuple[str, ...], Value]]] = {}
-    left_out: dict[Family, int] = {}
     for samples in steps:
         for family, labels, value in samples:
             found = families.get(family)
             if found is None:
                 found = families[family] = []
-            if len(found) < MAX_METRIC_SAMPLES:
-                found.append((labels, value))
-            else:
-                left_out[family] = left_out.get(family, 0) + 1
+            found.append((labels, value))
         yield b""
-    if left_out:
-        families[LEFT_OUT] = [((family.name,), count) for family, count in left_out.items()]
     for family in sorted(families, key=lambda found: found.name):
         head = f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.kind.value}\n"
         lines = _histogram_lines if family.kind is Kind.HISTOGRAM else _line
-        template, order = _template(family, common)
+        template, order = _template(family.labels, common)
+        overflow, _ = _template((), {**common, OVERFLOW_LABEL: "true"})
         rest = iter(families[family])
         while some := list(islice(rest, METRIC_SAMPLES_PER_SLICE)):
             parts = [
-                lines(family, template % tuple([_escaped(labels[at]) for at in order]), value) for labels, value in some
+                lines(
+                    family,
+                    overflow % ()
+                    if labels == OVERFLOW and family.labels
+                    else template % tuple([_escaped(labels[at]) for at in order]),
+                    value,
+                )
+                for labels, value in some
             ]
             yield (head + "".join(parts)).encode()
             head = ""
 
 
-def _template(family: Family, common: Mapping[str, str]) -> tuple[str, tuple[int, ...]]:
-    """The labels of a family's samples, in the order of their names, with ``%s`` for the values that differ.
+def _template(differing: Sequence[str], common: Mapping[str, str]) -> tuple[str, tuple[int, ...]]:
+    """The labels of samples, in the order of their names, with ``%s`` for the values that differ.
 
     Returns with it the places of these values among the sample's.
     """
     fixed = {name: _escaped(value).replace("%", "%%") for name, value in common.items()}
-    names = sorted({*fixed, *family.labels})
-    text = ",".join([f'{name}="{"%s" if name in family.labels else fixed[name]}"' for name in names])
-    return text, tuple(family.labels.index(name) for name in names if name in family.labels)
+    names = sorted({*fixed, *differing})
+    text = ",".join([f'{name}="{"%s" if name in differing else fixed[name]}"' for name in names])
+    return text, tuple(differing.index(name) for name in names if name in differing)
 
 
 def _escaped(value: str) -> str:

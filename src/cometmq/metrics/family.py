@@ -53,5 +53,7 @@ class Histogram:
 Value = float | Histogram
 Sample = tuple[Family, tuple[str, ...], Value]
 """Family, label values in the order of its labels, and value."""
+OVERFLOW: Final[tuple[str, ...]] = ()
+"""In place of the values of a family's labels: the sample is the sum of those without a series of their own."""
 Steps = Iterator[list[Sample]]
 """Samples in lists that each take about a millisecond to make, so that a server answers others in between."""

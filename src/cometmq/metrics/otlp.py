@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cometmq import __version__
 from cometmq.clock import Clock
-from cometmq.limits import MAX_METRIC_SAMPLES
-from cometmq.metrics.family import Family, Histogram, Kind, Steps
+from cometmq.metrics.family import OVERFLOW, Family, Histogram, Kind, Steps
 from cometmq.metrics.options import OTLP_GRPC, MetricsOptions
 from cometmq.options import ConfigError
 from cometmq.threads import in_thread
@@ -29,6 +28,7 @@ _log = logging.getLogger(__name__)
 _UNITS: Final = ("milliseconds", "seconds", "bytes")
 _NAMES_WITH_UNIT: Final = ("rocketmq_storage_flush_behind_bytes", "rocketmq_storage_dispatch_behind_bytes")
 """Apache's instruments whose names end with the unit."""
+_OVERFLOW_ATTRIBUTE: Final = "otel.metric.overflow"
 _BATCH_POINTS: Final = 5_000
 """Values of one request: collectors take 4 MB."""
 
@@ -103,7 +103,7 @@ class OtlpSender:
     async def _collected(self) -> list[Snapshot]:
         found: list[Snapshot] = []
         for samples in self._steps():
-            for family, labels, value in samples[: MAX_METRIC_SAMPLES - len(found)]:
+            for family, labels, value in samples:
                 kept = (tuple(value.counts), value.sum) if isinstance(value, Histogram) else value
                 found.append((family, labels, kept))
             await asyncio.sleep(0)
@@ -178,7 +178,10 @@ def _metric(family: Family, group: list[Snapshot], common: Mapping[str, str], be
 
     points: list[Any] = []
     for _, labels, value in group:
-        attributes = {**common, **dict(zip(family.labels, labels, strict=True))}
+        if labels == OVERFLOW and family.labels:
+            attributes: dict[str, str | bool] = {**common, _OVERFLOW_ATTRIBUTE: True}
+        else:
+            attributes = {**common, **dict(zip(family.labels, labels, strict=True))}
         if isinstance(value, tuple):
             counts, total = value
             points.append(

@@ -14,6 +14,7 @@ from tests.broker.monitor.metric_load import FIRST, POP_GROUP, Target, loaded, r
 from tests.broker.replication.following import bodies
 
 from cometmq.broker.limits import MAX_TOPIC_QUEUES, TIMER_COUNT_SECONDS
+from cometmq.broker.monitor import group_lags
 from cometmq.broker.monitor.families import FAMILIES
 from cometmq.client import Message, MessageExt, PushConsumer, TransactionProducer, TransactionState
 from cometmq.client.admin import Admin
@@ -207,6 +208,58 @@ async def test_lag_is_what_is_not_consumed_and_inflight_what_is_on_its_way(clock
             found = await scrape(cluster)
             assert found.value("rocketmq_consumer_lag_messages", **labels) == 0
             assert found.value("rocketmq_consumer_lag_latency_milliseconds", **labels) == 0
+
+
+async def test_with_more_topics_than_series_the_rest_counts_together(clock: VirtualClock) -> None:
+    keys = KEYS | {"metricsOtelCardinalityLimit": "3"}
+    async with Cluster(clock=clock, broker_keys=keys) as cluster:
+        for number in range(8):
+            await cluster.create_topic(f"T{number}", 1)
+            for _ in range(2):
+                await cluster.send(Message(f"T{number}", b"12345"))
+        found = await scrape(cluster)
+        assert found.value("rocketmq_messages_in_total") == 16
+        assert found.value("rocketmq_messages_in_total", otel_metric_overflow="true") == 10
+        assert found.value("rocketmq_throughput_in_total") == found.value("rocketmq_message_size_sum")
+        assert found.value("rocketmq_message_size_bucket", otel_metric_overflow="true", le="1024.0") == 10
+        assert found.text.count("\nrocketmq_messages_in_total{") == 4
+
+
+async def test_the_groups_that_are_furthest_behind_have_series_of_their_own(clock: VirtualClock) -> None:
+    keys = KEYS | {"metricsOtelCardinalityLimit": "3"}
+    async with Cluster(clock=clock, broker_keys=keys) as cluster:
+        broker = cluster.broker(0)
+        await cluster.create_topic("T", 1)
+        for _ in range(100):
+            await cluster.send(Message("T", b"x"))
+        for number in range(10):
+            assert broker.offsets.commit(f"g{number}", "T", 0, 100 - number)
+        found = await scrape(cluster)
+        lag = "rocketmq_consumer_lag_messages"
+        assert [found.value(lag, consumer_group=f"g{number}") for number in (6, 7, 8, 9)] == [0, 7, 8, 9]
+        assert found.value(lag, otel_metric_overflow="true") == sum(range(7))
+        broker.offsets.commit("g2", "T", 0, 10)  # falls behind, and takes the place of g7
+        broker.offsets.commit("g9", "T", 0, 100)  # is behind no more, and keeps its place until another needs it
+        broker.offsets.commit("g7", "T", 0, 95)
+        await scrape(cluster)
+        found = await scrape(cluster)
+        assert [found.value(lag, consumer_group=f"g{number}") for number in (2, 8)] == [90, 8]
+        assert found.value(lag) == sum(range(10)) + 90 - 2 - 9 - 2
+
+
+async def test_a_round_over_the_groups_may_take_several_answers(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The work of an answer does not grow with the number of offsets."""
+    monkeypatch.setattr(group_lags, "LAGS_PER_ANSWER", 20)
+    async with Cluster(clock=clock, broker_keys=KEYS | {"metricsOtelCardinalityLimit": "2"}) as cluster:
+        await cluster.create_topic("T", 1)
+        await cluster.send(Message("T", b"x"))
+        for number in range(40):
+            assert cluster.broker(0).offsets.commit(f"g{number}", "T", 0, 0)
+        lags = [(await scrape(cluster)).value("rocketmq_consumer_lag_messages") for _ in range(8)]
+        assert lags[0] == 10
+        assert lags[3:] == [40] * 5
 
 
 async def test_what_is_deleted_is_told_no_more(clock: VirtualClock) -> None:

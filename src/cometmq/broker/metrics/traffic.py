@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from enum import Enum
+from itertools import islice
 from typing import Final
 
 from cometmq.broker.limits import MAX_CONSUMER_OFFSETS
 from cometmq.broker.metrics.pop_counts import PopCounts
+from cometmq.limits import METRIC_SAMPLES_PER_SLICE
 from cometmq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
-from cometmq.metrics.family import Histogram
+from cometmq.metrics.family import Histogram, Steps
 
 SIZE_BOUNDS: Final = (1024, 4096, 524_288, 1_048_576, 2_097_152, 4_194_304)
 """Bytes: upper bounds of ``rocketmq_message_size``."""
@@ -176,21 +178,29 @@ class Traffic:
         """All dead letters, by topic and group."""
         return list(self._dead.items())
 
-    def keep(self, topics: Set[str], groups: Set[str]) -> None:
+    def keep(self, topics: Set[str], groups: Set[str]) -> Steps:
         """Forget topics and groups that are gone."""
-        for topic, kind in [key for key in self._in if key[0] not in topics]:
-            del self._in[topic, kind]
-        for topic in self._plain.keys() - topics:
-            del self._plain[topic]
-        for event, topic in [key for key in self._events if key[1] not in topics]:
-            del self._events[event, topic]
+        counted = iter(list(self._in))
+        while some := list(islice(counted, METRIC_SAMPLES_PER_SLICE)):
+            for topic, kind in some:
+                if topic not in topics:
+                    self._in.pop((topic, kind), None)
+                    self._plain.pop(topic, None)
+            yield []
+        for event in [event for event in self._events if event[1] not in topics]:
+            del self._events[event]
         for by_topic in (self.finishes, self.delays):
             for topic in by_topic.keys() - topics:
                 del by_topic[topic]
+        yield []
         for key in [key for key in self._dead if key[1] not in groups]:
             del self._dead[key]
-        for key in [key for key in self.pulled if key[0] not in topics or key[1] not in groups]:
-            self._pulled_queues -= len(self.pulled.pop(key))
+        pulled = iter(list(self.pulled))
+        while pairs := list(islice(pulled, METRIC_SAMPLES_PER_SLICE)):
+            for topic, group in pairs:
+                if topic not in topics or group not in groups:
+                    self._pulled_queues -= len(self.pulled.pop((topic, group), ()))
+            yield []
         self.pops.keep(topics, groups)
 
     def _of(self, topic: str, kind: str) -> MessagesIn:

@@ -11,7 +11,7 @@ from cometmq.auth import metrics as access
 from cometmq.broker.metrics.creation_times import CREATION_BOUNDS_MS
 from cometmq.broker.metrics.pop_counts import SCAN_BOUNDS_MS
 from cometmq.broker.metrics.traffic import DELAY_BOUNDS_S, FINISH_BOUNDS_S, SIZE_BOUNDS
-from cometmq.metrics import exposition, process
+from cometmq.metrics import process
 from cometmq.metrics.family import Family, Kind
 from cometmq.remoting import rpc_latency
 
@@ -212,7 +212,7 @@ ADDRESS_WRONG: Final = Family(
     ("listener", "address"),
 )
 SLAVES: Final = Family("cometmq_slaves", Kind.GAUGE, "Connected slaves.")
-_OF_ALL_SERVERS: Final = (access, exposition, process, rpc_latency)
+_OF_ALL_SERVERS: Final = (access, process, rpc_latency)
 FAMILIES: Final = tuple(
     sorted(
         (

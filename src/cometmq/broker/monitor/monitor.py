@@ -18,6 +18,7 @@ from cometmq.broker.limits import TIMER_COUNT_SECONDS
 from cometmq.broker.metrics.traffic import Traffic
 from cometmq.broker.monitor import families as f
 from cometmq.broker.monitor import samples
+from cometmq.broker.monitor.group_lags import GroupLags
 from cometmq.broker.monitor.half_messages import HalfMessages
 from cometmq.broker.monitor.waiting_messages import WaitingMessages
 from cometmq.broker.periodic import Alarm, Periodic
@@ -29,6 +30,7 @@ from cometmq.metrics.exposition import exposition, in_slices
 from cometmq.metrics.family import Histogram, Sample, Steps
 from cometmq.metrics.http import MonitorServer
 from cometmq.metrics.otlp import OtlpSender
+from cometmq.metrics.overflow import SeriesLimit
 from cometmq.metrics.process import CONNECTIONS, UNSENT_BYTES, of_process
 from cometmq.remoting.rpc_latency import RpcLatency
 from cometmq.remoting.server import RemotingServer
@@ -77,6 +79,8 @@ class BrokerMonitor:
         self._timer = timer
         self._pops = pops
         self._waiting = WaitingMessages(traffic)
+        self._lags = GroupLags(broker, traffic)
+        self._series = SeriesLimit(lambda: broker.config.metrics_otel_cardinality_limit)
         config = broker.config
         self._common = {
             **dict(config.metric_labels),
@@ -141,13 +145,16 @@ class BrokerMonitor:
         return exposition(self._steps(), self._common)
 
     def _steps(self) -> Steps:
+        return self._series.bounded(self._all_steps())
+
+    def _all_steps(self) -> Steps:
         broker = self._broker
-        self._traffic.keep(broker.topics.table.keys(), broker.groups.table.keys())
         return chain(
+            self._traffic.keep(broker.topics.table.keys(), broker.groups.table.keys()),
             in_slices(samples.of_tables(broker)),
             in_slices(samples.of_messages(broker, self._traffic)),
             in_slices(samples.of_clients(broker)),
-            samples.of_groups(broker, self._traffic, per_queue=broker.config.metrics_per_queue),
+            self._lags.steps(broker.config.metrics_otel_cardinality_limit),
             in_slices(samples.of_store(broker)),
             samples.of_entries(broker),
             in_slices(self._latency.samples()),

@@ -17,7 +17,6 @@ from cometmq.broker.monitor.waiting_messages import WaitingMessages
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.replication.ha_service import HAService
 from cometmq.message.names import (
-    RETRY_PREFIX,
     is_system_group,
     is_system_topic,
 )
@@ -25,8 +24,6 @@ from cometmq.metrics.exposition import in_slices
 from cometmq.metrics.family import Sample, Steps
 from cometmq.remoting.codes import version_name
 
-_LAGS_PER_SLICE: Final = 32
-"""Queues of groups that one turn of the loop looks at: a millisecond where each one's file is opened for it."""
 _POP_LOG_QUEUE: Final = "0"
 _PROTOCOL: Final = "remoting"
 _MODES: Final = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull", "CONSUME_POP": "pop"}
@@ -180,54 +177,3 @@ def _of_pop_log(counts: PopCounts) -> Iterator[Sample]:
             yield f.POP_OUT, (group, topic, _POP_LOG_QUEUE, kind), count
     for labels, count in list(counts.copies.items()):
         yield f.POP_RETRIES, labels, count
-
-
-def of_groups(broker: BrokerContext, traffic: Traffic, *, per_queue: bool) -> Steps:
-    """Messages that each group is behind, in each topic that it has offsets of."""
-    some: list[Sample] = []
-    seen = 0
-    for key in list(broker.offsets.table):
-        topic, _, group = key.partition("@")
-        offsets = broker.offsets.of_queues(group, topic)
-        queues = broker.store.queues().get(topic)
-        if not offsets or not queues or is_system_group(group):
-            continue
-        pulled = traffic.pulled.get((topic, group), {})
-        lag = ready = 0
-        oldest = oldest_ready = 0
-        for queue_id, offset in offsets.items():
-            queue = queues.get(queue_id)
-            if queue is None:
-                continue
-            end = queue.max_offset()
-            offset = min(max(offset, queue.min_offset()), end)
-            sent = min(max(pulled.get(queue_id, offset), offset), end)
-            in_flight = broker.offsets.in_flight(topic, group, queue_id)
-            lag += end - offset + in_flight
-            ready += end - sent
-            age_ms = _age_ms(broker, topic, queue_id, offset, end)
-            oldest = max(oldest, age_ms)
-            oldest_ready = max(oldest_ready, age_ms if sent == offset else _age_ms(broker, topic, queue_id, sent, end))
-            if per_queue:
-                some.append((f.QUEUE_LAG, (topic, group, str(queue_id)), end - offset))
-        labels = (topic, group, text(topic.startswith(RETRY_PREFIX)), text(is_system_topic(topic)))
-        some += (
-            (f.LAG_MESSAGES, labels, lag),
-            (f.LAG_LATENCY, labels, oldest),
-            (f.INFLIGHT, labels, lag - ready),
-            (f.READY, labels, ready),
-            (f.QUEUEING_LATENCY, labels, oldest_ready),
-        )
-        seen += len(offsets)
-        if seen >= _LAGS_PER_SLICE:
-            yield some
-            some, seen = [], 0
-    yield some
-
-
-def _age_ms(broker: BrokerContext, topic: str, queue_id: int, offset: int, end: int) -> int:
-    """Milliseconds since the message at an offset was stored; 0 without one."""
-    if offset >= end:
-        return 0
-    stored_ms = broker.store.store_time(topic, queue_id, offset)
-    return 0 if stored_ms < 0 else max(broker.clock.now_ms() - stored_ms, 0)

@@ -1,0 +1,172 @@
+"""Messages that groups are behind, in each topic that they have offsets of.
+
+The pairs of group and topic that are furthest behind, as many as a family of metrics may have series, have samples of
+their own. So that an answer costs as much with a million offsets as with a hundred thousand, these pairs are looked at
+for each answer, and of all others as many as have :data:`~cometmq.broker.limits.LAGS_PER_ANSWER` queues, in turn: one
+that falls behind takes the place of one that does not, and the sum of the others is that of the last round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush, heappushpop
+from typing import Final, NamedTuple
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.limits import LAGS_PER_ANSWER, QUEUES_PER_SLICE
+from cometmq.broker.metrics.traffic import Traffic
+from cometmq.broker.monitor import families as f
+from cometmq.message.names import RETRY_PREFIX, is_system_group, is_system_topic
+from cometmq.metrics.family import OVERFLOW, Sample, Steps
+
+_AGES_PER_SLICE: Final = 32
+"""Queues of groups whose messages one turn of the loop looks up: a millisecond where each one's file is opened."""
+
+
+class _Behind(NamedTuple):
+    """The place of a group in a queue."""
+
+    queue_id: int
+    offset: int
+    """The first message that is not consumed."""
+    sent: int
+    """The first message that was not sent to the group."""
+    end: int
+    in_flight: int
+    """Popped messages before the offset."""
+
+
+class _Sum:
+    """Messages that pairs are behind, added up."""
+
+    __slots__ = ("lag", "ready")
+
+    def __init__(self) -> None:
+        self.lag = 0
+        self.ready = 0
+
+    def add(self, queues: list[_Behind]) -> int:
+        """Add a pair, and return its lag."""
+        lag = sum(one.end - one.offset + one.in_flight for one in queues)
+        self.lag += lag
+        self.ready += sum(one.end - one.sent for one in queues)
+        return lag
+
+
+class GroupLags:
+    """Knows, from answer to answer, the pairs that are furthest behind."""
+
+    def __init__(self, broker: BrokerContext, traffic: Traffic) -> None:
+        self._broker = broker
+        self._traffic = traffic
+        self._own: dict[str, int] = {}
+        """The lag of those that have samples of their own."""
+        self._round: list[str] = []
+        """Pairs that this round has not looked at."""
+        self._seen = _Sum()
+        """Those that it has looked at."""
+        self._all: _Sum | None = None
+        """All pairs, in the last round."""
+
+    def steps(self, limit: int) -> Steps:
+        """The samples of this moment.
+
+        :param limit: so many pairs have samples of their own.
+        """
+        yield from self._look(limit)
+        own = _Sum()
+        some: list[Sample] = []
+        seen = 0
+        for key in list(self._own):
+            queues = self._queues(key)
+            if not queues:
+                del self._own[key]
+                continue
+            self._own[key] = own.add(queues)
+            some += self._samples(key, queues)
+            seen += len(queues)
+            if seen >= _AGES_PER_SLICE:
+                yield some
+                some, seen = [], 0
+        yield some
+        if len(self._broker.offsets.table) > limit:
+            known = self._all or self._seen
+            lag, ready = max(known.lag - own.lag, 0), max(known.ready - own.ready, 0)
+            yield [(f.LAG_MESSAGES, OVERFLOW, lag), (f.INFLIGHT, OVERFLOW, max(lag - ready, 0))]
+            yield [(f.READY, OVERFLOW, ready)]
+
+    def _look(self, limit: int) -> Steps:
+        """Look at the next pairs of the round, and choose those with samples of their own."""
+        if not self._round:
+            self._round = list(self._broker.offsets.table)
+            self._seen = _Sum()
+        own = [(lag, key) for key, lag in self._own.items()]
+        heapify(own)
+        looked, due = 0, QUEUES_PER_SLICE
+        while self._round and looked < LAGS_PER_ANSWER:
+            key = self._round.pop()
+            queues = self._queues(key)
+            looked += 1 + len(queues)
+            if queues:
+                lag = self._seen.add(queues)
+                if key not in self._own:
+                    if len(own) < limit:
+                        heappush(own, (lag, key))
+                        self._own[key] = lag
+                    elif lag > own[0][0]:
+                        del self._own[heappushpop(own, (lag, key))[1]]
+                        self._own[key] = lag
+            if looked >= due:
+                due = looked + QUEUES_PER_SLICE
+                yield []
+        while len(own) > limit:
+            del self._own[heappop(own)[1]]
+        if not self._round:
+            self._all = self._seen
+
+    def _queues(self, key: str) -> list[_Behind]:
+        """The places of a pair; none for a pair that has no samples."""
+        return list(self._places(key))
+
+    def _places(self, key: str) -> Iterator[_Behind]:
+        topic, _, group = key.partition("@")
+        broker = self._broker
+        queues = broker.store.queues().get(topic)
+        if not queues or is_system_group(group):
+            return
+        pulled = self._traffic.pulled.get((topic, group), {})
+        for queue_id, offset in broker.offsets.of_queues(group, topic).items():
+            queue = queues.get(queue_id)
+            if queue is not None:
+                end = queue.max_offset()
+                offset = min(max(offset, queue.min_offset()), end)
+                sent = min(max(pulled.get(queue_id, offset), offset), end)
+                yield _Behind(queue_id, offset, sent, end, broker.offsets.in_flight(topic, group, queue_id))
+
+    def _samples(self, key: str, queues: list[_Behind]) -> Iterator[Sample]:
+        topic, _, group = key.partition("@")
+        sums = _Sum()
+        sums.add(queues)
+        oldest = oldest_ready = 0
+        for one in queues:
+            age_ms = self._age_ms(topic, one.queue_id, one.offset, one.end)
+            oldest = max(oldest, age_ms)
+            is_sent = one.sent != one.offset
+            ready_ms = self._age_ms(topic, one.queue_id, one.sent, one.end) if is_sent else age_ms
+            oldest_ready = max(oldest_ready, ready_ms)
+            if self._broker.config.metrics_per_queue:
+                yield f.QUEUE_LAG, (topic, group, str(one.queue_id)), one.end - one.offset
+        is_system = "true" if is_system_topic(topic) else "false"
+        labels = (topic, group, "true" if topic.startswith(RETRY_PREFIX) else "false", is_system)
+        yield f.LAG_MESSAGES, labels, sums.lag
+        yield f.LAG_LATENCY, labels, oldest
+        yield f.INFLIGHT, labels, sums.lag - sums.ready
+        yield f.READY, labels, sums.ready
+        yield f.QUEUEING_LATENCY, labels, oldest_ready
+
+    def _age_ms(self, topic: str, queue_id: int, offset: int, end: int) -> int:
+        """Milliseconds since the message at an offset was stored; 0 without one."""
+        if offset >= end:
+            return 0
+        stored_ms = self._broker.store.store_time(topic, queue_id, offset)
+        return 0 if stored_ms < 0 else max(self._broker.clock.now_ms() - stored_ms, 0)
