@@ -43,7 +43,7 @@ _Waiting = tuple[str, int, int, Sequence[str]] | HashedKeys
 
 
 class SoughtKey(NamedTuple):
-    """What a query looks for."""
+    """The key that a query looks for."""
 
     topic: str
     text: str
