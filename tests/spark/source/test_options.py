@@ -85,6 +85,10 @@ def test_a_pattern_must_be_a_regular_expression() -> None:
     [
         ({"startingOffsets": "latest"}, "cannot begin at the latest"),
         ({"endingOffsets": "earliest"}, "cannot end at the earliest"),
+        ({"startingOffsets": '{"a": "earliest", "orders": "latest"}'}, "cannot begin at the latest"),
+        ({"startingOffsets": '{"orders": {"b": {"0": 7, "3": -1}}}'}, "cannot begin at the latest"),
+        ({"endingOffsets": '{"orders": {"b": "earliest"}}'}, "cannot end at the earliest"),
+        ({"endingOffsets": '{"orders": {"b": {"0": 7, "3": -2}}}'}, "cannot end at the earliest"),
         ({"maxOffsetsPerTrigger": "5"}, "is for streams"),
         ({"maxTriggerDelay": "5s"}, "is for streams"),
     ],
@@ -92,6 +96,11 @@ def test_a_pattern_must_be_a_regular_expression() -> None:
 def test_what_a_batch_cannot_mean(given: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         demand_batch(parse(**given))
+
+
+def test_a_batch_takes_the_words_that_leave_something_to_read() -> None:
+    start = '{"a": "earliest", "b": {"x": -2, "y": {"0": 0, "1": 7}}}'
+    demand_batch(parse(startingOffsets=start, endingOffsets='{"a": "latest", "b": {"x": -1, "y": {"0": 9}}}'))
 
 
 @pytest.mark.parametrize("given", [{"endingTimestamp": "5"}, {"endingOffsets": '{"orders": "latest"}'}])

@@ -248,10 +248,12 @@ def demand_batch(options: SourceOptions) -> None:
 
     :raises OptionError: it would begin at the latest or end at the earliest offsets, or has a rate limit.
     """
-    if options.starting_offsets == LATEST:
-        raise OptionError("a batch cannot begin at the latest offsets", next_step="use earliest, JSON or a timestamp")
-    if options.ending_offsets == EARLIEST:
-        raise OptionError("a batch cannot end at the earliest offsets", next_step="use latest, JSON or a timestamp")
+    if LATEST in _words(options.starting_offsets):
+        raise OptionError(
+            "a batch cannot begin at the latest offsets", next_step="use earliest, a number or a timestamp"
+        )
+    if EARLIEST in _words(options.ending_offsets):
+        raise OptionError("a batch cannot end at the earliest offsets", next_step="use latest, a number or a timestamp")
     for name, is_given in (
         ("maxOffsetsPerTrigger", options.max_offsets_per_trigger is not None),
         ("maxBytesPerTrigger", options.max_bytes_per_trigger is not None),
@@ -276,6 +278,14 @@ def demand_stream(options: SourceOptions) -> None:
         )
     if options.push_filters:
         raise OptionError("pushFilters is for batches", next_step="a stream narrows by tags and sqlFilter")
+
+
+def _words(start: Start | None) -> set[str]:
+    """The words that offsets say about any queue, whichever way they are written."""
+    if isinstance(start, dict):
+        return set().union(*map(_words, start.values()))
+    word = _CODES.get(start, start) if isinstance(start, int) else start
+    return {word} if isinstance(word, str) else set()
 
 
 def offset_named(start: Start, path: tuple[str, str, int]) -> int | str | None:
