@@ -68,7 +68,7 @@ def test_a_topic_that_a_message_makes_is_told(cometmq: CommandLine) -> None:
     assert "There was no topic" not in cometmq("produce", "invoicse", "--body", "x").err
 
 
-@pytest.mark.parametrize("options", [("--until-end",), (), ("--group", "blind", "--until-end")], ids=str)
+@pytest.mark.parametrize("options", [ALL, (), ("--group", "blind", "--until-end")], ids=str)
 def test_a_topic_that_may_not_be_read_ends_at_once(cometmq: CommandLine, options: tuple[str, ...]) -> None:
     cometmq("topic", "create", "write-only", "--queues", "1", "--permission", "w")
     refused = cometmq("consume", "write-only", *options, timeout_s=60)
@@ -113,6 +113,17 @@ def test_places_and_ends(ten: CommandLine) -> None:
     rows = {row["body"]: row for row in stored(ten, "ten")}
     assert read("--from-beginning", "--until", str(rows["7"]["stored"])) == [str(number) for number in range(8)]
     assert read("--since", str(rows["8"]["stored"]), "--until-end") == ["8", "9"]
+
+
+@pytest.mark.parametrize("end", [("--until-end",), ("--until", "1m"), ("--until", "2020-01-01", "--until-end")])
+@pytest.mark.parametrize("begin", [(), ("--offset", "latest")])
+def test_an_end_before_the_place_where_it_begins_is_wrong_use(
+    ten: CommandLine, begin: tuple[str, ...], end: tuple[str, ...]
+) -> None:
+    """Without a place it begins at the end of each queue: it would show nothing, as if nothing were stored."""
+    refused = ten("consume", "ten", *begin, *end)
+    assert (refused.code, refused.out) == (2, "")
+    assert "begin with --from-beginning, --since or --offset" in refused.err
 
 
 def test_forms(ten: CommandLine) -> None:

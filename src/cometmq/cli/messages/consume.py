@@ -17,6 +17,7 @@ from cometmq.cli.output import tell
 from cometmq.cli.servers.process import Stopping, run_server
 from cometmq.client.consumer.subscription import ALL, SQL92, TAG, subscription
 from cometmq.client.errors import RemotingConnectError
+from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.message import MessageExt
 from cometmq.quantity import quantity
 
@@ -83,6 +84,12 @@ def command(
         raise WrongUseError("give only one of --from-beginning and --since")
     if offset is not None and (from_beginning or since is not None):
         raise WrongUseError("give only one of --offset, --from-beginning and --since")
+    begins_at_end = not from_beginning and since is None and last is None and offset in (None, LATEST)
+    if group is None and begins_at_end and (until_end or (until is not None and until <= SYSTEM_CLOCK.now_ms())):
+        raise WrongUseError(
+            f"{'--until-end' if until_end else '--until'} ends before anything is read: consume begins at the end of "
+            "each queue (begin with --from-beginning, --since or --offset)"
+        )
     if last is not None:
         _demand_none_of("--last", offset=offset, max=limit, from_beginning=from_beginning or None)
     if trace and group is None:
