@@ -54,6 +54,7 @@ from cometmq.broker.registration import WARN_S, BrokerRegistration
 from cometmq.broker.replication.ha_service import HAService, HaStatusAdmin
 from cometmq.broker.replication.slave import Slave, no_messages
 from cometmq.broker.replication.store_files import StoreFileProcessor
+from cometmq.broker.replication.table_changes import TableChangesProcessor
 from cometmq.broker.send.plain_batches import PlainBatches
 from cometmq.broker.send.producer_sequence_log import ProducerSequenceLog
 from cometmq.broker.send.reply_message import ReplyMessageProcessor
@@ -313,6 +314,7 @@ class Broker:
                 context, self.schedule, (self.slave,) if self.is_slave else (self.transactions, self.timer, self.ha)
             ),
             StoreFileProcessor(self.store.config.root),
+            TableChangesProcessor(context),
             *of_master,
         ):
             self.processors.add(part)

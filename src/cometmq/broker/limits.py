@@ -249,6 +249,14 @@ SLAVE_SYNC_FIRST_SECONDS: Final = 3.0
 """Delay of a slave's first copy of its master's tables (``BrokerController.handleSlaveSynchronize``) …"""
 SLAVE_SYNC_SECONDS: Final = 10.0
 """… and pause between later copies."""
+SLAVE_CHANGES_SECONDS: Final = 1.0
+"""… and of the changes in the tables of a master of CometMQ's, which cost next to nothing."""
+MAX_CHANGED_NAMES: Final = 50_000
+"""Names of changed rows that a master keeps for its slaves; with more they copy the whole table again."""
+MAX_CHANGED_PARTS: Final = 64
+"""Questions of slaves that such names are kept for: half a minute of two slaves."""
+SLAVE_QUESTIONS_AT_ONCE: Final = 16
+"""Topics whose queues a slave asks Apache's master for at a time."""
 SLAVE_TABLE_SECONDS: Final = 30.0
 """Time-out of one table of the master: the largest at 4 MB a second."""
 MAX_TABLE_ANSWER_BYTES: Final = 128 * 1024 * 1024

@@ -202,6 +202,8 @@ class RequestCode(IntEnum):
     """CometMQ's own."""
     GET_STORE_FILE = 30039
     """CometMQ's own: a slave copies what is not in the log (``broker/replication/store_files.py``)."""
+    GET_TABLE_CHANGES = 30040
+    """CometMQ's own: a slave copies what changed in a table (``broker/replication/table_changes.py``)."""
     PUT_QUOTA = 30050
     """CometMQ's own: quotas of accounts, addresses and groups (``broker/admin/quotas.py``)."""
     GET_QUOTAS = 30051

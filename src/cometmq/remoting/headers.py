@@ -185,6 +185,22 @@ class GetStoreFileResponseHeader(Header):
     """Another one once another file stands in its place."""
 
 
+class GetTableChangesRequestHeader(Header):
+    """GET_TABLE_CHANGES (30040), CometMQ's own: the rows of a table that changed since the last copy."""
+
+    table: str
+    since: str = ""
+    """The mark of that copy; empty for none."""
+
+
+class GetTableChangesResponseHeader(Header):
+    """Answer to GET_TABLE_CHANGES (30040); the body are lines of rows."""
+
+    mark: str
+    whole: bool
+    """True if these are all rows."""
+
+
 class PullMessageRequestHeader(Header):
     """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361); sysFlag is a PullSysFlag."""
 

@@ -108,13 +108,18 @@ def test_a_slave_takes_a_large_table_in_slices_and_again_only_what_differs(
     path = tmp_path / "slave" / "topics.json"
     slave = TopicConfigManager(LiveConfig(small_config(tmp_path)), path, clock=clock)
     slave.load()
-    assert sum(1 for _ in slave.take_over(topics.wrapper())) == TOPICS // TABLE_ROWS_PER_SLICE
+    whole = topics.table.items()
+    assert sum(1 for _ in slave.take_over(whole, topics.version)) == len(topics.table) // TABLE_ROWS_PER_SLICE + 1
     assert (slave.version, slave.table) == (topics.version, topics.table)
     topics.put(TopicConfig(topic_name="one-more"))
     topics.delete("a-topic-of-some-length-5")
-    assert sum(1 for _ in slave.take_over(topics.wrapper())) == 1
+    changed = [("one-more", topics.table["one-more"])]
+    assert sum(1 for _ in slave.take_over(changed, topics.version, ["a-topic-of-some-length-5"])) == 2
+    assert slave.table == topics.table
     assert fastjson.loads(path.read_bytes()) == to_builtins(topics.wrapper())
-    assert list(slave.take_over(topics.wrapper())) == []
+    path.unlink()
+    list(slave.take_over(topics.table.items(), topics.version))
+    assert not path.exists(), "nothing differs"
 
 
 def test_groups_are_written_as_in_one_piece(tmp_path: Path, clock: VirtualClock) -> None:

@@ -1,8 +1,10 @@
-"""The tables that a slave copies from its master, every ten seconds (``SlaveSynchronize``).
+"""The tables that a slave copies from its master (``SlaveSynchronize``).
 
-Topics (21) and groups (201) when their data versions differ, consumer offsets (43), message request modes (402; brokers
-of 4.9 have none), and from Apache's master how far delayed messages are delivered (45). From a master of CometMQ also
-the files that say it exactly, which topics were deleted, and the rest that is not in the log
+Topics, groups and consumer offsets: from a master of CometMQ every second what changed in them
+(:mod:`cometmq.broker.replication.table_changes`), from Apache's every ten seconds as a whole (21, 201, 43), topics and
+groups when their data versions differ. Every ten seconds message request modes (402; brokers of 4.9 have none), and
+from Apache's master how far delayed messages are delivered (45), from a master of CometMQ the files that say it
+exactly, which topics were deleted, and the rest that is not in the log
 (:mod:`cometmq.broker.replication.store_files`, :mod:`cometmq.broker.replication.timer_copy`).
 """
 
@@ -11,16 +13,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.delay_offsets import DelayOffsets, DelayProgress
 from cometmq.broker.limits import (
+    SLAVE_CHANGES_SECONDS,
     SLAVE_SYNC_FIRST_SECONDS,
     SLAVE_SYNC_SECONDS,
     SLAVE_SYNC_SOON_SECONDS,
@@ -29,27 +33,27 @@ from cometmq.broker.limits import (
 from cometmq.broker.periodic import Alarm
 from cometmq.broker.pop.request_modes import MessageRequestModeManager, RequestModeTable
 from cometmq.broker.replication.frames import ReplicationError
-from cometmq.broker.replication.ha_client import HAClient, MasterAddress, log_range
+from cometmq.broker.replication.ha_client import HAClient, MasterAddress
+from cometmq.broker.replication.queue_ends import QueueEnds
 from cometmq.broker.replication.store_files import MasterFiles, NotOfferedError, copied_files
+from cometmq.broker.replication.table_changes import GROUPS, OFFSETS, TOPICS, MasterTables
 from cometmq.broker.replication.timer_copy import TimerCopy
+from cometmq.broker.tables.versioned_table import VersionedTable
 from cometmq.errors import CometMQError, reason_of
 from cometmq.fastjson import quote_keys
 from cometmq.limits import MAX_FRAME_BYTES
-from cometmq.message.names import SCHEDULE_TOPIC, TRANS_OP_HALF_TOPIC
-from cometmq.remoting.admin_bodies import TopicStatsTable
-from cometmq.remoting.admin_headers import GetTopicStatsInfoRequestHeader
+from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.remoting.bodies import (
     BodyError,
     ConsumerOffsetSerializeWrapper,
+    DataVersion,
     DelayOffsetSerializeWrapper,
     SubscriptionGroupWrapper,
-    TopicConfig,
     TopicConfigSerializeWrapper,
     decode_body,
 )
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.store.message_store import MessageStore
 from cometmq.store.recovery.known_topics import DELETED_TOPICS, DeletedTopics
 from cometmq.threads import in_thread
 
@@ -89,55 +93,6 @@ def offset_rows(body: bytes) -> Iterator[tuple[str, dict[int, int]]]:
         raise BodyError(f"the consumer offsets cannot be read at byte {at}: {body[at : at + 40]!r}")
 
 
-class QueueEnds:
-    """The first offsets of queues whose messages are all older than a slave's log.
-
-    Such a queue is empty here, and would begin at 0 once the slave is the master: consumers are beyond that, and
-    messages that wait are known by their queue offsets. So a slave asks its master once for the ends of its queues;
-    when the log here has come up to the end that the master's log had then, queues without a message begin there.
-    """
-
-    def __init__(self, store: MessageStore, client: RemotingClient) -> None:
-        self._store = store
-        self._client = client
-        self._ends: dict[tuple[str, int], int] | None = None
-        self._true_at = 0
-        """Once the log here has come to this offset, the messages of an empty queue are older than the log."""
-
-    async def copy(self, master: str, topics: Iterable[TopicConfig]) -> None:
-        """Ask the master if that was not done, and begin the queues as soon as possible.
-
-        :raises ReplicationError: the master's answer cannot be used.
-        :raises RemotingError: it does not answer.
-        :raises BodyError: its answer cannot be read.
-        :raises StoreError: a queue cannot be written.
-        """
-        if self._ends is None:
-            found: dict[tuple[str, int], int] = {}
-            for name in [topic.topic_name for topic in topics if self._lacks(topic)] + [TRANS_OP_HALF_TOPIC]:
-                found |= await self._ask(master, name)
-            _, self._true_at, _ = await log_range(self._client, master)
-            self._ends = found
-        if self._store.max_physical_offset >= self._true_at:
-            for (topic, queue_id), end in self._ends.items():
-                self._store.replicated.begin_queue(topic, queue_id, end)
-            self._ends = {}
-
-    def _lacks(self, topic: TopicConfig) -> bool:
-        return not all(
-            self._store.extent(topic.topic_name, queue_id)[1]
-            for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums))
-        )
-
-    async def _ask(self, master: str, topic: str) -> dict[tuple[str, int], int]:
-        header = GetTopicStatsInfoRequestHeader(topic=topic)
-        answer = await self._client.invoke(master, RequestCode.GET_TOPIC_STATS_INFO, header)
-        if answer.code != ResponseCode.SUCCESS:
-            return {}  # a topic that it has deleted since, or that Apache's broker never lists
-        table = decode_body(TopicStatsTable, answer.body).offset_table
-        return {(topic, queue.queue_id): offsets.max_offset for queue, offsets in table.items() if offsets.max_offset}
-
-
 class SlaveSynchronize:
     """Copies the tables until it is stopped."""
 
@@ -156,7 +111,19 @@ class SlaveSynchronize:
         self._files = copied_files(store)
         self._timer = TimerCopy(store)
         self._ends = QueueEnds(store, client)
+        self._marks: dict[str, str] = {}
+        """What was copied of each table last, as its master calls it; a table that was copied whole has none."""
+        self._own: dict[str, set[str]] = {TOPICS: set(), GROUPS: set()}
+        """Topics and groups that changed here by themselves since then."""
+        self._topics.on_change.append(lambda name: self._own[TOPICS].add(name))
+        self._groups.on_change.append(lambda name: self._own[GROUPS].add(name))
+        self._beyond: dict[str, Mapping[int, int]] = {}
+        """Consumer offsets of the master beyond the ends of queues here."""
+        self._all_due_at = store.clock.monotonic()
+        """When what is not asked for every second is due."""
         self._lives_version = ""
+        self._lives_of: tuple[DataVersion, DataVersion] | None = None
+        """The versions of topics and groups when their deletions were copied; ``None`` when they are due."""
         self._ended: dict[str, int] = {}
         """The log offset below which the queues of a deleted topic have ended here, too."""
         self._modes = MessageRequestModeManager(Path(store.config.root) / "config" / "messageRequestMode.json")
@@ -191,7 +158,7 @@ class SlaveSynchronize:
         try:
             await self.copy()
         finally:
-            self._next.after(SLAVE_SYNC_SECONDS)
+            self._next.after(SLAVE_CHANGES_SECONDS if self._marks and not self._troubles else SLAVE_SYNC_SECONDS)
 
     async def stop(self) -> None:
         """Copy no more; put held files in their place if the log here is far enough now."""
@@ -206,23 +173,31 @@ class SlaveSynchronize:
     async def copy(self) -> None:
         """Copy everything once; parts that fail are tried again the next time."""
         async with self._copying:
+            self._all_due_at = self._store.clock.monotonic()
             await self._copy()
 
     async def _copy(self) -> None:
+        """Copy what is due."""
         is_placed = await self._try("what was copied before", self._put_in_place)
         address = self._master.remoting
         if address is None or not self._follower.is_following:  # never tables that belong to another log
             return
-        for what, copy in (
-            ("topics", self._copy_topics),
-            ("deleted topics", self._copy_lives),
-            ("ends of queues", self._copy_ends),
-            ("consumer offsets", self._copy_offsets),
-            ("groups", self._copy_groups),
-            ("message request modes", self._copy_modes),
-            ("files", self._copy_files),
+        is_all_due = self._store.clock.monotonic() >= self._all_due_at
+        if is_all_due:
+            self._all_due_at = self._store.clock.monotonic() + SLAVE_SYNC_SECONDS
+            self._lives_of = None
+        for what, copy, is_due in (
+            ("topics", self._copy_topics, True),
+            ("deleted topics", self._copy_lives, True),
+            ("ends of queues", self._copy_ends, True),
+            ("consumer offsets", self._copy_offsets, True),
+            ("groups", self._copy_groups, True),
+            ("message request modes", self._copy_modes, is_all_due),
+            ("files", self._copy_files, is_all_due and is_placed),
         ):
-            is_copied = (is_placed or copy != self._copy_files) and await self._try(what, partial(copy, address))
+            if not is_due:
+                continue
+            is_copied = await self._try(what, partial(copy, address))
             if not is_copied and not self._client.live(address):
                 return  # the master is gone
 
@@ -253,8 +228,27 @@ class SlaveSynchronize:
         await self._timer.put_in_place()
 
     async def _copy_topics(self, master: str) -> None:
-        body = await self._ask(master, RequestCode.GET_ALL_TOPIC_CONFIG)
-        await _over_turns(self._topics.take_over(decode_body(TopicConfigSerializeWrapper, body)))
+        if await self._copy_changes(master, TOPICS, self._topics) is None:
+            body = await self._ask(master, RequestCode.GET_ALL_TOPIC_CONFIG)
+            found = decode_body(TopicConfigSerializeWrapper, body)
+            if found.data_version == self._topics.version:
+                return
+            await _over_turns(self._topics.take_over(found.topic_config_table.items(), found.data_version))
+
+    async def _copy_changes(self, master: str, name: str, table: VersionedTable[Any]) -> set[str] | None:
+        """Copy what changed in topics or groups; return the rows that have gone, ``None`` if the master is Apache's."""
+        own, self._own[name] = self._own[name], set()
+        found = await MasterTables(self._client, master).changes(name, self._marks.pop(name, ""), own)
+        if found is None:
+            return None
+        version = found.head.data_version
+        if version is None:
+            raise ReplicationError(f"the master gives {name} without their version")
+        removed = None if found.whole else found.head.removed
+        gone = set(table.table if removed is None else removed)
+        await _over_turns(table.take_over(found.rows(table.kind), version, removed))
+        self._marks[name] = found.mark
+        return gone - table.table.keys()
 
     async def _copy_lives(self, master: str) -> None:
         """Copy the log offsets at which topics were deleted: queues that end before them are of an earlier life.
@@ -262,6 +256,8 @@ class SlaveSynchronize:
         The tables do not show a topic that was deleted and made anew between two copies. Apache's master tells no more.
         """
         lives = self._deletions.lives
+        if self._lives_of == (self._topics.version, self._groups.version):
+            return
         try:
             found = await MasterFiles(self._client, master).whole(DELETED_TOPICS, self._lives_version)
         except NotOfferedError:
@@ -276,19 +272,35 @@ class SlaveSynchronize:
                 self._ended[topic] = deleted.position
                 self._deletions.end_queues(topic, deleted.position)
                 await asyncio.sleep(0)
+        self._lives_of = (self._topics.version, self._groups.version)
 
     async def _copy_ends(self, master: str) -> None:
-        await self._ends.copy(master, list(self._topics.table.values()))
+        await self._ends.copy(master, MasterTables(self._client, master), self._topics.table)
 
     async def _copy_offsets(self, master: str) -> None:
-        body = await self._ask(master, RequestCode.GET_ALL_CONSUMER_OFFSET)
-        await _over_turns(self._offsets.take_over(offset_rows(body), self._end))
+        found = await MasterTables(self._client, master).changes(OFFSETS, self._marks.pop(OFFSETS, ""))
+        if found is None:
+            body = await self._ask(master, RequestCode.GET_ALL_CONSUMER_OFFSET)
+            await _over_turns(self._offsets.take_over(offset_rows(body), self._end, {}))
+            return
+        if found.whole:
+            self._beyond.clear()
+        rows = chain(list(self._beyond.items()), found.rows(dict[int, int]))
+        removed = None if found.whole else found.head.removed
+        await _over_turns(self._offsets.take_over(rows, self._end, self._beyond, removed))
+        self._marks[OFFSETS] = found.mark
 
     async def _copy_groups(self, master: str) -> None:
-        known = set(self._groups.table)
-        body = await self._ask(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        await _over_turns(self._groups.take_over(decode_body(SubscriptionGroupWrapper, body)))
-        for group in known - self._groups.table.keys():
+        gone = await self._copy_changes(master, GROUPS, self._groups)
+        if gone is None:
+            before = set(self._groups.table)
+            body = await self._ask(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            found = decode_body(SubscriptionGroupWrapper, body)
+            if found.data_version == self._groups.version:
+                return
+            await _over_turns(self._groups.take_over(found.subscription_group_table.items(), found.data_version))
+            gone = before - self._groups.table.keys()
+        for group in gone:
             self._deletions.end_group(group)
 
     async def _copy_modes(self, master: str) -> None:

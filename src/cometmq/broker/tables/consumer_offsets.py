@@ -22,6 +22,7 @@ from cometmq.broker.limits import (
     TABLE_ROWS_PER_SLICE,
 )
 from cometmq.broker.slices import batches
+from cometmq.broker.tables.changed_names import ChangedNames
 from cometmq.broker.tables.table_file import TableFile, int64, offset_table
 from cometmq.clock import Clock
 from cometmq.index import Index
@@ -46,6 +47,8 @@ class ConsumerOffsetManager:
         self._count = 0
         """Offsets of all pairs."""
         self._writing = threading.Lock()
+        self.changes: Final = ChangedNames()
+        """The pairs, ``topic@group``, for slaves."""
         self.on_back: Callable[[str, str, int, int], None] | None = None
         """Called with group, topic, queue id and the new offset before a commit sets an offset back."""
         self.in_flight: Callable[[str, str, int], int] = _none
@@ -111,6 +114,7 @@ class ConsumerOffsetManager:
                 return False
             self._count += 1
         queues[queue_id] = offset
+        self.changes.note(key)
         self._file.changed()
         return True
 
@@ -132,43 +136,63 @@ class ConsumerOffsetManager:
             yield some
 
     def take_over(
-        self, rows: Iterable[tuple[str, Mapping[int, int]]], ends: Callable[[str, int], int]
+        self,
+        rows: Iterable[tuple[str, Mapping[int, int]]],
+        ends: Callable[[str, int], int],
+        beyond: dict[str, Mapping[int, int]],
+        removed: Iterable[str] | None = None,
     ) -> Iterator[None]:
-        """Become a copy of a master's offsets, none beyond the end of its queue here; those that it lacks are removed.
+        """Become a copy of a master's offsets, none beyond the end of its queue here.
 
         Stops after each slice.
 
         :param ends: the offset after the last message of a queue.
+        :param beyond: gets the rows with an offset beyond its queue's end, and loses those that are taken whole.
+        :param removed: the pairs that go; ``None`` for all but those given.
         """
         size = 0
-        gone = dict.fromkeys(self._table)
+        gone = dict.fromkeys(self._table if removed is None else removed)
         for key, queues in rows:
             size += 1 + len(queues)
             if size >= TABLE_ROWS_PER_SLICE:
                 size = 0
                 yield
             gone.pop(key, None)
-            self._drop_queues(key, queues)
             topic, _, group = key.partition(_SEPARATOR)
-            if check_topic(topic) is not None or check_group(group) is not None:
+            if key not in self._table and (check_topic(topic) is not None or check_group(group) is not None):
                 continue
-            for queue_id, offset in queues.items():
-                offset = min(offset, ends(topic, queue_id))
-                if offset >= 0 and 0 <= queue_id <= _MAX_QUEUE_ID and offset != self.query(group, topic, queue_id):
-                    self.note(group, topic, queue_id, offset)
+            offsets = {
+                queue_id: min(offset, ends(topic, queue_id)) if offset > 0 else offset
+                for queue_id, offset in queues.items()
+                if 0 <= queue_id <= _MAX_QUEUE_ID and offset >= 0
+            }
+            self._replace(key, topic, group, offsets)
+            if any(offset > offsets.get(queue_id, offset) for queue_id, offset in queues.items()):
+                beyond[key] = queues
+            else:
+                beyond.pop(key, None)
         for keys in batches(list(gone), TABLE_ROWS_PER_SLICE):
             for key in keys:
+                beyond.pop(key, None)
                 self.drop(key)
             yield
 
-    def _drop_queues(self, key: str, others: Mapping[int, int]) -> None:
-        """Remove the offsets of a pair in queues that are not among the others."""
+    def _replace(self, key: str, topic: str, group: str, offsets: dict[int, int]) -> None:
+        """Let a pair have these offsets, as far as the limits allow."""
         known = self._table.get(key)
-        if known is not None and not known.keys() <= others.keys():
-            for queue_id in known.keys() - others.keys():
-                del known[queue_id]
-                self._count -= 1
-            self._file.changed()
+        if known == offsets:
+            return
+        if known is None:
+            if len(self._table) >= MAX_CONSUMER_OFFSET_TABLES or self._count + len(offsets) > MAX_CONSUMER_OFFSETS:
+                return
+            known = self._add(key, topic, group)
+        elif self._count + len(offsets) - len(known) > MAX_CONSUMER_OFFSETS:
+            return
+        self._count += len(offsets) - len(known)
+        known.clear()
+        known.update(offsets)
+        self.changes.note(key)
+        self._file.changed()
 
     def of_group(self, group: str) -> Iterator[tuple[str, Mapping[int, int]]]:
         """Yield ``(topic, {queue id: offset})`` for each topic that a group has offsets of."""
@@ -193,6 +217,7 @@ class ConsumerOffsetManager:
             self._topics_of.remove(group, topic)
             self._groups_of.remove(topic, group)
             self._count -= len(queues)
+            self.changes.note(key)
             self._file.changed()
 
     def _add(self, key: str, topic: str, group: str) -> dict[int, int]:

@@ -7,7 +7,7 @@ group becomes the name of its retry topic and so of directories (Apache does not
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from cometmq.broker.config import LiveConfig
@@ -54,10 +54,6 @@ class SubscriptionGroupManager(VersionedTable[SubscriptionGroupConfig]):
     def built_in(self) -> Iterable[SubscriptionGroupConfig]:
         """The groups of the system."""
         return (SubscriptionGroupConfig(group_name=name) for name in SYSTEM_GROUPS)
-
-    def take_over(self, wrapper: SubscriptionGroupWrapper) -> Iterator[None]:
-        """Become a copy of a master's table, slice by slice."""
-        return self._take_over(wrapper.subscription_group_table, wrapper.data_version)
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
         """The configuration of a group; made now if that is on, the name is valid and there is room."""

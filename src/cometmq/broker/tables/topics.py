@@ -7,7 +7,7 @@ names, where that one may be inherited from), or with the first heartbeat of a c
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -153,10 +153,6 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         return findings
 
     # --- changing -------------------------------------------------------------------------------
-    def take_over(self, wrapper: TopicConfigSerializeWrapper) -> Iterator[None]:
-        """Become a copy of a master's table, slice by slice."""
-        return self._take_over(wrapper.topic_config_table, wrapper.data_version)
-
     def put(self, row: TopicConfig) -> None:
         """Add or replace a topic; the name must have passed ``check_topic``."""
         if row.topic_name not in self._table:

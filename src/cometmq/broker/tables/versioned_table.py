@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 from cometmq import fastjson
 from cometmq.broker.limits import TABLE_ROWS_PER_SLICE
 from cometmq.broker.slices import batches
+from cometmq.broker.tables.changed_names import ChangedNames
 from cometmq.broker.tables.table_file import TableFile
 from cometmq.clock import Clock
 from cometmq.remoting.bodies import Body, BodyError, DataVersion, decode_body, to_builtins
@@ -83,6 +84,8 @@ class VersionedTable(Generic[R]):
         self._clock = clock
         self._table: dict[str, R] = {}
         self._rows = RowTexts(self.field)
+        self.changes: Final = ChangedNames()
+        """For slaves."""
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
         self.on_change: list[Callable[[str], None]] = []
         self.is_whole = True
@@ -190,26 +193,40 @@ class VersionedTable(Generic[R]):
 
     def _changed(self, name: str) -> None:
         self._rows.changed(name)
+        self.changes.note(name)
         self.new_version()
         for listener in self.on_change:
             listener(name)
 
-    def _take_over(self, rows: Mapping[str, R], version: DataVersion) -> Iterator[None]:
+    def take_over(
+        self, rows: Iterable[tuple[str, R]], version: DataVersion, removed: Iterable[str] | None = None
+    ) -> Iterator[None]:
         """Become a copy of a master's table, its version included; rows with names that cannot be are left out.
 
-        Stops after each slice of the rows that differ; the version is the master's at the end.
+        Stops after each slice; the version is the master's at the end.
+
+        :param removed: the rows that go; ``None`` for all but those given.
         """
-        if version == self.version:
-            return
-        taken = {name: row for name, row in rows.items() if self.name_of(row) == name and self.wrong_name(name) is None}
-        for names in batches(_differing(self._table, taken), TABLE_ROWS_PER_SLICE):
+        is_same = version == self.version
+        gone = dict.fromkeys(self._table if removed is None else removed)
+        for some in batches(rows, TABLE_ROWS_PER_SLICE):
+            differing = []
+            for name, row in some:
+                if self.name_of(row) == name and self.wrong_name(name) is None:
+                    gone.pop(name, None)
+                    if self._table.get(name) != row:
+                        self._table[name] = row
+                        differing.append(name)
+            self._note(differing)
+            is_same = is_same and not differing
+            yield
+        for names in batches(gone, TABLE_ROWS_PER_SLICE):
             for name in names:
-                if name in taken:
-                    self._table[name] = taken[name]
-                else:
-                    self._table.pop(name, None)
+                is_same = self._table.pop(name, None) is None and is_same
             self._note(names)
             yield
+        if is_same:
+            return
         self.version = version
         self._file.changed()
         self.on_due()
@@ -218,17 +235,10 @@ class VersionedTable(Generic[R]):
         """Format the texts of these rows."""
         for name in names:
             self._rows.changed(name)
+            self.changes.note(name)
         self._rows.refresh(self._table)
 
     def save(self) -> None:
         """Write the file if the table changed; on a full or broken disk it stays due for the next call."""
         if self._file.take_due():
             self._file.write_text(self._rows.text(self.version, self._table))
-
-
-def _differing(table: Mapping[str, R], other: Mapping[str, R]) -> list[str]:
-    """The names whose rows differ, or that one of the tables lacks."""
-    return [
-        *(name for name in table if name not in other),
-        *(name for name, row in other.items() if table.get(name) != row),
-    ]

@@ -1,0 +1,84 @@
+"""The first offsets of a slave's queues whose messages are all older than its log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from cometmq.broker.limits import SLAVE_QUESTIONS_AT_ONCE, TABLE_ROWS_PER_SLICE
+from cometmq.broker.replication.ha_client import log_range
+from cometmq.broker.replication.table_changes import ENDS, MasterTables
+from cometmq.broker.slices import batches
+from cometmq.message.names import TRANS_OP_HALF_TOPIC
+from cometmq.remoting.admin_bodies import TopicStatsTable
+from cometmq.remoting.admin_headers import GetTopicStatsInfoRequestHeader
+from cometmq.remoting.bodies import TopicConfig, decode_body
+from cometmq.remoting.client import RemotingClient
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.store.message_store import MessageStore
+
+_QUEUES_PER_SLICE = TABLE_ROWS_PER_SLICE // 10
+
+
+class QueueEnds:
+    """The first offsets of queues whose messages are all older than a slave's log.
+
+    Such a queue is empty here, and would begin at 0 once the slave is the master: consumers are beyond that, and
+    messages that wait are known by their queue offsets. So a slave asks its master once for the ends of its queues;
+    when the log here has come up to the end that the master's log had then, queues without a message begin there.
+    """
+
+    def __init__(self, store: MessageStore, client: RemotingClient) -> None:
+        self._store = store
+        self._client = client
+        self._ends: dict[tuple[str, int], int] | None = None
+        self._true_at = 0
+        """Once the log here has come to this offset, the messages of an empty queue are older than the log."""
+
+    async def copy(self, master: str, tables: MasterTables, topics: Mapping[str, TopicConfig]) -> None:
+        """Ask the master if that was not done, and begin the queues as soon as possible.
+
+        :raises ReplicationError: the master's answer cannot be used.
+        :raises RemotingError: it does not answer.
+        :raises BodyError: its answer cannot be read.
+        :raises StoreError: a queue cannot be written.
+        """
+        if self._ends is None:
+            found: dict[tuple[str, int], int] = {}
+            ends = await tables.changes(ENDS)
+            if ends is None:
+                lacking = [topic.topic_name for topic in topics.values() if self._lacks(topic)]
+                for names in batches([*lacking, TRANS_OP_HALF_TOPIC], SLAVE_QUESTIONS_AT_ONCE):
+                    for answer in await asyncio.gather(*(self._ask(master, name) for name in names)):
+                        found |= answer
+            else:
+                for some in batches(ends.rows(dict[int, int]), _QUEUES_PER_SLICE):
+                    found |= {
+                        (topic, queue_id): end
+                        for topic, queues in some
+                        for queue_id, end in queues.items()
+                        if not self._store.extent(topic, queue_id)[1]
+                    }
+                    await asyncio.sleep(0)
+            _, self._true_at, _ = await log_range(self._client, master)
+            self._ends = found
+        if self._store.max_physical_offset >= self._true_at:
+            for queues in batches(self._ends.items(), _QUEUES_PER_SLICE):
+                for (topic, queue_id), end in queues:
+                    self._store.replicated.begin_queue(topic, queue_id, end)
+                await asyncio.sleep(0)
+            self._ends = {}
+
+    def _lacks(self, topic: TopicConfig) -> bool:
+        return not all(
+            self._store.extent(topic.topic_name, queue_id)[1]
+            for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums))
+        )
+
+    async def _ask(self, master: str, topic: str) -> dict[tuple[str, int], int]:
+        header = GetTopicStatsInfoRequestHeader(topic=topic)
+        answer = await self._client.invoke(master, RequestCode.GET_TOPIC_STATS_INFO, header)
+        if answer.code != ResponseCode.SUCCESS:
+            return {}  # a topic that it has deleted since, or that Apache's broker never lists
+        table = decode_body(TopicStatsTable, answer.body).offset_table
+        return {(topic, queue.queue_id): offsets.max_offset for queue, offsets in table.items() if offsets.max_offset}

@@ -1,0 +1,198 @@
+"""GET_TABLE_CHANGES (30040): slaves of CometMQ copy what changed in the master's tables (an extension of CometMQ's).
+
+The body has a line of JSON for each slice of the table, so that either side works on one line a turn of the loop::
+
+    {"dataVersion":{…},"removed":["name",…]}
+    {"name":row,…}
+    …
+
+Tables are ``topics`` and ``groups`` with their rows; ``offsets`` with the offsets by queue id of each ``topic@group``;
+``ends`` with the offsets behind the last messages, by queue id, of each topic, always whole. A slave that gives the
+mark of its last copy gets the rows that changed since, and those of the names in the body of its request, a list of
+JSON: it changed them by itself. One whose mark says nothing gets all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.limits import MAX_LIST_BYTES, SLAVE_TABLE_SECONDS, TABLE_ROWS_PER_SLICE
+from cometmq.broker.replication.frames import ReplicationError
+from cometmq.broker.slices import Steps, batches, run_in_slices
+from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
+from cometmq.broker.tables.versioned_table import VersionedTable
+from cometmq.message.names import TRANS_OP_HALF_TOPIC
+from cometmq.remoting.bodies import BodyError, DataVersion
+from cometmq.remoting.client import RemotingClient
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import GetTableChangesRequestHeader, GetTableChangesResponseHeader
+from cometmq.remoting.permissions import Action, needs_cluster
+from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.server_connection import ServerConnection
+
+T = TypeVar("T")
+
+TOPICS: Final = "topics"
+GROUPS: Final = "groups"
+OFFSETS: Final = "offsets"
+ENDS: Final = "ends"
+
+_names: Final = msgspec.json.Decoder(set[str])
+
+
+class Head(msgspec.Struct, rename="camel", omit_defaults=True):
+    """The first line."""
+
+    data_version: DataVersion | None = None
+    removed: list[str] = []
+
+
+class TableChangesProcessor:
+    """The master's side."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+
+    @answers(
+        RequestCode.GET_TABLE_CHANGES,
+        limits=("TABLE_ROWS_PER_SLICE", "MAX_CHANGED_NAMES", "MAX_LIST_BYTES"),
+        permission=needs_cluster(Action.UPDATE),
+    )
+    def changes(
+        self, connection: ServerConnection, request: Request[GetTableChangesRequestHeader], body: bytes
+    ) -> Response | None:
+        """Give the rows of a table that changed since a slave copied it, or all of them."""
+        name, broker = request.header.table, self._broker
+        if name == ENDS:
+            return run_in_slices(connection, request, _answer(Head(), self._ends(), mark=""))
+        table: VersionedTable[Any] | ConsumerOffsetManager
+        if name in (TOPICS, GROUPS):
+            table = broker.topics if name == TOPICS else broker.groups
+            version = table.version
+        elif name == OFFSETS:
+            table, version = broker.offsets, None
+        else:
+            return Response(ResponseCode.INVALID_PARAMETER, remark=f"{name!r} is no table that slaves copy")
+        is_long = len(body) > MAX_LIST_BYTES
+        try:
+            also = _names.decode(body) if body and not is_long else set()
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            return Response(ResponseCode.INVALID_PARAMETER, remark=f"the names cannot be read: {error}")
+        mark, names = table.changes.since("" if is_long else request.header.since)
+        if names is not None:
+            names |= also
+        return run_in_slices(connection, request, self._rows(mark, names, table.table, version))
+
+    def _rows(self, mark: str, names: set[str] | None, table: Mapping[str, Any], version: DataVersion | None) -> Steps:
+        is_whole = names is None
+        chosen: Collection[str] = list(table) if names is None else names
+        removed = [] if is_whole else [name for name in chosen if name not in table]
+        return _answer(Head(version, removed), _slices(chosen, table), mark=mark, whole=is_whole)
+
+    def _ends(self) -> Iterator[dict[str, Any]]:
+        """The ends of the queues that have had messages; a queue that comes meanwhile is in the slave's log."""
+        for names in batches([*self._broker.topics.table, TRANS_OP_HALF_TOPIC], TABLE_ROWS_PER_SLICE // 10):
+            yield {name: ends for name in names if (ends := self._ends_of(name))}
+
+    def _ends_of(self, name: str) -> dict[int, int]:
+        topic = self._broker.topics.get(name)
+        extents = (
+            (queue_id, self._broker.store.extent(name, queue_id)[1])
+            for queue_id in range(1 if topic is None else topic.write_queue_nums)
+        )
+        return {queue_id: end for queue_id, end in extents if end}
+
+
+def _slices(names: Iterable[str], table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The rows of these names that are still there, in slices; an offset counts as much as a row."""
+    some: dict[str, Any] = {}
+    size = 0
+    for name in names:
+        row = table.get(name)
+        if row is None:
+            continue
+        some[name] = row
+        size += 1 + len(row) if isinstance(row, dict) else 1
+        if size >= TABLE_ROWS_PER_SLICE:
+            yield some
+            some, size = {}, 0
+    if some:
+        yield some
+
+
+def _answer(head: Head, slices: Iterable[dict[str, Any]], *, mark: str, whole: bool = True) -> Steps:
+    lines = [msgspec.json.encode(head)]
+    for some in slices:
+        if len(lines) > 1:
+            yield
+        lines.append(msgspec.json.encode(some))
+    return Response(header=GetTableChangesResponseHeader(mark=mark, whole=whole), body=b"\n".join(lines))
+
+
+class TableChanges(msgspec.Struct, frozen=True):
+    """An answer, as the slave reads it."""
+
+    mark: str
+    """What to give with the next question."""
+    whole: bool
+    """True if these are all rows of the table."""
+    head: Head
+    body: bytes
+    rows_at: int
+
+    def rows(self, kind: type[T]) -> Iterator[tuple[str, T]]:
+        """Yield each name with its row; a line is decoded when its first row is asked for.
+
+        :raises BodyError: a line cannot be read; the rows yielded before are sound.
+        """
+        decoder = msgspec.json.Decoder(dict[str, kind])  # type: ignore[valid-type]
+        at = self.rows_at
+        while at < len(self.body):
+            end = self.body.find(b"\n", at)
+            end = len(self.body) if end < 0 else end
+            try:
+                yield from decoder.decode(memoryview(self.body)[at:end]).items()
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise BodyError(f"the changes of a table cannot be read at byte {at}: {error}") from error
+            at = end + 1
+
+
+class MasterTables:
+    """The slave's side: the questions to a master.
+
+    :param master: ``host:port`` for requests.
+    """
+
+    def __init__(self, client: RemotingClient, master: str) -> None:
+        self._client: Final = client
+        self._master: Final = master
+
+    async def changes(self, table: str, since: str = "", also: Collection[str] = ()) -> TableChanges | None:
+        """Ask for what changed since a mark; ``None`` if the master does not know the question, as Apache's.
+
+        :param also: the names of rows that changed here.
+
+        :raises ReplicationError: it cannot answer.
+        :raises RemotingError: it does not answer.
+        :raises BodyError: its answer cannot be read.
+        """
+        header = GetTableChangesRequestHeader(table=table, since=since)
+        code = RequestCode.GET_TABLE_CHANGES
+        body = msgspec.json.encode(list(also)) if since and also else b""
+        answer = await self._client.invoke(self._master, code, header, body, timeout_s=SLAVE_TABLE_SECONDS)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise ReplicationError(f"{code.name} of {table}: code {answer.code}, {answer.remark}")
+        given = answer.header(GetTableChangesResponseHeader)
+        end = answer.body.find(b"\n")
+        end = len(answer.body) if end < 0 else end
+        try:
+            head = msgspec.json.decode(answer.body[:end], type=Head)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise BodyError(f"the changes of {table} cannot be read: {error}") from error
+        return TableChanges(given.mark, given.whole, head, answer.body, end + 1)

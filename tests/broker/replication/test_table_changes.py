@@ -1,0 +1,177 @@
+"""A slave asks its master for what changed in the tables, and has it within a second."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+from tests.broker.replication.following import connect, copied
+
+import cometmq.broker.replication.table_changes
+from cometmq.broker.limits import TABLE_ROWS_PER_SLICE
+from cometmq.broker.replication.table_changes import MasterTables, TableChanges, TableChangesProcessor
+from cometmq.remoting.bodies import BodyError, SubscriptionGroupConfig, TopicConfig
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.processors import Request, Response, RpcHook
+from cometmq.testing import Cluster, VirtualClock
+
+TOPICS = 3_000
+PAIRS = 2_000
+QUEUES = 8
+
+
+@pytest.fixture
+async def pair(clock: VirtualClock) -> AsyncIterator[Cluster]:
+    """A master and its slave."""
+    keys = {"mappedFileSizeCommitLog": str(64 * 1024), "mappedFileSizeConsumeQueue": "2000"}
+    async with Cluster(slaves=1, clock=clock, broker_keys=keys) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def large(pair: Cluster) -> Cluster:
+    """The slave has a copy of large tables."""
+    master = pair.broker(0)
+    for number in range(TOPICS):
+        master.topics.put(TopicConfig(topic_name=f"topic-{number}"))
+    for number in range(PAIRS):
+        for queue_id in range(QUEUES):
+            assert master.offsets.commit("g", f"topic-{number}", queue_id, 0)
+    await copied(pair)
+    await cast(VirtualClock, pair.clock).run_for(4)  # it asks every second from then on
+    assert_same(pair)
+    return pair
+
+
+def assert_same(pair: Cluster) -> None:
+    master, slave = pair.broker(0), pair.slave()
+    assert slave.slave.tables.trouble == ""
+    assert (slave.topics.version, slave.topics.table) == (master.topics.version, master.topics.table)
+    assert (slave.groups.version, slave.groups.table) == (master.groups.version, master.groups.table)
+    assert slave.offsets.table == master.offsets.table
+
+
+def answers_of(pair: Cluster) -> list[tuple[int, int]]:
+    """The code and the bytes of each table that the master gives from now on."""
+    given: list[tuple[int, int]] = []
+    tables = (RequestCode.GET_TABLE_CHANGES, RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.GET_ALL_CONSUMER_OFFSET)
+
+    def note(_address: str, request: Request[Any], response: Response) -> None:
+        if request.code in tables:
+            given.append((request.code, len(response.body)))
+
+    pair.broker(0).server.hooks.append(RpcHook(after=note))
+    return given
+
+
+async def test_what_did_not_change_is_not_sent_again_and_a_change_is_there_within_a_second(large: Cluster) -> None:
+    clock, master = cast(VirtualClock, large.clock), large.broker(0)
+    given = answers_of(large)
+    await clock.run_for(3)
+    assert len(given) >= 6, "three tables every second"
+    assert all(code == RequestCode.GET_TABLE_CHANGES and size < 100 for code, size in given)
+    given.clear()
+    master.topics.put(TopicConfig(topic_name="one-more"))
+    master.topics.delete("topic-5")
+    master.groups.put(SubscriptionGroupConfig(group_name="new"))
+    assert master.offsets.commit("g", "topic-7", 1, 0)
+    master.offsets.forget(group="g", topic="topic-8")
+    await clock.run_for(1.1)
+    assert_same(large)
+    assert max(size for _, size in given) < 500, given
+
+
+async def test_a_topic_that_the_slave_noted_by_itself_is_the_masters_again(large: Cluster) -> None:
+    clock, slave = cast(VirtualClock, large.clock), large.slave()
+    given = answers_of(large)
+    assert slave.topics.note_queue("only-here", 0)
+    assert slave.topics.delete("topic-1")
+    await clock.run_for(1.1)
+    assert_same(large)
+    assert max(size for _, size in given) < 500, given
+
+
+async def test_an_offset_beyond_the_slaves_log_is_taken_when_the_log_is_there(pair: Cluster) -> None:
+    clock, master, slave = cast(VirtualClock, pair.clock), pair.broker(0), pair.slave()
+    await copied(pair)
+    wire = await connect(master)
+    await wire.send("T")
+    await copied(pair)
+    await clock.run_for(4)
+    master.offsets.note("readers", "T", 0, 3)
+    await clock.run_for(1.1)
+    assert slave.offsets.query("readers", "T", 0) == 1
+    await wire.send("T")
+    await clock.run_for(1.1)
+    assert slave.offsets.query("readers", "T", 0) == 2
+    await wire.send("T")
+    await clock.run_for(1.1)
+    assert slave.offsets.query("readers", "T", 0) == 3
+    await wire.close()
+
+
+async def test_a_master_that_began_anew_gives_its_tables_as_a_whole(large: Cluster) -> None:
+    await large.stop_broker(0)
+    master = await large.start_broker(0)
+    master.topics.put(TopicConfig(topic_name="one-more"))
+    await cast(VirtualClock, large.clock).run_for(25)
+    assert_same(large)
+
+
+async def test_a_table_that_failed_is_copied_whole_the_next_time(
+    large: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, slave = large.broker(0), large.slave()
+    master.offsets.note("g", "another", 0, 0)
+
+    def failing(*_: object) -> None:
+        raise BodyError("it cannot be read")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(slave.offsets, "take_over", failing)
+        await slave.slave.tables.copy()
+    await slave.slave.tables.copy()
+    assert_same(large)
+
+
+async def test_a_master_that_does_not_know_the_question_gives_whole_tables(
+    large: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unknown(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(MasterTables, "changes", unknown)
+    master = large.broker(0)
+    master.topics.put(TopicConfig(topic_name="one-more"))
+    master.offsets.note("g", "another", 0, 0)
+    master.groups.put(SubscriptionGroupConfig(group_name="new"))
+    await large.slave().slave.tables.copy()
+    assert_same(large)
+
+
+async def test_no_turn_of_the_master_has_more_than_a_slice(large: Cluster) -> None:
+    master = large.broker(0)
+    steps = TableChangesProcessor(cast(Any, master))._rows("", None, master.offsets.table, None)
+    turns = sum(1 for _ in steps) + 1
+    assert turns >= PAIRS * (QUEUES + 1) // TABLE_ROWS_PER_SLICE
+    sizes = [sum(1 + len(row) for row in some.values()) for some in _slices(master.offsets.table)]
+    assert max(sizes) <= TABLE_ROWS_PER_SLICE + QUEUES
+
+
+def _slices(table: Any) -> list[dict[str, Any]]:
+    return list(cometmq.broker.replication.table_changes._slices(list(table), table))
+
+
+async def test_an_unknown_table_is_refused(pair: Cluster) -> None:
+    wire = await connect(pair.broker(0))
+    answer = await wire.call(RequestCode.GET_TABLE_CHANGES, ext={"table": "secrets"})
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    await wire.close()
+
+
+@pytest.mark.parametrize("body", [b"{}\n{", b"{}\n[]", b'{}\n{"a":1}', b'{}\n{"a":{"0":"x"}}', b"{}\n\xff"])
+def test_a_line_that_cannot_be_read_is_an_error(body: bytes) -> None:
+    found = TableChanges("m", True, cometmq.broker.replication.table_changes.Head(), body, 3)
+    with pytest.raises(BodyError, match="cannot be read at byte 3"):
+        list(found.rows(dict[int, int]))
