@@ -4,7 +4,7 @@
     python benchmarks/scale.py offsets [--steps 1000,10000,100000,1000000]  offsets of groups over 1,000 topics
     python benchmarks/scale.py timers  [--steps 10000,100000,1000000]   messages that wait for two days
     python benchmarks/scale.py clients [--steps 100,1000,10000]         connections with heartbeats
-    python benchmarks/scale.py topics --steps 100,1000 --systems cometmq    a short run: about a minute
+    python benchmarks/scale.py topics --steps 100,1000 --systems cometmq    a short run: 90 seconds
 
 Each step is a fresh broker, alone, with its default keys; the JVM has a heap of 1 GB. Timers are those of Apache 5.1.4,
 the rest is beside 4.9.7. When the broker is full, one small send every 5 to 10 ms shows how long others wait; the worst

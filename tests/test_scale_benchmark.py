@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 from benchmarks.scale import measure, picture, table
-from benchmarks.scale_rows import ROWS, Times
+from benchmarks.scale_rows import ROWS, Times, worst_each_second
 from tests.interop.systems import System
 
 QUICK = Times(warm=0.05, after=0.1, steady=0.2, idle=0.1)
@@ -29,6 +29,10 @@ def test_a_client_that_comes_has_a_connection_until_it_leaves() -> None:
     measured, _ = measure("clients", {System.COMETMQ: STEPS}, QUICK)
     few, many = (measured[System.COMETMQ][step]["descriptors"] for step in STEPS)
     assert many - few == STEPS[1] - STEPS[0]
+
+
+def test_a_send_that_waits_for_seconds_counts_in_each_of_them() -> None:
+    assert worst_each_second([(0.1, 2.0), (0.5, 2_600.0), (3.2, 1.0), (4.0, 3.0)]) == [2_600.0] * 4 + [3.0]
 
 
 def test_a_picture_has_a_curve_for_each_system_as_far_as_it_was_measured() -> None:
