@@ -166,6 +166,10 @@ def test_a_test_message_is_sent_after_a_preview(surfer: Surfer, cluster: SyncClu
     assert message.properties["y"] == "2"
     assert surfer.audit("message.send", "tests")[0]["outcome"] == "done"
     assert surfer.post("/messages/send", topic="nowhere", body="x").status == 404
+    for properties, words in (("x=", "NAME=VALUE, not x="), ("x=1\nx=2", "the property x has two values")):
+        refused = surfer.post("/messages/send", **(fields | {"properties": properties}))
+        assert refused.status == 400
+        assert words in refused.words
 
 
 def test_the_trace_of_a_message_is_a_waterfall_from_its_producer_to_each_consumer(

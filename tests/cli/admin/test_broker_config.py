@@ -28,6 +28,8 @@ def test_config_is_shown_changed_and_compared(cometmq: CommandLine) -> None:
     assert "flushDiskType cannot be changed while running" in fixed.err
     assert cometmq("broker", "config", "diff").code == 1
     assert cometmq("broker", "config", "set", "fileReservedTime").code == 2
+    twice = cometmq("broker", "config", "set", "fileReservedTime=48", "fileReservedTime=72", "--yes")
+    assert (twice.code, "another value already, 48" in twice.err) == (2, True)
 
 
 def test_the_level_of_the_log_changes_while_a_broker_runs(cometmq: CommandLine, cluster: ProcessCluster) -> None:

@@ -132,6 +132,7 @@ CONTRADICTIONS = {
     "dlq --archive {lake} --group g -n a:1": "--namesrv is for brokers",
     "mask copy --topic {topic} --store {store} -n a:1 --rule $.a=mask --to-archive {there}": "--namesrv is for brokers",
     "skew --topic {topic} --since 5 --until 4": "--until is before --since",
+    "archive --topic {topic} --to {there} --option readFrom=slave --option readFrom=master": "another value already",
 }
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from cometmq.cli.admin.changes import chosen_keys, confirmed, key_and_value, yes_option
+from cometmq.cli.admin.changes import chosen_keys, confirmed, keys_and_values, yes_option
 from cometmq.cli.connection import administer, namesrv_option
 from cometmq.cli.dry_run import dry_run_option
 from cometmq.cli.failures import WrongUseError
@@ -54,7 +54,7 @@ def put(settings: tuple[str, ...], broker: str | None, yes: bool, namesrv: str) 
     Only keys that may change at run time can: docs/operations.md marks them. A broker with a configuration file writes
     them there.
     """
-    wanted = dict(map(key_and_value, settings))
+    wanted = keys_and_values(settings)
 
     async def work(admin: Admin) -> None:
         masters = await chosen_masters(admin, None, broker)

@@ -36,15 +36,19 @@ def confirmed(what: str, changes: Sequence[Change], *, yes: bool, server: str = 
     return True
 
 
-def key_and_value(setting: str) -> tuple[str, str]:
-    """Parse ``KEY=VALUE``.
+def keys_and_values(settings: Sequence[str]) -> dict[str, str]:
+    """Parse several ``KEY=VALUE``.
 
-    :raises WrongUseError: it is something else.
+    :raises WrongUseError: one is something else, or a key has two values.
     """
-    key, equals, value = setting.partition("=")
-    if not equals or not key:
-        raise WrongUseError(f"{setting}: write it as KEY=VALUE")
-    return key, value
+    found: dict[str, str] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise WrongUseError(f"{setting}: write it as KEY=VALUE")
+        if found.setdefault(key, value) != value:
+            raise WrongUseError(f"{setting}: {key} has another value already, {found[key]}")
+    return found
 
 
 def chosen_keys(tables: Tables, keys: Sequence[str], server: str) -> list[dict[str, str]]:

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from cometmq.cli.admin.changes import chosen_keys, confirmed, key_and_value, yes_option
+from cometmq.cli.admin.changes import chosen_keys, confirmed, keys_and_values, yes_option
 from cometmq.cli.connection import administer, namesrv_option
 from cometmq.cli.dry_run import dry_run_option
 from cometmq.cli.output import Column, output_option, show, tell
@@ -48,7 +48,7 @@ def put(settings: tuple[str, ...], yes: bool, namesrv: str) -> None:
     Only keys that may change at run time can: docs/operations.md marks them. A nameserver with a configuration file
     writes them there.
     """
-    wanted = dict(map(key_and_value, settings))
+    wanted = keys_and_values(settings)
 
     async def work(admin: Admin) -> None:
         changes = changes_of(await namesrv_configurations(admin, namesrv_addresses(namesrv)), wanted)

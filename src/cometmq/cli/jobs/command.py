@@ -251,7 +251,8 @@ def settings_of(option: str, settings: Iterable[str]) -> dict[str, str]:
 
     Everybody on a machine sees the arguments of a process, so a secret is named by its file or variable.
 
-    :raises click.UsageError: one has another form, or holds a secret; the message does not show it.
+    :raises click.UsageError: one has another form, a name has two values, or one holds a secret; the message does not
+        show it.
     """
     options: dict[str, str] = {}
     for setting in settings:
@@ -263,7 +264,8 @@ def settings_of(option: str, settings: Iterable[str]) -> dict[str, str]:
                 raise click.UsageError(
                     f"{option} {secret}: everybody on this machine would see it in the list of processes; give {place}"
                 )
-        options[name] = value
+        if options.setdefault(name, value) != value:
+            raise click.UsageError(f"{option} {setting}: {name} has another value already, {options[name]}")
     return options
 
 

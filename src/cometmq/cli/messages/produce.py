@@ -159,9 +159,11 @@ def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise WrongUseError(f"--property {text}: write it as name=value")
-        pairs[name] = value
+        if not name or not value:
+            missing = "" if not equals or not name else "; without a value it is not stored"
+            raise WrongUseError(f"--property {text}: write it as name=value{missing}")
+        if pairs.setdefault(name, value) != value:
+            raise WrongUseError(f"--property {text}: {name} has another value already, {pairs[name]}")
     return pairs
 
 

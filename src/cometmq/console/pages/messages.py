@@ -274,10 +274,11 @@ async def send(ask: Ask) -> Plan:
     body = str(ask.form.get("body") or "").replace("\r\n", "\n")  # as forms send the ends of lines
     properties: dict[str, str] = {}
     for line in ask.text("properties", longest=32_000).splitlines():
-        name, equals, value = line.partition("=")
-        if not equals or not name.strip():
+        name, value = (part.strip() for part in line.partition("=")[::2])
+        if not name or not value:
             raise FormError(ask.t("write each property as a line NAME=VALUE, not {line}", line=line))
-        properties[name.strip()] = value.strip()
+        if properties.setdefault(name, value) != value:
+            raise FormError(ask.t("the property {name} has two values", name=name))
     delay = ask.whole("delay", most=30 * 86_400)
     message = Message(
         topic,
