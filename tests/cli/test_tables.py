@@ -7,6 +7,7 @@ import sys
 import click
 import pytest
 
+from cometmq.cli import output
 from cometmq.cli.moments import local_time
 from cometmq.cli.output import Column, show
 
@@ -55,6 +56,40 @@ def test_titles_and_prose_give_way_first_numbers_and_names_never_break(
     text = "\n".join(lines)
     for whole in ("broker-a", "1024", "2026-01-31 12:00:00"):
         assert whole in text
+
+
+def test_rows_look_alike_whether_one_of_their_cells_is_wrapped_or_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Plain rows are not made by rich, which would need seconds for twenty thousand."""
+    rows: list[dict[str, object]] = [ROW | {"broker": name} for name in ("broker-a", "池塘", "e\u0301te", "")]
+    rows.insert(2, ROW | {"note": "a note that is far too long for its column " * 3})
+    lines = shown(rows, monkeypatch, capsys, width=60)
+    monkeypatch.setattr(output, "_line", lambda row, columns, widths: None)
+    monkeypatch.setattr(output, "groupby", lambda rows, key: [(False, rows)])
+    assert shown(rows, monkeypatch, capsys, width=60) == lines
+
+
+def test_twenty_thousand_rows_are_a_table_within_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made: list[object] = []
+
+    def header(_: object, rows: object, *__: object, **___: object) -> list[str]:
+        made.append(rows)
+        return ["header"]
+
+    monkeypatch.setattr(output, "_rich_rows", header)
+    assert len(shown([ROW] * 20_000, monkeypatch, capsys)) == 20_002
+    assert made == [()]
+
+
+def test_a_table_names_the_first_items_of_a_long_list(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = (Column("topics", "Topics", items=2),)
+    rows: list[dict[str, object]] = [{"topics": list("abc"[:size] + "def" * (size > 3))} for size in (1, 2, 3, 4)]
+    assert shown(rows, monkeypatch, capsys, columns=columns)[3:] == ["a", "a, b", "a, b, c", "a, b, 4 more"]
 
 
 @pytest.mark.parametrize("width", range(30, 100))

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -64,6 +65,8 @@ class Column:
     """A local time; tables show seconds, other forms show all of it."""
     state: bool = False
     """A terminal shows it in colours: good, of note, bad."""
+    items: int = 0
+    """So many items of a list are in a table, with the number of the others; 0 for all. Other forms have all."""
 
 
 _GOOD: Final = frozenset({"ok", "in sync"})
@@ -147,6 +150,8 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], title: 
 
 
 def _cell(value: Any, column: Column) -> str:
+    if column.items and isinstance(value, list) and len(value) > column.items + 1:
+        value = [*value[: column.items], f"{len(value) - column.items:,} more"]
     text = text_of(value)
     return text[:_TO_THE_SECOND].replace("T", " ") if column.time and value else text
 
@@ -200,6 +205,40 @@ def _widths(least: Sequence[int], natural: Sequence[int], columns: Sequence[Colu
 
 def _rows(
     console: Console, cells: Sequence[Sequence[str]], columns: Sequence[Column], widths: Sequence[int], *, header: bool
+) -> list[str]:
+    """Return the lines of rows. Rich makes those with wrapped or coloured cells: it needs long for thousands."""
+    from rich.cells import cell_len
+
+    def is_plain(row: Sequence[str]) -> bool:
+        return all(cell_len(cell) <= width for cell, width in zip(row, widths, strict=True))
+
+    colours = any(column.state for column in columns)
+    lines = _rich_rows(console, (), columns, widths, header=True) if header else []
+    for plain, rows in groupby(cells, key=lambda row: not colours and is_plain(row)):
+        if plain:
+            lines += [_line(row, columns, widths) for row in rows]
+        else:
+            lines += _rich_rows(console, rows, columns, widths, header=False)
+    return lines
+
+
+def _line(row: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
+    from rich.cells import cell_len
+
+    blanks = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
+    padded = [
+        blank + cell if column.right else cell + blank for cell, blank, column in zip(row, blanks, columns, strict=True)
+    ]
+    return (" " * _GAP).join(padded).rstrip()
+
+
+def _rich_rows(
+    console: Console,
+    cells: Iterable[Sequence[str]],
+    columns: Sequence[Column],
+    widths: Sequence[int],
+    *,
+    header: bool,
 ) -> list[str]:
     from rich import box
     from rich.table import Table

@@ -15,6 +15,7 @@ from cometmq.cli.dry_run import dry_run_option, is_dry_run, only_shown
 from cometmq.cli.moments import local_time
 from cometmq.cli.names import GROUP, TOPIC
 from cometmq.cli.output import Column, output_option, show, tell
+from cometmq.cli.part import Part, part_options
 from cometmq.client.admin import Admin, ConsumeProgress
 from cometmq.client.admin.changes import Change
 from cometmq.client.admin.group_settings import groups_of_brokers
@@ -38,7 +39,7 @@ from cometmq.quantity import quantity
 _LIST: Final = (
     Column("group", "Group"),
     Column("members", "Members", right=True),
-    Column("topics", "Topics", prose=True),
+    Column("topics", "Topics", prose=True, items=5),
     Column("lag", "Lag", right=True),
     Column("model", "Model"),
 )
@@ -68,14 +69,15 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--all", "everything", is_flag=True, help="Also system groups.")
+@part_options(50)
 @namesrv_option
 @output_option
-def list_groups(everything: bool, namesrv: str, output: str) -> None:
+def list_groups(everything: bool, part: Part, namesrv: str, output: str) -> None:
     """List groups with their members and lag."""
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         names = list(await admin.groups()) if everything else await users_groups(admin)
-        rows = await gathered({name: summary_of(admin, name) for name in names})
+        rows = await gathered({name: summary_of(admin, name) for name in part.of(names)})
         return [asdict(row) for row in rows.values()]
 
     show(survey(namesrv, work), _LIST, output, title="Consumer groups")

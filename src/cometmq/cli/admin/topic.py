@@ -14,6 +14,7 @@ from cometmq.cli.dry_run import dry_run_option, is_dry_run, only_shown
 from cometmq.cli.moments import local_time
 from cometmq.cli.names import TOPIC
 from cometmq.cli.output import Column, output_option, show, tell
+from cometmq.cli.part import Part, part_options
 from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import Change
 from cometmq.client.admin.several import gathered, users_topics
@@ -61,14 +62,15 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--all", "everything", is_flag=True, help="Also system, retry and dead-letter topics.")
+@part_options(1_000)
 @namesrv_option
 @output_option
-def list_topics(everything: bool, namesrv: str, output: str) -> None:
+def list_topics(everything: bool, part: Part, namesrv: str, output: str) -> None:
     """List topics with their queues."""
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         names = await admin.topics() if everything else await users_topics(admin)
-        routes = await gathered({name: _route_if_any(admin, name) for name in names})
+        routes = await gathered({name: _route_if_any(admin, name) for name in part.of(names)})
         return [_list_row(name, route) for name, route in routes.items()]
 
     show(survey(namesrv, work), _LIST, output, title="Topics")

@@ -1,0 +1,71 @@
+"""The part of a long list that a command shows: names that fit a pattern, and a page of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import wraps
+from typing import Any
+
+import click
+
+from cometmq.cli.output import tell
+
+match_option = click.option(
+    "--match", metavar="PATTERN", help="Only names that fit, such as 'orders-*': * any characters, ? one, [ab] a or b."
+)
+"""The ``--match`` of every command for many topics or groups."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A page of the names that fit a pattern."""
+
+    match: str | None = None
+    limit: int = 0
+    """Names of a page; 0 for all."""
+    number: int = 1
+    """The page, from 1 on."""
+
+    def of(self, names: Iterable[str]) -> Sequence[str]:
+        """Return the names of the page; tell of the others, if there are some."""
+        found = matching(names, self.match)
+        if not self.limit:
+            return found
+        first = (self.number - 1) * self.limit
+        shown = found[first : first + self.limit]
+        if len(shown) < len(found):
+            rows = f"{first + 1:,} to {first + len(shown):,} of {len(found):,}" if shown else f"none of {len(found):,}"
+            following = f"--page {self.number + 1} shows the next, " if first + len(shown) < len(found) else ""
+            tell(f"Rows {rows}: {following}--match PATTERN chooses, --limit 0 shows all.")
+        return shown
+
+
+def matching(names: Iterable[str], pattern: str | None) -> list[str]:
+    """Return the names that fit a pattern of the shell; all of them without one."""
+    return [name for name in names if pattern is None or fnmatchcase(name, pattern)]
+
+
+def part_options(rows: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add ``--match``, ``--limit`` and ``--page``, which the command gets as its ``part``.
+
+    :param rows: rows of a table on a terminal without ``--limit``; pipes and other forms have all.
+    """
+
+    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def with_part(match: str | None, limit: int | None, page: int | None, **options: Any) -> Any:
+            if limit is None:
+                is_page = page is not None or (options["output"] == "table" and sys.stdout.isatty())
+                limit = rows if is_page else 0
+            return command(part=Part(match, limit, page or 1), **options)
+
+        every = f"{rows:,} in a table on a terminal, else all"
+        options = click.option(
+            "--limit", type=click.IntRange(0), show_default=every, help="So many rows; 0 shows all."
+        )(click.option("--page", type=click.IntRange(1), help="The page of so many rows, from 1 on.")(with_part))
+        return match_option(options)
+
+    return decorated
