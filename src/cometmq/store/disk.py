@@ -44,7 +44,7 @@ class Disk:
 
 
 @contextmanager
-def open_file(path: Path, flags: int = os.O_RDWR) -> Iterator[int]:
+def open_file(path: str | Path, flags: int = os.O_RDWR) -> Iterator[int]:
     """The descriptor of a file for the length of a block."""
     fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
     try:

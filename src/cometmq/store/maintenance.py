@@ -10,34 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Set
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from collections.abc import Callable
 
-from cometmq.checksum import crc32
 from cometmq.clock import TimerHandle
 from cometmq.limits import INDEX_BLOCK_KEYS, MAX_INDEX_WAITING_KEYS
+from cometmq.store.checkpoints import Checkpoints
 from cometmq.store.clock_check import ClockCheck
 from cometmq.store.errors import StoreClosedError, StoreError, StoreFailedError
-from cometmq.store.index.index_file import IndexFile
-from cometmq.store.log.checkpoint import Checkpoint, save_checkpoint
 from cometmq.store.log.commit_log import store_error
 from cometmq.store.log.flush import FlushService
 from cometmq.store.queue.consume_queue import ConsumeQueue
 from cometmq.store.recovery.opening import OpenedStore
-from cometmq.store.recovery.position import Position, marks_of, save_position
 from cometmq.store.retention import Retention
 
 _log = logging.getLogger(__name__)
-
-
-class _Snapshot(NamedTuple):
-    """One moment of a store, to be made durable by a thread."""
-
-    position: Position
-    timestamp: int
-    queues: list[tuple[ConsumeQueue, list[int]]]
-    index_files: list[IndexFile]
 
 
 class Maintenance:
@@ -51,24 +37,21 @@ class Maintenance:
         self._disk = opened.disk
         self._timers: dict[str, TimerHandle] = {}
         self._index_turn: asyncio.Handle | None = None
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="cometmq-store-checkpoint")
-        self._saving = False
+        self.checkpoints = Checkpoints(opened, flush, self._write_index_for_checkpoint, self._derived_failed)
         self._closing = False
-        self._saved_position = -1
-        self._marks = opened.marks
         self._derived_error: StoreError | None = None
-        self._flush_failed = False
-        """A queue or index file was not flushed: a later flush proves nothing, so no newer position is saved."""
         self.retention = Retention(opened, flush)
         self.clock_check = ClockCheck(opened.log, opened.clock)
 
     # --- derived blocks -----------------------------------------------------------------------
-    def write_units(self, queue: ConsumeQueue) -> None:
-        """Write the units of one queue that wait."""
+    def write_units(self, queue: ConsumeQueue) -> bool:
+        """Write the units of one queue that wait; return whether it worked."""
         try:
             queue.write_pending(self._disk)
         except OSError as error:
             self._derived_failed(error, f"the queue files of {queue.topic}")
+            return False
+        return True
 
     def write_index(self) -> None:
         """Write the index entries that wait."""
@@ -106,14 +89,23 @@ class Maintenance:
 
     def write_derived(self) -> bool:
         """Write all that waits; return whether it worked."""
-        self._derived_error = None
         queues = self._opened.queues
         waiting, queues.dirty = queues.dirty, []
-        for queue in waiting:
-            self.write_units(queue)
-            queue.dirty = self._derived_error is not None
-            if queue.dirty:
-                queues.dirty.append(queue)
+        queues.changed.update(dict.fromkeys(waiting))
+        self._derived_error = None
+        for written, queue in enumerate(waiting):
+            if not self.write_units(queue):
+                queues.dirty += waiting[written:]  # those behind the first that fails would fail, too
+                return False
+            queue.dirty = False
+        self.write_index()
+        return self._derived_error is None
+
+    def _write_index_for_checkpoint(self) -> bool:
+        """Write the index entries that wait; false where that takes more turns, or failed."""
+        if self.index_is_behind:
+            return False
+        self._derived_error = None
         self.write_index()
         return self._derived_error is None
 
@@ -141,7 +133,7 @@ class Maintenance:
         self.clock_check.run()
         self._every("clock", self._config.clean_resource_interval / 1000, self.clock_check.run)
         self._every("flush", self._config.flush_interval_commit_log / 1000, self._flush.begin)
-        self._every("checkpoint", self._config.flush_interval_consume_queue / 1000, self.begin_checkpoint)
+        self._every("checkpoint", self._config.flush_interval_consume_queue / 1000, self.checkpoints.begin)
         self._every("retention", self._config.clean_resource_interval / 1000, self.retention.run)
 
     def _every(self, name: str, seconds: float, work: Callable[[], object]) -> None:
@@ -151,98 +143,7 @@ class Maintenance:
 
         self._timers[name] = self._clock.call_later(seconds, run)
 
-    # --- checkpoint ---------------------------------------------------------------------------
-    def begin_checkpoint(self) -> None:
-        """Write the waiting data; once the log is flushed that far, make it durable and record that on disk."""
-        if self._saving or self._flush_failed or self._opened.log.position == self._saved_position:
-            return
-        if self.index_is_behind or not self.write_derived():
-            return
-        snapshot = self._snapshot()
-        self._saving = True
-        loop = asyncio.get_running_loop()
-
-        def flushed(error: StoreError | None) -> None:
-            if error is not None or self._closing:
-                self._give_back(snapshot)
-            else:
-                self._worker.submit(save)
-
-        def save() -> None:
-            try:
-                self._save(snapshot)
-            except OSError as error:
-                loop.call_soon_threadsafe(self._saved, snapshot, error)
-            else:
-                loop.call_soon_threadsafe(self._saved, snapshot, None)
-
-        self._flush.when_flushed(snapshot.position.offset, flushed)
-
-    def _snapshot(self) -> _Snapshot:
-        opened = self._opened
-        log, index = opened.log, opened.index
-        last_offset, last_size = log.last_record
-        view = log.view(last_offset, last_size) if last_offset >= 0 else None
-        queues: list[tuple[ConsumeQueue, list[int]]] = []
-        for topic in opened.queues.by_topic.values():
-            for queue in topic.values():
-                if queue.unsynced:
-                    queues.append((queue, list(queue.unsynced)))
-                    queue.unsynced.clear()
-        self._marks = marks_of(log, self._marks)
-        position = Position(
-            offset=log.position,
-            last_offset=last_offset,
-            last_size=last_size,
-            last_crc=crc32(view) if view is not None else 0,
-            queues=opened.queues.extents(),
-            index_files=[
-                (file.path.name, file.count, file.end_offset, file.end_timestamp)
-                for file in (index.files if index is not None else ())
-            ],
-            marks=self._marks,
-        )
-        return _Snapshot(position, log.last_timestamp, queues, index.dirty_files() if index is not None else [])
-
-    def _save(self, snapshot: _Snapshot) -> None:
-        """Flush queues and index, then say so (in a thread, or at close)."""
-        try:
-            for queue, starts in snapshot.queues:
-                queue.sync(self._disk, starts)
-            for file in snapshot.index_files:
-                file.flush()
-        except OSError:
-            self._flush_failed = True
-            raise
-        root = self._config.root
-        index_timestamp = snapshot.position.index_files[-1][3] if snapshot.position.index_files else 0
-        save_checkpoint(
-            root / "checkpoint", Checkpoint(snapshot.timestamp, snapshot.timestamp, index_timestamp), self._disk
-        )
-        save_position(root / "comet" / "position.json", snapshot.position, self._disk)
-
-    def _saved(self, snapshot: _Snapshot, error: OSError | None) -> None:
-        self._saving = False
-        if error is None:
-            self._saved_position = snapshot.position.offset
-            return
-        _log.error("the checkpoint was not saved, recovery would begin at an older one: %s", error)
-        self._give_back(snapshot)
-
-    def _give_back(self, snapshot: _Snapshot) -> None:
-        """Let the next checkpoint flush the files that this one did not."""
-        self._saving = False
-        for queue, starts in snapshot.queues:
-            queue.unsynced.update(starts)
-        for file in snapshot.index_files:
-            file.dirty = True
-
-    # --- other work ---------------------------------------------------------------------------
-    def delete_queues(self, topic: str, queues: Set[ConsumeQueue]) -> None:
-        """Delete queues of a topic and let the next checkpoint say so."""
-        self._saved_position = -1
-        self._opened.queues.delete(topic, queues)
-
+    # --- the end ------------------------------------------------------------------------------
     def close(self) -> None:
         """Stop the timers, flush, note a clean stop when everything is on the disk, close the files."""
         self._closing = True
@@ -250,14 +151,16 @@ class Maintenance:
             timer.cancel()
         if self._index_turn is not None:
             self._index_turn.cancel()
-        self._worker.shutdown()
+        self.retention.stop()
+        self.checkpoints.stop()
         opened = self._opened
         try:
-            clean = self.write_derived() and not self._flush_failed
+            clean = self.write_derived() and not self.checkpoints.failed
             self._flush.flush_now()
             if clean:
-                self._save(self._snapshot())
+                self.checkpoints.save_now()
                 (self._config.root / "abort").unlink(missing_ok=True)
+                opened.known_files.save(opened.log, opened.queues)
         except (StoreFailedError, OSError) as error:
             _log.error("the store was not stopped cleanly; the next start recovers it: %s", error)
         finally:

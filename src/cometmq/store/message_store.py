@@ -301,7 +301,7 @@ class MessageStore:
         queues = self._queues.by_topic.get(topic, {})
         gone = {queue for queue in queues.values() if before is None or self._last_record(queue) < before}
         self._turn.forget(gone)
-        self._maintenance.delete_queues(topic, gone)
+        self._queues.delete(topic, gone)
         return bool(gone)
 
     @staticmethod

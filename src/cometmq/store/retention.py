@@ -8,17 +8,22 @@ file never goes, nor one with bytes that are not flushed or that a :class:`LogHo
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import logging
-from typing import Protocol
+from contextlib import suppress
+from typing import Final, Protocol
 
 from cometmq.store.errors import StoreFullError
 from cometmq.store.log.flush import FlushService
 from cometmq.store.log.mapped_file import MappedFile
+from cometmq.store.queue.consume_queue import ConsumeQueue
 from cometmq.store.recovery.opening import OpenedStore
 
 _log = logging.getLogger(__name__)
 _HOUR_MS = 3_600_000
+_QUEUES_PER_TURN: Final = 64
+"""Queues that follow the beginning of the log in one turn of the loop: 3 ms."""
 
 
 class LogHolder(Protocol):
@@ -47,6 +52,9 @@ class Retention:
         self.holders: list[LogHolder] = []
         self._kept = -1
         """The end of the last file that a holder kept, which is logged once."""
+        self._turn: asyncio.Handle | None = None
+        self._following: list[ConsumeQueue] = []
+        """The queues that have yet to follow the beginning of the log."""
         self.refusal: StoreFullError | None = None
         """The reason to refuse messages, while the disk is too full."""
 
@@ -113,12 +121,34 @@ class Retention:
         return bool(holders)
 
     def _follow(self) -> None:
-        """Delete the files of queues and index whose messages are not in the log any more."""
+        """Delete the files of queues and index whose messages are not in the log any more.
+
+        Some queues at once, the others in the next turns of the loop; all at once where none runs.
+        """
         opened = self._opened
-        log_min = opened.log.min_offset
-        for queues in opened.queues.by_topic.values():
-            for queue in queues.values():
-                queue.remove_files_below(log_min)
-                queue.min_logical = queue.offset_of_log(log_min)
         if opened.index is not None:
-            opened.index.remove_files_below(log_min)
+            opened.index.remove_files_below(opened.log.min_offset)
+        self.stop()
+        self._following = [queue for queues in opened.queues.by_topic.values() for queue in queues.values()]
+        self._follow_some()
+
+    def _follow_some(self) -> None:
+        opened, following = self._opened, self._following
+        log_min = opened.log.min_offset
+        self._turn = None
+        while following:
+            for queue in following[-_QUEUES_PER_TURN:]:
+                if queue.remove_files_below(log_min):
+                    opened.queues.changed[queue] = None
+                queue.min_logical = queue.offset_of_log(log_min)
+            del following[-_QUEUES_PER_TURN:]
+            with suppress(RuntimeError):  # without a loop, as in a tool, nobody waits
+                self._turn = asyncio.get_running_loop().call_soon(self._follow_some)
+                return
+
+    def stop(self) -> None:
+        """Look at no further queues."""
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+        self._following = []

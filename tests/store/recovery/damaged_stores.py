@@ -82,7 +82,7 @@ def write_store(root: Path, *, killed: bool) -> Written:
     send(store, 0, MESSAGES * 3 // 4)
     if killed:
         store._maintenance.write_derived()
-        store._maintenance._save(store._maintenance._snapshot())
+        store._maintenance.checkpoints.save_now()
     send(store, MESSAGES * 3 // 4, MESSAGES - MESSAGES * 3 // 4)
     messages = list(all_messages(store))
     end = store.max_physical_offset

@@ -156,7 +156,7 @@ def test_units_that_are_younger_than_the_position_file_count_as_given(tmp_path: 
     store = open_at(tmp_path / "store")
     stores.send(store, 0, 30)
     store._maintenance.write_derived()
-    store._maintenance._save(store._maintenance._snapshot())
+    store._maintenance.checkpoints.save_now()
     stores.send(store, 30, 10)
     store._maintenance.write_derived()
     ends = {key: store.queues()[key[0]][key[1]].max_offset() for key in QUEUES}

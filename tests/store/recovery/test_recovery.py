@@ -211,7 +211,7 @@ def test_damage_costs_no_message_and_is_told(name: str, stop: str, bench: StoreB
         store.close_now()
     else:
         store._maintenance.write_derived()
-        store._maintenance._save(store._maintenance._snapshot())
+        store._maintenance.checkpoints.save_now()
         fill(store, 50, start=MESSAGES)
         expected = served(store)
         end = store.max_physical_offset

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from cometmq.broker.metrics.creation_times import CreationTimes
-from cometmq.broker.metrics.stats_items import PERIODS_S, StatsItem, StatsItems
+from cometmq.broker.metrics.stats_items import NOTHING, PERIODS_S, StatsItem, StatsItems
 from cometmq.broker.metrics.traffic import Traffic
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.message.names import RETRY_PREFIX
@@ -245,7 +245,7 @@ class BrokerStats:
     def per_minute(self, name: str, key: str) -> BrokerStatsItem:
         """Return one item over the last minute; zeros when nothing was counted."""
         found = self._items.get(name, key)
-        return StatsItem().seen(0) if found is None else found.seen(0)
+        return NOTHING if found is None else found.seen(0)
 
     def _per_second(self, *columns: int) -> str:
         """Averages over 10, 60 and 600 s (or the part of them that has passed) of the sum of some columns."""

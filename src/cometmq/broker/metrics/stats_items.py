@@ -12,7 +12,7 @@ day        1 h              25
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
 from cometmq.broker.limits import STATS_ITEMS_PER_SLICE
@@ -24,50 +24,99 @@ PERIODS_S: Final = (10, 600, 3600)
 _KEPT: Final = (7, 7, 25)
 _SEPARATOR: Final = "@"
 _DAY: Final = len(PERIODS_S) - 1
+NOTHING: Final = BrokerStatsItem(sum=0, tps=0.0, avgpt=0.0)
+
+
+class Windows:
+    """The times of the snapshots that are kept: all items are sampled together, so they share them."""
+
+    def __init__(self) -> None:
+        self.taken = [0] * len(PERIODS_S)
+        """The number of samples so far, of each window."""
+        self._times_ms = [deque[int](maxlen=kept) for kept in _KEPT]
+
+    def begin(self, window: int, now_ms: int) -> None:
+        """Begin a sample of all items."""
+        times = self._times_ms[window]
+        if not times:
+            times.append(now_ms - PERIODS_S[window] * 1000)
+        times.append(now_ms)
+        self.taken[window] += 1
+
+    def oldest(self, window: int) -> int:
+        """The number of the oldest sample that is kept; 0 stands for what was before the first one."""
+        return self.taken[window] + 1 - len(self._times_ms[window])
+
+    def span_ms(self, window: int, number: int) -> int:
+        """Milliseconds from a sample to the last one."""
+        times = self._times_ms[window]
+        return times[-1] - times[number - self.oldest(window)]
 
 
 class StatsItem:
-    """One counter: a value, the number of its calls, and snapshots of both."""
+    """One counter: a value, the number of its calls, and snapshots of both.
 
-    __slots__ = ("_windows", "times", "value")
+    A snapshot is a sample's number, value and calls. One that is equal to the one before it is left out, so that an
+    item that nobody counts costs next to nothing.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_snapshots", "_windows", "times", "value")
+
+    def __init__(self, windows: Windows) -> None:
         self.value = 0
         self.times = 0
-        self._windows = tuple(deque[tuple[int, int, int]](maxlen=kept) for kept in _KEPT)
+        self._windows = windows
+        self._snapshots: list[list[tuple[int, int, int]] | None] = _UNSAMPLED
 
     def add(self, value: int) -> None:
         """Count ``value`` more, by one call."""
         self.value += value
         self.times += 1
 
-    def sample(self, window: int, now_ms: int) -> None:
-        """Take a snapshot for the minute (0), hour (1) or day (2)."""
-        snapshots = self._windows[window]
-        if not snapshots:
-            snapshots.append((now_ms - PERIODS_S[window] * 1000, 0, 0))
-        snapshots.append((now_ms, self.value, self.times))
+    def sample(self, window: int) -> None:
+        """Take a snapshot for the minute (0), hour (1) or day (2), whose sample has begun."""
+        windows = self._windows
+        snapshots = self._snapshots[window]
+        if snapshots is None:
+            if self._snapshots is _UNSAMPLED:
+                self._snapshots = list(_UNSAMPLED)
+            number = windows.taken[window]
+            self._snapshots[window] = [(number - 1, 0, 0), (number, self.value, self.times)]
+            return
+        if snapshots[-1][2] != self.times or snapshots[-1][1] != self.value:
+            snapshots.append((windows.taken[window], self.value, self.times))
+        if len(snapshots) > 1:
+            oldest = windows.oldest(window)
+            while len(snapshots) > 1 and snapshots[1][0] <= oldest:
+                del snapshots[0]
 
     def seen(self, window: int) -> BrokerStatsItem:
         """Return sum, per second and per call over the window so far."""
-        snapshots = self._windows[window]
-        if not snapshots:
-            return BrokerStatsItem(sum=0, tps=0.0, avgpt=0.0)
-        first_ms, first_value, first_times = snapshots[0]
-        last_ms, last_value, last_times = snapshots[-1]
+        snapshots = self._snapshots[window]
+        if snapshots is None:
+            return NOTHING
+        first, first_value, first_times = snapshots[0]
+        _, last_value, last_times = snapshots[-1]
         total = last_value - first_value
         calls = last_times - first_times
+        span_ms = self._windows.span_ms(window, max(first, self._windows.oldest(window)))
         return BrokerStatsItem(
             sum=total,
-            tps=total * 1000 / (last_ms - first_ms) if last_ms > first_ms else 0.0,
+            tps=total * 1000 / span_ms if span_ms > 0 else 0.0,
             avgpt=total / calls if calls > 0 else 0.0,
         )
 
     @property
     def idle_for_a_day(self) -> bool:
         """Tell whether a whole day passed without a count."""
-        day = self._windows[2]
-        return len(day) == _KEPT[2] and day[0][2] == self.times
+        day = self._snapshots[_DAY]
+        if day is None or len(day) > 1:
+            return False
+        return day[0][2] == self.times and self._windows.oldest(_DAY) >= day[0][0]
+
+
+_UNSAMPLED: Final[list[list[tuple[int, int, int]] | None]] = [None] * len(PERIODS_S)
+"""Of an item that was never sampled; nothing is put into it."""
 
 
 class StatsItems:
@@ -82,6 +131,7 @@ class StatsItems:
     def __init__(self, permanent: Iterable[str], forgotten: Callable[[str, str], None]) -> None:
         self._permanent = frozenset(permanent)
         self._forgotten = forgotten
+        self._windows = Windows()
         self._items: dict[str, dict[str, StatsItem]] = {}
         self._of_topic: Index[str, tuple[str, str]] = Index()
         self._of_group: Index[str, tuple[str, str]] = Index()
@@ -96,7 +146,7 @@ class StatsItems:
         items = self._items.setdefault(name, {})
         found = items.get(key)
         if found is None:
-            found = items[key] = StatsItem()
+            found = items[key] = StatsItem(self._windows)
             if name not in self._permanent:
                 topic, separator, group = key.partition(_SEPARATOR)
                 self._of_topic.add(topic, (name, key))
@@ -122,11 +172,13 @@ class StatsItems:
             self._of_group.remove(group, (name, key))
         self._forgotten(name, key)
 
-    def sample(self, windows: Iterable[int], now_ms: int) -> Iterator[None]:
+    def sample(self, windows: Collection[int], now_ms: int) -> Iterator[None]:
         """Take a snapshot of each item for these windows, and stop after each slice.
 
         An item that was idle for a day is dropped when the window of the day is among them.
         """
+        for window in windows:
+            self._windows.begin(window, now_ms)
         looked = 0
         for name, items in list(self._items.items()):
             may_go = name not in self._permanent and _DAY in windows
@@ -135,7 +187,7 @@ class StatsItems:
                 if item is None:
                     continue
                 for window in windows:
-                    item.sample(window, now_ms)
+                    item.sample(window)
                 if may_go and item.idle_for_a_day:
                     self._drop(name, key)
                 looked += 1

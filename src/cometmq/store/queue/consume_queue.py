@@ -11,6 +11,7 @@ import mmap
 import os
 import struct
 from collections import deque
+from collections.abc import Iterable, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -42,23 +43,40 @@ def unit_before(log_begin: int) -> bytes:
     return UNIT.pack(log_begin - 1, 1, 0) if log_begin else BLANK_UNIT
 
 
-class MappedFiles:
-    """The mappings of queue files: when there are too many, the one that was made first is given up.
+_NONE: Final[set[int]] = set()
+"""For all queues without damage; nothing is added to it."""
 
-    Each holds a descriptor, since Python's ``mmap`` keeps a copy of its file's. Slices that are out stay readable,
-    and a file that is needed again is mapped again.
+
+class QueueFiles:
+    """What all queues of a store share about their files: the mappings, and which files were written.
+
+    When there are too many mappings, the one that was made first is given up. Each holds a descriptor, since Python's
+    ``mmap`` keeps a copy of its file's. Slices that are out stay readable, and a file that is needed again is mapped
+    again.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, root: str, most: int) -> None:
+        self.root = root
+        """The directory of all queues."""
+        self.unsynced: dict[ConsumeQueue, set[int]] = {}
+        """The first bytes of the files that were written since they were last flushed, by queue."""
         self._most = most
         self._made: deque[tuple[dict[int, memoryview], int]] = deque()
 
-    def add(self, views: dict[int, memoryview], start: int) -> None:
+    def mapped(self, views: dict[int, memoryview], start: int) -> None:
         """Count a mapping that was entered in ``views`` at ``start``."""
         self._made.append((views, start))
         if len(self._made) > self._most:
             views, start = self._made.popleft()
             views.pop(start, None)
+
+    def written(self, queue: ConsumeQueue, start: int) -> None:
+        """Remember a file that was written until it is flushed."""
+        starts = self.unsynced.get(queue)
+        if starts is None:
+            self.unsynced[queue] = {start}
+        else:
+            starts.add(start)
 
 
 class ConsumeQueue:
@@ -69,12 +87,11 @@ class ConsumeQueue:
     """
 
     __slots__ = (
-        "_mapped",
+        "_shared",
         "_views",
         "_written",
         "committed",
         "delay_ms",
-        "directory",
         "dirty",
         "file_size",
         "files",
@@ -90,12 +107,9 @@ class ConsumeQueue:
         "record_middle",
         "topic",
         "topic_bytes",
-        "unsynced",
     )
 
-    def __init__(
-        self, topic: str, queue_id: int, directory: Path, file_size: int, mapped: MappedFiles, delay_ms: int = 0
-    ) -> None:
+    def __init__(self, topic: str, queue_id: int, file_size: int, shared: QueueFiles, delay_ms: int = 0) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.key = (topic, queue_id)
@@ -112,23 +126,29 @@ class ConsumeQueue:
         self.min_logical = 0
         self.known_from = 0
         """Units from this offset on were appended by this process, after their records."""
-        self.lost: set[int] = set()
+        self.lost = _NONE
         """Offsets whose units lead nowhere, and whose records were not found."""
-        self.missing: set[int] = set()
+        self.missing = _NONE
         """Those of them that no start or job has marked as without a record."""
         self.pending = bytearray()
         self.dirty = False
         """True while the queue is in the list of those with pending units."""
-        self.unsynced: set[int] = set()
-        """Files written since the last checkpoint."""
-        self.directory = directory
         self.file_size = file_size
         """Bytes of one file."""
         self._written = 0
         self.files: list[int] = []
         """The files' first bytes, ascending."""
         self._views: dict[int, memoryview] = {}
-        self._mapped = mapped
+        self._shared = shared
+
+    @property
+    def directory(self) -> Path:
+        """The directory of its files."""
+        return Path(self._shared.root, self.topic, str(self.queue_id))
+
+    def path(self, start: int) -> str:
+        """The path of the file that begins at byte ``start``."""
+        return f"{self._shared.root}/{self.topic}/{self.queue_id}/{start:020d}"
 
     # --- offsets ------------------------------------------------------------------------------
     def min_offset(self) -> int:
@@ -153,8 +173,7 @@ class ConsumeQueue:
         """Take over existing files, with units up to ``max_offset``."""
         self.files = files
         self._views.clear()
-        self.lost.clear()
-        self.missing.clear()
+        self.lost = self.missing = _NONE
         self.pending.clear()
         self.next_offset = self.committed = self._written = self.known_from = max_offset
         self.min_logical = self.first_stored
@@ -200,12 +219,12 @@ class ConsumeQueue:
         if start not in self.files:
             return None
         try:
-            with open_file(self.directory / file_name(start), os.O_RDONLY) as fd:
+            with open_file(self.path(start), os.O_RDONLY) as fd:
                 view = memoryview(mmap.mmap(fd, self.file_size, mmap.MAP_SHARED, mmap.PROT_READ))
         except FileNotFoundError:
             return None
         self._views[start] = view
-        self._mapped.add(self._views, start)
+        self._shared.mapped(self._views, start)
         return view
 
     def offset_of_log(self, log_offset: int) -> int:
@@ -265,11 +284,29 @@ class ConsumeQueue:
 
         :raises OSError: they could not be written; they stay readable from memory.
         """
+        offset, units = self.unwritten()
+        if units:
+            self.write_units(disk, offset, units)
+            self.wrote(offset, len(units) // CQ_UNIT_BYTES, ())
+
+    @property
+    def has_unwritten(self) -> bool:
+        """True while only memory holds some of the committed units."""
+        return self.committed > self._written
+
+    def unwritten(self) -> tuple[int, bytes]:
+        """The offset of the first committed unit that only memory holds, and the bytes of all of them."""
         count = self.committed - self._written
-        if count > 0:
-            self.write_units(disk, self._written, bytes(self.pending[: count * CQ_UNIT_BYTES]))
-            del self.pending[: count * CQ_UNIT_BYTES]
-            self._written += count
+        return self._written, bytes(self.pending[: count * CQ_UNIT_BYTES])
+
+    def wrote(self, offset: int, count: int, starts: Iterable[int]) -> None:
+        """Take note that units were written into the files that begin at ``starts``; others may follow them."""
+        for start in starts:
+            self._written_to(start)
+        fresh = offset + count - self._written
+        if fresh > 0:
+            del self.pending[: fresh * CQ_UNIT_BYTES]
+            self._written += fresh
 
     def keep_pending(self, units: bytearray) -> None:
         """Take units from recovery that could not be written; they follow those in the files."""
@@ -281,15 +318,26 @@ class ConsumeQueue:
 
         :raises OSError: they could not be written.
         """
+        starts: list[int] = []
+        try:
+            self.write_files(disk, offset, units, starts)
+        finally:
+            for start in starts:
+                self._written_to(start)
+
+    def write_files(self, disk: Disk, offset: int, units: bytes, starts: list[int]) -> None:
+        """Write units and change nothing else, so that a thread can do it; ``starts`` gets the files written.
+
+        :raises OSError: they could not be written.
+        """
         at = 0
         byte = offset * CQ_UNIT_BYTES
-        if not self.files and offset:
-            self._write(disk, byte - byte % self.file_size, 0, BLANK_UNIT * (offset % self.file_units))
+        if not self.files and offset % self.file_units:
+            self._write(disk, byte - byte % self.file_size, 0, BLANK_UNIT * (offset % self.file_units), starts)
         while at < len(units):
             start = byte - byte % self.file_size
             part = units[at : at + start + self.file_size - byte]
-            self._write(disk, start, byte - start, part)
-            self.unsynced.add(start)
+            self._write(disk, start, byte - start, part, starts)
             at += len(part)
             byte += len(part)
 
@@ -301,16 +349,30 @@ class ConsumeQueue:
         self.write_units(disk, offset - 1, last)
         self.open_at(self.files, offset)
 
-    def _write(self, disk: Disk, start: int, at: int, data: bytes) -> None:
-        is_new = start not in self.files
-        if is_new:
+    def _write(self, disk: Disk, start: int, at: int, data: bytes, starts: list[int]) -> None:
+        is_new = start not in self.files and start not in starts
+        path = self.path(start)
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if is_new else 0), 0o644)
+        except FileNotFoundError:
+            if not is_new:
+                raise
             self.directory.mkdir(parents=True, exist_ok=True)
-        with open_file(self.directory / file_name(start), os.O_RDWR | (os.O_CREAT if is_new else 0)) as fd:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o644)
+        try:
             if is_new:
                 os.ftruncate(fd, self.file_size)
-                self.files.append(start)
-                self.files.sort()
+            if start not in starts:
+                starts.append(start)
             disk.write(fd, data, at)
+        finally:
+            os.close(fd)
+
+    def _written_to(self, start: int) -> None:
+        if start not in self.files:
+            self.files.append(start)
+            self.files.sort()
+        self._shared.written(self, start)
 
     def replace_file(self, disk: Disk, start: int, content: bytes) -> None:
         """Put a file with other units in the place of one; it survives a power cut. Used when opening only.
@@ -338,7 +400,7 @@ class ConsumeQueue:
                 path.unlink()
                 self.files.remove(start)
             else:
-                self.unsynced.add(start)
+                self._shared.written(self, start)
         self.open_at(self.files, offset)
         return found
 
@@ -351,24 +413,35 @@ class ConsumeQueue:
                 break
             start = self.files.pop(0)
             self._views.pop(start, None)
-            self.unsynced.discard(start)
-            (self.directory / file_name(start)).unlink(missing_ok=True)
+            Path(self.path(start)).unlink(missing_ok=True)
             removed += 1
         return removed
 
     def forget(self) -> None:
         """Begin again at offset 0, after the files were deleted with the topic."""
-        self.unsynced.clear()
+        self._shared.unsynced.pop(self, None)
         self.dirty = False
         self.open_at([], 0)
 
-    def sync(self, disk: Disk, starts: list[int]) -> None:
+    def note_lost(self, offsets: Iterable[int], missing: Iterable[int]) -> None:
+        """Remember offsets that cannot be read, and those of them that nothing accounts for."""
+        if self.lost is _NONE:
+            self.lost, self.missing = set(), set()
+        self.lost.update(offsets)
+        self.missing.update(missing)
+
+    @property
+    def unsynced(self) -> Set[int]:
+        """The first bytes of its files that were written since they were last flushed."""
+        return self._shared.unsynced.get(self, _NONE)
+
+    def sync(self, disk: Disk, starts: Set[int]) -> None:
         """Flush files (called in a thread).
 
         :raises OSError: a file could not be flushed.
         """
         for start in starts:
-            with suppress(FileNotFoundError), open_file(self.directory / file_name(start)) as fd:
+            with suppress(FileNotFoundError), open_file(self.path(start)) as fd:
                 disk.flush(fd)  # of a file that is not deleted meanwhile, with its topic or by retention
 
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Set
 from pathlib import Path
 from typing import Final
 
 from cometmq import descriptors
 from cometmq.message.names import SCHEDULE_TOPIC
-from cometmq.store.queue.consume_queue import ConsumeQueue, MappedFiles
+from cometmq.store.queue.consume_queue import ConsumeQueue, QueueFiles
 
 _UNKNOWN_LEVEL_DELAY_MS: Final = 1_000
 """The delay of a queue whose level is not in the table, as in Apache (``computeDeliverTimestamp``)."""
 _SHARE_OF_DESCRIPTORS: Final = 16
 """At most a sixteenth of all descriptors is for mappings of queue files: half of those that connections leave free."""
+
+
+Extents = dict[str, dict[int, tuple[int, int]]]
+"""The first offset in the files and maxOffset of queues, by topic and id."""
 
 
 class ConsumeQueueTable:
@@ -25,8 +30,14 @@ class ConsumeQueueTable:
         self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
         self.dirty: list[ConsumeQueue] = []
         """Queues that got units since their files were last written."""
-        self._file_size = file_size
-        self._mapped = MappedFiles(descriptors.limit() // _SHARE_OF_DESCRIPTORS)
+        self.file_size = file_size
+        self.changed: dict[ConsumeQueue, None] = {}
+        """Queues with another beginning or end than the last checkpoint has noted, beside those that are dirty."""
+        self.lock = threading.Lock()
+        """Held while a thread writes the files of a queue, or files are deleted."""
+        self.gone: set[ConsumeQueue] = set()
+        """Queues whose files were deleted since a thread was asked to write some."""
+        self.files = QueueFiles(str(root), descriptors.limit() // _SHARE_OF_DESCRIPTORS)
         self._delays_ms = delays_ms
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
@@ -42,8 +53,7 @@ class ConsumeQueueTable:
             delay_ms = 0
             if topic == SCHEDULE_TOPIC:
                 delay_ms = self._delays_ms[queue_id] if queue_id < len(self._delays_ms) else _UNKNOWN_LEVEL_DELAY_MS
-            directory = self.root / topic / str(queue_id)
-            queue = queues[queue_id] = ConsumeQueue(topic, queue_id, directory, self._file_size, self._mapped, delay_ms)
+            queue = queues[queue_id] = ConsumeQueue(topic, queue_id, self.file_size, self.files, delay_ms)
         return queue
 
     def mark_dirty(self) -> None:
@@ -54,7 +64,7 @@ class ConsumeQueueTable:
                     queue.dirty = True
                     self.dirty.append(queue)
 
-    def extents(self) -> dict[str, dict[int, tuple[int, int]]]:
+    def extents(self) -> Extents:
         """The first offset in the files and maxOffset of every queue that has had messages."""
         return {
             topic: extents
@@ -71,18 +81,22 @@ class ConsumeQueueTable:
     def begin_anew(self, queue: ConsumeQueue, offset: int) -> None:
         """Forget what a queue had, on disk too; its next message gets ``offset``."""
         if queue.dirty:
-            self.dirty.remove(queue)
-        shutil.rmtree(queue.directory, ignore_errors=True)
+            self.dirty = [other for other in self.dirty if other is not queue]
+        with self.lock:
+            self.gone.add(queue)
+            shutil.rmtree(queue.directory, ignore_errors=True)
         queue.forget()
         queue.open_at([], offset)
+        self.changed[queue] = None
 
     def delete(self, topic: str, queues: Set[ConsumeQueue]) -> None:
         """Delete queues of a topic from disk, or all; their objects begin again at offset 0."""
         self.dirty = [queue for queue in self.dirty if queue not in queues]
+        self.changed.update(dict.fromkeys(queues))
         for queue in queues:
             queue.forget()
-        if len(queues) == len(self.by_topic.get(topic, ())):
-            shutil.rmtree(self.root / topic, ignore_errors=True)
-            return
-        for queue in queues:
-            shutil.rmtree(queue.directory, ignore_errors=True)
+        is_all = len(queues) == len(self.by_topic.get(topic, ()))
+        with self.lock:
+            self.gone |= queues
+            for directory in [self.root / topic] if is_all else [queue.directory for queue in queues]:
+                shutil.rmtree(directory, ignore_errors=True)

@@ -116,7 +116,6 @@ def restore_units(log: CommitLog, queue: ConsumeQueue, at: int) -> bool:
 
 def _note_lost(log: CommitLog, queue: ConsumeQueue, offsets: list[int]) -> None:
     """Remember offsets that cannot be read; tell of the first ones of a queue that nothing accounts for."""
-    queue.lost.update(offsets)
     missing = [offset for offset in offsets if not stands_for_lost(log, queue, offset)]
     if missing and not queue.missing:
         _log.warning(
@@ -126,7 +125,7 @@ def _note_lost(log: CommitLog, queue: ConsumeQueue, offsets: list[int]) -> None:
             queue.queue_id,
             missing[0],
         )
-    queue.missing.update(missing)
+    queue.note_lost(offsets, missing)
 
 
 def _record_end(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:

@@ -88,13 +88,14 @@ def numbered_files(directory: Path) -> list[_File]:
 def queue_directories_of(root: Path) -> Iterator[tuple[str, int, Path]]:
     """The directories of a store's queues as ``(topic, queue id, directory)``; others are passed over."""
     try:
-        topics = sorted(path for path in (root / "consumequeue").iterdir() if path.is_dir())
+        with os.scandir(root / "consumequeue") as entries:
+            topics = sorted(entry.name for entry in entries if entry.is_dir())
     except FileNotFoundError:
         return
     for topic in topics:
-        for queue in topic.iterdir():
+        for queue in (root / "consumequeue" / topic).iterdir():
             if queue.name.isdecimal() and queue.is_dir():
-                yield topic.name, int(queue.name), queue
+                yield topic, int(queue.name), queue
 
 
 # --- the log --------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,7 @@ _SMALL_FILES: Final = (
     "comet/locks.json",
     "comet/position.json",
     "comet/producers.json",
+    "comet/queueFiles.json",
     "comet/timer/position.json",
     "config/consumerFilter.json",
     "config/consumerOffset.json",
@@ -214,22 +216,24 @@ def is_zero(segment: MappedFile, at: int = 0) -> bool:
     return first_data(segment.fd, at, segment.size) >= segment.size
 
 
-def queue_directories(root: Path, findings: Findings) -> list[tuple[str, int, Path]]:
-    """The directories of ``consumequeue/`` as ``(topic, queue id, directory)``."""
-    found: list[tuple[str, int, Path]] = []
+def topic_directories(root: Path, findings: Findings) -> Iterator[os.DirEntry[str]]:
+    """The directories of topics in ``consumequeue/``, by their names."""
     if not root.is_dir():
-        return found
+        return
     for topic in _entries(root):
-        if not topic.is_dir(follow_symlinks=False) or not is_stored_topic(topic.name):
+        if topic.is_dir(follow_symlinks=False) and is_stored_topic(topic.name):
+            yield topic
+        else:
             findings.set_aside(Path(topic.path), "not the directory of a topic")
-            continue
-        for queue in _entries(topic.path):
-            name = queue.name
-            if not queue.is_dir(follow_symlinks=False) or not _is_queue_id(name):
-                findings.set_aside(Path(queue.path), "not the directory of a queue")
-            else:
-                found.append((topic.name, int(name), Path(queue.path)))
-    return found
+
+
+def queue_directories(topic: str, findings: Findings) -> Iterator[tuple[int, str]]:
+    """The directories of queues in that of a topic, with their ids."""
+    for queue in _entries(topic):
+        if queue.is_dir(follow_symlinks=False) and _is_queue_id(queue.name):
+            yield int(queue.name), queue.path
+        else:
+            findings.set_aside(Path(queue.path), "not the directory of a queue")
 
 
 def _entries(directory: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
@@ -244,7 +248,7 @@ def _is_queue_id(name: str) -> bool:
     )
 
 
-def queue_files(directory: Path, file_size: int, findings: Findings) -> list[int]:
+def queue_files(directory: str, file_size: int, findings: Findings) -> list[int]:
     """The first bytes of a queue's files: the gapless sequence that ends with the newest."""
     starts: list[int] = []
     for entry in _entries(directory):
@@ -253,11 +257,12 @@ def queue_files(directory: Path, file_size: int, findings: Findings) -> list[int
             findings.set_aside(Path(entry.path), "not a file of the queue")
             continue
         starts.append(start)
-        _fix_length(Path(entry.path), file_size, findings)
+        if entry.stat(follow_symlinks=False).st_size != file_size:
+            _fix_length(Path(entry.path), file_size, findings)
     starts.sort()
     for index in range(len(starts) - 1, 0, -1):
         if starts[index] - starts[index - 1] != file_size:
             for start in starts[:index]:
-                findings.set_aside(directory / file_name(start), "the queue file after it is missing")
+                findings.set_aside(Path(directory, file_name(start)), "the queue file after it is missing")
             return starts[index:]
     return starts

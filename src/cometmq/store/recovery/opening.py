@@ -15,6 +15,7 @@ from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
 from cometmq.store.recovery.extended_units import replace_addresses
 from cometmq.store.recovery.file_sizes import with_sizes_of_files
+from cometmq.store.recovery.known_files import KnownFiles
 from cometmq.store.recovery.known_topics import known_topics
 from cometmq.store.recovery.load import Findings, set_unusable_aside
 from cometmq.store.recovery.lost_log import demand_log, demand_one_path
@@ -39,6 +40,7 @@ class OpenedStore:
     findings: list[str]
     marks: dict[int, int]
     """The marks of the log's files, as far as known, by the offset of their first byte."""
+    known_files: KnownFiles
     lost_from: int | None
     """The end that opening found when the log had lost its real one, ``None`` when it had not."""
 
@@ -119,6 +121,7 @@ def _recover(
         topics=known_topics(root, findings),
         check_crc=config.check_crc_on_recover,
         is_slave=is_slave,
+        files=KnownFiles(root / "comet" / "queueFiles.json", queues.root, queues.file_size),
     )
     recovery = Recovery(log, queues, index, disk, findings, known)
     recovery.run()
@@ -141,5 +144,6 @@ def _recover(
         lock=lock,
         findings=findings.lines,
         marks=recovery.marks,
+        known_files=known.files,
         lost_from=recovery.lost_from,
     )

@@ -7,8 +7,11 @@ rebuilt from the log; when it is gone, damaged, or does not fit the log, recover
 
 from __future__ import annotations
 
+import itertools
+import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -17,8 +20,11 @@ from cometmq.message.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_B
 from cometmq.store.disk import Disk, replace_whole
 from cometmq.store.log.commit_log import CommitLog, is_filler
 from cometmq.store.log.mapped_file import MappedFile
+from cometmq.store.queue.consume_queue_table import Extents
 
 _VERSION: Final = 1
+_TOPICS_AT_ONCE: Final = 256
+"""Topics that are encoded before other threads get a turn."""
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -31,7 +37,7 @@ class Position(msgspec.Struct, frozen=True):
     last_size: int
     last_crc: int
     """… and the CRC of its bytes: whether this file belongs to this log."""
-    queues: dict[str, dict[int, tuple[int, int]]]
+    queues: Extents
     """The first offset in the files and the maxOffset of each queue, by topic."""
     index_files: list[tuple[str, int, int, int]] = []
     """Name, next entry, last log offset and last store timestamp of each index file, oldest first."""
@@ -138,13 +144,57 @@ def note_made_anew(path: Path) -> None:
     if position is None:
         path.unlink(missing_ok=True)
     else:
-        save_position(path, msgspec.structs.replace(position, made_anew=True), Disk())
+        PositionFile(path, Disk(), position.queues).save(msgspec.structs.replace(position, made_anew=True), ())
 
 
-def save_position(path: Path, position: Position, disk: Disk) -> None:
-    """Replace the file; the new one survives a power cut.
+class Extent(NamedTuple):
+    """Where a queue begins in its files, and its maxOffset; 0 for a queue without messages."""
 
-    :raises OSError: it could not be written; the old one is then still there.
+    topic: str
+    queue_id: int
+    first: int
+    end: int
+
+
+class PositionFile:
+    """Writes the position file of a store. It keeps the extents of all queues, so that only changes are handed to it.
+
+    It belongs to one thread at a time.
     """
-    sealed = msgspec.structs.replace(position, crc=_crc_of(position))
-    replace_whole(path, msgspec.json.encode(sealed), disk)
+
+    def __init__(self, path: Path, disk: Disk, extents: Extents) -> None:
+        self._path = path
+        self._disk = disk
+        self._extents = extents
+
+    def save(self, position: Position, changed: Iterable[Extent]) -> None:
+        """Replace the file by ``position``, with the extents of all queues; the new one survives a power cut.
+
+        :raises OSError: it could not be written; the old one is then still there.
+        """
+        for topic, queue_id, first, end in changed:
+            if end:
+                self._extents.setdefault(topic, {})[queue_id] = (first, end)
+            elif (queues := self._extents.get(topic)) is not None:
+                queues.pop(queue_id, None)
+                if not queues:
+                    del self._extents[topic]
+        replace_whole(self._path, b"".join(self._sealed(position)), self._disk)
+
+    def _sealed(self, position: Position) -> list[bytes]:
+        """The bytes of the file in pieces, with their checksum."""
+        whole = msgspec.json.encode(msgspec.structs.replace(position, queues={}, crc=0))
+        head, _, tail = whole.partition(b'"queues":{}')
+        pieces = [head + b'"queues":{']
+        items = iter(self._extents.items())
+        while part := dict(itertools.islice(items, _TOPICS_AT_ONCE)):
+            pieces += (msgspec.json.encode(part)[1:-1], b",")
+            time.sleep(0)  # the loop's thread goes on meanwhile
+        if len(pieces) > 1:
+            pieces.pop()
+        pieces.append(b"}" + tail)
+        crc = 0
+        for piece in pieces:
+            crc = crc32(piece, crc)
+        pieces[-1] = pieces[-1].removesuffix(b"0}") + b"%d}" % crc
+        return pieces

@@ -6,6 +6,7 @@ unit that is added. :meth:`QueueRecovery.close` makes the ends final.
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 from cometmq.store.config import CQ_UNIT_BYTES
@@ -20,10 +21,11 @@ from cometmq.store.queue.consume_queue import BLANK_SIZE, BLANK_UNIT, UNIT, Cons
 from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
 from cometmq.store.queue.units import stands_for_lost
 from cometmq.store.recovery.damages import Place
+from cometmq.store.recovery.known_files import KnownFiles
 from cometmq.store.recovery.known_topics import KnownTopics
-from cometmq.store.recovery.load import Findings, is_zero, queue_directories, queue_files
+from cometmq.store.recovery.load import Findings, is_zero, queue_directories, queue_files, topic_directories
 from cometmq.store.recovery.position import Position
-from cometmq.store.recovery.queue_units import is_sound, last_rising_unit, last_sound_unit
+from cometmq.store.recovery.queue_units import is_sound, last_rising_unit, last_sound_unit, look_at
 
 _BLANKS: Final = 4096
 """Blank units that are written at once."""
@@ -47,9 +49,12 @@ class DerivedWriter:
         self._full = False
         self.unwritten: dict[Key, tuple[int, bytearray]] = {}
         """First offset and units of queues for which the disk had no room."""
+        self.touched: set[Key] = set()
+        """The queues that got units."""
 
     def add_units(self, queue: ConsumeQueue, offset: int, units: bytes) -> None:
         """Let ``units`` be those from ``offset`` on."""
+        self.touched.add(queue.key)
         run = self._runs.get(queue.key)
         if run is not None:
             _, first, before = run
@@ -131,16 +136,37 @@ class QueueRecovery:
         self._had_files: frozenset[Key] = frozenset()
         self.ends: dict[Key, int] = {}
         """The offset behind the last unit of each queue, as far as it is known."""
+        self._settled: set[Key] = set()
+        """The queues that end as the position file says, with nothing behind their ends."""
 
     # --- before the log is read ----------------------------------------------------------------
-    def open(self) -> None:
-        """Find the queues and their files."""
-        for topic, queue_id, directory in queue_directories(self._table.root, self._findings):
-            queue = self._table.make(topic, queue_id)
-            files = queue_files(directory, queue.file_size, self._findings)
-            queue.open_at(files, (files[-1] + queue.file_size) // CQ_UNIT_BYTES if files else 0)
-            self.by_key[queue.key] = queue
+    def open(self, position: Position | None, known: KnownFiles) -> None:
+        """Find the queues and their files; those that are known need no further look."""
+        for topic in topic_directories(self._table.root, self._findings):
+            is_of_life = position is not None and position.offset > self._topics.begin_of(topic.name)
+            of_topic = position.queues.get(topic.name, {}) if position is not None and is_of_life else {}
+            min_offsets = known.min_offsets(topic.name, of_topic) if of_topic else None
+            if min_offsets is None:
+                self._open_topic(topic)
+                continue
+            for queue_id, (first, end) in of_topic.items():
+                queue = self._add(topic.name, queue_id, known.files(first, end), end)
+                queue.min_logical = min_offsets[queue_id]
+                self.ends[queue.key] = end
+                self._settled.add(queue.key)
         self._had_files = frozenset(self.by_key)
+
+    def _open_topic(self, topic: os.DirEntry[str]) -> None:
+        for queue_id, directory in queue_directories(topic.path, self._findings):
+            size = self._table.file_size
+            files = queue_files(directory, size, self._findings)
+            self._add(topic.name, queue_id, files, (files[-1] + size) // CQ_UNIT_BYTES if files else 0)
+
+    def _add(self, topic: str, queue_id: int, files: list[int], end: int) -> ConsumeQueue:
+        queue = self._table.make(topic, queue_id)
+        queue.open_at(files, end)
+        self.by_key[queue.key] = queue
+        return queue
 
     def had_files(self, record: LogRecord) -> bool:
         """True when there were files of the record's queue before anything was written."""
@@ -159,6 +185,8 @@ class QueueRecovery:
                         continue
                     queue = self.at((topic, queue_id))
                     wrong = "missing"
+                elif self._settle(queue, first, end):
+                    continue
                 elif end and not self.unit_is_sound(queue, end - 1) and not stands_for_lost(self._log, queue, end - 1):
                     wrong = f"its end at {end} is damaged"
                 elif queue.first_stored > first and not self._begins_below_log(queue):
@@ -189,6 +217,30 @@ class QueueRecovery:
         ends = (last_rising_unit(queue, most)[1] for queue in self.by_key.values())
         end = max(ends, default=0)
         return Position(end, end - 1, 0, 0, {}) if end else None
+
+    def _settle(self, queue: ConsumeQueue, first: int, end: int) -> bool:
+        """Note the end of a queue whose files are as the position file says, with nothing behind; most are."""
+        if queue.key in self._settled:
+            return True
+        look = look_at(queue, end) if end and queue.first_stored <= first else None
+        if look is None or not look.is_last or look.last[0] < self._topics.begin_of(queue.topic):
+            return False
+        if not is_sound(self._log, queue, end - 1, *look.last):
+            return False
+        queue.open_at(queue.files, end)
+        if look.begins_at < self._log.min_offset:
+            queue.min_logical = queue.offset_of_log(self._log.min_offset)
+        self.ends[queue.key] = end
+        self._settled.add(queue.key)
+        return True
+
+    def unsettled(self) -> list[ConsumeQueue]:
+        """The queues whose files can have units that the position file does not know."""
+        return [queue for key, queue in self.by_key.items() if key not in self._settled]
+
+    def unsettle(self) -> None:
+        """Look at all queues again when they are closed."""
+        self._settled.clear()
 
     def _begins_below_log(self, queue: ConsumeQueue) -> bool:
         """True when the first unit leads to a record that retention has removed, or to the first record kept."""
@@ -307,6 +359,8 @@ class QueueRecovery:
         log = self._log
         for queue in self.by_key.values():
             end = self.ends.get(queue.key, 0)
+            if queue.key in self._settled and queue.key not in self._writer.touched:
+                continue
             queue.open_at(queue.files, end)
             while queue.key not in self._writer.unwritten and end > queue.first_stored:
                 unit = queue.unit(end - 1)

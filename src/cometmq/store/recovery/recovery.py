@@ -31,6 +31,7 @@ Invariants.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from functools import cached_property
 
 from cometmq.limits import MAX_LOST_UNITS
@@ -48,17 +49,18 @@ from cometmq.store.log.record_scan import (
     record_at,
     store_timestamp_of,
 )
-from cometmq.store.queue.consume_queue import BLANK_SIZE
+from cometmq.store.queue.consume_queue import BLANK_SIZE, ConsumeQueue
 from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
 from cometmq.store.recovery.damages import Damages, Owner, Place
 from cometmq.store.recovery.end_of_log import EndOfLog
 from cometmq.store.recovery.index_recovery import NEVER, cut_index, index_from
+from cometmq.store.recovery.known_files import KnownFiles
 from cometmq.store.recovery.known_topics import KnownTopics
 from cometmq.store.recovery.load import Findings, load_log
 from cometmq.store.recovery.position import Position
 from cometmq.store.recovery.queue_recovery import DerivedWriter, Key, QueueRecovery
 from cometmq.store.recovery.queue_sequence import QueueSequence
-from cometmq.store.recovery.queue_units import UnitMap, last_rising_unit
+from cometmq.store.recovery.queue_units import Claim, UnitMap, last_rising_unit
 
 _LEAST_RECORD_BYTES = 92
 
@@ -73,6 +75,7 @@ class KnownBefore:
     topics: KnownTopics
     check_crc: bool
     is_slave: bool
+    files: KnownFiles
 
 
 class Recovery:
@@ -122,9 +125,11 @@ class Recovery:
         """Open, mend, and leave log, queues and index in agreement."""
         log, queues, known = self._log, self._queues, self._known
         made_again = load_log(log, self._findings)
-        queues.open()
         self._judge_position()
         position = self._position
+        if not made_again:
+            known.files.load(log, crashed=known.crashed)
+        queues.open(position, known.files)
         damaged = queues.check_against(position) if position is not None else list(queues.by_key.values())
         for queue in damaged:
             self._ends[queue.key] = queues.sound_end(queue)
@@ -191,6 +196,7 @@ class Recovery:
     def _fill_gaps(self, start: int) -> None:
         """Give the queues back the units of records below ``start`` that no queue knows."""
         queues = self._queues
+        queues.unsettle()
         for queue in queues.by_key.values():
             queue.open_at(queue.files, self._ends.get(queue.key, 0))
         filled = forgotten = 0
@@ -253,16 +259,29 @@ class Recovery:
     @cached_property
     def _units(self) -> UnitMap:
         """The units of the queues' files as they are when this is first asked for."""
+        return self._map(self._queues.by_key.values())
+
+    def _map(self, queues: Iterable[ConsumeQueue]) -> UnitMap:
         segments = self._log.segments
-        return UnitMap(self._log, self._queues.by_key.values(), segments[-1].end if segments else 0)
+        return UnitMap(self._log, queues, segments[-1].end if segments else 0)
+
+    @cached_property
+    def _units_behind(self) -> UnitMap:
+        """Those of them that can lead behind the position file's offset."""
+        return self._map(self._queues.unsettled()) if self._position is not None else self._units
+
+    def _claim(self, offset: int) -> Claim | None:
+        """The unit that leads to a place of the log."""
+        is_behind = self._position is not None and offset >= self._position.offset
+        return (self._units_behind if is_behind else self._units).at(offset)
 
     def _extent(self, offset: int) -> int:
-        claim = self._units.at(offset)
+        claim = self._claim(offset)
         return claim.size if claim is not None else 0
 
     @cached_property
     def _proven_by_units(self) -> tuple[int, int]:
-        return self._units.last_sound()
+        return self._units_behind.last_sound()
 
     def _proven(self, timestamp: int) -> int:
         """The offset up to which the log is known to go; units that Apache left behind its end are older."""
@@ -271,7 +290,7 @@ class Recovery:
 
     def _confirmed(self, record: LogRecord) -> bool | None:
         """True when the unit that leads to the record is where the record says; ``None`` when there is none."""
-        claim = self._units.at(record.offset)
+        claim = self._claim(record.offset)
         if claim is None or claim.size != record.size:
             first_is_sound = not record.queue_offset and self._queues.unit_is_sound(self._queues.of(record), 0)
             return False if first_is_sound else None  # the topic was not deleted and made again
@@ -293,7 +312,7 @@ class Recovery:
 
     def _owner(self, part: DamagedPart) -> Owner | None:
         """The message that was in a damaged part: by a unit, or by the record itself where that fits its queue."""
-        claim = self._units.at(part.start)
+        claim = self._claim(part.start)
         if claim is not None and part.start + claim.size == part.end:
             return Owner(*claim.queue.key, claim.queue_offset)
         segment = self._log.segment_at(part.start)
@@ -492,7 +511,7 @@ class Recovery:
             self._queues.add_lost(queue, owner.queue_offset, place)
         self._writer.write()
         for queue in behind:  # before a message has an offset that follows on these
-            queue.sync(self._disk, list(queue.unsynced))
+            queue.sync(self._disk, queue.unsynced)
         checkpoint = self._known.checkpoint
         timestamp = self._log.last_timestamp or (checkpoint.physic_msg_timestamp if checkpoint is not None else 0)
         end.go_on_behind(given, list(zip(last, places, strict=True)), timestamp)

@@ -54,7 +54,7 @@ def keep_end(old: ConsumeQueue, made: Path, made_end: int, log_begin: int) -> No
     new.open_at([file.start for file in numbered_files(new.directory)], made_end)
     disk = Disk()
     new.write_units(disk, end - len(units), content)
-    new.sync(disk, list(new.unsynced))
+    new.sync(disk, new.unsynced)
 
 
 def _units_of(queue: ConsumeQueue, begin: int) -> Units:

@@ -1,0 +1,279 @@
+"""Checkpoints: what is derived from the log is written, flushed, and the position file says so.
+
+A checkpoint costs what changed since the last one, not what is there. A thread writes and flushes the queues that got
+messages, and then the position file; the loop hands it some queues at a time. Where that takes long, because thousands
+of queues got messages or the position file is large, the next one waits: checkpoints take a twentieth of the time at
+most. A start after a crash then reads more of the log again, about a second for a gigabyte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple
+
+from cometmq.checksum import crc32
+from cometmq.store.config import CQ_UNIT_BYTES
+from cometmq.store.errors import StoreError
+from cometmq.store.index.index_file import IndexFile
+from cometmq.store.log.checkpoint import Checkpoint, save_checkpoint
+from cometmq.store.log.flush import FlushService
+from cometmq.store.queue.consume_queue import ConsumeQueue
+from cometmq.store.recovery.opening import OpenedStore
+from cometmq.store.recovery.position import Extent, Position, PositionFile, marks_of
+
+_log = logging.getLogger(__name__)
+
+_QUEUES_AT_ONCE: Final = 512
+"""Queues that are handed to the thread in one turn of the loop: a millisecond."""
+_PAUSE: Final = 20
+"""A checkpoint is followed by a pause of this many times what it took …"""
+_MAX_PAUSE_SECONDS: Final = 60.0
+"""… but no longer than Apache's (``flushConsumeQueueThoroughInterval``) …"""
+_MAX_BYTES_BETWEEN: Final = 1 << 30
+"""… and not while this much of the log would have to be read again."""
+
+
+class Moment(NamedTuple):
+    """One moment of a store, to be made durable by a thread."""
+
+    position: Position
+    """Without the extents of queues."""
+    timestamp: int
+    ends: list[tuple[ConsumeQueue, int]]
+    """The maxOffset of each queue whose extent changed."""
+
+
+class UnitsToWrite(NamedTuple):
+    """Units of a queue from an offset on, for the thread."""
+
+    queue: ConsumeQueue
+    offset: int
+    units: bytes
+    starts: list[int]
+    """Gets the first bytes of the files that were written."""
+
+
+class Snapshot(NamedTuple):
+    """A moment whose queues and index entries are written."""
+
+    moment: Moment
+    changed: list[Extent]
+    files: dict[ConsumeQueue, set[int]]
+    index_files: list[IndexFile]
+
+
+class Checkpoints:
+    """The checkpoints of one store."""
+
+    def __init__(
+        self,
+        opened: OpenedStore,
+        flush: FlushService,
+        write_index: Callable[[], bool],
+        failed: Callable[[OSError, str], None],
+    ) -> None:
+        """Make none yet.
+
+        :param write_index: writes the index entries that wait; false when some wait still.
+        :param failed: is told why something could not be written, and what.
+        """
+        self._opened = opened
+        self._flush = flush
+        self._write_index = write_index
+        self._failed = failed
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="cometmq-store-checkpoint")
+        self._file = PositionFile(opened.config.root / "comet" / "position.json", opened.disk, opened.queues.extents())
+        self._marks = opened.marks
+        self._saving = False
+        self._closing = False
+        self._moment: Moment | None = None
+        """The moment of the checkpoint under way, while queues are written …"""
+        self._waiting: list[ConsumeQueue] = []
+        """… the dirty queues that it has yet to write …"""
+        self._written: list[ConsumeQueue] = []
+        """… and those that the thread writes."""
+        self._began = 0.0
+        self._not_before = 0.0
+        self._saved_position = -1
+        self.failed = False
+        """A queue or index file was not flushed: a later flush proves nothing, so no newer position is saved."""
+
+    def begin(self) -> None:
+        """Write the waiting data; once the log is flushed that far, make it durable and record that on disk."""
+        log, queues = self._opened.log, self._opened.queues
+        if self._saving or self.failed or (log.position == self._saved_position and not queues.changed):
+            return
+        now = self._opened.clock.monotonic()
+        if now < self._not_before and log.position - self._saved_position < _MAX_BYTES_BETWEEN:
+            return
+        if not self._write_index():
+            return
+        self._began = now
+        self._saving = True
+        self._waiting, queues.dirty = queues.dirty, []
+        self._moment = self._take_moment()
+        self._write_some(asyncio.get_running_loop())
+
+    def _take_moment(self) -> Moment:
+        """The store as it is now, between two turns."""
+        opened = self._opened
+        log, index, queues = opened.log, opened.index, opened.queues
+        last_offset, last_size = log.last_record
+        view = log.view(last_offset, last_size) if last_offset >= 0 else None
+        self._marks = marks_of(log, self._marks)
+        position = Position(
+            offset=log.position,
+            last_offset=last_offset,
+            last_size=last_size,
+            last_crc=crc32(view) if view is not None else 0,
+            queues={},
+            index_files=[
+                (file.path.name, file.count, file.end_offset, file.end_timestamp)
+                for file in (index.files if index is not None else ())
+            ],
+            marks=self._marks,
+        )
+        changed = queues.changed | dict.fromkeys(self._waiting)
+        queues.changed.clear()
+        return Moment(position, log.last_timestamp, [(queue, queue.committed) for queue in changed])
+
+    def _write_some(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Hand some of the queues to the thread, or, when all are written, save the moment."""
+        queues, waiting, moment = self._opened.queues, self._waiting, self._moment
+        assert moment is not None
+        if not waiting:
+            self._moment = None
+            self._save_soon(self._snapshot(moment), loop)
+            return
+        self._written = waiting[-_QUEUES_AT_ONCE:]
+        del waiting[-_QUEUES_AT_ONCE:]
+        queues.gone.clear()
+        parts = [UnitsToWrite(queue, *queue.unwritten(), []) for queue in self._written]
+
+        def write() -> None:
+            error = self._write_files(parts)
+            loop.call_soon_threadsafe(self._wrote, parts, error, loop)
+
+        self._worker.submit(write)
+
+    def _write_files(self, parts: list[UnitsToWrite]) -> tuple[OSError, str] | None:
+        """Write the units of some queues (in the thread); return what failed, and of which topic."""
+        queues, disk = self._opened.queues, self._opened.disk
+        for queue, offset, units, starts in parts:
+            with queues.lock:
+                if queue in queues.gone:
+                    continue
+                try:
+                    queue.write_files(disk, offset, units, starts)
+                except OSError as error:
+                    return error, queue.topic
+        return None
+
+    def _wrote(
+        self, parts: list[UnitsToWrite], failed: tuple[OSError, str] | None, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        if self._closing:
+            return
+        if failed is not None:
+            error, topic = failed
+            self._give_up()
+            self._failed(error, f"the queue files of {topic}")
+            return
+        queues = self._opened.queues
+        self._written = []
+        for queue, offset, units, starts in parts:
+            if queue in queues.gone:
+                continue
+            queue.wrote(offset, len(units) // CQ_UNIT_BYTES, starts)
+            queue.dirty = queue.has_unwritten
+            if queue.dirty:
+                queues.dirty.append(queue)
+        self._write_some(loop)
+
+    def _give_up(self) -> None:
+        """Let the next checkpoint write the queues that this one did not."""
+        queues = self._opened.queues
+        queues.dirty += [queue for queue in (*self._waiting, *self._written) if queue not in queues.gone]
+        self._waiting, self._written = [], []
+        if self._moment is not None:
+            queues.changed.update((queue, None) for queue, _ in self._moment.ends)
+            self._moment = None
+        self._saving = False
+
+    def _snapshot(self, moment: Moment) -> Snapshot:
+        files = self._opened.queues.files
+        changed = [Extent(queue.topic, queue.queue_id, queue.first_stored, end) for queue, end in moment.ends]
+        unsynced, files.unsynced = files.unsynced, {}
+        index = self._opened.index
+        return Snapshot(moment, changed, unsynced, index.dirty_files() if index is not None else [])
+
+    def _save_soon(self, snapshot: Snapshot, loop: asyncio.AbstractEventLoop) -> None:
+        def flushed(error: StoreError | None) -> None:
+            if error is not None or self._closing:
+                self._give_back(snapshot)
+            else:
+                self._worker.submit(save)
+
+        def save() -> None:
+            try:
+                self._save(snapshot)
+            except OSError as error:
+                loop.call_soon_threadsafe(self._saved, snapshot, error)
+            else:
+                loop.call_soon_threadsafe(self._saved, snapshot, None)
+
+        self._flush.when_flushed(snapshot.moment.position.offset, flushed)
+
+    def _save(self, snapshot: Snapshot) -> None:
+        """Flush queues and index, then say so (in a thread, or at close)."""
+        disk, moment = self._opened.disk, snapshot.moment
+        try:
+            for queue, starts in snapshot.files.items():
+                queue.sync(disk, starts)
+            for file in snapshot.index_files:
+                file.flush()
+        except OSError:
+            self.failed = True
+            raise
+        index_files = moment.position.index_files
+        times = Checkpoint(moment.timestamp, moment.timestamp, index_files[-1][3] if index_files else 0)
+        save_checkpoint(self._opened.config.root / "checkpoint", times, disk)
+        self._file.save(moment.position, snapshot.changed)
+
+    def _saved(self, snapshot: Snapshot, error: OSError | None) -> None:
+        now = self._opened.clock.monotonic()
+        self._not_before = now + min(_PAUSE * (now - self._began), _MAX_PAUSE_SECONDS)
+        if error is None:
+            self._saving = False
+            self._saved_position = snapshot.moment.position.offset
+            return
+        _log.error("the checkpoint was not saved, recovery would begin at an older one: %s", error)
+        self._give_back(snapshot)
+
+    def _give_back(self, snapshot: Snapshot) -> None:
+        """Let the next checkpoint flush the files that this one did not."""
+        self._saving = False
+        queues = self._opened.queues
+        for queue, starts in snapshot.files.items():
+            for start in starts:
+                queues.files.written(queue, start)
+        queues.changed.update((queue, None) for queue, _ in snapshot.moment.ends)
+        for file in snapshot.index_files:
+            file.dirty = True
+
+    def stop(self) -> None:
+        """Begin no further checkpoint, and wait for the thread."""
+        self._closing = True
+        self._worker.shutdown()
+        if self._moment is not None:
+            self._give_up()
+
+    def save_now(self) -> None:
+        """Record that everything is on the disk, after it was written and the log was flushed.
+
+        :raises OSError: it could not be written.
+        """
+        self._save(self._snapshot(self._take_moment()))

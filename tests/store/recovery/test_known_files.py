@@ -1,0 +1,210 @@
+"""A start looks at the queue files that were changed since the clean stop before, and at no others."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.store.conftest import StoreBench, fill, put, served
+
+from cometmq.store.message_store import MessageStore
+from cometmq.store.recovery import load, queue_recovery
+
+TOPICS = [f"Topic{number}" for number in range(20)]
+
+
+@pytest.fixture(autouse=True)
+def every_stop_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for the file system's clock although there are few topics."""
+    monkeypatch.setattr("cometmq.store.recovery.known_files._MANY_TOPICS", 1)
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The topics whose files were listed."""
+    names: set[str] = set()
+    queue_files = load.queue_files
+
+    def noted(directory: str, file_size: int, findings: object) -> list[int]:
+        names.add(Path(directory).parent.name)
+        return queue_files(directory, file_size, findings)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(queue_recovery, "queue_files", noted)
+    return names
+
+
+def write(store: MessageStore) -> None:
+    for topic in TOPICS:
+        fill(store, 130, topic=topic)
+
+
+def known_file(bench: StoreBench) -> Path:
+    return bench.root / "comet" / "queueFiles.json"
+
+
+def of_topic(bench: StoreBench, topic: str) -> Path:
+    return bench.root / "consumequeue" / topic / "0"
+
+
+def test_after_a_clean_stop_no_queue_is_looked_at(bench: StoreBench, looked: set[str]) -> None:
+    store = bench.open()
+    write(store)
+    expected = served(store)
+    store.close_now()
+    again = bench.open()
+    assert looked == set()
+    assert again.findings == []
+    assert served(again) == expected
+    assert all(len(queue.files) > 0 for queues in again.queues().values() for queue in queues.values())
+
+
+def test_only_the_topic_that_got_messages_before_a_crash_is_looked_at(bench: StoreBench, looked: set[str]) -> None:
+    store = bench.open()
+    write(store)
+    store.close_now()
+    store = bench.open()
+    fill(store, 7, topic="Topic3", start=500)
+    put(store, "New", 0, b"of a new topic")
+    store.commit()
+    store._maintenance.write_derived()
+    expected = served(store)
+    # A killed process leaves its files as they are, and the lock is free.
+    store._maintenance._opened.lock.release()
+    looked.clear()
+    again = MessageStore.open(bench.config)
+    try:
+        assert looked == {"Topic3", "New"}
+        assert served(again) == expected
+    finally:
+        again.close_now()
+
+
+def _zero_last_unit(directory: Path) -> None:
+    path = max(directory.iterdir())
+    data = path.read_bytes()
+    end = len(data.rstrip(b"\0"))
+    path.write_bytes(data[: end - 20].ljust(len(data), b"\0"))
+
+
+def _garbage_behind(directory: Path) -> None:
+    with max(directory.iterdir()).open("r+b") as file:
+        file.seek(-20, os.SEEK_END)
+        file.write(b"x" * 20)
+
+
+def _cut_short(directory: Path) -> None:
+    os.truncate(max(directory.iterdir()), 100)
+
+
+def _remove_first(directory: Path) -> None:
+    min(directory.iterdir()).unlink()
+
+
+def _add_file(directory: Path) -> None:
+    (directory / "strange").write_bytes(b"")
+
+
+def _remove_queue(directory: Path) -> None:
+    shutil.rmtree(directory)
+
+
+def _same_bytes_of_a_copy(directory: Path) -> None:
+    path = max(directory.iterdir())
+    content, stat = path.read_bytes(), path.stat()
+    path.unlink()
+    path.write_bytes(content)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+CHANGES = (
+    _zero_last_unit,
+    _garbage_behind,
+    _cut_short,
+    _remove_first,
+    _add_file,
+    _remove_queue,
+    _same_bytes_of_a_copy,
+)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_whatever_is_changed_after_the_stop_is_looked_at_and_mended(
+    change: Callable[[Path], None], bench: StoreBench, looked: set[str]
+) -> None:
+    store = bench.open()
+    write(store)
+    expected = served(store)
+    store.close_now()
+    change(of_topic(bench, "Topic5"))
+    again = bench.open()
+    assert "Topic5" in looked or change is _remove_queue
+    assert served(again) == expected
+
+
+def test_what_was_written_within_a_tick_of_the_clock_is_not_trusted(
+    bench: StoreBench, looked: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cometmq.store.recovery.known_files._MANY_TOPICS", 1_000)
+    monkeypatch.setattr("cometmq.store.recovery.known_files._CLOCK_TICK_NS", 60_000_000_000)
+    store = bench.open()
+    write(store)
+    store.close_now()
+    bench.open()
+    assert looked == set(TOPICS)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"null", b"[]", b"\xff\xfe", b"[" * 100_000])
+def test_a_damaged_file_is_as_none(content: bytes, bench: StoreBench, looked: set[str]) -> None:
+    store = bench.open()
+    write(store)
+    expected = served(store)
+    store.close_now()
+    known_file(bench).write_bytes(content)
+    again = bench.open()
+    assert looked == set(TOPICS)
+    assert again.findings == []
+    assert served(again) == expected
+
+
+def test_a_file_with_one_changed_number_is_as_none(bench: StoreBench, looked: set[str]) -> None:
+    store = bench.open()
+    write(store)
+    store.close_now()
+    content = json.loads(known_file(bench).read_bytes())
+    content["topics"]["Topic1"][1] = {"0": 17}
+    known_file(bench).write_bytes(json.dumps(content, separators=(",", ":")).encode())
+    bench.open()
+    assert looked == set(TOPICS)
+
+
+def test_a_log_that_was_changed_lets_all_queues_be_looked_at(bench: StoreBench, looked: set[str]) -> None:
+    store = bench.open()
+    write(store)
+    expected = served(store)
+    store.close_now()
+    with bench.log_files[0].open("r+b") as file:
+        first = file.read(1)
+        file.seek(0)
+        file.write(first)
+    again = bench.open()
+    assert looked == set(TOPICS)
+    assert served(again) == expected
+
+
+def test_the_first_message_that_is_kept_is_known_after_retention(bench: StoreBench, looked: set[str]) -> None:
+    store = bench.open()
+    write(store)
+    store._flush.flush_now()
+    assert store._maintenance.retention.delete_files(force=True) > 0
+    firsts = {queue.key: queue.min_offset() for queues in store.queues().values() for queue in queues.values()}
+    assert any(first % 100 for first in firsts.values())
+    expected = served(store)
+    store.close_now()
+    again = bench.open()
+    assert looked == set()
+    assert {queue.key: queue.min_offset() for queues in again.queues().values() for queue in queues.values()} == firsts
+    assert served(again) == expected

@@ -1,0 +1,247 @@
+"""Checkpoints: they cost what changed, a thread does the work, and what is deleted meanwhile stays deleted."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.waiting import until
+from tests.store.conftest import StoreBench, fill, put, served
+
+from cometmq.store.checkpoints import _MAX_PAUSE_SECONDS, _PAUSE, Checkpoints
+from cometmq.store.disk import Disk
+from cometmq.store.message_store import MessageStore
+from cometmq.store.recovery.position import PositionFile, load_position
+from cometmq.testing import VirtualClock
+
+TOPICS = 300
+
+
+class WatchedDisk(Disk):
+    """Notes which queue files are written and flushed, and by which thread."""
+
+    def __init__(self) -> None:
+        self.writers: list[tuple[str, threading.Thread]] = []
+        self.flushed: list[str] = []
+        self.on_flush: Callable[[], None] = lambda: None
+
+    def write(self, fd: int, data: bytes | bytearray | memoryview, at: int) -> None:
+        name = str(Path(f"/proc/self/fd/{fd}").readlink())
+        if "/consumequeue/" in name:
+            self.writers.append((name, threading.current_thread()))
+        super().write(fd, data, at)
+
+    def flush(self, fd: int) -> None:
+        name = str(Path(f"/proc/self/fd/{fd}").readlink())
+        if "/consumequeue/" in name:
+            self.flushed.append(name)
+            self.on_flush()
+
+
+@pytest.fixture
+def saved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of extents that each checkpoint has written into the position file."""
+    rows: list[int] = []
+    save = PositionFile.save
+
+    def counted(file: PositionFile, position: Any, changed: Any) -> None:
+        changed = list(changed)
+        save(file, position, changed)
+        rows.append(len(changed))
+
+    monkeypatch.setattr(PositionFile, "save", counted)
+    return rows
+
+
+def put_into_all(store: MessageStore) -> None:
+    for number in range(TOPICS):
+        put(store, f"T{number}", 0, b"first")
+    store.commit()
+
+
+async def checkpoint(store: MessageStore, saved: list[int]) -> None:
+    """Wait until the checkpoint that the clock begins is made."""
+    before = len(saved)
+    assert isinstance(store.clock, VirtualClock)
+    store.clock.advance(1.0)
+    await until(lambda: len(saved) > before and not store._maintenance.checkpoints._saving)
+
+
+async def test_a_checkpoint_after_one_message_touches_one_queue(bench: StoreBench, saved: list[int]) -> None:
+    disk = WatchedDisk()
+    store = bench.open(clock=VirtualClock(), disk=disk)
+    store.start()
+    put_into_all(store)
+    await checkpoint(store, saved)
+    assert saved[-1] == len(disk.flushed) == TOPICS
+    disk.flushed.clear()
+    disk.writers.clear()
+    put(store, "T7", 0, b"second")
+    store.commit()
+    await checkpoint(store, saved)
+    assert saved[-1] == 1
+    assert [Path(name).parent.parent.name for name in disk.flushed] == ["T7"]
+    assert len(disk.writers) == 1
+    position = load_position(bench.root / "comet" / "position.json")
+    assert position is not None
+    assert position.queues == {f"T{number}": {0: (0, 2 if number == 7 else 1)} for number in range(TOPICS)}
+    assert position.offset == store.max_physical_offset
+
+
+async def test_without_a_change_there_is_no_checkpoint(bench: StoreBench, saved: list[int]) -> None:
+    clock = VirtualClock()
+    store = bench.open(clock=clock)
+    store.start()
+    put_into_all(store)
+    await checkpoint(store, saved)
+    for _ in range(5):
+        clock.advance(1.0)
+    assert len(saved) == 1
+    assert not store._maintenance.checkpoints._saving
+
+
+async def test_no_queue_file_is_written_by_the_loop(bench: StoreBench, saved: list[int]) -> None:
+    disk = WatchedDisk()
+    store = bench.open(clock=VirtualClock(), disk=disk)
+    store.start()
+    put_into_all(store)
+    await checkpoint(store, saved)
+    assert len(disk.writers) == TOPICS
+    assert not [name for name, thread in disk.writers if thread is threading.main_thread()]
+
+
+async def test_messages_that_come_while_queues_are_written_have_their_units(
+    bench: StoreBench, saved: list[int], tmp_path: Path
+) -> None:
+    store = bench.open(clock=VirtualClock())
+    store.start()
+    put_into_all(store)
+    assert isinstance(store.clock, VirtualClock)
+    store.clock.advance(1.0)  # the thread has its first queues now
+    for number in range(0, TOPICS, 3):
+        put(store, f"T{number}", 0, b"second")
+    store.commit()
+    await until(lambda: bool(saved) and not store._maintenance.checkpoints._saving)
+    expected = served(store)
+    assert served(bench.crashed_copy(tmp_path / "crashed").open()) == expected
+    await checkpoint(store, saved)
+    assert saved[-1] == TOPICS // 3
+    store.close_now()
+    assert served(bench.open()) == expected
+
+
+async def test_a_stop_while_queues_are_written_is_clean(bench: StoreBench) -> None:
+    store = bench.open(clock=VirtualClock())
+    store.start()
+    put_into_all(store)
+    assert isinstance(store.clock, VirtualClock)
+    store.clock.advance(1.0)
+    put(store, "T1", 0, b"second")
+    store.commit()
+    expected = served(store)
+    store.close_now()
+    assert not (bench.root / "abort").exists()
+    again = bench.open()
+    assert again.findings == []
+    assert served(again) == expected
+
+
+async def test_a_queue_that_is_deleted_while_it_is_written_stays_deleted(
+    bench: StoreBench, saved: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, deleted = threading.Event(), threading.Event()
+    write_files = Checkpoints._write_files
+
+    def late(checkpoints: Checkpoints, parts: Any) -> Any:
+        begun.set()
+        deleted.wait(30)
+        return write_files(checkpoints, parts)
+
+    monkeypatch.setattr(Checkpoints, "_write_files", late)
+    store = bench.open(clock=VirtualClock())
+    store.start()
+    put_into_all(store)
+    assert isinstance(store.clock, VirtualClock)
+    store.clock.advance(1.0)
+    await until(begun.is_set)
+    store.delete_topic("T5")
+    put(store, "T6", 0, b"second")
+    store.delete_topic("T6")
+    put(store, "T6", 0, b"of a new life")
+    store.commit()
+    deleted.set()
+    await until(lambda: bool(saved) and not store._maintenance.checkpoints._saving)
+    assert not (bench.root / "consumequeue" / "T5").exists()
+    await checkpoint(store, saved)
+    position = load_position(bench.root / "comet" / "position.json")
+    assert position is not None
+    assert "T5" not in position.queues
+    assert position.queues["T6"] == {0: (0, 1)}
+    store.close_now()
+    assert len(served(bench.open())["T6", 0]) == 1
+
+
+def open_slow(bench: StoreBench) -> tuple[MessageStore, VirtualClock, Callable[[float], None]]:
+    """A store, its clock, and a function that says how long the next flush of a queue takes."""
+    clock = VirtualClock()
+    disk = WatchedDisk()
+    store = bench.open(clock=clock, disk=disk)
+    store.start()
+    checkpoints = store._maintenance.checkpoints
+
+    def flush_takes(seconds: float) -> None:
+        def pass_time() -> None:
+            checkpoints._began -= seconds
+            disk.on_flush = lambda: None
+
+        disk.on_flush = pass_time
+
+    return store, clock, flush_takes
+
+
+@pytest.mark.parametrize(("seconds", "pause"), [(0.5, _PAUSE * 0.5), (1_000.0, _MAX_PAUSE_SECONDS)])
+async def test_after_a_slow_checkpoint_comes_a_pause_of_twenty_times_its_length(
+    seconds: float, pause: float, bench: StoreBench, saved: list[int]
+) -> None:
+    store, clock, flush_takes = open_slow(bench)
+    fill(store, 1, queues=1)
+    flush_takes(seconds)
+    await checkpoint(store, saved)
+    fill(store, 1, queues=1)
+    ended = clock.monotonic()
+    while not store._maintenance.checkpoints._saving:
+        assert clock.monotonic() - ended < pause + 1
+        clock.advance(1.0)
+    assert clock.monotonic() - ended >= pause
+    await until(lambda: len(saved) == 2)
+
+
+async def test_a_pause_ends_when_a_gigabyte_would_have_to_be_read_again(
+    bench: StoreBench, saved: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cometmq.store.checkpoints._MAX_BYTES_BETWEEN", 10_000)
+    store, clock, flush_takes = open_slow(bench)
+    fill(store, 1, queues=1)
+    flush_takes(1.0)
+    await checkpoint(store, saved)
+    fill(store, 1, queues=1)
+    clock.advance(2.0)
+    assert len(saved) == 1
+    fill(store, 100, queues=1)
+    await checkpoint(store, saved)
+
+
+def test_the_position_file_is_what_one_encoding_of_all_would_be(bench: StoreBench) -> None:
+    store = bench.open()
+    put_into_all(store)
+    store.close_now()
+    position = load_position(bench.root / "comet" / "position.json")
+    assert position is not None
+    assert len(position.queues) == TOPICS
+    log = bench.open()._log
+    assert position.is_of(log)  # its checksum is right
+    assert os.path.getsize(bench.root / "comet" / "position.json") > TOPICS * 10
