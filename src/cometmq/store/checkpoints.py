@@ -28,6 +28,9 @@ _log = logging.getLogger(__name__)
 
 _QUEUES_AT_ONCE: Final = 512
 """Queues that are handed to the thread in one turn of the loop: a millisecond."""
+_FLUSHED_AT_ONCE: Final = 32
+_FLUSHERS: Final = 8
+"""Threads that flush the files of many queues, 32 each at a time: the file system takes their flushes together."""
 _PAUSE: Final = 20
 """A checkpoint is followed by a pause of this many times what it took …"""
 _MAX_PAUSE_SECONDS: Final = 60.0
@@ -231,8 +234,7 @@ class Checkpoints:
         """Flush queues and index, then say so (in a thread, or at close)."""
         disk, moment = self._opened.disk, snapshot.moment
         try:
-            for queue, starts in snapshot.files.items():
-                queue.sync(disk, starts)
+            self._flush_queues(list(snapshot.files.items()))
             for file in snapshot.index_files:
                 file.flush()
         except OSError:
@@ -242,6 +244,19 @@ class Checkpoints:
         times = Checkpoint(moment.timestamp, moment.timestamp, index_files[-1][3] if index_files else 0)
         save_checkpoint(self._opened.config.root / "checkpoint", times, disk)
         self._file.save(moment.position, snapshot.changed)
+
+    def _flush_queues(self, files: list[tuple[ConsumeQueue, set[int]]]) -> None:
+        def flush(some: list[tuple[ConsumeQueue, set[int]]]) -> None:
+            for queue, starts in some:
+                queue.sync(self._opened.disk, starts)
+
+        if len(files) <= _FLUSHED_AT_ONCE:
+            flush(files)
+            return
+        parts = [files[at : at + _FLUSHED_AT_ONCE] for at in range(0, len(files), _FLUSHED_AT_ONCE)]
+        with ThreadPoolExecutor(_FLUSHERS, thread_name_prefix="cometmq-store-flush-queues") as flushers:
+            for _ in flushers.map(flush, parts):
+                pass
 
     def _saved(self, snapshot: Snapshot, error: OSError | None) -> None:
         now = self._opened.clock.monotonic()

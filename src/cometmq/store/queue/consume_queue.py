@@ -48,7 +48,7 @@ _NONE: Final[set[int]] = set()
 
 
 class QueueFiles:
-    """What all queues of a store share about their files: the mappings, and which files were written.
+    """The files of all queues of a store: their mappings, and which of them were written.
 
     When there are too many mappings, the one that was made first is given up. Each holds a descriptor, since Python's
     ``mmap`` keeps a copy of its file's. Slices that are out stay readable, and a file that is needed again is mapped

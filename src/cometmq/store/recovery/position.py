@@ -148,7 +148,7 @@ def note_made_anew(path: Path) -> None:
 
 
 class Extent(NamedTuple):
-    """Where a queue begins in its files, and its maxOffset; 0 for a queue without messages."""
+    """The beginning of a queue in its files, and its maxOffset; 0 for a queue without messages."""
 
     topic: str
     queue_id: int

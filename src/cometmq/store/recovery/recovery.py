@@ -31,8 +31,6 @@ Invariants.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
-from functools import cached_property
 
 from cometmq.limits import MAX_LOST_UNITS
 from cometmq.store.disk import Disk
@@ -49,8 +47,9 @@ from cometmq.store.log.record_scan import (
     record_at,
     store_timestamp_of,
 )
-from cometmq.store.queue.consume_queue import BLANK_SIZE, ConsumeQueue
+from cometmq.store.queue.consume_queue import BLANK_SIZE
 from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
+from cometmq.store.recovery.claims import Claims
 from cometmq.store.recovery.damages import Damages, Owner, Place
 from cometmq.store.recovery.end_of_log import EndOfLog
 from cometmq.store.recovery.index_recovery import NEVER, cut_index, index_from
@@ -60,7 +59,7 @@ from cometmq.store.recovery.load import Findings, load_log
 from cometmq.store.recovery.position import Position
 from cometmq.store.recovery.queue_recovery import DerivedWriter, Key, QueueRecovery
 from cometmq.store.recovery.queue_sequence import QueueSequence
-from cometmq.store.recovery.queue_units import Claim, UnitMap, last_rising_unit
+from cometmq.store.recovery.queue_units import UnitMap, last_rising_unit
 
 _LEAST_RECORD_BYTES = 92
 
@@ -99,13 +98,13 @@ class Recovery:
         self._queues = QueueRecovery(log, queues, self._writer, findings, known.topics)
         self._ends = self._queues.ends
         self._damages = Damages(log, disk, findings)
-        self._knowledge = Knowledge(self._extent, self._proven)
+        self._claims = Claims(log, self._queues)
+        self._knowledge = Knowledge(self._claims.extent, self._claims.proven)
         self._position = known.position  # if it belongs to the log
         self._doubt = "does not belong to this log"
         """The reason why the position file is not followed."""
         self._former: Position | None = None
         """The position file, if the log that it belongs to may have lost its end."""
-        self._proven_by_position = 0
         self._dropped = 0
         self._possible = 0
         """The number of messages that may be lost."""
@@ -126,10 +125,12 @@ class Recovery:
         log, queues, known = self._log, self._queues, self._known
         made_again = load_log(log, self._findings)
         self._judge_position()
-        position = self._position
+        position = self._claims.position = self._position
         if not made_again:
             known.files.load(log, crashed=known.crashed)
         queues.open(position, known.files)
+        if known.position is None and not known.is_slave:
+            self._former = queues.end_of_lost_log()
         damaged = queues.check_against(position) if position is not None else list(queues.by_key.values())
         for queue in damaged:
             self._ends[queue.key] = queues.sound_end(queue)
@@ -160,16 +161,15 @@ class Recovery:
         """Decide if the position file belongs to the log, to a former end of it, or to another log."""
         position, log = self._position, self._log
         if position is None:
-            self._former = None if self._known.is_slave else self._queues.end_of_lost_log()
             return
         if position.belongs_to(log):
-            self._proven_by_position = position.offset
+            self._claims.proven_by_position = position.offset
             if position.made_anew:
                 self._position, self._doubt = None, "queues were made anew"
             return
         self._position = None
-        self._proven_by_position = position.proves(log)
-        if not self._known.is_slave and not self._proven_by_position and position.is_of(log):
+        self._claims.proven_by_position = position.proves(log)
+        if not self._known.is_slave and not self._claims.proven_by_position and position.is_of(log):
             self._former = position
 
     def _start_without_position(self) -> int:
@@ -256,41 +256,9 @@ class Recovery:
         return True
 
     # --- damage --------------------------------------------------------------------------------
-    @cached_property
-    def _units(self) -> UnitMap:
-        """The units of the queues' files as they are when this is first asked for."""
-        return self._map(self._queues.by_key.values())
-
-    def _map(self, queues: Iterable[ConsumeQueue]) -> UnitMap:
-        segments = self._log.segments
-        return UnitMap(self._log, queues, segments[-1].end if segments else 0)
-
-    @cached_property
-    def _units_behind(self) -> UnitMap:
-        """Those of them that can lead behind the position file's offset."""
-        return self._map(self._queues.unsettled()) if self._position is not None else self._units
-
-    def _claim(self, offset: int) -> Claim | None:
-        """The unit that leads to a place of the log."""
-        is_behind = self._position is not None and offset >= self._position.offset
-        return (self._units_behind if is_behind else self._units).at(offset)
-
-    def _extent(self, offset: int) -> int:
-        claim = self._claim(offset)
-        return claim.size if claim is not None else 0
-
-    @cached_property
-    def _proven_by_units(self) -> tuple[int, int]:
-        return self._units_behind.last_sound()
-
-    def _proven(self, timestamp: int) -> int:
-        """The offset up to which the log is known to go; units that Apache left behind its end are older."""
-        end, stored = self._proven_by_units
-        return max(self._proven_by_position, end if stored >= timestamp else 0)
-
     def _confirmed(self, record: LogRecord) -> bool | None:
         """True when the unit that leads to the record is where the record says; ``None`` when there is none."""
-        claim = self._claim(record.offset)
+        claim = self._claims.at(record.offset)
         if claim is None or claim.size != record.size:
             first_is_sound = not record.queue_offset and self._queues.unit_is_sound(self._queues.of(record), 0)
             return False if first_is_sound else None  # the topic was not deleted and made again
@@ -312,7 +280,7 @@ class Recovery:
 
     def _owner(self, part: DamagedPart) -> Owner | None:
         """The message that was in a damaged part: by a unit, or by the record itself where that fits its queue."""
-        claim = self._claim(part.start)
+        claim = self._claims.at(part.start)
         if claim is not None and part.start + claim.size == part.end:
             return Owner(*claim.queue.key, claim.queue_offset)
         segment = self._log.segment_at(part.start)
@@ -393,7 +361,7 @@ class Recovery:
             self._take_last(*queues.last_record())
         self._log.position = reader.end
         witness = self._known.position
-        if witness is None or not self._proven_by_position:
+        if witness is None or not self._claims.proven_by_position:
             return {}
         short = {key: end for key, end in queues.shorter_than(witness).items() if not sequence.knows(key)}
         return queues.end_emptied(short, self._possible)

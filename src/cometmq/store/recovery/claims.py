@@ -1,0 +1,59 @@
+"""Claims: the units that lead to places of the log, which tell how large damaged records were and how far it went.
+
+They are read from the queues' files when they are first asked for, which is where the log is damaged or ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+from cometmq.store.log.commit_log import CommitLog
+from cometmq.store.queue.consume_queue import ConsumeQueue
+from cometmq.store.recovery.position import Position
+from cometmq.store.recovery.queue_recovery import QueueRecovery
+from cometmq.store.recovery.queue_units import Claim, UnitMap
+
+
+class Claims:
+    """The claims of all queues on the log."""
+
+    def __init__(self, log: CommitLog, queues: QueueRecovery) -> None:
+        self._log = log
+        self._queues = queues
+        self.position: Position | None = None
+        """The position file, if it belongs to the log: the units of most queues lead to places below it."""
+        self.proven_by_position = 0
+        """The offset up to which a position file proves the log to go."""
+
+    def at(self, offset: int) -> Claim | None:
+        """The unit that leads to a place of the log; ``None`` unless there is exactly one."""
+        is_behind = self.position is not None and offset >= self.position.offset
+        return (self._behind if is_behind else self._all).at(offset)
+
+    def extent(self, offset: int) -> int:
+        """The size of the record at a place, as its unit says; 0 when none does."""
+        claim = self.at(offset)
+        return claim.size if claim is not None else 0
+
+    def proven(self, timestamp: int) -> int:
+        """The offset up to which the log is known to go; units that Apache left behind its end are older."""
+        end, stored = self._last_sound
+        return max(self.proven_by_position, end if stored >= timestamp else 0)
+
+    @cached_property
+    def _all(self) -> UnitMap:
+        return self._map(self._queues.by_key.values())
+
+    @cached_property
+    def _behind(self) -> UnitMap:
+        """The units of the queues that can lead behind the position file's offset."""
+        return self._map(self._queues.unsettled()) if self.position is not None else self._all
+
+    @cached_property
+    def _last_sound(self) -> tuple[int, int]:
+        return self._behind.last_sound()
+
+    def _map(self, queues: Iterable[ConsumeQueue]) -> UnitMap:
+        segments = self._log.segments
+        return UnitMap(self._log, queues, segments[-1].end if segments else 0)
