@@ -1,4 +1,4 @@
-"""Checkpoints: what is derived from the log is written, flushed, and the position file says so.
+"""Checkpoints: what is derived from the log is written, flushed, and said so (``FlushConsumeQueueService``).
 
 A checkpoint costs what changed since the last one, not what is there. A thread writes and flushes the queues that got
 messages, and then the position file; the loop hands it some queues at a time. Where that takes long, because thousands

@@ -1,4 +1,4 @@
-"""Maintenance: the background work of a running store (``FlushConsumeQueueService``, scheduled tasks).
+"""Maintenance: the background work of a running store (its scheduled tasks).
 
 It writes derived blocks, flushes, saves checkpoints and makes room.
 

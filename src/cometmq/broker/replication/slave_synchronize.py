@@ -112,7 +112,7 @@ class SlaveSynchronize:
         self._timer = TimerCopy(store)
         self._ends = QueueEnds(store, client)
         self._marks: dict[str, str] = {}
-        """What was copied of each table last, as its master calls it; a table that was copied whole has none."""
+        """The state of each table that was copied last, as its master calls it; one that was copied whole has none."""
         self._own: dict[str, set[str]] = {TOPICS: set(), GROUPS: set()}
         """Topics and groups that changed here by themselves since then."""
         self._topics.on_change.append(lambda name: self._own[TOPICS].add(name))

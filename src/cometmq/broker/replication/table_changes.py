@@ -137,7 +137,7 @@ class TableChanges(msgspec.Struct, frozen=True):
     """An answer, as the slave reads it."""
 
     mark: str
-    """What to give with the next question."""
+    """It goes with the next question."""
     whole: bool
     """True if these are all rows of the table."""
     head: Head
