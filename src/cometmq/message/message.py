@@ -37,8 +37,8 @@ class Message(msgspec.Struct):
 
     Give either ``body`` or ``value``, of which the producer's serializer makes the body when the message is sent.
     ``tags`` is one tag, which consumers filter by; ``keys`` are what the message can be found by later;
-    ``properties`` are the user's own and may not use RocketMQ's reserved names. ``delay_level`` 0 means
-    now; ``delay``, by the broker's clock, or ``deliver_at``, with a time zone, keep the message until any
+    ``properties`` are the user's own; they may not use RocketMQ's reserved names, and none is empty. ``delay_level`` 0
+    means now; ``delay``, by the broker's clock, or ``deliver_at``, with a time zone, keep the message until any
     time, to the millisecond, at brokers of CometMQ or RocketMQ 5. With ``wait_store_msg_ok`` false the
     broker answers before flush and replication.
 

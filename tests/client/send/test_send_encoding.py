@@ -126,9 +126,16 @@ def test_what_no_broker_takes_is_refused_with_the_next_step(message: Message, sa
 
 @pytest.mark.parametrize(
     ("properties", "says"),
-    [({"KEYS": "x"}, "reserved"), ({"a": "x\x02"}, "separators"), ({"a": "x" * 32_768}, "at most 32767")],
+    [
+        ({"KEYS": "x"}, "reserved"),
+        ({"a": "x\x02"}, "separators"),
+        ({"a": "x" * 32_768}, "at most 32767"),
+        ({"b": "x", "a": ""}, "no value"),
+        ({"a": None}, "no value"),
+        ({"": "x"}, "an empty name"),
+    ],
 )
-def test_properties_that_cannot_be_stored_are_refused(properties: dict[str, str], says: str) -> None:
+def test_properties_that_cannot_be_stored_are_refused(properties: dict[str, Any], says: str) -> None:
     with pytest.raises(IllegalMessageError, match=says):
         encoder().properties_text(Message("Topic", b"x", properties=properties), "AB")
 

@@ -103,8 +103,8 @@ class SendEncoder:
     def properties_text(self, message: Message, unique_key: str) -> str:
         """Encode the properties of a message.
 
-        :raises IllegalMessageError: a reserved name, a value that is no text, a separator or half of a surrogate
-            pair inside, or more than 32,767 bytes.
+        :raises IllegalMessageError: a reserved name, an empty name or value, a value that is no text, a separator or
+            half of a surrogate pair inside, or more than 32,767 bytes.
         """
         wait = "true" if message.wait_store_msg_ok else "false"
         own = f"{UNIQ_KEY}\x01{unique_key}\x02{WAIT}\x01{wait}\x02"
@@ -117,6 +117,10 @@ class SendEncoder:
         if reserved:
             raise IllegalMessageError(
                 f"properties {', '.join(sorted(reserved))} are reserved for RocketMQ", "choose other names"
+            )
+        if "" in message.properties or not all(message.properties.values()):
+            raise IllegalMessageError(
+                "a property has an empty name, or no value, and would not be stored", "leave it out of properties"
             )
         try:
             properties = message.all_properties()
