@@ -18,7 +18,7 @@ from typing import Final
 
 from benchmarks.machine import Beside, CpuTimes
 from benchmarks.process_cost import cpu_seconds
-from benchmarks.wire import RefusedError, Wire, commit, make_topic, send
+from benchmarks.wire import QUEUES, RefusedError, Wire, commit, make_topic, send
 from tests.interop import systems
 from tests.interop.systems import Server, System
 
@@ -228,17 +228,20 @@ def topics(bench: Bench, count: int) -> Figures:
 
 
 def offsets(bench: Bench, count: int) -> Figures:
-    """So many offsets, of groups that each read 1,000 topics; ten a second go on while small sends are made."""
-    names = min(count, OFFSET_TOPICS)
-    pairs = [(f"Group-{number // names}", f"Topic-{number % names}") for number in range(count)]
+    """So many offsets, of groups that each read every queue of 1,000 topics; ten a second go on beside small sends."""
+    names = min(max(count // QUEUES, 1), OFFSET_TOPICS)
+    places = [
+        (f"Group-{number // (names * QUEUES)}", f"Topic-{number // QUEUES % names}", number % QUEUES)
+        for number in range(count)
+    ]
     with bench.wire() as wire:
         _fill_topics(wire, names)
         _first_messages(wire, names)
         begun = time.monotonic()
-        wire.pour(commit(group, topic, 0) for group, topic in pairs)
+        wire.pour(commit(*place, 0) for place in places)
         per_s = count / (time.monotonic() - begun)
     after = _worst(bench.waits_for(bench.times.after))
-    bench.changes = (commit(group, topic) for group, topic in itertools.cycle(pairs))
+    bench.changes = (commit(*place, 1) for place in itertools.cycle(places))
     return {"commits/s": per_s, "worst wait after the commits, ms": after, **bench.at_rest(), **bench.ready()}
 
 

@@ -73,10 +73,14 @@ def send(topic: str, queue: int = 0, properties: str = "") -> bytes:
     )
 
 
-def commit(group: str, topic: str, offset: int = 1) -> bytes:
-    """Commit the offset of a group in the first queue of a topic."""
+def commit(group: str, topic: str, queue: int, offset: int) -> bytes:
+    """Commit the offset of a group in a queue of a topic."""
     return request(
-        RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId="0", commitOffset=str(offset)
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        consumerGroup=group,
+        topic=topic,
+        queueId=str(queue),
+        commitOffset=str(offset),
     )
 
 
