@@ -19,7 +19,6 @@ import msgspec
 from cometmq.remoting.codes import RequestCode
 
 IN_FLIGHT: Final = 64
-QUEUES: Final = 5
 TIMEOUT_S: Final = 120.0
 
 
@@ -41,14 +40,14 @@ def request(code: RequestCode, body: bytes = b"", **fields: str) -> bytes:
     return struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body
 
 
-def make_topic(topic: str) -> bytes:
-    """Make a topic of five queues."""
+def make_topic(topic: str, queues: int = 5) -> bytes:
+    """Make a topic."""
     return request(
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         topic=topic,
         defaultTopic="TBW102",
-        readQueueNums=str(QUEUES),
-        writeQueueNums=str(QUEUES),
+        readQueueNums=str(queues),
+        writeQueueNums=str(queues),
         perm="6",
         topicFilterType="SINGLE_TAG",
         topicSysFlag="0",
