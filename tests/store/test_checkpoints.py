@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import itertools
 import os
 import threading
 from collections.abc import Callable
@@ -14,6 +17,7 @@ from tests.store.conftest import StoreBench, fill, put, served
 
 from cometmq.store.checkpoints import _MAX_PAUSE_SECONDS, _PAUSE, Checkpoints
 from cometmq.store.disk import Disk
+from cometmq.store.errors import StoreFullError
 from cometmq.store.message_store import MessageStore
 from cometmq.store.recovery.position import PositionFile, load_position
 from cometmq.testing import VirtualClock
@@ -245,3 +249,79 @@ def test_the_position_file_is_what_one_encoding_of_all_would_be(bench: StoreBenc
     log = bench.open()._log
     assert position.is_of(log)  # its checksum is right
     assert os.path.getsize(bench.root / "comet" / "position.json") > TOPICS * 10
+
+
+async def test_one_failed_flush_among_thousands_saves_no_position(bench: StoreBench, saved: list[int]) -> None:
+    class OneBadFile(WatchedDisk):
+        def flush(self, fd: int) -> None:
+            super().flush(fd)
+            if "/T177/" in str(Path(f"/proc/self/fd/{fd}").readlink()):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    store = bench.open(clock=VirtualClock(), disk=OneBadFile())
+    store.start()
+    put_into_all(store)
+    expected = served(store)
+    assert isinstance(store.clock, VirtualClock)
+    store.clock.advance(1.0)
+    await until(lambda: store._maintenance.checkpoints.failed and not store._maintenance.checkpoints._saving)
+    assert saved == []
+    store.clock.advance(1.0)
+    store.close_now()
+    assert saved == []
+    assert (bench.root / "abort").exists()
+    assert served(bench.open()) == expected
+
+
+async def test_a_disk_that_is_full_for_the_thread_takes_everything_once_it_has_room(
+    bench: StoreBench, saved: list[int]
+) -> None:
+    class FullForQueues(WatchedDisk):
+        is_full = True
+
+        def write(self, fd: int, data: bytes | bytearray | memoryview, at: int) -> None:
+            if self.is_full and "/consumequeue/T1" in str(Path(f"/proc/self/fd/{fd}").readlink()):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            super().write(fd, data, at)
+
+    disk = FullForQueues()
+    store = bench.open(clock=VirtualClock(), disk=disk)
+    store.start()
+    put_into_all(store)
+    expected = served(store)
+    assert isinstance(store.clock, VirtualClock)
+    store.clock.advance(1.0)
+    await until(lambda: not store._maintenance.checkpoints._saving)
+    refusal = store.writable()
+    assert isinstance(refusal, StoreFullError)
+    assert served(store) == expected
+    disk.is_full = False
+    assert store.writable() is None
+    await checkpoint(store, saved)
+    assert saved == [TOPICS]
+    store.close_now()
+    again = bench.open()
+    assert again.findings == []
+    assert served(again) == expected
+
+
+async def test_after_retention_queues_follow_a_few_in_each_turn(bench: StoreBench) -> None:
+    store = bench.open(clock=VirtualClock())
+    for number in range(4):
+        for topic in range(TOPICS):
+            put(store, f"T{topic}", 0, b"%d" % number * 100)
+        store.commit()
+    store._flush.flush_now()
+    queues = [of[0] for of in store.queues().values()]
+    assert store._maintenance.retention.delete_files(force=True) > 0
+    began = min(queue.min_offset() for queue in queues), max(queue.min_offset() for queue in queues)
+    assert began[0] == 0
+    assert began[1] > 0
+    followed = [sum(queue.min_offset() > 0 for queue in queues)]
+    while store._maintenance.retention._turn is not None:
+        await asyncio.sleep(0)
+        followed.append(sum(queue.min_offset() > 0 for queue in queues))
+    assert max(after - before for before, after in itertools.pairwise(followed)) <= 64
+    assert followed[-1] == TOPICS
+    kept = [record for records in served(store).values() for record in records]
+    assert len(kept) == sum(queue.max_offset() - queue.min_offset() for queue in queues)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from cometmq.checksum import crc32
@@ -160,7 +160,7 @@ class Checkpoints:
             error = self._write_files(parts)
             loop.call_soon_threadsafe(self._wrote, parts, error, loop)
 
-        self._worker.submit(write)
+        self._worker.submit(write).add_done_callback(_tell)
 
     def _write_files(self, parts: list[UnitsToWrite]) -> tuple[OSError, str] | None:
         """Write the units of some queues (in the thread); return what failed, and of which topic."""
@@ -218,7 +218,7 @@ class Checkpoints:
             if error is not None or self._closing:
                 self._give_back(snapshot)
             else:
-                self._worker.submit(save)
+                self._worker.submit(save).add_done_callback(_tell)
 
         def save() -> None:
             try:
@@ -292,3 +292,10 @@ class Checkpoints:
         :raises OSError: it could not be written.
         """
         self._save(self._snapshot(self._take_moment()))
+
+
+def _tell(done: Future[None]) -> None:
+    """Log an error that nobody foresaw: there are no further checkpoints, and the next start reads more of the log."""
+    error = done.exception()
+    if error is not None:
+        _log.error("a checkpoint broke off, and no other follows", exc_info=error)
