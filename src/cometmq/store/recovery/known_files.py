@@ -72,7 +72,8 @@ class KnownFiles:
     def min_offsets(self, topic: str, extents: QueueExtents) -> Mapping[int, int] | None:
         """The minOffset of each queue of a topic; ``None`` unless its files are those that had these extents."""
         known = self._known.topics.get(topic) if self._known is not None else None
-        if known is None or self._checksum(topic, extents)[0] != known[0]:
+        found = self._checksum(topic, extents) if known is not None else None
+        if known is None or found is None or found[0] != known[0]:
             return None
         return {queue_id: known[1].get(queue_id, first) for queue_id, (first, _) in extents.items()}
 
@@ -91,15 +92,17 @@ class KnownFiles:
         oldest_young = time.time_ns() - _CLOCK_TICK_NS
         extents = {topic: of for topic, of in queues.extents().items() if self._is_plain(queues, topic, of)}
         for topic, of in extents.items():
-            crc, changed_ns = self._checksum(topic, of)
-            if changed_ns >= oldest_young:
+            found = self._checksum(topic, of)
+            if found is not None and found[1] < oldest_young:
+                topics[topic] = found[0], _inner_min_offsets(queues, topic)
+            elif found is not None:
                 young.append(topic)
-            elif crc:
-                topics[topic] = crc, _inner_min_offsets(queues, topic)
         if len(young) >= _MANY_TOPICS:
             time.sleep(_CLOCK_TICK_NS / 1e9)
             for topic in young:
-                topics[topic] = self._checksum(topic, extents[topic])[0], _inner_min_offsets(queues, topic)
+                found = self._checksum(topic, extents[topic])
+                if found is not None:
+                    topics[topic] = found[0], _inner_min_offsets(queues, topic)
         known = _Known(
             log={segment.path.name: _log_file(log, segment.path.name) for segment in log.segments},
             log_min=log.min_offset,
@@ -114,25 +117,29 @@ class KnownFiles:
         of_topic = queues.by_topic[topic]
         return all(of_topic[queue_id].files == self.files(*extent) for queue_id, extent in extents.items())
 
-    def _checksum(self, topic: str, extents: QueueExtents) -> tuple[int, int]:
-        """The checksum of a topic's extents and files, 0 without them, and the time of the last change (ns)."""
+    def _checksum(self, topic: str, extents: QueueExtents) -> tuple[int, int] | None:
+        """The checksum of a topic's extents and files, and the time of their last change (ns); ``None`` without them.
+
+        It is the hash of numbers, which is the same in each process, other than that of texts.
+        """
         root = f"{self._root}/{topic}"
         size = self._file_size
         newest = 0
-        parts: list[bytes] = []
+        numbers: list[int] = []
+        paths = [root]
+        for queue_id, (first, end) in sorted(extents.items()):
+            last = (end * CQ_UNIT_BYTES - 1) // size * size
+            paths += (f"{root}/{queue_id}", f"{root}/{queue_id}/{last:020d}")
+            numbers += (queue_id, first, end)
         try:
-            paths = [root]
-            for queue_id, (first, end) in sorted(extents.items()):
-                last = (end * CQ_UNIT_BYTES - 1) // size * size
-                paths += (f"{root}/{queue_id}", f"{root}/{queue_id}/{last:020d}")
-                parts.append(_NUMBERS.pack(queue_id, first, end))
             for path in paths:
                 stat = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - of 200,000 files at a start
-                newest = max(newest, stat.st_ctime_ns)
-                parts.append(_NUMBERS.pack(stat.st_ino, stat.st_size, stat.st_ctime_ns))
+                changed_ns = stat.st_ctime_ns
+                newest = max(newest, changed_ns)
+                numbers += (stat.st_ino, stat.st_size, changed_ns)
         except OSError:
-            return 0, 0
-        return crc32(b"".join(parts)) or 1, newest
+            return None
+        return hash(tuple(numbers)), newest
 
 
 def _inner_min_offsets(queues: ConsumeQueueTable, topic: str) -> dict[int, int]:

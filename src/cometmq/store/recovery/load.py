@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -216,12 +216,12 @@ def is_zero(segment: MappedFile, at: int = 0) -> bool:
     return first_data(segment.fd, at, segment.size) >= segment.size
 
 
-def topic_directories(root: Path, findings: Findings) -> Iterator[os.DirEntry[str]]:
-    """The directories of topics in ``consumequeue/``, by their names."""
+def topic_directories(root: Path, known: Container[str], findings: Findings) -> Iterator[os.DirEntry[str]]:
+    """The directories of topics in ``consumequeue/``, by their names; those of ``known`` topics are not checked."""
     if not root.is_dir():
         return
     for topic in _entries(root):
-        if topic.is_dir(follow_symlinks=False) and is_stored_topic(topic.name):
+        if topic.is_dir(follow_symlinks=False) and (topic.name in known or is_stored_topic(topic.name)):
             yield topic
         else:
             findings.set_aside(Path(topic.path), "not the directory of a topic")

@@ -142,9 +142,10 @@ class QueueRecovery:
     # --- before the log is read ----------------------------------------------------------------
     def open(self, position: Position | None, known: KnownFiles) -> None:
         """Find the queues and their files; those that are known need no further look."""
-        for topic in topic_directories(self._table.root, self._findings):
+        extents = position.queues if position is not None else {}
+        for topic in topic_directories(self._table.root, extents, self._findings):
             is_of_life = position is not None and position.offset > self._topics.begin_of(topic.name)
-            of_topic = position.queues.get(topic.name, {}) if position is not None and is_of_life else {}
+            of_topic = extents.get(topic.name, {}) if is_of_life else {}
             min_offsets = known.min_offsets(topic.name, of_topic) if of_topic else None
             if min_offsets is None:
                 self._open_topic(topic)
