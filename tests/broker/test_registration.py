@@ -44,7 +44,7 @@ class Room:
         self.nameservers: list[NameServer] = []
         self.registration: BrokerRegistration | None = None
         self.live = LiveConfig(BrokerConfig(broker_name="broker-a"))
-        self.topics = TopicConfigManager(self.live, directory / "topics.json", clock=clock)
+        self.topics = TopicConfigManager(self.live, directory / "config" / "topics.json", clock=clock)
 
     async def nameserver(self, port: int = 0) -> NameServer:
         """Start one more nameserver."""

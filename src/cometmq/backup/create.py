@@ -2,7 +2,9 @@
 
 Theory of operation. The log is the truth, and it only grows at its end: a broker that starts on any prefix of it makes
 queues and index fit. So everything else is copied first and the log last. The log's last file is copied up to its last
-whole record. Tables are files that brokers replace whole. The backup is like the disk after a kill of the broker: it
+whole record. Tables are files that brokers replace whole, and journals with the changes since
+(:mod:`~cometmq.store.table_journal`): the journals are copied first, and both again if the broker named another file
+meanwhile. The backup is like the disk after a kill of the broker: it
 has every message that was acknowledged before it began, and of later ones the first, without a gap.
 
 A file that the broker does not write to any more is *sealed*: it is shared with the store (a clone, else a hard link),
@@ -15,6 +17,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -154,13 +157,41 @@ def _empty(directory: Path) -> Path:
 
 
 def _copy_tables(work: _Work) -> None:
-    """Copy everything that is not log, queue or index."""
+    """Copy everything that is not log, queue or index.
+
+    :raises BackupError: tables were written whole again and again.
+    """
     work.report("tables")
     store = work.options.store
+    journaled = (store / "comet" / "tables", store / "config")
     for path in _files_below(store, _NOT_COPIED):
-        if path.suffix == ".tmp":
-            continue
-        _copy(work, path, path.relative_to(store).as_posix())
+        if path.suffix != ".tmp" and path.parent not in journaled:
+            _copy(work, path, path.relative_to(store).as_posix())
+    for _ in range(_TRIES):
+        named = _bases_of(journaled[0])
+        copied = [path.relative_to(store).as_posix() for place in journaled for path in _tables_in(place)]
+        for name in copied:
+            _copy(work, store / name, name)
+        if _bases_of(journaled[0]) == named:
+            return
+        for name in copied:
+            (work.root / name).unlink(missing_ok=True)
+            work.files.pop(name, None)
+    raise BackupError("the broker wrote its tables whole while they were copied", next_step="try again")
+
+
+def _tables_in(directory: Path) -> Iterator[Path]:
+    if directory.is_dir():
+        yield from (path for path in _files_below(directory) if path.suffix != ".tmp")
+
+
+def _bases_of(directory: Path) -> dict[str, bytes]:
+    """The files that journals go on from."""
+    found: dict[str, bytes] = {}
+    for path in directory.glob("*.bases"):
+        with suppress(FileNotFoundError):
+            found[path.name] = path.read_bytes()
+    return found
 
 
 def _files_below(directory: Path, without: frozenset[str] = frozenset()) -> Iterator[Path]:

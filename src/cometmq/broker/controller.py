@@ -137,7 +137,7 @@ class Broker:
         self._plain_sends: PlainSends | None = None
         root = Path(config.store_path_root_dir)
         self.clients = ClientRegistry(clock=clock)
-        tables = self._tables = BrokerTables(self.live, root, self.clients.consumers, clock=clock)
+        tables = self._tables = BrokerTables(self.live, root, self.clients.consumers, clock=clock, disk=disk)
         self.topics, self.groups, self.offsets, self.locks = tables.topics, tables.groups, tables.offsets, tables.locks
         self.filters = ConsumerFilterManager(self.live, root / "config" / "consumerFilter.json", clock=clock)
         self.processors = ProcessorTable()
@@ -259,8 +259,7 @@ class Broker:
         self.live.on_change += (self.store.reconfigure, lambda config: level.set(config.log_level))
         for finding in (*self._tables.load(self.store, is_slave=self.is_slave), *self.filters.load()):
             _log.warning("%s", finding)
-        self._stops.add("tables", self._tables.save)
-        self._stops.add("consumer offsets", self.offsets.save)
+        self._stops.add("tables", self._tables.save_last)
         self._stops.add("filters", self.filters.save)
         self.store.start()
 

@@ -216,6 +216,15 @@ FILTER_SAVE_SECONDS: Final = 10.0
 """Pause between two writes of a changed ``consumerFilter.json`` (Apache: 10 s)."""
 TABLE_RETRY_SECONDS: Final = 10.0
 """Pause before a failed write of a table, on a full disk, is repeated."""
+TABLE_WRITE_SECONDS: Final = 1.0
+"""Pause between two writes of the whole file of a changed table: Apache's broker reads it after a kill."""
+TABLE_WRITE_SHARE: Final = 100
+"""That pause is at least so many times as long as the write: a file of 20,000 topics takes some 50 ms, so that it is
+written every five seconds at most."""
+TABLE_WRITE_SECONDS_MAX: Final = 60.0
+"""The longest such pause."""
+JOURNAL_BYTES: Final = 1024 * 1024
+"""A journal with more, and with twice the bytes of the table's file, lets the file be written whole at once."""
 DELAY_BATCH_MESSAGES: Final = 64
 """Delayed messages delivered in one turn of the loop, about 1 ms."""
 DELAY_BATCH_BYTES: Final = 1024 * 1024

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ from tests.helpers.waiting import until
 import cometmq.broker.clients.client_manage
 import cometmq.broker.tables.clients
 from cometmq.broker.controller import Broker
-from cometmq.config_file import ConfigFile
+from cometmq.broker.tables.journaled_file import JournaledFile
 from cometmq.fastjson import loads
 from cometmq.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
 from cometmq.remoting.server_connection import ServerConnection
+from cometmq.store.disk import Disk
+from cometmq.store.table_journal import TableJournal
 from cometmq.testing import VirtualClock
 
 
@@ -211,18 +214,24 @@ async def test_new_groups_of_one_heartbeat_are_written_together(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[Path] = []
-    save = ConfigFile.save
+    append, write_text = JournaledFile.append, JournaledFile.write_text
 
-    def counted(file: ConfigFile, data: bytes) -> None:
+    def counted_append(file: JournaledFile, changes: Iterable[bytes]) -> bool:
         written.append(file.path)
-        save(file, data)
+        return append(file, changes)
 
-    monkeypatch.setattr(ConfigFile, "save", counted)
+    def counted_write(file: JournaledFile, text: Iterable[bytes]) -> None:
+        written.append(file.path)
+        write_text(file, text)
+
+    monkeypatch.setattr(JournaledFile, "append", counted_append)
+    monkeypatch.setattr(JournaledFile, "write_text", counted_write)
     groups = [ConsumerData(group_name=f"g{number}") for number in range(1000)]
     await beat(wire, encode_body(HeartbeatData(client_id="c", consumer_data_set=groups)))
     assert sorted(path.name for path in written) == ["subscriptionGroup.json", "topics.json"]
     for path, name in zip(sorted(written), ("g999", "%RETRY%g999"), strict=True):
-        assert f'"{name}":' in path.read_text(), "on disk before the answer"
+        (journal,) = TableJournal(path, Disk()).paths
+        assert f'"{name}":' in journal.read_text(), "on disk before the answer"
 
 
 async def test_live_groups_and_subscriptions_are_bounded(

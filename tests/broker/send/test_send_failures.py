@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.broker.conftest import ConnectTo, small_config
 from tests.broker.disks import FailingDisk
+from tests.broker.snapshots import copy_store
 from tests.broker.wire import Wire, records, send_header
 
 import cometmq.broker.turn.plain_sends
@@ -18,8 +19,9 @@ import cometmq.broker.turn.store_turn
 import cometmq.broker.turn.waiters
 from cometmq.broker.controller import Broker
 from cometmq.broker.limits import TABLE_RETRY_SECONDS
-from cometmq.config_file import ConfigFile
+from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.store.table_journal import TableJournal
 from cometmq.testing import VirtualClock
 
 
@@ -165,19 +167,19 @@ async def test_sync_flush_counts_what_waits_with_the_message(
 
 
 async def test_messages_of_a_topic_that_is_in_no_file_are_never_acknowledged(
-    start_on: StartOn, connect_to: ConnectTo, monkeypatch: pytest.MonkeyPatch, clock: VirtualClock
+    start_on: StartOn, connect_to: ConnectTo, monkeypatch: pytest.MonkeyPatch, clock: VirtualClock, tmp_path: Path
 ) -> None:
     broker = await start_on()
     wire = await connect_to(broker)
     await wire.send("Old")
 
-    def no_room(_file: ConfigFile, _data: bytes) -> None:
+    def no_room(_journal: TableJournal, _changes: Iterable[bytes]) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     words = "service not available now: the table of topics cannot be written"
     end = broker.store.max_physical_offset
     with monkeypatch.context() as patch:
-        patch.setattr(ConfigFile, "save", no_room)
+        patch.setattr(TableJournal, "append", no_room)
         for topic in ("New", "New", "Newer"):
             answer = await wire.send(topic)
             assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, words)
@@ -188,4 +190,7 @@ async def test_messages_of_a_topic_that_is_in_no_file_are_never_acknowledged(
     clock.advance(TABLE_RETRY_SECONDS)
     answer = await wire.send("New")
     assert (answer.code, answer.ext_fields["queueOffset"]) == (ResponseCode.SUCCESS, "0")
-    assert '"New":' in (broker.config.root / "config" / "topics.json").read_text()
+    copy_store(broker.config.root, tmp_path / "copy")
+    found = TopicConfigManager(broker.live, tmp_path / "copy" / "config" / "topics.json", clock=clock)
+    found.load()
+    assert found.get("New") is not None

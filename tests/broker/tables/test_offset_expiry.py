@@ -49,7 +49,7 @@ def test_time_counts_anew_when_the_topic_or_a_member_was_there_and_slices_reach_
 ) -> None:
     monkeypatch.setattr(cometmq.broker.tables.consumer_offsets, "OFFSET_LOOK_KEYS", 3)
     clock = VirtualClock()
-    offsets = ConsumerOffsetManager(tmp_path / "config" / "consumerOffset.json")
+    offsets = ConsumerOffsetManager(tmp_path / "config" / "consumerOffset.json", clock=clock)
     topics: set[str] = set()
     expiry = OffsetExpiry(offsets, topics.__contains__, lambda _group: False, clock=clock)
     for number in range(10):

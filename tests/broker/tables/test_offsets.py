@@ -22,6 +22,10 @@ from cometmq.remoting.headers import QueryConsumerOffsetRequestHeader, UpdateCon
 from cometmq.testing import VirtualClock
 
 
+def opened(path: Path) -> ConsumerOffsetManager:
+    return ConsumerOffsetManager(path, clock=VirtualClock())
+
+
 async def query(wire: Wire, group: str = "g", topic: str = "T", queue_id: int = 0, **more: bool) -> RemotingCommand:
     header = QueryConsumerOffsetRequestHeader(consumer_group=group, topic=topic, queue_id=queue_id, **more)
     return await wire.call(RequestCode.QUERY_CONSUMER_OFFSET, header)
@@ -99,17 +103,18 @@ async def test_offsets_are_written_while_running(broker: Broker, wire: Wire, clo
 
 
 def test_file_is_apaches(tmp_path: Path) -> None:
-    offsets = ConsumerOffsetManager(tmp_path / "consumerOffset.json")
+    offsets = opened(tmp_path / "config" / "consumerOffset.json")
     offsets.commit("g", "T", 0, 5)
     offsets.save()
-    text = (tmp_path / "consumerOffset.json").read_text()
+    text = (tmp_path / "config" / "consumerOffset.json").read_text()
     assert text == '{\n\t"offsetTable":{\n\t\t"T@g":{\n\t\t\t0:5\n\t\t}\n\t}\n}'
 
 
 def test_entries_that_cannot_be_used_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "consumerOffset.json"
+    path = tmp_path / "config" / "consumerOffset.json"
+    path.parent.mkdir()
     path.write_text('{"offsetTable":{"T@g":{0:5,"1":6},"../x@g":{0:1},"T@h":{0:"x"},"T@i":3}}')
-    offsets = ConsumerOffsetManager(path)
+    offsets = opened(path)
     findings = offsets.load()
     assert [finding.split("'")[1] for finding in findings] == ["../x@g", "T@h", "T@i"]
     assert offsets.of_queues("g", "T") == {0: 5, 1: 6}
@@ -117,21 +122,21 @@ def test_entries_that_cannot_be_used_are_named(tmp_path: Path) -> None:
 
 def test_table_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cometmq.broker.tables.consumer_offsets, "MAX_CONSUMER_OFFSET_TABLES", 2)
-    offsets = ConsumerOffsetManager(tmp_path / "consumerOffset.json")
+    offsets = opened(tmp_path / "config" / "consumerOffset.json")
     assert [offsets.commit("g", topic, 0, 1) for topic in "abc"] == [True, True, False]
     assert offsets.commit("g", "a", 1, 1)
 
 
 def test_offsets_of_all_queues_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cometmq.broker.tables.consumer_offsets, "MAX_CONSUMER_OFFSETS", 3)
-    path = tmp_path / "consumerOffset.json"
-    first = ConsumerOffsetManager(path)
+    path = tmp_path / "config" / "consumerOffset.json"
+    first = opened(path)
     assert [first.commit("g", "T", queue_id, 5) for queue_id in (0, 2**31 - 1, 7, 8)] == [True, True, True, False]
     assert first.commit("g", "T", 7, 6), "known ones go on"
     assert not first.commit("other", "T", 0, 1)
     assert first.query("g", "T", 8) == NO_OFFSET
     first.save()
-    offsets = ConsumerOffsetManager(path)
+    offsets = opened(path)
     offsets.load()
     assert not offsets.commit("other", "T", 0, 1)
     assert set(offsets.table) == {"T@g"}
@@ -142,7 +147,7 @@ def test_offsets_of_all_queues_are_bounded(tmp_path: Path, monkeypatch: pytest.M
 def test_full_disk_is_tried_again(tmp_path: Path) -> None:
     directory = tmp_path / "config"
     directory.write_text("a file where a directory should be")
-    offsets = ConsumerOffsetManager(directory / "consumerOffset.json")
+    offsets = opened(directory / "consumerOffset.json")
     offsets.commit("g", "T", 0, 5)
     offsets.save()
     directory.unlink()
@@ -158,15 +163,15 @@ COMMITS = st.lists(st.tuples(NAMES, NAMES, st.integers(0, 3), st.integers(-1, 10
 def test_agrees_with_a_plain_map(
     tmp_path_factory: pytest.TempPathFactory, commits: list[tuple[str, str, int, int]]
 ) -> None:
-    path = tmp_path_factory.mktemp("offsets") / "consumerOffset.json"
-    offsets = ConsumerOffsetManager(path)
+    path = tmp_path_factory.mktemp("offsets") / "config" / "consumerOffset.json"
+    offsets = opened(path)
     expected: dict[tuple[str, str, int], int] = {}
     for group, topic, queue_id, offset in commits:
         offsets.commit(group, topic, queue_id, offset)
         if offset >= 0:
             expected[group, topic, queue_id] = offset
     offsets.save()
-    again = ConsumerOffsetManager(path)
+    again = opened(path)
     assert again.load() == []
     for table in (offsets, again):
         for group in ("T", "U", "%RETRY%g", "a|b"):
@@ -182,7 +187,7 @@ def test_agrees_with_a_plain_map(
 
 async def test_a_write_that_is_called_off_is_still_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cometmq.broker.tables.consumer_offsets, "TABLE_ROWS_PER_SLICE", 1)
-    offsets = ConsumerOffsetManager(tmp_path / "consumerOffset.json")
+    offsets = opened(tmp_path / "config" / "consumerOffset.json")
     for topic in "abc":
         offsets.commit("g", topic, 0, 5)
     writing = asyncio.create_task(offsets.save_in_background())
@@ -191,18 +196,19 @@ async def test_a_write_that_is_called_off_is_still_due(tmp_path: Path, monkeypat
     with pytest.raises(asyncio.CancelledError):
         await writing
     offsets.save()
-    again = ConsumerOffsetManager(tmp_path / "consumerOffset.json")
+    again = opened(tmp_path / "config" / "consumerOffset.json")
     assert again.load() == []
     assert again.table == offsets.table
 
 
 @pytest.mark.parametrize("table", [{}, {"T@g": {0: 5}}, {"T@g": {0: 5, 7: 6}, "%RETRY%g@g": {}}])
 def test_the_file_is_as_in_one_piece(tmp_path: Path, table: dict[str, dict[int, int]]) -> None:
-    path = tmp_path / "consumerOffset.json"
+    path = tmp_path / "config" / "consumerOffset.json"
+    path.parent.mkdir()
     path.write_bytes(fastjson.dumps({"offsetTable": table}))
-    offsets = ConsumerOffsetManager(path)
+    offsets = opened(path)
     assert offsets.load() == []
     offsets.note("g", "U", 0, 1)
     offsets.forget(group="g", topic="U")
-    offsets.save()
+    offsets.save_last()
     assert path.read_bytes() == fastjson.dumps_pretty({"offsetTable": table})

@@ -21,8 +21,8 @@ Tables = tuple[TopicConfigManager, SubscriptionGroupManager]
 
 def load(directory: Path, clock: VirtualClock, **options: object) -> Tables:
     live = LiveConfig(small_config(directory, **options))
-    topics = TopicConfigManager(live, directory / "topics.json", clock=clock)
-    groups = SubscriptionGroupManager(live, directory / "subscriptionGroup.json", clock=clock)
+    topics = TopicConfigManager(live, directory / "config" / "topics.json", clock=clock)
+    groups = SubscriptionGroupManager(live, directory / "config" / "subscriptionGroup.json", clock=clock)
     topics.load()
     groups.load()
     return topics, groups
@@ -83,7 +83,7 @@ def test_each_change_makes_a_version_and_a_file(tmp_path: Path, clock: VirtualCl
 def test_file_is_apaches(tmp_path: Path, clock: VirtualClock) -> None:
     topics, _ = load(tmp_path, clock)
     topics.put(TopicConfig(topic_name="T", read_queue_nums=3, write_queue_nums=2))
-    text = (tmp_path / "topics.json").read_text()
+    text = (tmp_path / "config" / "topics.json").read_text()
     assert text.startswith('{\n\t"dataVersion":{\n\t\t"counter":1,\n\t\t"timestamp":')
     assert fastjson.loads(text)["topicConfigTable"]["T"] == {
         "order": False,
@@ -97,15 +97,16 @@ def test_file_is_apaches(tmp_path: Path, clock: VirtualClock) -> None:
 
 
 def test_names_that_could_leave_the_store_are_left_out(tmp_path: Path, clock: VirtualClock) -> None:
-    (tmp_path / "topics.json").write_text(
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "topics.json").write_text(
         '{"topicConfigTable":{"../x":{"topicName":"../x"},"A":{"topicName":"../x"},"B":{"topicName":"B"}}}'
     )
-    (tmp_path / "subscriptionGroup.json").write_text(
+    (tmp_path / "config" / "subscriptionGroup.json").write_text(
         '{"subscriptionGroupTable":{"../g":{"groupName":"../g"},"h":{"groupName":"h"}}}'
     )
     live = LiveConfig(small_config(tmp_path))
-    topics = TopicConfigManager(live, tmp_path / "topics.json", clock=clock)
-    groups = SubscriptionGroupManager(live, tmp_path / "subscriptionGroup.json", clock=clock)
+    topics = TopicConfigManager(live, tmp_path / "config" / "topics.json", clock=clock)
+    groups = SubscriptionGroupManager(live, tmp_path / "config" / "subscriptionGroup.json", clock=clock)
     assert [line.split("'")[1] for line in topics.load()] == ["../x", "A"]
     assert [line.split("'")[1] for line in groups.load()] == ["../g"]
     assert topics.get("B") is not None
@@ -127,8 +128,9 @@ def test_names_that_could_leave_the_store_are_left_out(tmp_path: Path, clock: Vi
 def test_file_that_cannot_be_read_is_told_and_not_whole(
     tmp_path: Path, clock: VirtualClock, text: str, why: str
 ) -> None:
-    (tmp_path / "topics.json").write_text(text)
-    topics = TopicConfigManager(LiveConfig(small_config(tmp_path)), tmp_path / "topics.json", clock=clock)
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "topics.json").write_text(text)
+    topics = TopicConfigManager(LiveConfig(small_config(tmp_path)), tmp_path / "config" / "topics.json", clock=clock)
     findings = topics.load()
     assert re.search(why, findings[0])
     assert topics.get("T") is None
@@ -139,7 +141,8 @@ def test_file_that_cannot_be_read_is_replaced_by_its_copy(tmp_path: Path, clock:
     topics, _ = load(tmp_path, clock)
     for name in ("A", "B"):
         topics.put(TopicConfig(topic_name=name))
-    (tmp_path / "topics.json").write_text("")
+        topics.save_last()
+    (tmp_path / "config" / "topics.json").write_text("")
     again, _ = load(tmp_path, clock)
     assert again.get("A") is not None
 
@@ -154,16 +157,16 @@ def test_disk_that_cannot_be_written_does_not_stop_the_broker(tmp_path: Path, cl
     blocked = tmp_path / "blocked"
     blocked.write_text("a file where a directory should be")
     live = LiveConfig(small_config(tmp_path))
-    topics = TopicConfigManager(live, blocked / "topics.json", clock=clock)
-    groups = SubscriptionGroupManager(live, blocked / "groups.json", clock=clock)
+    topics = TopicConfigManager(live, blocked / "config" / "topics.json", clock=clock)
+    groups = SubscriptionGroupManager(live, blocked / "config" / "groups.json", clock=clock)
     topics.put(TopicConfig(topic_name="T"))
     groups.put(SubscriptionGroupConfig(group_name="g"))
     assert topics.get("T") is not None
     blocked.unlink()
     topics.save()
     groups.save()
-    assert (blocked / "topics.json").exists()
-    assert (blocked / "groups.json").exists()
+    assert (blocked / "config" / "topics.json").exists()
+    assert (blocked / "config" / "groups.json").exists()
 
 
 @pytest.mark.parametrize(("perm", "text"), [(6, "RW-"), (7, "RWX"), (4, "R--"), (2, "-W-"), (0, "---")])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from cometmq.broker.config import LiveConfig
 from cometmq.broker.controller import Broker
 from cometmq.broker.limits import TABLE_ROWS_PER_SLICE
 from cometmq.broker.tables.groups import SubscriptionGroupManager
-from cometmq.broker.tables.table_file import TableFile
+from cometmq.broker.tables.journaled_file import JournaledFile
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.broker.tables.versioned_table import RowTexts
 from cometmq.remoting.bodies import (
@@ -48,7 +48,7 @@ def cpu_ms(work: Callable[[], object]) -> float:
 @pytest.fixture
 def topics(tmp_path: Path, clock: VirtualClock) -> TopicConfigManager:
     """A table of 10,000 topics, in its file."""
-    topics = TopicConfigManager(LiveConfig(small_config(tmp_path)), tmp_path / "topics.json", clock=clock)
+    topics = TopicConfigManager(LiveConfig(small_config(tmp_path)), tmp_path / "config" / "topics.json", clock=clock)
     topics.load()
     save, topics.on_due = topics.on_due, lambda: None
     for number in range(TOPICS):
@@ -58,23 +58,29 @@ def topics(tmp_path: Path, clock: VirtualClock) -> TopicConfigManager:
     return topics
 
 
-def test_one_more_of_ten_thousand_topics_formats_one_row(
+def test_one_more_of_ten_thousand_topics_writes_and_formats_one_row(
     topics: TopicConfigManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    formatted: list[int] = []
-    plain = RowTexts.refresh
+    """The same bytes as the first, and no text of a row but its own when the file is written whole."""
+    formatted: list[object] = []
+    plain = fastjson.dumps_pretty
 
-    def refresh(self: RowTexts, table: dict[str, TopicConfig]) -> int:
-        formatted.append(plain(self, table))
-        return formatted[-1]
+    def dumps_pretty(value: object, depth: int = 0) -> bytes:
+        formatted.append(value)
+        return plain(value, depth)
 
-    monkeypatch.setattr(RowTexts, "refresh", refresh)
+    monkeypatch.setattr(fastjson, "dumps_pretty", dumps_pretty)
     topics.put(TopicConfig(topic_name="one-more"))
     topics.put(TopicConfig(topic_name="one-more", perm=4))
     topics.delete("a-topic-of-some-length-5")
-    assert formatted == [1, 1, 1]
-    assert (tmp_path / "topics.json").read_bytes() == fastjson.dumps_pretty(to_builtins(topics.wrapper()))
+    journal = tmp_path / "comet" / "tables" / "topics.1.journal"
+    assert len(journal.read_bytes()) < 3 * 300
     assert cpu_ms(lambda: topics.put(TopicConfig(topic_name="one-more"))) < HOLD_MS
+    assert formatted == []
+    topics.save_last()
+    assert len(formatted) == 2, "the row, and the version"
+    assert (tmp_path / "config" / "topics.json").read_bytes() == plain(to_builtins(topics.wrapper()))
+    assert not journal.exists()
 
 
 def test_the_whole_table_for_nameservers_and_slaves_holds_nobody_up(topics: TopicConfigManager) -> None:
@@ -105,7 +111,7 @@ def test_no_text_of_a_topic_is_mistaken_for_a_missing_value() -> None:
 def test_a_slave_takes_a_large_table_in_slices_and_again_only_what_differs(
     topics: TopicConfigManager, tmp_path: Path, clock: VirtualClock
 ) -> None:
-    path = tmp_path / "slave" / "topics.json"
+    path = tmp_path / "slave" / "config" / "topics.json"
     slave = TopicConfigManager(LiveConfig(small_config(tmp_path)), path, clock=clock)
     slave.load()
     whole = topics.table.items()
@@ -116,25 +122,32 @@ def test_a_slave_takes_a_large_table_in_slices_and_again_only_what_differs(
     changed = [("one-more", topics.table["one-more"])]
     assert sum(1 for _ in slave.take_over(changed, topics.version, ["a-topic-of-some-length-5"])) == 2
     assert slave.table == topics.table
+    again = TopicConfigManager(LiveConfig(small_config(tmp_path)), path, clock=clock)
+    assert again.load() == []
+    assert (again.version, again.table) == (topics.version, topics.table)
+    slave.save_last()
     assert fastjson.loads(path.read_bytes()) == to_builtins(topics.wrapper())
     path.unlink()
     list(slave.take_over(topics.table.items(), topics.version))
+    slave.save()
     assert not path.exists(), "nothing differs"
+    assert not list((tmp_path / "slave" / "comet" / "tables").iterdir())
 
 
 def test_groups_are_written_as_in_one_piece(tmp_path: Path, clock: VirtualClock) -> None:
-    path = tmp_path / "subscriptionGroup.json"
+    path = tmp_path / "config" / "subscriptionGroup.json"
     groups = SubscriptionGroupManager(LiveConfig(small_config(tmp_path)), path, clock=clock)
     groups.load()
     groups.put(SubscriptionGroupConfig(group_name="g"))
     groups.put(SubscriptionGroupConfig(group_name="h", retry_max_times=3))
     groups.delete("g")
+    groups.save_last()
     assert path.read_bytes() == fastjson.dumps_pretty(to_builtins(groups.wrapper()))
     assert encode_table(groups.wrapper()) == encode_body(groups.wrapper())
 
 
 def test_a_table_without_rows_is_an_empty_map() -> None:
-    text = RowTexts("topicConfigTable").text(DataVersion(), {})
+    text = b"".join(RowTexts("topicConfigTable").pieces(DataVersion(), {}))
     assert text == fastjson.dumps_pretty(to_builtins(TopicConfigSerializeWrapper()))
 
 
@@ -143,14 +156,17 @@ async def test_topics_of_many_sends_of_a_turn_share_one_write(
 ) -> None:
     """And each is in the file before its message is answered."""
     writes: list[int] = []
-    plain = TableFile.write_text
+    plain = JournaledFile.append
 
-    def write_text(self: TableFile, text: bytes) -> None:
-        plain(self, text)
+    def append(self: JournaledFile, changes: Iterable[bytes]) -> bool:
+        changes = list(changes)
         if self.path.name == "topics.json":
-            writes.append(len(fastjson.loads(self.path.read_bytes())["topicConfigTable"]))
+            writes.append(len(fastjson.loads(changes[0])["topicConfigTable"]))
+        return plain(self, changes)
 
-    monkeypatch.setattr(TableFile, "write_text", write_text)
+    monkeypatch.setattr(JournaledFile, "append", append)
+    assert (await (await connect()).send("First")).code == 0
+    writes.clear()
     before = len(broker.topics.table)
     others = broker.server.turn_hooks
     monkeypatch.setattr(broker.server, "turn_hooks", [])  # a turn that does not end until all have sent
@@ -162,4 +178,4 @@ async def test_topics_of_many_sends_of_a_turn_share_one_write(
     broker.server.schedule_turn()
     answers = await asyncio.gather(*sends)
     assert {answer.code for answer in answers} == {0}
-    assert writes == [before + 20]
+    assert writes == [20]

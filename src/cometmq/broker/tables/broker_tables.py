@@ -16,6 +16,7 @@ from cometmq.broker.tables.table_recovery import bring_back, recover_tables
 from cometmq.broker.tables.topic_lives import TopicLives
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.clock import Clock
+from cometmq.store.disk import Disk
 from cometmq.store.message_store import MessageStore
 from cometmq.store.recovery.known_topics import DELETED_TOPICS
 
@@ -24,12 +25,16 @@ class BrokerTables:
     """Topics and their lives, groups, consumer offsets and locks.
 
     :param root: the directory of the store.
+    :param disk: changes the files of the large tables, for tests of failures.
     """
 
-    def __init__(self, live: LiveConfig, root: Path, consumers: ConsumerManager, *, clock: Clock) -> None:
-        self.topics: Final = TopicConfigManager(live, root / "config" / "topics.json", clock=clock)
-        self.groups: Final = SubscriptionGroupManager(live, root / "config" / "subscriptionGroup.json", clock=clock)
-        self.offsets: Final = ConsumerOffsetManager(root / "config" / "consumerOffset.json")
+    def __init__(
+        self, live: LiveConfig, root: Path, consumers: ConsumerManager, *, clock: Clock, disk: Disk | None = None
+    ) -> None:
+        config = root / "config"
+        self.topics: Final = TopicConfigManager(live, config / "topics.json", clock=clock, disk=disk)
+        self.groups: Final = SubscriptionGroupManager(live, config / "subscriptionGroup.json", clock=clock, disk=disk)
+        self.offsets: Final = ConsumerOffsetManager(config / "consumerOffset.json", clock=clock, disk=disk)
         self.lives: Final = TopicLives(root / "comet" / DELETED_TOPICS, consumers, clock=clock)
         self.locks: Final = RebalanceLockManager(clock=clock)
         self._copies_mark = root / "comet" / "copiedTables"
@@ -77,11 +82,23 @@ class BrokerTables:
         return []
 
     def save(self) -> None:
-        """Write topics, their lives, groups and locks, where they have changed."""
+        """Write what changed of topics, their lives, groups and locks."""
         self.topics.save()
         self.lives.save()
         self.groups.save()
         self._lock_file.save()
+
+    async def save_in_background(self) -> None:
+        """Write the files of topics and groups whole when it is time."""
+        await self.topics.save_in_background()
+        await self.groups.save_in_background()
+
+    def save_last(self) -> None:
+        """Write every table whole that changed since: the broker stops."""
+        self.save()
+        self.topics.save_last()
+        self.groups.save_last()
+        self.offsets.save_last()
 
     def written_by_turns(self, schedule_turn: Callable[[], None]) -> TurnWriter:
         """Let changes be written at the end of the turn that makes them."""

@@ -1,17 +1,18 @@
 """Consumer offsets: the progress of each group in each queue (``ConsumerOffsetManager``).
 
-The file ``config/consumerOffset.json`` is written every ``flushConsumerOffsetInterval`` and at stop. Offsets arrive by
-UPDATE_CONSUMER_OFFSET and with pulls. It also has the log's end of that moment, as ``logOffset``, which Apache ignores:
-of a topic that was deleted behind it, it has offsets that mean nothing any more.
+Offsets arrive by UPDATE_CONSUMER_OFFSET and with pulls. Every ``flushConsumerOffsetInterval`` those that changed go
+into the journal of ``config/consumerOffset.json``, which is written whole now and then, and at stop. Both also have the
+log's end of that moment, as ``logOffset``, which Apache ignores: of a topic that was deleted behind it, they have
+offsets that mean nothing any more.
 """
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from cometmq import fastjson
 from cometmq.broker.limits import (
@@ -23,14 +24,21 @@ from cometmq.broker.limits import (
 )
 from cometmq.broker.slices import batches
 from cometmq.broker.tables.changed_names import ChangedNames
-from cometmq.broker.tables.table_file import TableFile, int64, offset_table
+from cometmq.broker.tables.journaled_file import JournaledFile
+from cometmq.broker.tables.table_file import int64, offset_table
 from cometmq.clock import Clock
 from cometmq.index import Index
 from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, TRANSACTION_GROUP, check_group, check_topic
+from cometmq.store.disk import Disk
 from cometmq.store.recovery.known_topics import Deleted, DeletedGroup
 from cometmq.threads import in_thread
 
+Changes = dict[str, dict[int, int | None] | None]
+"""By pair and queue id the new offset; ``None`` for what was removed."""
+
 _SEPARATOR: Final = "@"
+_DEPTH: Final = 3
+"""Table, pair, queue."""
 NO_OFFSET: Final = -1
 _MAX_QUEUE_ID: Final = 2**31 - 1
 
@@ -38,15 +46,18 @@ _MAX_QUEUE_ID: Final = 2**31 - 1
 class ConsumerOffsetManager:
     """The table ``topic@group`` → queue id → offset, and its file."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = TableFile(path)
+    def __init__(self, path: Path, *, clock: Clock, disk: Disk | None = None) -> None:
+        self._file = JournaledFile(path, depth=_DEPTH, clock=clock, disk=disk)
+        self._unwritten: list[Changes] = [{}]
+        """The changes since the last write, in their order: within each, nothing is set again once it was removed."""
+        self._needs_whole = False
+        """True if there are changes that only a whole file can bring to the disk."""
         self._table: dict[str, dict[int, int]] = {}
         self._topics_of: Index[str, str] = Index()
         """Topics by group, and groups by topic: a look through all pairs takes 40 ms with 200,000."""
         self._groups_of: Index[str, str] = Index()
         self._count = 0
         """Offsets of all pairs."""
-        self._writing = threading.Lock()
         self.changes: Final = ChangedNames()
         """The pairs, ``topic@group``, for slaves."""
         self.on_back: Callable[[str, str, int, int], None] | None = None
@@ -81,6 +92,7 @@ class ConsumerOffsetManager:
                     self.is_damaged = True
                     findings.append(f"consumerOffset.json: of {key!r} queue {str(queue_id)[:20]} left out")
         self._count = sum(map(len, self._table.values()))
+        self._needs_whole = self._file.take_due()
         return findings
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
@@ -113,27 +125,28 @@ class ConsumerOffsetManager:
             if self._count >= MAX_CONSUMER_OFFSETS:
                 return False
             self._count += 1
+        elif queues[queue_id] == offset:
+            return True
         queues[queue_id] = offset
         self.changes.note(key)
-        self._file.changed()
+        self._changed(key, queue_id, offset)
         return True
+
+    def _changed(self, key: str, queue_id: int, offset: int | None) -> None:
+        changes = self._unwritten[-1]
+        queues = changes.get(key)
+        if queues is None:
+            if key in changes:
+                changes = {}
+                self._unwritten.append(changes)
+            queues = changes[key] = {}
+        queues[queue_id] = offset
 
     def copy_in_slices(self) -> Iterator[dict[str, dict[int, int]]]:
         """All offsets, in copies of as many as one turn of the loop may work on; pairs that come or go meanwhile may be
         missing."""
-        some: dict[str, dict[int, int]] = {}
-        size = 0
-        for key in list(self._table):
-            queues = self._table.get(key)
-            if queues is None:
-                continue
-            some[key] = dict(queues)
-            size += 1 + len(queues)
-            if size >= TABLE_ROWS_PER_SLICE:
-                yield some
-                some, size = {}, 0
-        if some:
-            yield some
+        for some in _slices(self._table):
+            yield {key: dict(queues) for key, queues in some.items()}
 
     def take_over(
         self,
@@ -189,10 +202,13 @@ class ConsumerOffsetManager:
         elif self._count + len(offsets) - len(known) > MAX_CONSUMER_OFFSETS:
             return
         self._count += len(offsets) - len(known)
+        for queue_id in known.keys() - offsets.keys():
+            self._changed(key, queue_id, None)
+        for queue_id, offset in offsets.items() - known.items():
+            self._changed(key, queue_id, offset)
         known.clear()
         known.update(offsets)
         self.changes.note(key)
-        self._file.changed()
 
     def of_group(self, group: str) -> Iterator[tuple[str, Mapping[int, int]]]:
         """Yield ``(topic, {queue id: offset})`` for each topic that a group has offsets of."""
@@ -218,7 +234,7 @@ class ConsumerOffsetManager:
             self._groups_of.remove(topic, group)
             self._count -= len(queues)
             self.changes.note(key)
-            self._file.changed()
+            self._unwritten[-1][key] = None
 
     def _add(self, key: str, topic: str, group: str) -> dict[int, int]:
         self._topics_of.add(group, topic)
@@ -258,31 +274,57 @@ class ConsumerOffsetManager:
         """All offsets, as slaves and tools get them (code 43); not to be changed."""
         return self._table
 
+    # --- writing ------------------------------------------------------------------------------
+    @property
+    def _is_for_journal(self) -> bool:
+        return self._file.takes_changes and not self._needs_whole
+
+    def _has_changed(self) -> bool:
+        return self._needs_whole or any(self._unwritten)
+
     def save(self) -> None:
-        """Write the file if something changed since; on a full or broken disk it stays due for the next call."""
-        if self._file.take_due():
-            self._write(self._table, self._end())
+        """Write what changed; on a full or broken disk it stays due for the next call."""
+        if self._is_for_journal:
+            self._needs_whole = not self._append(self._taken(), self._end())
+        elif self._has_changed():
+            self._taken()
+            self._file.write_text(_pieces(self._table, self._end()))
+            self._needs_whole = self._file.failed
 
     async def save_in_background(self) -> None:
-        """As :meth:`save`, but formatting and writing happen in a worker thread, on a copy made over many turns."""
-        if self._file.take_due():
-            copy: dict[str, dict[int, int]] = {}
-            end = self._end()
-            try:
-                for some in self.copy_in_slices():
-                    copy.update(some)
-                    await asyncio.sleep(0)
-            except BaseException:  # the broker stops: the rest is not written yet
-                self._file.changed()
-                raise
-            await in_thread(self._write, copy, end)
+        """As :meth:`save`, in a thread; the file is written whole when it is time, beside other work."""
+        if self._is_for_journal:
+            await self._save_in_thread()
+            if self._file.whole_is_due:
+                await self._file.write_in_background(_pieces(self._table, self._end()), self._save_in_thread)
+        elif self._has_changed():
+            self._needs_whole = True
+            self._taken()  # the file has them
+            self._needs_whole = not await self._file.write_in_background(_pieces(self._table, self._end()), _nothing)
+
+    def save_last(self) -> None:
+        """Write the file whole if an offset changed since: the broker stops."""
+        if self._has_changed():
+            self._file.changed()
+        self._file.write_last(_pieces(self._table, self._end()))
+
+    async def _save_in_thread(self) -> bool:
+        changes = self._taken()
+        if any(changes):
+            self._needs_whole = True  # unless they are written
+            self._needs_whole = not await in_thread(self._append, changes, self._end())
+        return not self._needs_whole
+
+    def _taken(self) -> list[Changes]:
+        """Take what changed since the last write; after a failure to write it the file must be written whole."""
+        changes, self._unwritten = self._unwritten, [{}]
+        return changes
+
+    def _append(self, changes: list[Changes], end: int | None) -> bool:
+        return not any(changes) or self._file.append(_records(changes, end))
 
     def _end(self) -> int | None:
         return None if self.log_end is None else self.log_end()
-
-    def _write(self, table: Mapping[str, Mapping[int, int]], end: int | None) -> None:
-        with self._writing:
-            self._file.write_text(_text(table, end))
 
 
 class OffsetExpiry:
@@ -341,14 +383,43 @@ def _read(loaded: Any) -> tuple[dict[str, Any], int | None]:
     return offset_table(loaded), None if end is None else int64(end)
 
 
-def _text(table: Mapping[str, Mapping[int, int]], log_end: int | None) -> Iterator[bytes]:
-    """The file in fastjson's pretty form, piece by piece: to join millions of pieces would hold the loop, too."""
-    first = b"" if log_end is None else b'\n\t"logOffset":%d,' % log_end
-    if not table:
-        yield b"{%b" % first + fastjson.dumps_pretty({"offsetTable": {}}).removeprefix(b"{")
-        return
-    before = b'{%b\n\t"offsetTable":{\n\t\t' % first
-    for key, queues in table.items():
-        yield before + fastjson.dumps(key) + b":" + fastjson.dumps_pretty(queues, 2)
+async def _nothing() -> bool:
+    return True
+
+
+def _records(changes: Iterable[Changes], log_end: int | None) -> Iterator[bytes]:
+    """Changes as the journal has them, in pieces that hold up other threads for a short time."""
+    for some in changes:
+        for rows in batches(some.items(), TABLE_ROWS_PER_SLICE):
+            yield msgspec.json.encode({"offsetTable": dict(rows)})
+    if log_end is not None:
+        yield msgspec.json.encode({"logOffset": log_end})
+
+
+def _slices(table: Mapping[str, Mapping[int, int]]) -> Iterator[dict[str, Mapping[int, int]]]:
+    """A table in parts of as many offsets as one turn of the loop may work on."""
+    some: dict[str, Mapping[int, int]] = {}
+    size = 0
+    for key in list(table):
+        queues = table.get(key)
+        if queues is None:
+            continue
+        some[key] = queues
+        size += 1 + len(queues)
+        if size >= TABLE_ROWS_PER_SLICE:
+            yield some
+            some, size = {}, 0
+    if some:
+        yield some
+
+
+def _pieces(table: Mapping[str, Mapping[int, int]], log_end: int | None) -> Iterator[bytes]:
+    """The file in fastjson's pretty form, slice by slice; offsets may change in between."""
+    yield b"{" if log_end is None else b'{\n\t"logOffset":%d,' % log_end
+    yield b'\n\t"offsetTable":{'
+    before = b"\n\t\t"
+    for some in _slices(table):
+        rows = [fastjson.dumps(key) + b":" + fastjson.dumps_pretty(queues, 2) for key, queues in some.items()]
+        yield before + b",\n\t\t".join(rows)
         before = b",\n\t\t"
-    yield b"\n\t}\n}"
+    yield b"\n\t}\n}" if before.startswith(b",") else b"}\n}"

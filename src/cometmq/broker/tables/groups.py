@@ -16,6 +16,7 @@ from cometmq.broker.tables.versioned_table import INT32_MAX, VersionedTable
 from cometmq.clock import Clock
 from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, check_group
 from cometmq.remoting.bodies import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from cometmq.store.disk import Disk
 
 _log = logging.getLogger(__name__)
 
@@ -27,8 +28,8 @@ class SubscriptionGroupManager(VersionedTable[SubscriptionGroupConfig]):
     noun = "group"
     field = "subscriptionGroupTable"
 
-    def __init__(self, live: LiveConfig, path: Path, *, clock: Clock) -> None:
-        super().__init__(path, clock=clock)
+    def __init__(self, live: LiveConfig, path: Path, *, clock: Clock, disk: Disk | None = None) -> None:
+        super().__init__(path, clock=clock, disk=disk)
         self._live = live
 
     def wrapper(self) -> SubscriptionGroupWrapper:

@@ -23,9 +23,12 @@ _SHOWN_CHARS: Final = 200
 """Characters of a reason that are shown."""
 
 
-def set_aside(path: Path, why: str) -> str:
-    """Move a file below the store's ``config`` or ``comet`` into ``comet/quarantine``; return a line about it."""
-    found = Findings(path.parent.parent)
+def set_aside(path: Path, why: str, root: Path | None = None) -> str:
+    """Move a file of a store into ``comet/quarantine``; return a line about it.
+
+    :param root: the store's directory; without it that of a file in its ``config`` or ``comet``.
+    """
+    found = Findings(root or path.parent.parent)
     try:
         found.set_aside(path, why)
     except OSError as error:
@@ -115,7 +118,7 @@ class TableFile:
 
     def _read(self, path: Path, form: Callable[[Any], T]) -> T | None:
         try:
-            return form(fastjson.loads(path.read_bytes()))
+            return form(self._parsed(path))
         except FileNotFoundError:
             return None
         except BodyError as error:
@@ -126,6 +129,10 @@ class TableFile:
             why = f"{type(error).__name__}: {error}"
         self.findings.append(set_aside(path, f"cannot be used: {why[:_SHOWN_CHARS]}"))
         return None
+
+    def _parsed(self, path: Path) -> Any:
+        """The JSON of a file."""
+        return fastjson.loads(path.read_bytes())
 
     def load_body(self, kind: type[T]) -> T | None:
         """The table as a typed body; see :meth:`load`."""

@@ -30,6 +30,7 @@ from cometmq.message.names import (
     reply_topic,
 )
 from cometmq.remoting.bodies import TopicConfig, TopicConfigSerializeWrapper
+from cometmq.store.disk import Disk
 
 _log = logging.getLogger(__name__)
 
@@ -65,8 +66,8 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
     field = "topicConfigTable"
     is_never_empty = True
 
-    def __init__(self, live: LiveConfig, path: Path, *, clock: Clock) -> None:
-        super().__init__(path, clock=clock)
+    def __init__(self, live: LiveConfig, path: Path, *, clock: Clock, disk: Disk | None = None) -> None:
+        super().__init__(path, clock=clock, disk=disk)
         self._live = live
         self._unsaved: set[str] = set()
         config = live.current
@@ -165,7 +166,7 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         return super().delete(name)
 
     def save(self) -> None:
-        """Write the file if the table changed; on a full or broken disk it stays due for the next call."""
+        """Write what changed; on a full or broken disk it stays due for the next call."""
         super().save()
         if not self._file.failed:
             self._unsaved.clear()

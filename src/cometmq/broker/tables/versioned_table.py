@@ -1,8 +1,8 @@
 """A table of named rows with a version and a file (``ConfigManager``): topics and groups are two of them.
 
-The file is written after each change, before the change is answered. Its text is kept row by row, so that a change
-costs its own row and one join: to write a whole table took 14 µs a row, 140 ms with 10,000 topics, for each topic that
-came into being.
+A change is in the file's journal before it is answered: it costs its own row, however many there are. The text of the
+file is kept row by row, so that a file which is written whole formats only the rows that changed since: to format all
+of 10,000 takes 140 ms.
 """
 
 from __future__ import annotations
@@ -11,13 +11,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
+import msgspec
+
 from cometmq import fastjson
 from cometmq.broker.limits import TABLE_ROWS_PER_SLICE
 from cometmq.broker.slices import batches
 from cometmq.broker.tables.changed_names import ChangedNames
-from cometmq.broker.tables.table_file import TableFile
+from cometmq.broker.tables.journaled_file import JournaledFile
 from cometmq.clock import Clock
 from cometmq.remoting.bodies import Body, BodyError, DataVersion, decode_body, to_builtins
+from cometmq.store.disk import Disk
+from cometmq.store.table_journal import TABLE_DEPTH
 
 INT32_MAX: Final = 2**31 - 1
 
@@ -44,23 +48,32 @@ class RowTexts:
 
     def refresh(self, table: Mapping[str, Body]) -> int:
         """Format the rows that changed since; return how many they were."""
-        stale = list(self._stale)
-        for name in stale:
-            body = table.get(name)
-            if body is None:
-                self._rows.pop(name, None)
-            else:
-                self._rows[name] = fastjson.dumps(name) + b":" + fastjson.dumps_pretty(to_builtins(body), _DEPTH)
-            del self._stale[name]
-        return len(stale)
+        return sum(self._refreshed(table))
 
-    def text(self, version: DataVersion, table: Mapping[str, Any]) -> bytes:
-        """The whole file in fastjson's pretty form."""
-        self.refresh(table)
-        head = b'{\n\t"dataVersion":%s,\n\t%s:' % (fastjson.dumps_pretty(to_builtins(version), 1), self._field)
-        if not self._rows:
-            return head + b"{}\n}"
-        return b"".join((head, b"{\n\t\t", b",\n\t\t".join(self._rows.values()), b"\n\t}\n}"))
+    def _refreshed(self, table: Mapping[str, Body]) -> Iterator[int]:
+        """Format them slice by slice."""
+        for names in batches(list(self._stale), TABLE_ROWS_PER_SLICE):
+            for name in names:
+                body = table.get(name)
+                if body is None:
+                    self._rows.pop(name, None)
+                else:
+                    self._rows[name] = fastjson.dumps(name) + b":" + fastjson.dumps_pretty(to_builtins(body), _DEPTH)
+                self._stale.pop(name, None)
+            yield len(names)
+
+    def pieces(self, version: DataVersion, table: Mapping[str, Any]) -> Iterator[bytes]:
+        """The whole file in fastjson's pretty form, slice by slice; rows may change in between."""
+        for _ in self._refreshed(table):
+            yield b""
+        yield b'{\n\t"dataVersion":%s,\n\t%s:{' % (fastjson.dumps_pretty(to_builtins(version), 1), self._field)
+        before = b"\n\t\t"
+        for names in batches(list(self._rows), TABLE_ROWS_PER_SLICE):
+            rows = [self._rows[name] for name in names if name in self._rows]
+            if rows:
+                yield before + b",\n\t\t".join(rows)
+                before = b",\n\t\t"
+        yield b"\n\t}\n}" if before.startswith(b",") else b"}\n}"
 
 
 class VersionedTable(Generic[R]):
@@ -79,11 +92,13 @@ class VersionedTable(Generic[R]):
     is_never_empty = False
     """True if a file without a row has lost them."""
 
-    def __init__(self, path: Path, *, clock: Clock) -> None:
-        self._file = TableFile(path)
+    def __init__(self, path: Path, *, clock: Clock, disk: Disk | None = None) -> None:
+        self._file = JournaledFile(path, depth=TABLE_DEPTH, clock=clock, disk=disk)
         self._clock = clock
         self._table: dict[str, R] = {}
         self._rows = RowTexts(self.field)
+        self._unwritten: dict[str, None] = {}
+        """Names of rows that changed since the last write."""
         self.changes: Final = ChangedNames()
         """For slaves."""
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
@@ -91,7 +106,7 @@ class VersionedTable(Generic[R]):
         self.is_whole = True
         """True if ``load`` found every row that was written last."""
         self.on_due: Callable[[], None] = self.save
-        """Called after each change: the file is written before the change is answered."""
+        """Called after each change, which is written before it is answered."""
 
     # --- of a subclass ------------------------------------------------------------------------
     def name_of(self, row: R) -> str:
@@ -193,6 +208,7 @@ class VersionedTable(Generic[R]):
 
     def _changed(self, name: str) -> None:
         self._rows.changed(name)
+        self._unwritten[name] = None
         self.changes.note(name)
         self.new_version()
         for listener in self.on_change:
@@ -217,19 +233,27 @@ class VersionedTable(Generic[R]):
                     if self._table.get(name) != row:
                         self._table[name] = row
                         differing.append(name)
-            self._note(differing)
+            self._took_over(differing)
             is_same = is_same and not differing
             yield
         for names in batches(gone, TABLE_ROWS_PER_SLICE):
-            for name in names:
-                is_same = self._table.pop(name, None) is None and is_same
-            self._note(names)
+            differing = [name for name in names if self._table.pop(name, None) is not None]
+            self._took_over(differing)
+            is_same = is_same and not differing
             yield
         if is_same:
             return
         self.version = version
         self._file.changed()
         self.on_due()
+
+    def _took_over(self, names: list[str]) -> None:
+        """Write a slice of what differs; the version is still the old one."""
+        if names:
+            self._unwritten.update(dict.fromkeys(names))
+            self._note(names)
+            self._file.changed()
+            self.on_due()
 
     def _note(self, names: Iterable[str]) -> None:
         """Format the texts of these rows."""
@@ -238,7 +262,36 @@ class VersionedTable(Generic[R]):
             self.changes.note(name)
         self._rows.refresh(self._table)
 
+    # --- writing ------------------------------------------------------------------------------
     def save(self) -> None:
-        """Write the file if the table changed; on a full or broken disk it stays due for the next call."""
-        if self._file.take_due():
-            self._file.write_text(self._rows.text(self.version, self._table))
+        """Write what changed; on a full or broken disk it stays due for the next call."""
+        if not self._file.take_due():
+            return
+        if not self._file.takes_changes:
+            self._file.write_text(self._rows.pieces(self.version, self._table))
+        elif not self._file.append([self._changed_rows()]):
+            return
+        if not self._file.failed:
+            self._unwritten.clear()
+
+    def _changed_rows(self) -> bytes:
+        """The changed rows and the version, as the journal has them."""
+        rows: list[bytes] = []
+        for name in self._unwritten:
+            row = self._table.get(name)
+            rows.append(fastjson.dumps(name) + b":" + (b"null" if row is None else msgspec.json.encode(row)))
+        field = fastjson.dumps(self.field)
+        return b'{"dataVersion":%s,%s:{%s}}' % (msgspec.json.encode(self.version), field, b",".join(rows))
+
+    async def save_in_background(self) -> None:
+        """Write the file whole when it is time, beside other work."""
+        if self._file.whole_is_due:
+            await self._file.write_in_background(self._rows.pieces(self.version, self._table), self._is_saved)
+
+    async def _is_saved(self) -> bool:
+        self.save()
+        return not self._file.failed
+
+    def save_last(self) -> None:
+        """Write the file whole if the table changed since: the broker stops."""
+        self._file.write_last(self._rows.pieces(self.version, self._table))

@@ -17,8 +17,10 @@ import msgspec
 from cometmq import fastjson
 from cometmq.fastjson import FastjsonError
 from cometmq.message.names import SYSTEM_TOPICS
+from cometmq.store.disk import Disk
 from cometmq.store.queue.consume_queue import BLANK_SIZE, ConsumeQueue
 from cometmq.store.recovery.load import Findings
+from cometmq.store.table_journal import TABLE_DEPTH, TableJournal, merge
 
 DELETED_TOPICS: Final = "deletedTopics.json"
 """The name of the table of deletions below ``comet``."""
@@ -76,17 +78,25 @@ def known_topics(root: Path, findings: Findings) -> KnownTopics:
 
 
 def _names(root: Path, findings: Findings) -> frozenset[str] | None:
-    """The topics of ``config/topics.json``; ``None`` when they are not known.
+    """The topics of ``config/topics.json`` and its journal; ``None`` when they are not known.
 
     Its ``.bak`` is not read: it lacks the topic that was created last.
     """
+    path = root / "config" / "topics.json"
+    journal = TableJournal(path, Disk())
     try:
-        table = fastjson.loads((root / "config" / "topics.json").read_bytes())
+        text = path.read_bytes()
+        table = fastjson.loads(text)
+        if isinstance(table, dict):
+            for changes in journal.load(text):
+                merge(table, changes, TABLE_DEPTH)
     except FileNotFoundError:
         return None
     except (OSError, FastjsonError) as error:
         findings.add(f"config/topics.json: cannot be read ({error}); every topic of the log is kept")
         return None
+    if journal.is_damaged:
+        return None  # the broker, whose table it is, tells of it
     topics = table.get("topicConfigTable") if isinstance(table, dict) else None
     return frozenset(topics) if isinstance(topics, dict) and topics else None
 

@@ -102,10 +102,13 @@ class Findings:
 
 
 def set_unusable_aside(root: Path, findings: Findings) -> None:
-    """Set aside directories that stand where a small file of the store belongs.
+    """Set aside directories that stand where a small file of the store belongs, and a file where their journals do.
 
     Every such file can be missing; one that cannot be replaced could never be written again.
     """
+    journals = root / "comet" / "tables"
+    if (journals.exists() or journals.is_symlink()) and not journals.is_dir():
+        findings.set_aside(journals, "not a directory")
     there: dict[str, set[str]] = {}
     for name in _SMALL_FILES:
         directory, _, file = name.rpartition("/")

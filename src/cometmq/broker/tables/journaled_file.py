@@ -1,0 +1,236 @@
+"""The file of a large table: each change goes into a journal, and the file is written whole beside other work.
+
+A change is in the journal, flushed, before it is answered. The file is written whole a second later, or later still, so
+that this takes a hundredth of the time at most, and not later than the journals have twice its bytes. A clean stop
+leaves a whole file and no journal. :class:`~cometmq.store.table_journal.TableJournal` has the theory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from cometmq import fastjson
+from cometmq.broker.limits import (
+    JOURNAL_BYTES,
+    TABLE_WRITE_SECONDS,
+    TABLE_WRITE_SECONDS_MAX,
+    TABLE_WRITE_SHARE,
+)
+from cometmq.broker.tables.table_file import TableFile, set_aside
+from cometmq.checksum import crc32
+from cometmq.clock import Clock
+from cometmq.durable import flush_directory
+from cometmq.store.disk import Disk
+from cometmq.store.recovery.load import Findings
+from cometmq.store.table_journal import Base, TableJournal, merge
+from cometmq.threads import in_thread
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_PIECE_BYTES: Final = 1 << 18
+"""Bytes that a thread writes at a time."""
+
+
+class JournaledFile(TableFile):
+    """A table in ``config/NAME.json``, with its changes since then in journals.
+
+    At most one of ``write_text`` and ``write_in_background`` may be under way.
+
+    :param depth: as of :func:`~cometmq.store.table_journal.merge`.
+    """
+
+    def __init__(self, path: Path, *, depth: int, clock: Clock, disk: Disk | None = None) -> None:
+        super().__init__(path)
+        self._root = path.parent.parent
+        self._depth = depth
+        self._clock = clock
+        self._disk = disk or Disk()
+        self._journal = TableJournal(path, self._disk)
+        self._size_bytes = 0
+        self._next_at = 0.0
+        """The time from which the file may be written whole again."""
+
+    # --- loading ------------------------------------------------------------------------------
+    def load(self, form: Callable[[Any], T]) -> T | None:
+        """As :meth:`TableFile.load`, with the changes since; without a usable file these alone."""
+        found = super().load(form)
+        if found is None and self._journal.paths:
+            try:
+                found = form(self._merged({}, None))
+            except (ValueError, TypeError, LookupError):
+                found = None
+        if not self.is_whole:
+            self._due = True
+        if self._journal.is_foreign:
+            for path in self._journal.paths:
+                why = f"{self.path.name} was written by another program since"
+                self.findings.append(set_aside(path, why, self._root))
+        if self._journal.is_damaged:
+            self.is_whole = False
+            self._due = True
+            self._keep_damaged()
+        return found
+
+    def _parsed(self, path: Path) -> Any:
+        text = path.read_bytes()
+        self._size_bytes = len(text)
+        return self._merged(fastjson.loads(text), text if path == self.path else None)
+
+    def _merged(self, loaded: Any, text: bytes | None) -> Any:
+        for changes in self._journal.load(text):
+            merge(loaded, changes, self._depth)
+        return loaded
+
+    def _keep_damaged(self) -> None:
+        found = Findings(self._root)
+        for path in self._journal.paths:
+            try:
+                place = found.keep_part(path, 0, path.stat().st_size)
+            except OSError as error:
+                self.findings.append(f"{found.name(path)}: damaged; it cannot be copied: {error.strerror}")
+            else:
+                kept = "" if place is None else f"; a copy is {found.name(place)}"
+                self.findings.append(f"{found.name(path)}: damaged, and may miss changes of {self.path.name}{kept}")
+
+    # --- changes ------------------------------------------------------------------------------
+    @property
+    def takes_changes(self) -> bool:
+        """Tell whether changes can be appended; else the file must be written whole."""
+        return self._journal.takes_changes
+
+    def append(self, changes: Iterable[bytes]) -> bool:
+        """Append changes, each a JSON object that is merged into the file's; false when a power cut may take them."""
+        try:
+            self._journal.append(changes)
+            self.failed = False
+        except OSError as error:
+            self._due = self.failed = True
+            _log.error("cannot write changes of %s: %s; it will be tried again", self.path, error)
+        return not self.failed
+
+    # --- the whole file -----------------------------------------------------------------------
+    @property
+    def whole_is_due(self) -> bool:
+        """Tell whether it is time to write the file whole."""
+        size = self._journal.size_bytes
+        return size > 0 and (
+            self._clock.monotonic() >= self._next_at or size > max(JOURNAL_BYTES, 2 * self._size_bytes)
+        )
+
+    async def write_in_background(self, pieces: Iterator[bytes], save: Callable[[], Awaitable[bool]]) -> bool:
+        """Write the file whole, piece by piece, with turns of the loop in between; return whether it was written.
+
+        Rows may be of different moments: the journal has every change since the first piece.
+
+        :param save: appends the changes that are not in the journal yet, and tells whether it did.
+        """
+        began = self._clock.monotonic()
+        before = self._journal.size_bytes
+        first = self._journal.begin()
+        try:
+            base = await self._write_pieces(pieces, first)
+            if await save():
+                await in_thread(self._take_place, base)
+                self.failed, before = False, 0
+                return True
+        except OSError as error:
+            _log.error("cannot write %s: %s; it will be tried again", self.path, error)
+        finally:
+            self._journal.size_bytes += before
+            now = self._clock.monotonic()
+            pause = (now - began) * TABLE_WRITE_SHARE
+            self._next_at = now + min(max(pause, TABLE_WRITE_SECONDS), TABLE_WRITE_SECONDS_MAX)
+        return False
+
+    async def _write_pieces(self, pieces: Iterator[bytes], first: int) -> Base:
+        fresh = _FreshFile(self._fresh_path, self._disk)
+        try:
+            batch: list[bytes] = []
+            size = 0
+            for piece in pieces:
+                batch.append(piece)
+                size += len(piece)
+                if size >= _PIECE_BYTES:
+                    await in_thread(fresh.write, batch)
+                    batch, size = [], 0
+                else:
+                    await asyncio.sleep(0)
+            await in_thread(fresh.write, batch)
+            await in_thread(fresh.flush)
+            return Base(fresh.crc, fresh.size, first)
+        finally:
+            fresh.close()
+
+    def write_text(self, text: bytes | Iterable[bytes]) -> None:
+        """Write the file whole, now; on a full or broken disk it is due again."""
+        before = self._journal.size_bytes
+        first = self._journal.begin()
+        try:
+            fresh = _FreshFile(self._fresh_path, self._disk)
+            try:
+                fresh.write([text] if isinstance(text, bytes) else text)
+                fresh.flush()
+            finally:
+                fresh.close()
+            self._take_place(Base(fresh.crc, fresh.size, first))
+            self.failed = False
+        except OSError as error:
+            self._journal.size_bytes += before
+            self._due = self.failed = True
+            _log.error("cannot write %s: %s; it will be tried again", self.path, error)
+
+    def write_last(self, text: Iterable[bytes]) -> None:
+        """Write the file whole if anything changed since, and remove the journals: nothing changes any more."""
+        if self.take_due() or self._journal.size_bytes:
+            self.write_text(text)
+        if not self.failed:
+            try:
+                self._journal.remove()
+            except OSError as error:
+                _log.error("cannot remove the changes of %s: %s", self.path, error)
+
+    @property
+    def _fresh_path(self) -> Path:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return self.path.with_name(self.path.name + ".tmp")
+
+    def _take_place(self, base: Base) -> None:
+        """Let the fresh file take the place of the table's, which becomes its ``.bak``."""
+        self._journal.name_base(base)
+        if self.path.exists():
+            backup = self.path.with_name(self.path.name + ".bak")
+            backup.unlink(missing_ok=True)
+            os.link(self.path, backup)
+        self._fresh_path.replace(self.path)
+        flush_directory(self.path.parent)
+        self._size_bytes = base.size
+        self._journal.goes_on_from(base)
+
+
+class _FreshFile:
+    """A file that is written piece by piece; its CRC is known at the end."""
+
+    def __init__(self, path: Path, disk: Disk) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        self._disk = disk
+        self.crc = 0
+        self.size = 0
+
+    def write(self, pieces: Iterable[bytes]) -> None:
+        for piece in pieces:
+            self._disk.write(self._fd, piece, self.size)
+            self.crc = crc32(piece, self.crc)
+            self.size += len(piece)
+
+    def flush(self) -> None:
+        self._disk.flush(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)

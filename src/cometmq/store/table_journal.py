@@ -1,0 +1,281 @@
+"""TableJournal: the changes of a table since its file was last written whole.
+
+Theory of operation. The broker's tables are JSON files below ``config/``, as Apache's broker has them. To write one
+whole for each change costs more the more there is. So changes are appended to a journal and flushed, and the file is
+written whole now and then. The table of ``config/NAME.json`` has these files below ``comet/tables/``:
+
+* ``NAME.N.journal``: one record a line, which is the CRC32 of a text (8 hexadecimal digits), a blank, and the text: a
+  JSON array of objects that are merged into that of the file, one after the other (:func:`merge`). Each append is one
+  record. A process never appends to a journal of an earlier one.
+* ``NAME.bases``: the files that the journals go on from, a JSON array of ``[CRC32, bytes, number]``: the changes since
+  such a file are in the journals from that number on.
+
+Before a file is written whole a new journal begins; ``NAME.bases`` names the new file beside the old one before it
+takes its place, and the older journals go afterwards.
+
+Invariants.
+
+* Whatever file is there, the journals that ``NAME.bases`` names for it have every change since.
+* A record has whole rows, so that one which is applied to a file that has it already changes nothing; nothing in a file
+  is newer than the journals (``TableFile`` appends what is left before the new file takes its place).
+
+Fault model. A crash at any moment leaves the old or the new file, and both are named. It may leave the last record of
+a journal torn, which nobody was told of; other records that are wrong are damage. A failed write is repeated at its
+place. After a failed flush the next one begins another journal, since nobody knows what a second flush of the same file
+would cover. When another program has written the file (Apache's broker, an older version, a person), ``NAME.bases``
+does not name it, and the journals are not used.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from cometmq.checksum import crc32
+from cometmq.store.disk import Disk
+
+TABLE_DEPTH: Final = 2
+"""The depth of a table that is one object of rows in its file."""
+_CRC_CHARS: Final = 8
+
+
+class Base(NamedTuple):
+    """A whole file that journals go on from."""
+
+    crc: int
+    size: int
+    first: int
+    """The number of the first journal with changes since."""
+
+
+def merge(table: dict[str, Any], changes: dict[str, Any], depth: int) -> None:
+    """Merge changes into a table: ``None`` removes an entry, others replace one.
+
+    :param depth: the number of nested objects whose entries are entries of the table; deeper ones are replaced whole.
+    """
+    for key, value in changes.items():
+        if value is None:
+            table.pop(key, None)
+        elif depth > 1 and isinstance(value, dict):
+            inner = table.get(key)
+            if not isinstance(inner, dict):
+                inner = table[key] = {}
+            merge(inner, value, depth - 1)
+        else:
+            table[key] = value
+
+
+class TableJournal:
+    """The journals of one table.
+
+    Only ``name_base`` and ``remove_before`` may be called in another thread than the others, and not while no file is
+    named yet.
+
+    :param path: the table's file, ``config/NAME.json``.
+    """
+
+    def __init__(self, path: Path, disk: Disk) -> None:
+        self._path = path
+        self._directory = path.parent.parent / "comet" / "tables"
+        self._bases_path = self._directory / f"{path.stem}.bases"
+        self._disk = disk
+        self._bases: list[Base] = []
+        self._base: tuple[int, int] | None = None
+        self._last = 0
+        """The number of the last journal that was begun."""
+        self._fd: int | None = None
+        self._end = 0
+        self.size_bytes = 0
+        """Bytes of the journals since the file was last written whole."""
+        self.takes_changes = False
+        """True while there is a whole file to go on from."""
+        self.is_damaged = False
+        """True if ``load`` could not read everything."""
+        self.is_foreign = False
+        """True if ``load`` found journals that do not belong to the file."""
+
+    # --- reading ------------------------------------------------------------------------------
+    @property
+    def paths(self) -> list[Path]:
+        """All journals, in their order."""
+        return [self._path_of(number) for number in self._numbers()]
+
+    def load(self, text: bytes | None) -> list[dict[str, Any]]:
+        """Return the changes since the file was written, in their order; see ``is_damaged`` and ``is_foreign``.
+
+        :param text: the content of the file; ``None`` when it is missing or damaged: all journals count then.
+        """
+        numbers = self._numbers()
+        self._last = numbers[-1] if numbers else 0
+        bases = self._read_bases()
+        self.is_damaged = bases is None or (bool(numbers) and not bases)
+        self._bases = bases or []
+        self._base, self.takes_changes, self.is_foreign, self.size_bytes = None, False, False, 0
+        first = 0
+        if text is not None:
+            self._base = (crc32(text), len(text))
+            firsts = [base.first for base in self._bases if base[:2] == self._base]
+            self.is_foreign = bool(numbers) and not firsts and not self.is_damaged
+            self.takes_changes = not self.is_damaged
+            if not firsts:
+                self._bases = []
+            first = min(firsts, default=0)
+        changes: list[dict[str, Any]] = []
+        for number in numbers:
+            if number >= first and not self.is_foreign:
+                changes += self._read(self._path_of(number))
+        return changes
+
+    def _numbers(self) -> list[int]:
+        pattern = re.compile(re.escape(self._path.stem) + r"\.([1-9][0-9]{0,17})\.journal")
+        try:
+            names = [path.name for path in self._directory.iterdir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(int(found[1]) for found in map(pattern.fullmatch, names) if found is not None)
+
+    def _path_of(self, number: int) -> Path:
+        return self._directory / f"{self._path.stem}.{number}.journal"
+
+    def _read_bases(self) -> list[Base] | None:
+        """The files that are named; ``None`` when that cannot be read."""
+        try:
+            return msgspec.json.decode(self._bases_path.read_bytes(), type=list[Base])
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return None
+
+    def _read(self, path: Path) -> list[dict[str, Any]]:
+        try:
+            data = path.read_bytes()
+        except OSError:
+            self.is_damaged = self.is_damaged or path.exists()
+            return []
+        self.size_bytes += len(data)
+        *lines, _torn = data.split(b"\n")
+        changes: list[dict[str, Any]] = []
+        for number, line in enumerate(lines):
+            record = _record(line)
+            if record is not None:
+                changes += record
+            elif number < len(lines) - 1:
+                self.is_damaged, self.takes_changes = True, False
+        return changes
+
+    # --- appending ----------------------------------------------------------------------------
+    def append(self, changes: Iterable[bytes]) -> None:
+        """Append changes, each a JSON object; they survive a power cut when this returns.
+
+        :raises OSError: they may not; the next append is written over them.
+        """
+        if not self.takes_changes:
+            raise OSError(errno.EIO, "the journal takes no changes")
+        text = b"[%s]" % b",".join(changes)
+        line = b"%08x %s\n" % (crc32(text), text)
+        if self._fd is None:
+            self._fd = self._begin_file()
+        try:
+            self._disk.write(self._fd, line, self._end)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self._fd, self._end)
+            raise
+        try:
+            self._disk.flush(self._fd)
+        except OSError:
+            self.close()
+            raise
+        self._end += len(line)
+        self.size_bytes += len(line)
+
+    def _begin_file(self) -> int:
+        if not self._directory.is_dir():
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._flush_directory(self._directory.parent)
+        if not self._bases:
+            assert self._base is not None
+            self._write_bases([Base(*self._base, self._last + 1)])
+        self._last += 1
+        self._end = 0
+        fd = os.open(self._path_of(self._last), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            self._flush_directory(self._directory)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+    def _flush_directory(self, directory: Path) -> None:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._disk.flush(fd)
+        finally:
+            os.close(fd)
+
+    # --- whole files --------------------------------------------------------------------------
+    def begin(self) -> int:
+        """Let changes go into a new journal from now on, since the file is written whole; return its number."""
+        self.close()
+        self.size_bytes = 0
+        return self._last + 1
+
+    def name_base(self, base: Base) -> None:
+        """Name a file that takes the place of the table's soon, beside the one that is there.
+
+        :raises OSError: it cannot be written.
+        """
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._write_bases([*(known for known in self._bases if known[:2] == self._base), base])
+
+    def _write_bases(self, bases: list[Base]) -> None:
+        fresh = self._bases_path.with_suffix(".tmp")
+        fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            self._disk.write(fd, msgspec.json.encode(bases), 0)
+            self._disk.flush(fd)
+        finally:
+            os.close(fd)
+        fresh.replace(self._bases_path)
+        self._flush_directory(self._directory)
+        self._bases = bases
+
+    def goes_on_from(self, base: Base) -> None:
+        """The file is in its place: journals before it are not needed any more."""
+        self._base = base[:2]
+        self.takes_changes = True
+        for number in self._numbers():
+            if number < base.first:
+                self._path_of(number).unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Remove all journals: the file has everything."""
+        self.close()
+        for path in (*self.paths, self._bases_path):
+            path.unlink(missing_ok=True)
+        self._bases = []
+        self.size_bytes = 0
+
+    def close(self) -> None:
+        """Close the journal; the next append begins another."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def _record(line: bytes) -> list[dict[str, Any]] | None:
+    """The changes of a record; ``None`` for a damaged one."""
+    text = line[_CRC_CHARS + 1 :]
+    if line[: _CRC_CHARS + 1] != b"%08x " % crc32(text):
+        return None
+    try:
+        return msgspec.json.decode(text, type=list[dict[str, Any]])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,64 @@
+"""A backup that is made while the broker writes a table whole has every change from before it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.conftest import small_config
+from tests.broker.wire import Wire
+from tests.helpers.waiting import until
+
+from cometmq.backup import create
+from cometmq.broker.config import LiveConfig
+from cometmq.broker.controller import Broker
+from cometmq.broker.tables.topics import TopicConfigManager
+from cometmq.clock import Clock
+from cometmq.remoting.bodies import TopicConfig
+from cometmq.testing import VirtualClock
+
+
+def topics_of(store: Path, clock: Clock) -> TopicConfigManager:
+    topics = TopicConfigManager(LiveConfig(small_config(store.parent)), store / "config" / "topics.json", clock=clock)
+    assert topics.load() == []
+    return topics
+
+
+async def test_a_file_that_takes_its_place_after_the_journals_were_copied(
+    tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(small_config(tmp_path), clock=clock)
+    await broker.start()
+    wire = Wire(*await asyncio.open_connection("127.0.0.1", broker.server.port))
+    await wire.send("First")
+    await wire.close()
+    await broker.stop()
+    store = tmp_path / "store"
+    topics = topics_of(store, clock)
+    topics.put(TopicConfig(topic_name="Early"))
+    loop, written = asyncio.get_running_loop(), asyncio.Event()
+
+    async def save() -> bool:
+        await written.wait()
+        return True
+
+    monkeypatch.setattr(topics, "_is_saved", save)
+    writing = asyncio.create_task(topics.save_in_background())
+    await until((store / "config" / "topics.json.tmp").exists)
+    topics.put(TopicConfig(topic_name="BeforeTheBackup"))
+    copied = create._copy
+
+    def copy(work: Any, path: Path, name: str, **more: Any) -> bool:
+        if name == "config/topics.json":
+            loop.call_soon_threadsafe(written.set)
+            while not writing.done():
+                time.sleep(0.001)  # until the file is in its place
+        return copied(work, path, name, **more)
+
+    monkeypatch.setattr(create, "_copy", copy)
+    await asyncio.to_thread(create.create_backup, create.Options(store, tmp_path / "backup"))
+    found = topics_of(tmp_path / "backup" / "store", clock)
+    assert {"Early", "BeforeTheBackup"} <= found.table.keys()
