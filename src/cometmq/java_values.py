@@ -1,4 +1,7 @@
-"""Numbers and blanks as Java reads them: ``Integer.parseInt``, ``Double.parseDouble``, ``StringUtils.isBlank``."""
+"""Numbers, blanks and texts as Java reads them.
+
+``Integer.parseInt``, ``Double.parseDouble``, ``StringUtils.isBlank``, ``new String(…, UTF_8)``.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,9 @@ _LONG_DIGITS: Final = 19
 _LONG: Final = range(-(2**63), 2**63)
 TRIMMED: Final = "".join(map(chr, range(0x21)))
 """Characters that ``String.trim`` removes, with which ``Double.parseDouble`` begins; other white space stays."""
+_HALF_IN_BYTES: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
+"""Half of a character, for which Java puts one U+FFFD, Python one for each byte."""
+_REPLACEMENT: Final = "\ufffd".encode()
 _WHITE: Final = "".join(map(chr, (*range(9, 14), *range(0x1C, 0x21), 0x1680, *range(0x2000, 0x2007)))) + (
     "\u2008\u2009\u200a\u2028\u2029\u205f\u3000"
 )
@@ -58,3 +64,11 @@ def parse_float(text: str) -> float:
     if _FLOAT.fullmatch(text) is None:
         raise ValueError(f"not a number: {text[:100]!r}")
     return float(text.rstrip("fFdD"))
+
+
+def decode_utf8(data: bytes) -> str:
+    """Decode a text; what is no UTF-8 becomes U+FFFD."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return _HALF_IN_BYTES.sub(_REPLACEMENT, data).decode(errors="replace")

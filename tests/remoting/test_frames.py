@@ -225,3 +225,44 @@ def test_a_text_that_is_none_is_refused_before_it_is_sent(serialize_type: int, a
     with pytest.raises(HeaderError, match=r"contains '.udcff', which is half of a character") as caught:
         encode()
     assert caught.value.next_step
+
+
+TEXTS_AS_APACHE_READS_THEM = [
+    ("中".encode("gbk"), "\ufffd\ufffd"),
+    (b"\xff", "\ufffd"),
+    (b"a\xed\xa0\xbd", "a\ufffd"),
+    (b"\xed\xa0\xbd\xed\xb8\x80", "\ufffd\ufffd"),
+    (b"\xe4\xb8", "\ufffd"),
+]
+"""Texts of producers, and what a consumer of 4.9.7 got."""
+
+
+@pytest.mark.parametrize(("sent", "read"), TEXTS_AS_APACHE_READS_THEM)
+def test_bytes_that_are_no_text_are_read_as_apache_reads_them(sent: bytes, read: str) -> None:
+    in_json = b'{"code":310,"extFields":{"i":"%b","a":7},"opaque":3}' % sent
+    command = decode_command(Frame(JSON, in_json, b""))
+    assert (command.ext_fields, command.opaque) == ({"i": read, "a": "7"}, 3)
+    fields = b"".join((b"\0\1i", len(sent).to_bytes(4, "big"), sent))
+    in_binary = b"".join(
+        (bytes.fromhex("0136 00 0000 00000003 00000000 00000000"), len(fields).to_bytes(4, "big"), fields)
+    )
+    command = decode_command(Frame(ROCKETMQ, in_binary, b""))
+    assert (command.ext_fields, command.opaque) == ({"i": read}, 3)
+
+
+@pytest.mark.parametrize(
+    ("sent", "read"),
+    [
+        (r"a\ud83d", "a?"),
+        (r"\uDE00\uD83D", "??"),
+        (r"\ud83d\u0041", "?A"),
+        (r"\ud83d\ud83d\ude00", "?\U0001f600"),
+        (r"\\ud83d", "\\ud83d"),
+        (r"\\\ud83d", "\\?"),
+        (r"\ud83d\ude00", "\U0001f600"),
+    ],
+)
+def test_halves_of_characters_in_escapes_are_read_as_apache_stores_them(sent: str, read: str) -> None:
+    """JavaScript writes them so where an emoji is cut."""
+    header = f'{{"code":310,"extFields":{{"i":"{sent}"}},"opaque":3}}'.encode()
+    assert decode_command(Frame(JSON, header, b"")).ext_fields == {"i": read}

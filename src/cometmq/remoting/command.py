@@ -9,12 +9,14 @@ The binary header (``RocketMQSerializable``), big-endian::
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
+from cometmq.java_values import decode_utf8
 from cometmq.limits import MAX_EXT_FIELDS
 from cometmq.remoting.codes import CURRENT_VERSION, LanguageCode
 from cometmq.remoting.frame import JSON, ROCKETMQ, Frame, FrameDecoder, FrameError, encode_frame
@@ -91,6 +93,11 @@ class RemotingCommand(msgspec.Struct):
         return encode_frame(self.serialize_type, head, len(self.body)) + self.body
 
 
+_ESCAPE: Final = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+"""An escape of JSON; those of both halves of a character count as one."""
 _header_decoder = msgspec.json.Decoder(CommandHeader, strict=False)
 _json_encode = msgspec.json.Encoder().encode
 
@@ -149,7 +156,7 @@ def encode_binary_field(name: str, value: str) -> bytes:
 def decode_binary_header(header: bytes) -> CommandHeader:
     """Decode a binary header.
 
-    :raises FrameError: lengths that do not fit, or text that is not UTF-8.
+    :raises FrameError: lengths that do not fit.
     """
     try:
         code, language, version, opaque, flag = _BINARY_HEAD.unpack_from(header)
@@ -164,9 +171,9 @@ def decode_binary_header(header: bytes) -> CommandHeader:
                 raise FrameError(f"more than {MAX_EXT_FIELDS} fields in one header")
             name, at = _take(fields_bytes, at, _SHORT)
             value, at = _take(fields_bytes, at, _INT)
-            ext[name.decode()] = value.decode()
-        remark_text = remark.decode() if remark else None
-    except (struct.error, UnicodeDecodeError) as error:
+            ext[decode_utf8(name)] = decode_utf8(value)
+        remark_text = decode_utf8(remark) if remark else None
+    except struct.error as error:
         raise FrameError(f"not a binary header: {error}") from error
     return CommandHeader(
         code=code,
@@ -191,7 +198,8 @@ def _take(data: bytes, at: int, length_type: struct.Struct) -> tuple[bytes, int]
 def decode_json_header(header: bytes) -> CommandHeader:
     """Decode a JSON header, its fields converted to text as fastjson does.
 
-    Some clients (ali-ons) write numbers, booleans and null into ``extFields``.
+    Some clients (ali-ons) write numbers, booleans and null into ``extFields``; others write bytes that are no UTF-8,
+    or half of a character: they become U+FFFD and ``?``, as in Java.
 
     :raises FrameError: it is not a JSON object with a code.
     """
@@ -203,7 +211,7 @@ def decode_json_header(header: bytes) -> CommandHeader:
 
 def _decode_loose_header(header: bytes) -> CommandHeader:
     try:
-        fields = msgspec.json.decode(header)
+        fields = _loose_fields(header)
         if not isinstance(fields, dict):
             raise FrameError("a header must be a JSON object")
         ext = fields.pop("extFields", None)
@@ -223,6 +231,17 @@ def _decode_loose_header(header: bytes) -> CommandHeader:
         language = LANGUAGE_NAMES.get(language)
     parsed.language = language if isinstance(language, str) else None
     return parsed
+
+
+def _loose_fields(header: bytes) -> Any:
+    try:
+        return msgspec.json.decode(header)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.json.decode(_ESCAPE.sub(_whole, decode_utf8(header)))
+
+
+def _whole(escape: re.Match[str]) -> str:
+    return "?" if escape["half"] else escape[0]
 
 
 def _loose_text(value: object) -> str:

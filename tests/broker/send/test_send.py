@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -20,8 +21,8 @@ from cometmq.message.sysflag import COMPRESSED, TRANSACTION_COMMIT, TRANSACTION_
 from cometmq.remoting.bodies import TopicConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import FLAG_ONEWAY
-from cometmq.remoting.frame import ROCKETMQ
-from cometmq.remoting.headers import SendMessageRequestHeader
+from cometmq.remoting.frame import JSON, ROCKETMQ, encode_frame
+from cometmq.remoting.headers import SendMessageRequestHeader, to_ext
 
 
 async def test_a_message_comes_back_as_it_was_sent(broker: Broker, wire: Wire) -> None:
@@ -366,3 +367,16 @@ async def test_late_sends_are_told_that_the_broker_stops(broker: Broker, connect
     assert ResponseCode.PULL_NOT_FOUND in codes
     answer = wire.answers.get(late.opaque)
     assert answer is None or answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("tag", "stored"), [("中".encode("gbk"), "\ufffd\ufffd"), (rb"cut \ud83d", "cut ?"), (b"\xed\xa0\xbd", "\ufffd")]
+)
+async def test_a_text_that_is_none_is_stored_as_apaches_brokers_store_it(wire: Wire, tag: bytes, stored: str) -> None:
+    """Those of C++ programs with GBK, and of JavaScript where an emoji is cut: the connection goes on."""
+    header = to_ext(send_header("Odd", properties="TAGS\x01mark\x02"))
+    command = json.dumps({"code": 310, "opaque": 7, "flag": 0, "extFields": header}).encode().replace(b"mark", tag)
+    wire.writer.write(encode_frame(JSON, command, 1) + b"x")
+    assert (await wire.answer(7)).code == 0
+    (record,) = records(await wire.pull("Odd"))
+    assert record.properties["TAGS"] == stored
