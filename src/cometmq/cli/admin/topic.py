@@ -6,21 +6,18 @@ from typing import Any, Final
 
 import click
 
-from cometmq.cli.admin.changes import yes_option
 from cometmq.cli.admin.topic_config import alter, create
+from cometmq.cli.admin.topic_delete import delete
 from cometmq.cli.admin.topic_transfer import export, import_settings
-from cometmq.cli.connection import administer, confirm_deletion, demand_topic_name, namesrv_option, survey
-from cometmq.cli.dry_run import dry_run_option, is_dry_run, only_shown
+from cometmq.cli.connection import namesrv_option, survey
 from cometmq.cli.moments import local_time
 from cometmq.cli.names import TOPIC
-from cometmq.cli.output import Column, output_option, show, tell
+from cometmq.cli.output import Column, output_option, show
 from cometmq.cli.part import Part, part_options
 from cometmq.client.admin import Admin
-from cometmq.client.admin.changes import Change
 from cometmq.client.admin.several import gathered, users_topics
-from cometmq.client.admin.topic_settings import permission_text, settings_text, topics_of_brokers
+from cometmq.client.admin.topic_settings import permission_text
 from cometmq.client.errors import RouteNotFoundError
-from cometmq.quantity import quantity
 from cometmq.remoting.bodies import TopicRouteData
 
 _LIST: Final = (
@@ -82,27 +79,7 @@ command.add_command(export)
 command.add_command(import_settings)
 
 
-@command.command("delete")
-@click.argument("topic", type=TOPIC)
-@yes_option
-@click.option("--cluster", help="Only on the brokers of this cluster.")
-@dry_run_option
-@namesrv_option
-def delete(topic: str, yes: bool, cluster: str | None, namesrv: str) -> None:
-    """Delete a topic with all its messages."""
-    demand_topic_name(topic)
-    if not yes:
-        confirm_deletion(f"topic {topic}", "deletes its messages")
-
-    async def work(admin: Admin) -> None:
-        await admin.topic_route(topic)
-        if is_dry_run():
-            only_shown(f"topic {topic}", await _losses(admin, topic, cluster))
-            return
-        await admin.delete_topic(topic, cluster=cluster)
-        tell(f"Topic {topic} is deleted.")
-
-    administer(namesrv, work)
+command.add_command(delete)
 
 
 @command.command("describe")
@@ -161,23 +138,6 @@ def route_of(topic: str, namesrv: str, output: str) -> None:
         ]
 
     show(survey(namesrv, work), _ROUTE, output, title=f"Route of topic {topic}")
-
-
-async def _losses(admin: Admin, topic: str, cluster: str | None) -> list[Change]:
-    """Return what the brokers lose with a topic."""
-    masters = await admin.masters(cluster)
-    existing = await topics_of_brokers(admin, topic, masters)
-    rows = await _stats(admin, topic)
-    return [
-        Change(
-            name,
-            topic,
-            f"{settings_text(config)}, "
-            f"{quantity(sum(row['messages'] for row in rows if row['broker'] == name), 'message')}",
-            None,
-        )
-        for name, config in existing.items()
-    ]
 
 
 async def _stats(admin: Admin, topic: str) -> list[dict[str, Any]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import IO, Final
 
 import click
 
@@ -11,10 +12,12 @@ from cometmq.cli.connection import administer, demand_topic_name, namesrv_option
 from cometmq.cli.dry_run import dry_run_option, only_shown
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.names import BROKER, TOPIC
-from cometmq.cli.output import tell
+from cometmq.cli.output import Progress, tell
+from cometmq.cli.topic_names import chosen_names, file_option
 from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import Change
-from cometmq.client.admin.several import chosen_masters
+from cometmq.client.admin.many import each
+from cometmq.client.admin.several import chosen_masters, gathered
 from cometmq.client.admin.topic_settings import (
     DEFAULT_QUEUES,
     MAX_QUEUES,
@@ -42,7 +45,8 @@ class TopicExistsError(CometMQError):
 
 
 @click.command("create")
-@click.argument("topic")
+@click.argument("topics", metavar="TOPIC…", nargs=-1)
+@file_option
 @click.option("--queues", type=_queue_count, default=DEFAULT_QUEUES, show_default=True, help="Queues on each broker.")
 @click.option(
     "--permission", type=_permission, default="rw", show_default=True, help="r: may be read; w: may be written."
@@ -53,38 +57,85 @@ class TopicExistsError(CometMQError):
 @dry_run_option
 @namesrv_option
 def create(
-    topic: str, queues: int, permission: str, order: bool, cluster: str | None, broker: str | None, namesrv: str
+    topics: tuple[str, ...],
+    file: IO[str] | None,
+    queues: int,
+    permission: str,
+    order: bool,
+    cluster: str | None,
+    broker: str | None,
+    namesrv: str,
 ) -> None:
-    """Create a topic on every broker.
+    """Create topics on every broker; 'orders-{01..20}' is twenty names.
 
-    A broker that has it with the same settings is left alone. If one has it with other settings, nothing is done.
+    A broker that has one with the same settings is left alone. If one has it with other settings, nothing is done.
     """
-    demand_topic_name(topic)
-    wanted = TopicConfig(
-        topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=PERMISSIONS[permission], order=order
-    )
+    names = chosen_names(topics, file)
+    if not names:
+        raise WrongUseError("name a topic, or a file with --file")
+    perm = PERMISSIONS[permission]
+    wanted = {
+        name: TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm, order=order)
+        for name in names
+    }
 
     async def work(admin: Admin) -> None:
         masters = await chosen_masters(admin, cluster, broker)
-        existing = await topics_of_brokers(admin, topic, masters)
-        for name, config in existing.items():
-            if differences(name, config, wanted):
-                raise TopicExistsError(
-                    f"topic {topic} exists on {name} with {settings_text(config)}; nothing was created",
-                    next_step=f"cometmq topic alter {topic} changes it",
-                )
-        missing = {name: address for name, address in masters.items() if name not in existing}
-        if only_shown(f"topic {topic}", [Change(name, topic, None, settings_text(wanted)) for name in missing]):
+        missing = await _missing(admin, wanted, masters)
+        changes = [
+            Change(name, topic, None, settings_text(config))
+            for topic, configs in missing.items()
+            for name, config in configs.items()
+        ]
+        what = f"topic {names[0]}" if len(names) == 1 else quantity(len(names), "topic")
+        if only_shown(what, changes):
             return
-        with partly_done():
-            await put_topic_on(admin, dict.fromkeys(missing, wanted), masters, "created")
-        if missing:
-            await admin.until_routed(topic, missing.values())
-            tell(f"Topic {topic} with {quantity(queues, 'queue')} on {', '.join(missing)}.")
-        if existing:
-            tell(f"Topic {topic} exists already with these settings on {', '.join(existing)}.")
+
+        async def put(topic: str) -> None:
+            await put_topic_on(admin, missing[topic], masters, "created")
+            await admin.until_routed(topic, [masters[name] for name in missing[topic]])
+
+        with partly_done(), Progress("Creating topics", len(missing) if len(missing) > 1 else None) as progress:
+            await each(list(missing), put, "created", progress.advance)
+        _tell_created(what, len(names), wanted[names[0]].read_queue_nums, missing, masters)
 
     administer(namesrv, work)
+
+
+async def _missing(
+    admin: Admin, wanted: Mapping[str, TopicConfig], masters: Mapping[str, str]
+) -> dict[str, dict[str, TopicConfig]]:
+    """Return topic → broker → configuration, for the brokers that lack one.
+
+    :raises TopicExistsError: one exists with other settings.
+    """
+    tables = await gathered({name: admin.topic_configs(address) for name, address in masters.items()})
+    missing: dict[str, dict[str, TopicConfig]] = {}
+    for topic, config in wanted.items():
+        for name, table in tables.items():
+            if topic not in table:
+                missing.setdefault(topic, {})[name] = config
+            elif differences(name, table[topic], config):
+                raise TopicExistsError(
+                    f"topic {topic} exists on {name} with {settings_text(table[topic])}; nothing was created",
+                    next_step=f"cometmq topic alter {topic} changes it",
+                )
+    return missing
+
+
+def _tell_created(
+    what: str, count: int, queues: int, missing: Mapping[str, Mapping[str, TopicConfig]], masters: Mapping[str, str]
+) -> None:
+    new = sorted({name for configs in missing.values() for name in configs})
+    made = f"{what[0].upper()}{what[1:]}" if len(missing) == count else quantity(len(missing), "topic")
+    if new:
+        tell(f"{made} with {quantity(queues, 'queue')}{'' if count == 1 else ' each'} on {', '.join(new)}.")
+    if count == 1:
+        had = [name for name in masters if name not in new]
+        if had:
+            tell(f"{what[0].upper()}{what[1:]} exists already with these settings on {', '.join(had)}.")
+    elif len(missing) < count:
+        tell(f"{quantity(count - len(missing), 'topic')} existed already with these settings.")
 
 
 @click.command("alter")

@@ -1,0 +1,110 @@
+"""``cometmq topic delete``: topics with all their messages, shown or confirmed before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import IO, Final
+
+import click
+
+from cometmq.cli.admin.changes import partly_done, yes_option
+from cometmq.cli.connection import administer, confirm_deletion, namesrv_option
+from cometmq.cli.dry_run import dry_run_option, is_dry_run, only_shown
+from cometmq.cli.failures import WrongUseError
+from cometmq.cli.names import TOPIC
+from cometmq.cli.output import Progress, tell
+from cometmq.cli.part import match_option, matching
+from cometmq.cli.topic_names import chosen_names, file_option
+from cometmq.client.admin import Admin
+from cometmq.client.admin.changes import Change
+from cometmq.client.admin.many import each
+from cometmq.client.admin.several import gathered, users_topics
+from cometmq.client.admin.topic_settings import settings_text
+from cometmq.errors import CometMQError
+from cometmq.quantity import quantity
+from cometmq.remoting.admin_bodies import TopicStatsTable
+
+_NAMED: Final = 10
+"""Topics whose names are shown before the question."""
+
+
+@click.command("delete")
+@click.argument("topics", metavar="TOPIC…", nargs=-1, type=TOPIC)
+@file_option
+@match_option
+@yes_option
+@click.option("--cluster", help="Only on the brokers of this cluster.")
+@dry_run_option
+@namesrv_option
+def delete(
+    topics: tuple[str, ...], file: IO[str] | None, match: str | None, yes: bool, cluster: str | None, namesrv: str
+) -> None:
+    """Delete topics with all their messages.
+
+    --match takes no system, retry and dead-letter topics. --dry-run shows what would be deleted.
+    """
+    names = chosen_names(topics, file)
+    if not names and match is None:
+        raise WrongUseError("name a topic, a file with --file, or a pattern with --match")
+
+    async def work(admin: Admin) -> None:
+        found = await _existing(admin, names, match)
+        what = f"topic {found[0]}" if len(found) == 1 else quantity(len(found), "topic")
+        if is_dry_run():
+            only_shown(what, await _losses(admin, found, cluster))
+            return
+        if not yes:
+            if len(found) > 1:
+                more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
+                tell(f"Topics {', '.join(found[:_NAMED])}{more}.")
+            confirm_deletion(what, f"deletes {'its' if len(found) == 1 else 'their'} messages")
+
+        async def remove(topic: str) -> None:
+            await admin.delete_topic(topic, cluster=cluster)
+
+        with partly_done(), Progress("Deleting topics", len(found) if len(found) > 1 else None) as progress:
+            await each(found, remove, "deleted", progress.advance)
+        tell(f"{what[0].upper()}{what[1:]} {'is' if len(found) == 1 else 'are'} deleted.")
+
+    administer(namesrv, work)
+
+
+async def _existing(admin: Admin, names: Sequence[str], match: str | None) -> list[str]:
+    """Return the topics that there are: those named, and those that fit a pattern.
+
+    :raises CometMQError: there is none.
+    """
+    if match is None and len(names) == 1:
+        await admin.topic_route(names[0])
+        return list(names)
+    there = set(await admin.topics())
+    found = dict.fromkeys(name for name in names if name in there)
+    if match is not None:
+        found |= dict.fromkeys(matching(await users_topics(admin), match))
+    if not found:
+        wanted = f"no topic fits {match}" if match is not None else f"none of these {len(names):,} topics exists"
+        raise CometMQError(wanted, next_step="cometmq topic list shows all")
+    if absent := [name for name in names if name not in there]:
+        tell(f"Left out, since there is no such topic: {', '.join(absent[:_NAMED])}{', …' * (len(absent) > _NAMED)}.")
+    return list(found)
+
+
+async def _losses(admin: Admin, topics: Sequence[str], cluster: str | None) -> list[Change]:
+    """Return what the brokers lose with topics."""
+    masters = await admin.masters(cluster)
+    tables = await gathered({name: admin.topic_configs(address) for name, address in masters.items()})
+    places = [(name, topic) for topic in topics for name, table in tables.items() if topic in table]
+    stats = await gathered({(name, topic): admin.topic_stats_of(topic, masters[name]) for name, topic in places})
+    return [
+        Change(
+            name,
+            topic,
+            f"{settings_text(tables[name][topic])}, {quantity(_messages(stats[name, topic]), 'message')}",
+            None,
+        )
+        for name, topic in places
+    ]
+
+
+def _messages(stats: TopicStatsTable) -> int:
+    return sum(offsets.max_offset - offsets.min_offset for offsets in stats.offset_table.values())

@@ -1,0 +1,48 @@
+"""Changes of many topics: some at a time, and none more after the first that fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from cometmq.client.admin.accounts import PartlyChangedError
+from cometmq.client.admin.several import ASKED_AT_ONCE
+from cometmq.errors import CometMQError
+from cometmq.quantity import quantity
+
+
+async def each(
+    names: Sequence[str], change: Callable[[str], Awaitable[None]], done_word: str, advance: Callable[[int], None]
+) -> None:
+    """Change each of many topics, :data:`~cometmq.client.admin.several.ASKED_AT_ONCE` at a time.
+
+    :param done_word: ``deleted``, for example; it is in the error.
+    :param advance: is called with 1 after each.
+    :raises PartlyChangedError: a change failed; some were done before, or at the same time.
+    :raises CometMQError: the first change failed.
+    """
+    waiting = iter(names)
+    failures: list[CometMQError] = []
+    done = 0
+
+    async def work() -> None:
+        nonlocal done
+        for name in waiting:
+            if failures:
+                return
+            try:
+                await change(name)
+            except CometMQError as error:
+                failures.append(error)
+            else:
+                done += 1
+                advance(1)
+
+    await asyncio.gather(*(work() for _ in range(min(ASKED_AT_ONCE, len(names)))))
+    if failures and not done:
+        raise failures[0]
+    if failures:
+        raise PartlyChangedError(
+            f"{done:,} of {quantity(len(names), 'topic')} are {done_word}: {failures[0].message}",
+            next_step="repeat the command: it goes on with the others",
+        ) from failures[0]
