@@ -28,6 +28,16 @@ def over_turns(steps: Iterator[None]) -> None:
         loop.call_soon(loop.call_soon, over_turns, steps)  # what has arrived meanwhile is handled in between
 
 
+def finish(steps: Generator[None, None, T]) -> T:
+    """Do all slices of some work at once, and return its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+
 async def in_turns(steps: Generator[None, None, T]) -> T:
     """Run one step of some work in each turn of the loop, and return its result."""
     while True:

@@ -15,8 +15,9 @@ from cometmq.broker.config import BrokerConfig, LiveConfig
 from cometmq.broker.controller import Broker
 from cometmq.broker.registration import BrokerRegistration
 from cometmq.broker.tables.topics import TopicConfigManager
+from cometmq.loop import finish
 from cometmq.namesrv.config import NamesrvConfig
-from cometmq.namesrv.routes import BrokerIdentity, QueuesOfBroker, RouteTable, finish
+from cometmq.namesrv.routes import BrokerIdentity, QueuesOfBroker, RouteTable
 from cometmq.namesrv.server import NameServer
 from cometmq.remoting.admin_headers import (
     CreateTopicRequestHeader,

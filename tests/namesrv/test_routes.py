@@ -7,9 +7,10 @@ from tests.namesrv.registering import MASTER, SLAVE, register
 from tests.namesrv.wire import topic
 
 from cometmq.limits import MAX_NAMESRV_TOPICS
+from cometmq.loop import finish
 from cometmq.message.sysflag import TOPIC_UNIT, TOPIC_UNIT_SUB
 from cometmq.namesrv.limits import MAX_NAMESRV_BROKERS
-from cometmq.namesrv.routes import BrokerIdentity, Registered, RegistrationError, RouteTable, finish
+from cometmq.namesrv.routes import BrokerIdentity, Registered, RegistrationError, RouteTable
 from cometmq.remoting.bodies import DataVersion
 
 

@@ -61,6 +61,7 @@ from cometmq.broker.send.reply_message import ReplyMessageProcessor
 from cometmq.broker.send.send_back import SendBackProcessor
 from cometmq.broker.send.send_message import SendMessageProcessor
 from cometmq.broker.send.sequenced_sends import SequencedSends
+from cometmq.broker.slices import do_in_slices
 from cometmq.broker.stops import Stops
 from cometmq.broker.tables.broker_tables import BrokerTables
 from cometmq.broker.tables.clients import ClientRegistry
@@ -136,7 +137,7 @@ class Broker:
         self._disk = disk
         self._plain_sends: PlainSends | None = None
         root = Path(config.store_path_root_dir)
-        self.clients = ClientRegistry(clock=clock)
+        self.clients = ClientRegistry(clock=clock, do=do_in_slices)
         tables = self._tables = BrokerTables(self.live, root, self.clients.consumers, clock=clock, disk=disk)
         self.topics, self.groups, self.offsets, self.locks = tables.topics, tables.groups, tables.offsets, tables.locks
         self.filters = ConsumerFilterManager(self.live, root / "config" / "consumerFilter.json", clock=clock)

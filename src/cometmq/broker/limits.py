@@ -29,6 +29,14 @@ QUEUES_PER_SLICE: Final = 512
 """Queues that an answer about a topic reads in one turn of the loop: 3 to 15 ms."""
 LAGS_PER_ANSWER: Final = 100_000
 """Queues of groups that one answer with metrics looks at, beside those of groups that are furthest behind: 0.2 s."""
+SLICES_SECONDS: Final = 0.005
+"""Time for all work in slices in one turn of the loop; one slice more may have begun then."""
+SLICED_WORKS: Final = 8
+"""Works in slices that are under way at a time; others wait for them."""
+CLIENTS_PER_SLICE: Final = 100
+"""Groups of clients that are entered, or left, in one turn of the loop: 1 ms; 2 ms where they are new."""
+LARGE_HEARTBEAT_BYTES: Final = 4 * 1024
+"""A heartbeat above this, of some dozen groups, is looked at in a later turn, with others like it."""
 STATS_ITEMS_PER_SLICE: Final = 10_000
 """Items of the statistics that are sampled in one turn of the loop: 6 ms."""
 TABLE_ROWS_PER_SLICE: Final = 1_000

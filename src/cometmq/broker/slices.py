@@ -1,39 +1,116 @@
-"""Answers about thousands of queues, made over many turns of the loop, so that others are answered in between."""
+"""Long work, done over many turns of the loop, so that others are answered in between.
+
+All such work of a loop shares a *lane*: in each turn a few works (:data:`~cometmq.broker.limits.SLICED_WORKS`) have a
+slice one after the other, until :data:`~cometmq.broker.limits.SLICES_SECONDS` are over; who had none begins the next
+turn, and the others wait until one of the few is done. So a hundred clients that ask for much at once hold up nobody
+for longer than one does, and take no more memory than a few.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterable, Iterator
-from typing import Any, TypeVar
+import logging
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
-from cometmq.broker.limits import QUEUES_PER_SLICE
+from cometmq.broker.limits import QUEUES_PER_SLICE, SLICED_WORKS, SLICES_SECONDS
+from cometmq.clock import SYSTEM_CLOCK
 from cometmq.remoting.bodies import encode_body
 from cometmq.remoting.processors import Request, Response, failed
 from cometmq.remoting.server_connection import ServerConnection
 
+_log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+_ENDED: Final = object()
 
 Steps = Generator[None, None, Response]
 """Work that yields after each slice, and returns its answer."""
 
 
-def run_in_slices(connection: ServerConnection, request: Request[Any], steps: Steps) -> Response | None:
-    """Run the first slice now and return the answer if that was all, else ``None``: the others follow, one a turn.
+class _Lane:
+    """The work in slices of one loop."""
 
-    Until the answer the connection is not read, so that one client has one such answer under way. The work ends when
-    the connection closes.
-    """
-    try:
-        next(steps)
-    except StopIteration as done:
-        answer: Response = done.value
-        return answer
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[Callable[[], bool]] = deque()
+        self._spent_s = 0.0
+        """Time of slices in this turn that did not wait."""
+
+    @property
+    def is_free(self) -> bool:
+        """Tell whether a slice may be done now, without waiting for a turn."""
+        return not self._waiting and self._spent_s < SLICES_SECONDS
+
+    def add(self, step: Callable[[], bool]) -> None:
+        """Call ``step`` once a turn, as long as it returns True; it may not raise."""
+        self._waiting.append(step)
+        if len(self._waiting) == 1:
+            self._next_turn()
+
+    def spend(self, seconds: float) -> None:
+        """Count a slice that did not wait."""
+        if not self._spent_s:
+            self._loop.call_soon(self._begin_turn)
+        self._spent_s += seconds
+
+    def _begin_turn(self) -> None:
+        self._spent_s = 0.0
+
+    def _next_turn(self) -> None:
+        self._loop.call_soon(self._loop.call_soon, self._turn)  # what has arrived meanwhile is handled in between
+
+    def _turn(self) -> None:
+        until = SYSTEM_CLOCK.monotonic() + SLICES_SECONDS
+        for _ in range(min(len(self._waiting), SLICED_WORKS)):
+            step = self._waiting.popleft()
+            if step():
+                self._waiting.insert(SLICED_WORKS - 1, step)
+            if SYSTEM_CLOCK.monotonic() >= until:
+                break
+        if self._waiting:
+            self._next_turn()
+
+
+_lanes: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Lane]] = WeakKeyDictionary()
+
+
+def _lane() -> _Lane:
     loop = asyncio.get_running_loop()
+    lane = _lanes.get(loop)
+    if lane is None:
+        lane = _lanes[loop] = _Lane(loop)
+    return lane
 
-    def step() -> None:
+
+def run_in_slices(
+    connection: ServerConnection, request: Request[Any], steps: Steps, *, at_once: bool = True
+) -> Response | None:
+    """Run the first slice now and return the answer if that was all, else ``None``: the others follow in the lane.
+
+    The first one waits, too, while others have work in the lane. Until the answer the connection is not read, so that
+    one client has one such answer under way. The work ends when the connection closes.
+
+    :param at_once: False for work whose first slice is already long.
+    """
+    lane = _lane()
+    if at_once and lane.is_free:
+        began = SYSTEM_CLOCK.monotonic()
+        try:
+            next(steps)
+        except StopIteration as done:
+            answer: Response = done.value
+            return answer
+        finally:
+            lane.spend(SYSTEM_CLOCK.monotonic() - began)
+
+    def step() -> bool:
         if connection.closed:
             steps.close()
-            return
+            return False
         try:
             next(steps)
         except StopIteration as done:
@@ -41,13 +118,39 @@ def run_in_slices(connection: ServerConnection, request: Request[Any], steps: St
         except Exception as error:
             connection.respond(request, failed(connection.remote_address, request, error))
         else:
-            loop.call_soon(loop.call_soon, step)  # what has arrived meanwhile is handled in between
-            return
+            return True
         connection.work_is_done()
+        return False
 
     connection.wait_for_work()
-    loop.call_soon(loop.call_soon, step)
+    lane.add(step)
     return None
+
+
+def do_in_slices(steps: Iterator[None]) -> None:
+    """Do work that nobody waits for; its first slice now, unless others have work in the lane."""
+    lane = _lane()
+
+    def step() -> bool:
+        try:
+            return next(steps, _ENDED) is not _ENDED
+        except Exception:
+            _log.exception("work of the broker failed")
+            return False
+
+    if not lane.is_free:
+        lane.add(step)
+        return
+    began = SYSTEM_CLOCK.monotonic()
+    if step():
+        lane.add(step)
+    lane.spend(SYSTEM_CLOCK.monotonic() - began)
+
+
+def do_at_once(steps: Iterator[None]) -> None:
+    """Do the same where no loop runs."""
+    for _ in steps:
+        pass
 
 
 def slices(items: Iterable[T]) -> Iterator[list[T]]:

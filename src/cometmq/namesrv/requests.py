@@ -12,7 +12,7 @@ import msgspec
 from cometmq.clock import Clock
 from cometmq.errors import CometMQError
 from cometmq.limits import MAX_DATA_VERSION_BYTES
-from cometmq.loop import in_turns, over_turns
+from cometmq.loop import finish, in_turns, over_turns
 from cometmq.message.listeners import parse_listeners, parse_registered
 from cometmq.message.names import AUTO_CREATE_TOPIC, ORDER_TOPIC_CONFIG, TRACE_TOPIC
 from cometmq.message.record import body_crc
@@ -22,7 +22,7 @@ from cometmq.namesrv.gone import CLOSED, STOPPED, GoneBrokers
 from cometmq.namesrv.kv import KvConfig, KvError, KvWriter
 from cometmq.namesrv.limits import MAX_NAMESRV_BROKERS
 from cometmq.namesrv.registrations import ReadRegistration, RegistrationReader, read_registration
-from cometmq.namesrv.routes import BrokerIdentity, Registered, RegistrationError, RouteTable, finish
+from cometmq.namesrv.routes import BrokerIdentity, Registered, RegistrationError, RouteTable
 from cometmq.options import ConfigError, no_effect
 from cometmq.remoting.admin_headers import (
     AddWritePermOfBrokerRequestHeader,

@@ -23,11 +23,12 @@ import re
 from collections import Counter
 from collections.abc import Generator, Hashable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final
 
 from cometmq.errors import CometMQError
 from cometmq.index import Index
 from cometmq.limits import MAX_ADDRESS_CHARS, MAX_NAMESRV_TOPICS
+from cometmq.loop import finish
 from cometmq.message.hosts import parse_address
 from cometmq.message.names import MASTER_ID, PERM_READ, PERM_WRITE, check_topic
 from cometmq.namesrv.limits import MAX_NAMESRV_BROKERS, MAX_NAMESRV_QUEUE_DATA, MAX_REGISTERED_QUEUES
@@ -41,8 +42,6 @@ from cometmq.remoting.bodies import (
     TopicConfig,
     TopicRouteData,
 )
-
-T = TypeVar("T")
 
 _NAME: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029/\\]{1,127}")
 """Apache's brokers take any text for their name and that of their cluster: a blank or a comment at the end of the line
@@ -168,16 +167,6 @@ def _key(identity: BrokerIdentity) -> tuple[str, int]:
 def _state(version: DataVersion) -> int:
     """The ``stateVersion`` of brokers of 5.x with a controller: it grows with each election of a master."""
     return version.state_version or 0
-
-
-def finish(steps: Generator[None, None, T]) -> T:
-    """Do all slices of some work at once, and return its result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            result: T = done.value
-            return result
 
 
 class RouteTable:

@@ -45,10 +45,8 @@ class ClientLines:
     def tell(self) -> None:
         """Tell how many more came and went, and begin the next period."""
         if self._came or self._went:
-            producers = sum(map(len, self._clients.producers.groups.values()))
-            consumers = sum(len(group.channels) for group in self._clients.consumers.groups.values())
             _log.info(
                 "%d more clients came and %d went; members of groups now: %d producers, %d consumers",
-                *(self._came, self._went, producers, consumers),
+                *(self._came, self._went, self._clients.producers.members, self._clients.consumers.members),
             )
         self._named = self._came = self._went = 0

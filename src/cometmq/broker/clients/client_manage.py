@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import (
+    CLIENTS_PER_SLICE,
     GROUP_NOTICES_SECONDS,
+    LARGE_HEARTBEAT_BYTES,
     MAX_CHECK_CLIENT_BYTES,
     MAX_HEARTBEAT_BYTES,
     MAX_HEARTBEAT_FILTER_CHARS,
@@ -19,9 +21,11 @@ from cometmq.broker.limits import (
 )
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager, is_tag_type
 from cometmq.broker.pull.filters import SubscriptionError, not_supported, parse_sql
+from cometmq.broker.slices import Steps, batches, run_in_slices
 from cometmq.broker.tables.clients import ConsumerGroup, ConsumerManager, selection_chars
 from cometmq.clock import Clock
 from cometmq.limits import MAX_CLIENT_ID_CHARS
+from cometmq.loop import finish
 from cometmq.message.names import check_group, check_topic, retry_topic
 from cometmq.message.sysflag import TOPIC_UNIT_SUB
 from cometmq.remoting.bodies import BodyError, CheckClientRequestBody, ConsumerData, HeartbeatData, decode_request
@@ -37,6 +41,8 @@ from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
 
 _log = logging.getLogger(__name__)
+
+_NO_ROOM: Final = "this broker holds too many groups and subscriptions already"
 
 
 def _heartbeat_needs(body: bytes) -> Iterator[Need]:
@@ -68,24 +74,41 @@ class ClientManageProcessor:
         limits=("MAX_HEARTBEAT_BYTES", "MAX_HEARTBEAT_GROUPS", "MAX_HEARTBEAT_FILTER_CHARS"),
         permission=needs_of_body(_heartbeat_needs, "each Group and Topic Sub"),
     )
-    def heartbeat(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response:
-        """Enter or refresh the producers and consumers of one client."""
+    def heartbeat(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response | None:
+        """Enter or refresh the producers and consumers of one client; of one with many groups over several turns."""
+        steps = self._heartbeat(connection, request, body)
+        if len(body) > LARGE_HEARTBEAT_BYTES:
+            return run_in_slices(connection, request, steps, at_once=False)
+        return finish(steps)
+
+    def _heartbeat(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Steps:
         try:
             data = decode_request(HeartbeatData, body, MAX_HEARTBEAT_BYTES)
         except BodyError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
         wrong = _check(data)
-        if wrong is None and not self._broker.clients.has_room(data, connection):
-            wrong = "this broker holds too many groups and subscriptions already"
+        clients = self._broker.clients
+        if wrong is None and not clients.has_room(data, connection):
+            wrong = _NO_ROOM
         if wrong is not None:
             return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
-        channel = self._broker.clients.channel(connection, data.client_id, _language(request), request.version)
-        for consumer in data.consumer_data_set:
+        channel = clients.channel(connection, data.client_id, _language(request), request.version)
+        for number, consumer in enumerate(data.consumer_data_set):
+            if number and number % CLIENTS_PER_SLICE == 0:
+                yield
+            if number >= CLIENTS_PER_SLICE and not clients.consumers.has_room([consumer], connection):
+                return Response(ResponseCode.SYSTEM_ERROR, remark=_NO_ROOM)  # others came in between
             self._prepare(consumer)
-            self._broker.clients.consumers.register(consumer, channel)
+            clients.consumers.register(consumer, channel)
             self._filters.register(consumer.group_name, consumer.subscription_data_set)
-        for producer in data.producer_data_set:
-            self._broker.clients.producers.register(producer.group_name, channel)
+        for producers in batches(data.producer_data_set, CLIENTS_PER_SLICE):
+            if len(data.consumer_data_set) + len(data.producer_data_set) > CLIENTS_PER_SLICE:
+                yield
+            names = [producer.group_name for producer in producers]
+            if not clients.producers.has_room(names, connection):
+                return Response(ResponseCode.SYSTEM_ERROR, remark=_NO_ROOM)
+            for name in names:
+                clients.producers.register(name, channel)
         return Response()
 
     def _prepare(self, consumer: ConsumerData) -> None:

@@ -6,19 +6,22 @@ A heartbeat enters a client. It leaves when it says so, when its connection clos
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 
 from cometmq.broker.limits import (
     CLIENT_EXPIRY_SECONDS,
+    CLIENTS_PER_SLICE,
     MAX_GROUP_MEMBERS,
     MAX_GROUPS,
     MAX_LIVE_SUBSCRIPTION_CHARS,
     SUBSCRIPTION_OVERHEAD_CHARS,
 )
+from cometmq.broker.slices import batches, do_at_once
 from cometmq.clock import Clock
 from cometmq.index import Index
 from cometmq.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
@@ -121,10 +124,37 @@ def selection_chars(subscription: SubscriptionData) -> int:
     )
 
 
+class Heartbeats:
+    """The last heartbeats that clients are known by, the oldest first, so that the silent are found at once."""
+
+    def __init__(self) -> None:
+        self._groups: dict[ClientChannel, int] = {}
+        """In how many groups each is that of a member."""
+
+    def enter(self, channel: ClientChannel, before: ClientChannel | None) -> None:
+        """A group has a member by this heartbeat, in place of an earlier one."""
+        self._groups[channel] = self._groups.get(channel, 0) + 1
+        if before is not None:
+            self.leave(before)
+
+    def leave(self, channel: ClientChannel) -> None:
+        """A group has the member of a heartbeat no more."""
+        left = self._groups[channel] - 1
+        if left:
+            self._groups[channel] = left
+        else:
+            del self._groups[channel]
+
+    def before(self, horizon: float) -> list[ClientChannel]:
+        """Those that came before this time."""
+        return list(itertools.takewhile(lambda channel: channel.last_update < horizon, self._groups))
+
+
 class ConsumerManager:
     """Live consumers by group; ``on_change`` is called with each group whose members or topics changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, beats: Heartbeats) -> None:
+        self._beats = beats
         self._groups: dict[str, ConsumerGroup] = {}
         self._names_of: Index[ServerConnection, str] = Index()
         """The groups of each connection: many connections are lost at once, and there are many groups."""
@@ -175,7 +205,9 @@ class ConsumerManager:
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
-        joined = channel.connection not in group.channels
+        before = group.channels.get(channel.connection)
+        joined = before is None
+        self._beats.enter(channel, before)
         if group.channels.keys() - {channel.connection}:
             _warn_of_contradiction(group, data)
         self._members += joined
@@ -196,6 +228,7 @@ class ConsumerManager:
         if group is None or (channel := group.channels.pop(connection, None)) is None:
             return
         self._members -= 1
+        self._beats.leave(channel)
         self._names_of.remove(connection, group_name)
         _tell_move(self.on_move, group_name, channel, False)
         if not group.channels:
@@ -203,10 +236,19 @@ class ConsumerManager:
             self._chars -= group.subscription_chars
         self._changed(group)
 
-    def unregister_all(self, connection: ServerConnection) -> None:
-        """Take out every member on ``connection``."""
-        for name in self._names_of.of(connection):
-            self.unregister(name, connection)
+    def groups_on(self, connection: ServerConnection) -> list[str]:
+        """The groups with a member on ``connection``."""
+        return self._names_of.of(connection)
+
+    def channel(self, group_name: str, connection: ServerConnection) -> ClientChannel | None:
+        """The member of a group on ``connection``."""
+        group = self._groups.get(group_name)
+        return None if group is None else group.channels.get(connection)
+
+    @property
+    def members(self) -> int:
+        """The members of all groups."""
+        return self._members
 
     def channels(self) -> list[ClientChannel]:
         """Every live channel; one appears once for each group it is in."""
@@ -238,7 +280,8 @@ def _warn_of_contradiction(group: ConsumerGroup, data: ConsumerData) -> None:
 class ProducerManager:
     """Live producers by group."""
 
-    def __init__(self) -> None:
+    def __init__(self, beats: Heartbeats) -> None:
+        self._beats = beats
         self._groups: dict[str, dict[ServerConnection, ClientChannel]] = {}
         self._names_of: Index[ServerConnection, str] = Index()
         self._client_of: dict[ServerConnection, str] = {}
@@ -264,7 +307,9 @@ class ProducerManager:
         """Enter or refresh one producer from its heartbeat."""
         connection = channel.connection
         channels = self._groups.setdefault(group, {})
-        if connection not in channels:
+        before = channels.get(connection)
+        self._beats.enter(channel, before)
+        if before is None:
             self._members += 1
             _tell_move(self.on_move, group, channel, True)
         channels[connection] = channel
@@ -292,6 +337,7 @@ class ProducerManager:
         channels = self._groups.get(group)
         if channels is not None and (channel := channels.pop(connection, None)) is not None:
             self._members -= 1
+            self._beats.leave(channel)
             _tell_move(self.on_move, group, channel, False)
             self._names_of.remove(connection, group)
             if connection not in self._names_of:
@@ -299,10 +345,18 @@ class ProducerManager:
             if not channels:
                 del self._groups[group]
 
-    def unregister_all(self, connection: ServerConnection) -> None:
-        """Take out every producer on ``connection``."""
-        for name in self._names_of.of(connection):
-            self.unregister(name, connection)
+    def groups_on(self, connection: ServerConnection) -> list[str]:
+        """The groups with a producer on ``connection``."""
+        return self._names_of.of(connection)
+
+    def channel(self, group_name: str, connection: ServerConnection) -> ClientChannel | None:
+        """The producer of a group on ``connection``."""
+        return self._groups.get(group_name, {}).get(connection)
+
+    @property
+    def members(self) -> int:
+        """The producers of all groups."""
+        return self._members
 
     def channels(self) -> list[ClientChannel]:
         """Every live channel; one appears once for each group it is in."""
@@ -310,13 +364,18 @@ class ProducerManager:
 
 
 class ClientRegistry:
-    """Producers and consumers together, with their common ways to leave (``ClientHousekeepingService``)."""
+    """Producers and consumers together, with their common ways to leave (``ClientHousekeepingService``).
 
-    def __init__(self, *, clock: Clock) -> None:
+    :param do: does work in slices.
+    """
+
+    def __init__(self, *, clock: Clock, do: Callable[[Iterator[None]], None] = do_at_once) -> None:
         self._clock = clock
+        self._do = do
         self._watched: set[ServerConnection] = set()
-        self.producers = ProducerManager()
-        self.consumers = ConsumerManager()
+        self._beats = Heartbeats()
+        self.producers = ProducerManager(self._beats)
+        self.consumers = ConsumerManager(self._beats)
 
     def channel(self, connection: ServerConnection, client_id: str, language: str, version: int) -> ClientChannel:
         """Describe the client behind a heartbeat; from now on its connection is watched for closing."""
@@ -344,17 +403,27 @@ class ClientRegistry:
         return channel is None or channel.client_id != client_id
 
     def connection_closed(self, connection: ServerConnection) -> None:
-        """Take out all clients on a closed connection."""
+        """Take out all clients on a closed connection, slice by slice."""
         self._watched.discard(connection)
-        self.producers.unregister_all(connection)
-        self.consumers.unregister_all(connection)
+        if self.producers.knows(connection) or self.consumers.knows(connection):
+            self._do(self._leaving([(connection, None)]))
 
     def expire(self) -> None:
-        """Take out, group by group, the clients that have sent no heartbeat for the expiry time."""
-        horizon = self._clock.monotonic() - CLIENT_EXPIRY_SECONDS
-        for name, channels in list(self.producers.groups.items()):
-            for channel in [channel for channel in channels.values() if channel.last_update < horizon]:
-                self.producers.unregister(name, channel.connection)
-        for name, group in list(self.consumers.groups.items()):
-            for channel in [channel for channel in group.channels.values() if channel.last_update < horizon]:
-                self.consumers.unregister(name, channel.connection)
+        """Take out the clients that have sent no heartbeat for the expiry time, slice by slice."""
+        silent = self._beats.before(self._clock.monotonic() - CLIENT_EXPIRY_SECONDS)
+        if silent:
+            self._do(self._leaving([(beat.connection, beat) for beat in silent]))
+
+    def _leaving(self, leaving: Iterable[tuple[ServerConnection, ClientChannel | None]]) -> Iterator[None]:
+        """Take the clients on connections out of all groups, or of those that know them by this heartbeat alone."""
+        members = (
+            (manager, name, connection)
+            for connection, beat in leaving
+            for manager in (self.producers, self.consumers)
+            for name in manager.groups_on(connection)
+            if beat is None or manager.channel(name, connection) is beat
+        )
+        for some in batches(members, CLIENTS_PER_SLICE):
+            for manager, name, connection in some:
+                manager.unregister(name, connection)
+            yield
