@@ -138,7 +138,7 @@ class Broker:
         self._plain_sends: PlainSends | None = None
         root = Path(config.store_path_root_dir)
         self.clients = ClientRegistry(clock=clock, do=do_in_slices)
-        tables = self._tables = BrokerTables(self.live, root, self.clients.consumers, clock=clock, disk=disk)
+        tables = self._tables = BrokerTables(self.live, root, self.clients.consumers, clock=clock)
         self.topics, self.groups, self.offsets, self.locks = tables.topics, tables.groups, tables.offsets, tables.locks
         self.filters = ConsumerFilterManager(self.live, root / "config" / "consumerFilter.json", clock=clock)
         self.processors = ProcessorTable()

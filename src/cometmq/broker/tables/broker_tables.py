@@ -16,7 +16,6 @@ from cometmq.broker.tables.table_recovery import bring_back, recover_tables
 from cometmq.broker.tables.topic_lives import TopicLives
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.clock import Clock
-from cometmq.store.disk import Disk
 from cometmq.store.message_store import MessageStore
 from cometmq.store.recovery.known_topics import DELETED_TOPICS
 
@@ -25,16 +24,12 @@ class BrokerTables:
     """Topics and their lives, groups, consumer offsets and locks.
 
     :param root: the directory of the store.
-    :param disk: changes the files of the large tables, for tests of failures.
     """
 
-    def __init__(
-        self, live: LiveConfig, root: Path, consumers: ConsumerManager, *, clock: Clock, disk: Disk | None = None
-    ) -> None:
-        config = root / "config"
-        self.topics: Final = TopicConfigManager(live, config / "topics.json", clock=clock, disk=disk)
-        self.groups: Final = SubscriptionGroupManager(live, config / "subscriptionGroup.json", clock=clock, disk=disk)
-        self.offsets: Final = ConsumerOffsetManager(config / "consumerOffset.json", clock=clock, disk=disk)
+    def __init__(self, live: LiveConfig, root: Path, consumers: ConsumerManager, *, clock: Clock) -> None:
+        self.topics: Final = TopicConfigManager(live, root / "config" / "topics.json", clock=clock)
+        self.groups: Final = SubscriptionGroupManager(live, root / "config" / "subscriptionGroup.json", clock=clock)
+        self.offsets: Final = ConsumerOffsetManager(root / "config" / "consumerOffset.json", clock=clock)
         self.lives: Final = TopicLives(root / "comet" / DELETED_TOPICS, consumers, clock=clock)
         self.locks: Final = RebalanceLockManager(clock=clock)
         self._copies_mark = root / "comet" / "copiedTables"
