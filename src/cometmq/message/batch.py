@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from cometmq.errors import CometMQError
+from cometmq.java_values import decode_utf8
 from cometmq.limits import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES
 
 _HEAD: Final = struct.Struct(">iiiii")
@@ -56,9 +57,9 @@ def encode_batch(pieces: Iterable[BatchPiece]) -> bytes:
 
 
 def decode_batch(body: bytes, *, max_messages: int = MAX_BATCH_MESSAGES) -> list[BatchPiece]:
-    """Decode the body of a batch.
+    """Decode the body of a batch; in properties, bytes that are not UTF-8 become U+FFFD, as in Java.
 
-    :raises BatchError: lengths that do not add up, text that is not UTF-8, or too many messages.
+    :raises BatchError: lengths that do not add up, or too many messages.
     """
     pieces: list[BatchPiece] = []
     at, length = 0, len(body)
@@ -76,10 +77,6 @@ def decode_batch(body: bytes, *, max_messages: int = MAX_BATCH_MESSAGES) -> list
             raise BatchError(f"the lengths of message {len(pieces)} of the batch do not fit")
         if body_end + 2 + short_at(body, body_end)[0] != end:
             raise BatchError(f"the lengths of message {len(pieces)} of the batch do not add up")
-        try:
-            properties_text = body[body_end + 2 : end].decode()
-        except UnicodeDecodeError as error:
-            raise BatchError(f"the properties of message {len(pieces)} of the batch are not UTF-8") from error
-        pieces.append(BatchPiece(flag, body[body_at:body_end], properties_text))
+        pieces.append(BatchPiece(flag, body[body_at:body_end], decode_utf8(body[body_end + 2 : end])))
         at = end
     return pieces

@@ -13,7 +13,7 @@ from tests.broker.wire import Connect, Wire, pull_header, records, send_header
 
 from cometmq.broker.controller import Broker
 from cometmq.limits import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES
-from cometmq.message.batch import BatchPiece, encode_batch
+from cometmq.message.batch import BatchPiece, encode_batch, encode_piece
 from cometmq.message.compression import compress
 from cometmq.message.ids import decode_offset_msg_id
 from cometmq.message.names import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
@@ -380,3 +380,14 @@ async def test_a_text_that_is_none_is_stored_as_apaches_brokers_store_it(wire: W
     assert (await wire.answer(7)).code == 0
     (record,) = records(await wire.pull("Odd"))
     assert record.properties["TAGS"] == stored
+
+
+async def test_a_batch_may_have_texts_that_are_none(wire: Wire) -> None:
+    """Unless they are too long as they are stored."""
+    for tag, code in ((b"\xff", 0), ("中".encode("gbk"), 0), (b"\xff" * 20_000, 13)):
+        pieces = (b"TAGS\x01" + tag + b"\x02", b"TAGS\x01plain\x02")
+        body = b"".join(part for properties in pieces for part in encode_piece(0, b"x", properties))
+        header = send_header("OddBatch", batch=True, properties="")
+        assert (await wire.call(RequestCode.SEND_BATCH_MESSAGE, header, body)).code == code
+    stored = records(await wire.pull("OddBatch"))
+    assert [record.properties["TAGS"] for record in stored] == ["\ufffd", "plain", "\ufffd\ufffd", "plain"]
