@@ -136,6 +136,7 @@ class Retention:
         opened, following = self._opened, self._following
         log_min = opened.log.min_offset
         self._turn = None
+        opened.known_files.forget_all()
         while following:
             for queue in following[-_QUEUES_PER_TURN:]:
                 if queue.remove_files_below(log_min):

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.store.conftest import StoreBench, fill, put, served
 
 from cometmq.store.message_store import MessageStore
 from cometmq.store.recovery import load, queue_recovery
+from cometmq.store.recovery.known_files import KnownFiles
 
 TOPICS = [f"Topic{number}" for number in range(20)]
 
@@ -62,7 +65,36 @@ def test_after_a_clean_stop_no_queue_is_looked_at(bench: StoreBench, looked: set
     assert all(len(queue.files) > 0 for queues in again.queues().values() for queue in queues.values())
 
 
-def test_only_the_topic_that_got_messages_before_a_crash_is_looked_at(bench: StoreBench, looked: set[str]) -> None:
+def kill(store: MessageStore) -> None:
+    """A killed process leaves its files as they are, and the lock is free."""
+    store._maintenance._opened.lock.release()
+
+
+def checkpoint(store: MessageStore) -> None:
+    store._flush.flush_now()
+    store._maintenance.write_derived()
+    store._maintenance.checkpoints.save_now()
+
+
+@pytest.fixture
+def killed(bench: StoreBench, looked: set[str]) -> Iterator[Callable[[MessageStore], MessageStore]]:
+    """Kills a store and opens it again."""
+    opened: list[MessageStore] = []
+
+    def again(store: MessageStore) -> MessageStore:
+        kill(store)
+        looked.clear()
+        opened.append(MessageStore.open(bench.config))
+        return opened[-1]
+
+    yield again
+    for store in opened:
+        store.close_now()
+
+
+def test_only_the_topics_that_got_messages_before_a_crash_are_looked_at(
+    bench: StoreBench, looked: set[str], killed: Callable[[MessageStore], MessageStore]
+) -> None:
     store = bench.open()
     write(store)
     store.close_now()
@@ -72,15 +104,84 @@ def test_only_the_topic_that_got_messages_before_a_crash_is_looked_at(bench: Sto
     store.commit()
     store._maintenance.write_derived()
     expected = served(store)
-    # A killed process leaves its files as they are, and the lock is free.
-    store._maintenance._opened.lock.release()
-    looked.clear()
-    again = MessageStore.open(bench.config)
-    try:
-        assert looked == {"Topic3", "New"}
-        assert served(again) == expected
-    finally:
-        again.close_now()
+    again = killed(store)
+    assert looked == {"Topic3", "New"}
+    assert served(again) == expected
+
+
+def test_a_crash_some_time_after_a_checkpoint_lets_no_queue_be_looked_at(
+    bench: StoreBench, looked: set[str], killed: Callable[[MessageStore], MessageStore]
+) -> None:
+    store = bench.open()
+    write(store)
+    time.sleep(0.03)  # a tick of the file system's clock
+    store._maintenance.write_derived()
+    time.sleep(0.03)
+    store._maintenance.checkpoints.save_now()
+    expected = served(store)
+    again = killed(store)
+    assert looked == set()
+    assert again.findings == ["abort: the store was not stopped cleanly; recovered from its log"]
+    assert served(again) == expected
+
+
+def test_a_queue_with_units_behind_a_checkpoint_is_not_known(
+    bench: StoreBench, looked: set[str], killed: Callable[[MessageStore], MessageStore]
+) -> None:
+    store = bench.open()
+    write(store)
+    store._maintenance.write_derived()
+    checkpoints = store._maintenance.checkpoints
+    moment = checkpoints._take_moment()
+    fill(store, 3, topic="Topic3", start=500)
+    store._maintenance.write_derived()  # as a block of a busy queue, while the thread flushes
+    time.sleep(0.03)
+    checkpoints._save(checkpoints._snapshot(moment))
+    expected = served(store)
+    again = killed(store)
+    assert looked == {"Topic3"}
+    assert served(again) == expected
+
+
+def test_after_a_power_cut_every_queue_is_looked_at(
+    bench: StoreBench, looked: set[str], killed: Callable[[MessageStore], MessageStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = bench.open()
+    write(store)
+    store.close_now()
+    store = bench.open()
+    monkeypatch.setattr("cometmq.store.recovery.known_files._boot_id", lambda: "another")
+    killed(store)
+    assert looked == set(TOPICS)
+
+
+def test_a_reboot_after_a_clean_stop_changes_nothing(
+    bench: StoreBench, looked: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = bench.open()
+    write(store)
+    store.close_now()
+    monkeypatch.setattr("cometmq.store.recovery.known_files._boot_id", lambda: "another")
+    bench.open()
+    assert looked == set()
+
+
+def test_a_checkpoint_looks_at_the_topics_that_changed(bench: StoreBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = bench.open()
+    write(store)
+    checkpoint(store)
+    seen: list[str] = []
+    look = KnownFiles._look
+
+    def noted(files: KnownFiles, topic: str, *rest: Any) -> None:
+        seen.append(topic)
+        look(files, topic, *rest)
+
+    monkeypatch.setattr(KnownFiles, "_look", noted)
+    store._maintenance._opened.known_files._young.clear()
+    fill(store, 1, queues=1, topic="Topic7")
+    checkpoint(store)
+    assert seen == ["Topic7"]
 
 
 def _zero_last_unit(directory: Path) -> None:
@@ -199,6 +300,7 @@ def test_the_first_message_that_is_kept_is_known_after_retention(bench: StoreBen
     store = bench.open()
     write(store)
     store._flush.flush_now()
+    checkpoint(store)
     assert store._maintenance.retention.delete_files(force=True) > 0
     firsts = {queue.key: queue.min_offset() for queues in store.queues().values() for queue in queues.values()}
     assert any(first % 100 for first in firsts.values())

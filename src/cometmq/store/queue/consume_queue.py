@@ -294,6 +294,10 @@ class ConsumeQueue:
         """True while only memory holds some of the committed units."""
         return self.committed > self._written
 
+    def ends_in_files_at(self, end: int) -> bool:
+        """True when the files hold the units up to ``end``, and no others."""
+        return self._written == end
+
     def unwritten(self) -> tuple[int, bytes]:
         """The offset of the first committed unit that only memory holds, and the bytes of all of them."""
         count = self.committed - self._written

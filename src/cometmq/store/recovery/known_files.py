@@ -1,17 +1,20 @@
-"""Known files: the queue files as a clean stop left them, in ``comet/queueFiles.json``.
+"""Known files: the queue files as the store left them, in ``comet/queueFiles.json``.
 
 A start looks at the end of every queue. With 100,000 queues that takes long, and nearly always nothing has happened to
 their files since they were last looked at. This file has a checksum of what the file system says of each topic's files
 (inode, size, time of the last change) and of the extents that these files had. Where it is the same, they are as they
-were when they were sound; all others are looked at. Nothing depends on it: it can be missing, torn or damaged.
+were when they were sound; all others are looked at. Checkpoints and the stop write it. Nothing depends on it: it can be
+missing, old, torn or damaged.
+
+After a crash it counts only for the boot in which it was written: a power cut can lose the time of a change and keep
+the change.
 """
 
 from __future__ import annotations
 
 import os
-import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -20,23 +23,26 @@ import msgspec
 from cometmq.checksum import crc32
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.log.commit_log import CommitLog
-from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
+from cometmq.store.queue.consume_queue_table import ConsumeQueueTable, Extents
 
 _VERSION: Final = 1
-_NUMBERS: Final = struct.Struct("<3Q")
 _CLOCK_TICK_NS: Final = 20_000_000
 """File systems take the time of a change from a clock that ticks every 1 to 10 ms. What was changed within that time
 can be changed once more without a trace."""
 _MANY_TOPICS: Final = 256
-"""So many topics that were changed a moment ago are worth a wait of that time."""
+"""So many topics that were changed a moment ago are worth a wait of that time at the stop."""
+_SAVED_SHARE: Final = 16
+"""A checkpoint writes the file when more than a sixteenth of it has changed."""
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 QueueExtents = Mapping[int, tuple[int, int]]
 
 
 class _Known(msgspec.Struct, frozen=True):
+    boot: str
+    """Of the machine; empty where the system does not tell."""
     log: dict[str, int]
     """The checksum of each file of the log, by its name."""
-    log_min: int
     topics: dict[str, tuple[int, dict[int, int]]]
     """The checksum of each topic's files, and the minOffset of queues that begin behind the first unit of a file."""
     version: int = _VERSION
@@ -45,16 +51,24 @@ class _Known(msgspec.Struct, frozen=True):
 
 
 class KnownFiles:
-    """The files of a store as its last clean stop knew them."""
+    """The files of all queues, as far as they are known. After the start it belongs to the thread of checkpoints."""
 
-    def __init__(self, path: Path, root: Path, file_size: int) -> None:
-        """:param root: the directory of the queues."""
+    def __init__(self, path: Path, log: CommitLog, queues: ConsumeQueueTable) -> None:
         self._path = path
-        self._root = str(root)
-        self._file_size = file_size
-        self._known: _Known | None = None
+        self._log = log
+        self._queues = queues
+        self._root = str(queues.root)
+        self._file_size = queues.file_size
+        self._boot = _boot_id()
+        self._topics: dict[str, tuple[int, dict[int, int]]] = {}
+        self._young: set[str] = set()
+        """Topics that were changed a moment before they were looked at."""
+        self._unsaved = 0
+        """Topics that changed since the file was written."""
+        self._void = False
 
-    def load(self, log: CommitLog, *, crashed: bool) -> None:
+    # --- at the start ---------------------------------------------------------------------------
+    def load(self, *, crashed: bool) -> None:
         """Read the file; it says nothing of a log with other files, or files that were changed.
 
         :param crashed: the last file of that log may have been written.
@@ -63,15 +77,17 @@ class KnownFiles:
             known = msgspec.json.decode(self._path.read_bytes(), type=_Known)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return
-        if known.version != _VERSION or known.crc != _crc_of(known) or known.log_min != log.min_offset:
+        if known.version != _VERSION or known.crc != _crc_of(known):
+            return
+        if crashed and (not known.boot or known.boot != self._boot):
             return
         last = max(known.log, default="") if crashed else ""
-        if all(name == last or _log_file(log, name) == crc for name, crc in known.log.items()):
-            self._known = known
+        if all(name == last or self._log_file(name) == crc for name, crc in known.log.items()):
+            self._topics = known.topics
 
     def min_offsets(self, topic: str, extents: QueueExtents) -> Mapping[int, int] | None:
         """The minOffset of each queue of a topic; ``None`` unless its files are those that had these extents."""
-        known = self._known.topics.get(topic) if self._known is not None else None
+        known = self._topics.get(topic)
         found = self._checksum(topic, extents) if known is not None else None
         if known is None or found is None or found[0] != known[0]:
             return None
@@ -82,40 +98,73 @@ class KnownFiles:
         size = self._file_size
         return list(range(first * CQ_UNIT_BYTES // size * size, end * CQ_UNIT_BYTES, size))
 
-    def save(self, log: CommitLog, queues: ConsumeQueueTable) -> None:
-        """Write the file, at a clean stop after everything else; a power cut may take it.
+    # --- from then on ---------------------------------------------------------------------------
+    def forget_all(self) -> None:
+        """Let nothing be known any more: the first messages of queues are others than before. For any thread."""
+        self._void = True
+
+    def note(self, changed: Iterable[str], extents: Extents) -> None:
+        """Look at the files of topics that a checkpoint has flushed, and write the file when much has changed.
+
+        :param extents: those of all topics, as the position file has them.
+        :raises OSError: it could not be written.
+        """
+        if self._void:
+            self._void = False
+            self._topics.clear()
+            self._unsaved = len(extents)
+        topics = self._young.union(changed)
+        self._young = set()
+        oldest_young = time.time_ns() - _CLOCK_TICK_NS
+        for topic in topics:
+            self._look(topic, extents.get(topic), oldest_young)
+        self._unsaved += len(topics)
+        if self._unsaved * _SAVED_SHARE > len(self._topics):
+            self._write()
+
+    def save(self, extents: Extents) -> None:
+        """Look at all files that are not known, and write the file, at a clean stop after everything else.
 
         :raises OSError: it could not be written.
         """
-        topics: dict[str, tuple[int, dict[int, int]]] = {}
-        young: list[str] = []
-        oldest_young = time.time_ns() - _CLOCK_TICK_NS
-        extents = {topic: of for topic, of in queues.extents().items() if self._is_plain(queues, topic, of)}
-        for topic, of in extents.items():
-            found = self._checksum(topic, of)
-            if found is not None and found[1] < oldest_young:
-                topics[topic] = found[0], _inner_min_offsets(queues, topic)
-            elif found is not None:
-                young.append(topic)
-        if len(young) >= _MANY_TOPICS:
+        self.note(extents.keys() - self._topics.keys(), extents)
+        if len(self._young) >= _MANY_TOPICS:
             time.sleep(_CLOCK_TICK_NS / 1e9)
-            for topic in young:
-                found = self._checksum(topic, extents[topic])
-                if found is not None:
-                    topics[topic] = found[0], _inner_min_offsets(queues, topic)
+            self.note((), extents)
+        self._write()
+
+    def _look(self, topic: str, extents: QueueExtents | None, oldest_young: int) -> None:
+        self._topics.pop(topic, None)
+        queues = self._queues.by_topic.get(topic, {})
+        if extents is None or not all(
+            (queue := queues.get(queue_id)) is not None
+            and queue.files == self.files(first, end)
+            and queue.ends_in_files_at(end)
+            for queue_id, (first, end) in extents.items()
+        ):
+            return
+        found = self._checksum(topic, extents)
+        if found is not None and found[1] >= oldest_young:
+            self._young.add(topic)
+        elif found is not None:
+            inner = {
+                queue_id: queues[queue_id].min_logical
+                for queue_id, (first, _) in extents.items()
+                if queues[queue_id].min_logical != first
+            }
+            self._topics[topic] = found[0], inner
+
+    def _write(self) -> None:
+        """Replace the file; a power cut may take it."""
         known = _Known(
-            log={segment.path.name: _log_file(log, segment.path.name) for segment in log.segments},
-            log_min=log.min_offset,
-            topics=topics,
+            boot=self._boot,
+            log={name: self._log_file(name) for name in [segment.path.name for segment in self._log.segments]},
+            topics=self._topics,
         )
         fresh = self._path.with_suffix(".tmp")
         fresh.write_bytes(msgspec.json.encode(msgspec.structs.replace(known, crc=_crc_of(known))))
         fresh.replace(self._path)
-
-    def _is_plain(self, queues: ConsumeQueueTable, topic: str, extents: QueueExtents) -> bool:
-        """True when the extents of a topic's queues tell their files."""
-        of_topic = queues.by_topic[topic]
-        return all(of_topic[queue_id].files == self.files(*extent) for queue_id, extent in extents.items())
+        self._unsaved = 0
 
     def _checksum(self, topic: str, extents: QueueExtents) -> tuple[int, int] | None:
         """The checksum of a topic's extents and files, and the time of their last change (ns); ``None`` without them.
@@ -125,7 +174,7 @@ class KnownFiles:
         root = f"{self._root}/{topic}"
         size = self._file_size
         newest = 0
-        numbers: list[int] = []
+        numbers = [self._log.min_offset]
         paths = [root]
         for queue_id, (first, end) in sorted(extents.items()):
             last = (end * CQ_UNIT_BYTES - 1) // size * size
@@ -141,22 +190,20 @@ class KnownFiles:
             return None
         return hash(tuple(numbers)), newest
 
+    def _log_file(self, name: str) -> int:
+        """The checksum of a file of the log; -1 without it. A backup makes a link to it, which is no change."""
+        try:
+            stat = (self._log.directory / name).stat()
+        except OSError:
+            return -1
+        return hash((stat.st_ino, stat.st_size, stat.st_mtime_ns))
 
-def _inner_min_offsets(queues: ConsumeQueueTable, topic: str) -> dict[int, int]:
-    return {
-        queue_id: queue.min_logical
-        for queue_id, queue in queues.by_topic[topic].items()
-        if queue.committed and queue.min_logical != queue.first_stored
-    }
 
-
-def _log_file(log: CommitLog, name: str) -> int:
-    """The checksum of a file of the log; -1 without it. A backup makes a link to it, which is no change."""
+def _boot_id() -> str:
     try:
-        stat = (log.directory / name).stat()
-    except OSError:
-        return -1
-    return crc32(_NUMBERS.pack(stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        return _BOOT.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _crc_of(known: _Known) -> int:

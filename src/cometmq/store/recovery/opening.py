@@ -121,7 +121,7 @@ def _recover(
         topics=known_topics(root, findings),
         check_crc=config.check_crc_on_recover,
         is_slave=is_slave,
-        files=KnownFiles(root / "comet" / "queueFiles.json", queues.root, queues.file_size),
+        files=KnownFiles(root / "comet" / "queueFiles.json", log, queues),
     )
     recovery = Recovery(log, queues, index, disk, findings, known)
     recovery.run()

@@ -165,7 +165,8 @@ class PositionFile:
     def __init__(self, path: Path, disk: Disk, extents: Extents) -> None:
         self._path = path
         self._disk = disk
-        self._extents = extents
+        self.extents = extents
+        """Those that the file has, or will have with the next call."""
 
     def save(self, position: Position, changed: Iterable[Extent]) -> None:
         """Replace the file by ``position``, with the extents of all queues; the new one survives a power cut.
@@ -174,11 +175,11 @@ class PositionFile:
         """
         for topic, queue_id, first, end in changed:
             if end:
-                self._extents.setdefault(topic, {})[queue_id] = (first, end)
-            elif (queues := self._extents.get(topic)) is not None:
+                self.extents.setdefault(topic, {})[queue_id] = (first, end)
+            elif (queues := self.extents.get(topic)) is not None:
                 queues.pop(queue_id, None)
                 if not queues:
-                    del self._extents[topic]
+                    del self.extents[topic]
         replace_whole(self._path, b"".join(self._sealed(position)), self._disk)
 
     def _sealed(self, position: Position) -> list[bytes]:
@@ -186,7 +187,7 @@ class PositionFile:
         whole = msgspec.json.encode(msgspec.structs.replace(position, queues={}, crc=0))
         head, _, tail = whole.partition(b'"queues":{}')
         pieces = [head + b'"queues":{']
-        items = iter(self._extents.items())
+        items = iter(self.extents.items())
         while part := dict(itertools.islice(items, _TOPICS_AT_ONCE)):
             pieces += (msgspec.json.encode(part)[1:-1], b",")
             time.sleep(0)  # the loop's thread goes on meanwhile

@@ -127,7 +127,7 @@ class Recovery:
         self._judge_position()
         position = self._claims.position = self._position
         if not made_again:
-            known.files.load(log, crashed=known.crashed)
+            known.files.load(crashed=known.crashed)
         queues.open(position, known.files)
         if known.position is None and not known.is_slave:
             self._former = queues.end_of_lost_log()
