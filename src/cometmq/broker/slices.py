@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from cometmq.broker.limits import QUEUES_PER_SLICE, SLICED_WORKS, SLICES_SECONDS
+from cometmq.broker.limits import QUEUES_PER_SLICE, SLICED_WORKS, SLICES_SECONDS, TABLE_ROWS_PER_SLICE
 from cometmq.clock import SYSTEM_CLOCK
-from cometmq.remoting.bodies import encode_body
+from cometmq.remoting.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig, encode_body, encode_rows
 from cometmq.remoting.processors import Request, Response, failed
 from cometmq.remoting.server_connection import ServerConnection
 
@@ -168,6 +168,29 @@ def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
             batch = []
     if batch:
         yield batch
+
+
+def table_in_slices(
+    version: DataVersion, field: str, table: Mapping[str, TopicConfig | SubscriptionGroupConfig]
+) -> Steps:
+    """The body that gives all topics or groups; a row that changes meanwhile may be newer than the version."""
+    parts: list[bytes] = []
+    for names in batches(list(table), TABLE_ROWS_PER_SLICE):
+        if parts:
+            yield
+        parts.append(encode_rows({name: table[name] for name in names if name in table}))
+    rows = b",".join(filter(None, parts))
+    return Response(body=b'{"dataVersion":%s,"%s":{%s}}' % (encode_body(version), field.encode(), rows))
+
+
+def list_in_slices(items: Iterable[Any]) -> Generator[None, None, bytes]:
+    """The JSON between the brackets of a list."""
+    parts: list[bytes] = []
+    for some in slices(items):
+        if parts:
+            yield
+        parts.append(members(some))
+    return b",".join(parts)
 
 
 def members(body: dict[Any, Any] | list[Any]) -> bytes:

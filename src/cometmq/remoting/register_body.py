@@ -45,11 +45,11 @@ from cometmq.remoting.bodies import (
     decode_body,
     decode_request,
     encode_body,
+    encode_rows,
     encode_table,
 )
 
 _TOPICS_PER_PART: Final = 1_000
-_TABLE: Final = b'"topicConfigTable":{'
 _END: Final = b"}}}"
 _INT: Final = struct.Struct(">i")
 _FIELDS: Final = 5
@@ -78,10 +78,8 @@ def encode_registration(registration: Registration, *, compressed: bool = False)
         topics = iter(registration.topics.items())
         parts = []
         while some := dict(islice(topics, _TOPICS_PER_PART)):
-            parts.append(encode_table(TopicConfigSerializeWrapper(topic_config_table=some)))
-        return b"".join(
-            (empty[: -len(_END)], b",".join(part[part.index(_TABLE) + len(_TABLE) : -2] for part in parts), _END)
-        )
+            parts.append(encode_rows(some))
+        return b"".join((empty[: -len(_END)], b",".join(parts), _END))
     pieces = [_chunk(encode_body(registration.data_version)), _INT.pack(len(registration.topics))]
     for topic in registration.topics.values():
         text = (

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from cometmq.broker.context import BrokerContext
-from cometmq.broker.limits import MAX_GROUP_CONFIG_BYTES, MAX_LIST_BYTES, MAX_LISTED, MAX_TOPIC_QUEUES
+from cometmq.broker.limits import (
+    MAX_GROUP_CONFIG_BYTES,
+    MAX_LIST_BYTES,
+    MAX_LISTED,
+    MAX_TOPIC_QUEUES,
+    QUEUES_PER_SLICE,
+)
+from cometmq.broker.slices import Steps, list_in_slices, run_in_slices, table_in_slices
 from cometmq.broker.tables.clients import ClientChannel
 from cometmq.message.names import check_group
 from cometmq.remoting.admin_bodies import (
@@ -14,7 +22,6 @@ from cometmq.remoting.admin_bodies import (
     ConsumerConnection,
     ProducerConnection,
     ProducerInfo,
-    ProducerTableInfo,
     SubscriptionGroupList,
 )
 from cometmq.remoting.admin_headers import (
@@ -30,7 +37,6 @@ from cometmq.remoting.bodies import (
     TopicList,
     decode_request,
     encode_body,
-    encode_table,
 )
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import NoHeader
@@ -48,6 +54,8 @@ from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
 
 _log = logging.getLogger(__name__)
+
+_NO_CONNECTIONS: Final = b'"connectionSet":[]'
 
 
 def _group_needs(body: bytes) -> Iterator[Need]:
@@ -128,10 +136,15 @@ class GroupAdmin:
             self._broker.deletions.group(group, self._broker.store.max_physical_offset, with_offsets=with_offsets)
         return Response()
 
-    @answers(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, permission=needs_every(Kind.GROUP, Action.LIST))
-    def all_configs(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
+    @answers(
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        limits=("TABLE_ROWS_PER_SLICE",),
+        permission=needs_every(Kind.GROUP, Action.LIST),
+    )
+    def all_configs(self, connection: ServerConnection, request: Request[NoHeader], _body: bytes) -> Response | None:
         """Give the table of groups."""
-        return Response(body=encode_table(self._broker.groups.wrapper()))
+        groups = self._broker.groups
+        return run_in_slices(connection, request, table_in_slices(groups.version, groups.field, groups.table))
 
     @answers(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, permission=needs_group(Action.GET, field="group"))
     def config_of(
@@ -155,56 +168,73 @@ class GroupAdmin:
         return Response(body=encode_body(TopicList(topic_list=topics)))
 
     # --- members ------------------------------------------------------------------------------
-    @answers(RequestCode.GET_CONSUMER_CONNECTION_LIST, permission=needs_group(Action.GET))
+    @answers(RequestCode.GET_CONSUMER_CONNECTION_LIST, limits=("QUEUES_PER_SLICE",), permission=needs_group(Action.GET))
     def consumers(
-        self, _connection: ServerConnection, request: Request[GetConsumerConnectionListRequestHeader], _body: bytes
-    ) -> Response:
+        self, connection: ServerConnection, request: Request[GetConsumerConnectionListRequestHeader], _body: bytes
+    ) -> Response | None:
         """List the consumers of a group that are connected, and their subscriptions."""
         name = request.header.consumer_group
         group = self._broker.clients.consumers.get(name)
         if group is None:
             return Response(ResponseCode.CONSUMER_NOT_ONLINE, remark=f"the consumer group[{name}] not online")
-        return Response(
-            body=encode_body(
-                ConsumerConnection(
-                    connection_set=[_describe(channel) for channel in group.channels.values()],
-                    subscription_table=group.subscriptions,
-                    consume_type=group.consume_type,
-                    message_model=group.message_model,
-                    consume_from_where=group.consume_from_where,
-                )
-            )
+        described = ConsumerConnection(
+            connection_set=[],
+            subscription_table=group.subscriptions,
+            consume_type=group.consume_type,
+            message_model=group.message_model,
+            consume_from_where=group.consume_from_where,
         )
+        return run_in_slices(connection, request, _with_connections(encode_body(described), group.channels.values()))
 
-    @answers(RequestCode.GET_PRODUCER_CONNECTION_LIST, permission=needs_cluster(Action.GET))
+    @answers(
+        RequestCode.GET_PRODUCER_CONNECTION_LIST, limits=("QUEUES_PER_SLICE",), permission=needs_cluster(Action.GET)
+    )
     def producers(
-        self, _connection: ServerConnection, request: Request[GetProducerConnectionListRequestHeader], _body: bytes
-    ) -> Response:
+        self, connection: ServerConnection, request: Request[GetProducerConnectionListRequestHeader], _body: bytes
+    ) -> Response | None:
         """List the producers of a group that are connected."""
         name = request.header.producer_group
         channels = self._broker.clients.producers.groups.get(name)
         if channels is None:
             return Response(ResponseCode.SYSTEM_ERROR, remark=f"the producer group[{name}] not exist")
-        listed = [_describe(channel) for channel in channels.values()]
-        return Response(body=encode_body(ProducerConnection(connection_set=listed)))
+        empty = encode_body(ProducerConnection(connection_set=[]))
+        return run_in_slices(connection, request, _with_connections(empty, channels.values()))
 
-    @answers(RequestCode.GET_ALL_PRODUCER_INFO, permission=needs_cluster(Action.GET))
-    def all_producers(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """List the producers of all groups."""
-        table = {
-            name: [
-                ProducerInfo(
-                    client_id=channel.client_id,
-                    remote_ip=f"/{channel.connection.remote_address}",
-                    language=channel.language,
-                    version=channel.version,
-                    last_update_timestamp=channel.last_update_ms,
-                )
-                for channel in channels.values()
-            ]
-            for name, channels in self._broker.clients.producers.groups.items()
-        }
-        return Response(body=encode_body(ProducerTableInfo(data=table)))
+    @answers(RequestCode.GET_ALL_PRODUCER_INFO, limits=("QUEUES_PER_SLICE",), permission=needs_cluster(Action.GET))
+    def all_producers(self, connection: ServerConnection, request: Request[NoHeader], _body: bytes) -> Response | None:
+        """List the producers of all groups; those that come or go meanwhile may be missing."""
+        return run_in_slices(connection, request, self._all_producers())
+
+    def _all_producers(self) -> Steps:
+        groups = self._broker.clients.producers.groups
+        parts: list[bytes] = []
+        size = 0
+        for name in list(groups):
+            if size >= QUEUES_PER_SLICE:
+                size = 0
+                yield
+            channels = groups.get(name)
+            if channels is not None:
+                size += len(channels)
+                listed = yield from list_in_slices(map(_inform, list(channels.values())))
+                parts.append(b"%s:[%s]" % (encode_body(name), listed))
+        return Response(body=b'{"data":{%s}}' % b",".join(parts))
+
+
+def _with_connections(body: bytes, channels: Iterable[ClientChannel]) -> Steps:
+    """A body whose list of connections is still empty, with that list."""
+    listed = yield from list_in_slices(map(_describe, list(channels)))
+    return Response(body=body.replace(_NO_CONNECTIONS, b'"connectionSet":[%s]' % listed, 1))
+
+
+def _inform(channel: ClientChannel) -> ProducerInfo:
+    return ProducerInfo(
+        client_id=channel.client_id,
+        remote_ip=f"/{channel.connection.remote_address}",
+        language=channel.language,
+        version=channel.version,
+        last_update_timestamp=channel.last_update_ms,
+    )
 
 
 def _describe(channel: ClientChannel) -> Connection:

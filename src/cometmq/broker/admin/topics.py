@@ -10,7 +10,7 @@ import msgspec
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import MAX_LIST_BYTES, MAX_LISTED, MAX_TOPIC_QUEUES
-from cometmq.broker.slices import Steps, members, run_in_slices, slices
+from cometmq.broker.slices import Steps, members, run_in_slices, slices, table_in_slices
 from cometmq.broker.tables.topic_attributes import TopicAttributeError, changed_attributes
 from cometmq.broker.tables.topics import describe_topic
 from cometmq.errors import CometMQError
@@ -30,7 +30,6 @@ from cometmq.remoting.bodies import (
     TopicList,
     decode_request,
     encode_body,
-    encode_table,
 )
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import NoHeader
@@ -181,10 +180,15 @@ class TopicAdmin:
             return f"The topic[{topic}] is conflict with system topic."
         return check_topic(topic)
 
-    @answers(RequestCode.GET_ALL_TOPIC_CONFIG, permission=needs_every(Kind.TOPIC, Action.LIST))
-    def all_configs(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
+    @answers(
+        RequestCode.GET_ALL_TOPIC_CONFIG,
+        limits=("TABLE_ROWS_PER_SLICE",),
+        permission=needs_every(Kind.TOPIC, Action.LIST),
+    )
+    def all_configs(self, connection: ServerConnection, request: Request[NoHeader], _body: bytes) -> Response | None:
         """Give the table of topics."""
-        return Response(body=encode_table(self._broker.topics.wrapper()))
+        topics = self._broker.topics
+        return run_in_slices(connection, request, table_in_slices(topics.version, topics.field, topics.table))
 
     @answers(RequestCode.GET_TOPIC_CONFIG, permission=needs_topic(Action.GET))
     def config_of(

@@ -1,0 +1,97 @@
+"""Lists of thousands of rows are made in slices, and are what one piece would be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.broker.heartbeats import beat
+from tests.broker.wire import Connect, Wire
+
+import cometmq.broker.admin.groups
+import cometmq.broker.slices
+from cometmq.broker.controller import Broker
+from cometmq.broker.slices import table_in_slices
+from cometmq.fastjson import loads
+from cometmq.loop import finish
+from cometmq.remoting.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    encode_body,
+    encode_table,
+)
+from cometmq.remoting.codes import RequestCode
+
+CLIENTS = 12
+TOPICS = 25
+
+
+@pytest.fixture
+async def filled(broker: Broker, connect: Connect) -> Wire:
+    """A dozen clients in a few groups, and some topics and groups more."""
+    for number in range(TOPICS):
+        broker.topics.put(TopicConfig(topic_name=f"topic-{number}", attributes={"+k": "v"} if number % 2 else None))
+        broker.groups.put(SubscriptionGroupConfig(group_name=f"group-{number}"))
+    subscriptions = [SubscriptionData(topic="T", sub_string='"connectionSet":[]')]
+    for number in range(CLIENTS):
+        data = HeartbeatData(
+            client_id=f"client-{number}",
+            consumer_data_set=[ConsumerData(group_name="g", subscription_data_set=subscriptions)],
+            producer_data_set=[ProducerData(group_name="p"), ProducerData(group_name=f"p{number % 3}")],
+        )
+        await beat(await connect(), encode_body(data))
+    return await connect()
+
+
+def slice_by(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(cometmq.broker.slices, "QUEUES_PER_SLICE", size)
+    monkeypatch.setattr(cometmq.broker.slices, "TABLE_ROWS_PER_SLICE", size)
+    monkeypatch.setattr(cometmq.broker.admin.groups, "QUEUES_PER_SLICE", size)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        RequestCode.GET_ALL_TOPIC_CONFIG,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.GET_CONSUMER_CONNECTION_LIST,
+        RequestCode.GET_PRODUCER_CONNECTION_LIST,
+        RequestCode.GET_ALL_PRODUCER_INFO,
+    ],
+)
+async def test_slices_give_the_list_that_one_piece_gives(
+    filled: Wire, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    asked = {"consumerGroup": "g", "producerGroup": "p"}
+    whole = (await filled.call(code, ext=asked)).body
+    slice_by(monkeypatch, 5)
+    sliced = await filled.call(code, ext=asked)
+    assert (sliced.code, sliced.body) == (0, whole)
+    found: Any = loads(whole)
+    rows = max(len(part) for part in found.values() if isinstance(part, list | dict))
+    assert rows >= 4
+
+
+async def test_tables_are_encoded_as_in_one_piece(broker: Broker, filled: Wire) -> None:
+    assert (await filled.call(RequestCode.GET_ALL_TOPIC_CONFIG)).body == encode_table(broker.topics.wrapper())
+    groups = await filled.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    assert groups.body == encode_table(broker.groups.wrapper())
+
+
+async def test_a_topic_that_goes_between_two_slices_is_left_out(
+    broker: Broker, filled: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slice_by(monkeypatch, 1)
+    topics = broker.topics
+    steps = table_in_slices(topics.version, topics.field, topics.table)
+    next(steps)
+    for number in range(TOPICS):
+        topics.delete(f"topic-{number}")
+    body = finish(steps).body
+    assert isinstance(body, bytes)
+    listed = loads(body)["topicConfigTable"].keys()
+    assert {"TBW102", "SELF_TEST_TOPIC"} <= listed <= topics.table.keys()
