@@ -7,7 +7,7 @@ import errno
 import itertools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 from tests.helpers.waiting import until
 from tests.store.conftest import StoreBench, fill, put, served
 
+from cometmq.store import checkpoints
 from cometmq.store.checkpoints import _MAX_PAUSE_SECONDS, _PAUSE, Checkpoints
 from cometmq.store.disk import Disk
 from cometmq.store.errors import StoreFullError
@@ -154,18 +155,81 @@ async def test_a_stop_while_queues_are_written_is_clean(bench: StoreBench) -> No
     assert served(again) == expected
 
 
-async def test_a_queue_that_is_deleted_while_it_is_written_stays_deleted(
+async def test_a_stop_before_the_loop_hears_that_a_checkpoint_failed_keeps_every_message(
     bench: StoreBench, saved: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, deleted = threading.Event(), threading.Event()
+    store = bench.open(clock=VirtualClock())
+    store.start()
+    put_into_all(store)
+    await checkpoint(store, saved)
+    put_into_all(store)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def without_room(*_: object) -> None:
+        begun.set()
+        go_on.wait(30)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(checkpoints, "save_checkpoint", without_room)
+        assert isinstance(store.clock, VirtualClock)
+        store.clock.advance(1.0)
+        await until(begun.is_set)
+        go_on.set()
+        store._maintenance.checkpoints._worker.shutdown()  # the loop has no turn before the stop
+    expected = served(store)
+    store.close_now()
+    again = bench.open()
+    assert again.findings == []
+    assert served(again) == expected
+
+
+@pytest.fixture
+def held_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """Set when the thread has its first queues; it writes them when the other one is set."""
+    begun, go_on = threading.Event(), threading.Event()
     write_files = Checkpoints._write_files
 
     def late(checkpoints: Checkpoints, parts: Any) -> Any:
         begun.set()
-        deleted.wait(30)
+        go_on.wait(30)
         return write_files(checkpoints, parts)
 
     monkeypatch.setattr(Checkpoints, "_write_files", late)
+    yield begun, go_on
+    go_on.set()
+
+
+async def test_a_file_that_retention_deletes_while_the_thread_has_its_units_stays_deleted(
+    bench: StoreBench, held_thread: tuple[threading.Event, threading.Event], tmp_path: Path
+) -> None:
+    begun, go_on = held_thread
+    store = bench.open(clock=VirtualClock())
+    store.start()
+    fill(store, 30, queues=1)
+    assert isinstance(store.clock, VirtualClock)
+    store.clock.advance(1.0)
+    await until(begun.is_set)
+    fill(store, 1_000, queues=1, start=30)
+    store._flush.position = store.max_physical_offset
+    assert store._maintenance.retention.delete_files(force=True) > 0
+    queue = store.queue("TopicTest", 0)
+    files = list(queue.files)
+    assert files[0] > 0
+    go_on.set()
+    await until(lambda: not store._maintenance.checkpoints._saving)
+    assert queue.files == files
+    assert sorted(int(path.name) for path in queue.directory.iterdir()) == files
+    expected = served(store)
+    assert served(bench.crashed_copy(tmp_path / "crashed").open()) == expected
+    store.close_now()
+    assert served(bench.open()) == expected
+
+
+async def test_a_queue_that_is_deleted_while_it_is_written_stays_deleted(
+    bench: StoreBench, saved: list[int], held_thread: tuple[threading.Event, threading.Event]
+) -> None:
+    begun, deleted = held_thread
     store = bench.open(clock=VirtualClock())
     store.start()
     put_into_all(store)

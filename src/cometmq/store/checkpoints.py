@@ -99,6 +99,8 @@ class Checkpoints:
         """… the dirty queues that it has yet to write …"""
         self._written: list[ConsumeQueue] = []
         """… and those that the thread writes."""
+        self._unsaved: Snapshot | None = None
+        """The snapshot of the checkpoint under way, once its queues are written, until it is known to be saved."""
         self._began = 0.0
         self._not_before = 0.0
         self._saved_position = -1
@@ -170,8 +172,9 @@ class Checkpoints:
             with queues.lock:
                 if queue in queues.gone:
                     continue
+                deleted = max(0, queue.first_stored - offset)  # with their file, by retention, after the loop wrote it
                 try:
-                    queue.write_files(disk, offset, units, starts)
+                    queue.write_files(disk, offset + deleted, units[deleted * CQ_UNIT_BYTES :], starts)
                 except OSError as error:
                     return error, queue.topic
         return None
@@ -215,19 +218,21 @@ class Checkpoints:
         return Snapshot(moment, changed, unsynced, index.dirty_files() if index is not None else [])
 
     def _save_soon(self, snapshot: Snapshot, loop: asyncio.AbstractEventLoop) -> None:
+        self._unsaved = snapshot
+
         def flushed(error: StoreError | None) -> None:
-            if error is not None or self._closing:
-                self._give_back(snapshot)
-            else:
+            if error is not None:
+                self._give_back()
+            elif not self._closing:
                 self._worker.submit(save).add_done_callback(_tell)
 
         def save() -> None:
             try:
                 self._save(snapshot)
             except OSError as error:
-                loop.call_soon_threadsafe(self._saved, snapshot, error)
+                loop.call_soon_threadsafe(self._saved, error)
             else:
-                loop.call_soon_threadsafe(self._saved, snapshot, None)
+                loop.call_soon_threadsafe(self._saved, None)
 
         self._flush.when_flushed(snapshot.moment.position.offset, flushed)
 
@@ -261,18 +266,24 @@ class Checkpoints:
             for _ in flushers.map(flush, parts):
                 pass
 
-    def _saved(self, snapshot: Snapshot, error: OSError | None) -> None:
+    def _saved(self, error: OSError | None) -> None:
+        if self._unsaved is None:
+            return  # a stop has given it back
         now = self._opened.clock.monotonic()
         self._not_before = now + min(_PAUSE * (now - self._began), _MAX_PAUSE_SECONDS)
         if error is None:
             self._saving = False
-            self._saved_position = snapshot.moment.position.offset
+            self._saved_position = self._unsaved.moment.position.offset
+            self._unsaved = None
             return
         _log.error("the checkpoint was not saved, recovery would begin at an older one: %s", error)
-        self._give_back(snapshot)
+        self._give_back()
 
-    def _give_back(self, snapshot: Snapshot) -> None:
-        """Let the next checkpoint flush the files that this one did not."""
+    def _give_back(self) -> None:
+        """Let the next checkpoint flush the files that this one did not, or is not known to have flushed."""
+        snapshot, self._unsaved = self._unsaved, None
+        if snapshot is None:
+            return
         self._saving = False
         queues = self._opened.queues
         for queue, starts in snapshot.files.items():
@@ -288,6 +299,7 @@ class Checkpoints:
         self._worker.shutdown()
         if self._moment is not None:
             self._give_up()
+        self._give_back()
 
     def save_now(self) -> None:
         """Record that everything is on the disk, after it was written and the log was flushed.

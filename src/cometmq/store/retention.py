@@ -139,17 +139,17 @@ class Retention:
         opened.known_files.forget_all()
         while following:
             for queue in following[-_QUEUES_PER_TURN:]:
-                if queue.remove_files_below(log_min):
-                    opened.queues.changed[queue] = None
+                opened.queues.remove_files_below(queue, log_min)
                 queue.min_logical = queue.offset_of_log(log_min)
             del following[-_QUEUES_PER_TURN:]
             with suppress(RuntimeError):  # without a loop, as in a tool, nobody waits
                 self._turn = asyncio.get_running_loop().call_soon(self._follow_some)
                 return
 
-    def stop(self) -> None:
-        """Look at no further queues."""
+    def stop(self) -> bool:
+        """Look at no further queues; return whether all of them begin where the log does."""
         if self._turn is not None:
             self._turn.cancel()
             self._turn = None
-        self._following = []
+        behind, self._following = self._following, []
+        return not behind

@@ -304,9 +304,13 @@ class ConsumeQueue:
         return self._written, bytes(self.pending[: count * CQ_UNIT_BYTES])
 
     def wrote(self, offset: int, count: int, starts: Iterable[int]) -> None:
-        """Take note that units were written into the files that begin at ``starts``; others may follow them."""
+        """Take note that units were written into the files that begin at ``starts``; others may follow them.
+
+        Files below the first one have been deleted since.
+        """
         for start in starts:
-            self._written_to(start)
+            if not self.files or start >= self.files[0]:
+                self._written_to(start)
         fresh = offset + count - self._written
         if fresh > 0:
             del self.pending[: fresh * CQ_UNIT_BYTES]

@@ -89,6 +89,13 @@ class ConsumeQueueTable:
         queue.open_at([], offset)
         self.changed[queue] = None
 
+    def remove_files_below(self, queue: ConsumeQueue, log_min: int) -> None:
+        """Delete the files of a queue whose messages are all older than ``log_min``, but not the last."""
+        if len(queue.files) > 1:
+            with self.lock:
+                if queue.remove_files_below(log_min):
+                    self.changed[queue] = None
+
     def delete(self, topic: str, queues: Set[ConsumeQueue]) -> None:
         """Delete queues of a topic from disk, or all; their objects begin again at offset 0."""
         self.dirty = [queue for queue in self.dirty if queue not in queues]
