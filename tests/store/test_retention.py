@@ -131,3 +131,29 @@ async def test_index_files_go_with_the_log(bench: StoreBench, disk: MeteredDisk)
     age(store, 1000, 99)
     clock.advance(60)
     assert len(list((bench.root / "index").iterdir())) < before
+
+
+async def test_a_reader_of_a_queue_that_has_yet_to_follow_is_led_to_its_first_message(
+    bench: StoreBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Queues follow the log's beginning in turns of the loop; nothing is missing before theirs comes."""
+    topics = [f"T{number}" for number in range(200)]
+    store = bench.open()
+    for _ in range(3):
+        for topic in topics:
+            fill(store, 7, topic=topic, queues=1)
+    store.close_now()
+    store = bench.open()
+    assert store._maintenance.retention.delete_files(force=True) > 0
+    behind = [queue for topic in topics if not (queue := store.queue(topic, 0)).min_offset()]
+    assert len(behind) > 100
+    for queue in behind:
+        offset, count = 0, 0
+        while offset < queue.max_offset():
+            result = store.get_message(queue, offset, 32)
+            assert result.next_begin_offset > offset
+            offset = result.next_begin_offset
+            count += result.count
+        assert count == queue.max_offset() - queue.offset_of_log(store.min_physical_offset)
+        assert not queue.missing
+    assert not caplog.records

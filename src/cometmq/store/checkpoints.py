@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 from cometmq.checksum import crc32
@@ -250,8 +249,7 @@ class Checkpoints:
         times = Checkpoint(moment.timestamp, moment.timestamp, index_files[-1][3] if index_files else 0)
         save_checkpoint(self._opened.config.root / "checkpoint", times, disk)
         self._file.save(moment.position, snapshot.changed)
-        with suppress(OSError):  # nothing depends on it
-            self._opened.known_files.note({extent.topic for extent in snapshot.changed}, self._file.extents)
+        self._opened.known_files.note({extent.topic for extent in snapshot.changed}, self._file.extents)
 
     def _flush_queues(self, files: list[tuple[ConsumeQueue, set[int]]]) -> None:
         def flush(some: list[tuple[ConsumeQueue, set[int]]]) -> None:

@@ -102,6 +102,7 @@ class Retention:
                 break
             if self._is_held(segment):
                 break
+            opened.known_files.pause()
             log.remove_first()
             removed += 1
         if removed:
@@ -136,7 +137,6 @@ class Retention:
         opened, following = self._opened, self._following
         log_min = opened.log.min_offset
         self._turn = None
-        opened.known_files.forget_all()
         while following:
             for queue in following[-_QUEUES_PER_TURN:]:
                 opened.queues.remove_files_below(queue, log_min)
@@ -145,11 +145,11 @@ class Retention:
             with suppress(RuntimeError):  # without a loop, as in a tool, nobody waits
                 self._turn = asyncio.get_running_loop().call_soon(self._follow_some)
                 return
+        opened.known_files.resume()
 
-    def stop(self) -> bool:
-        """Look at no further queues; return whether all of them begin where the log does."""
+    def stop(self) -> None:
+        """Look at no further queues."""
         if self._turn is not None:
             self._turn.cancel()
             self._turn = None
-        behind, self._following = self._following, []
-        return not behind
+        self._following = []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from cometmq.store.recovery import load, queue_recovery
 from cometmq.store.recovery.known_files import KnownFiles
 
 TOPICS = [f"Topic{number}" for number in range(20)]
+MESSAGES = 330  # two files for each of three queues
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +45,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 def write(store: MessageStore) -> None:
     for topic in TOPICS:
-        fill(store, 130, topic=topic)
+        fill(store, MESSAGES, topic=topic)
 
 
 def known_file(bench: StoreBench) -> Path:
@@ -201,6 +204,19 @@ def _cut_short(directory: Path) -> None:
     os.truncate(max(directory.iterdir()), 100)
 
 
+def _cut_first_short(directory: Path) -> None:
+    os.truncate(min(directory.iterdir()), 100)
+
+
+def _older_bytes_in_first(directory: Path) -> None:
+    """As a copy of an older file over it, with its length and the times that the newer one had."""
+    path = min(directory.iterdir())
+    content, stat = path.read_bytes(), path.stat()
+    with path.open("r+b") as file:
+        file.write(content[:200].ljust(len(content), b"\0"))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
 def _remove_first(directory: Path) -> None:
     min(directory.iterdir()).unlink()
 
@@ -225,6 +241,8 @@ CHANGES = (
     _zero_last_unit,
     _garbage_behind,
     _cut_short,
+    _cut_first_short,
+    _older_bytes_in_first,
     _remove_first,
     _add_file,
     _remove_queue,
@@ -309,4 +327,73 @@ def test_the_first_message_that_is_kept_is_known_after_retention(bench: StoreBen
     again = bench.open()
     assert looked == set()
     assert {queue.key: queue.min_offset() for queues in again.queues().values() for queue in queues.values()} == firsts
+    assert served(again) == expected
+
+
+async def test_a_stop_while_queues_follow_the_beginning_of_the_log_leaves_none_behind(bench: StoreBench) -> None:
+    store = bench.open()
+    write(store)
+    store._flush.flush_now()
+    assert len(TOPICS) * 3 < 200
+    for number in range(200):
+        fill(store, 3, topic=f"More{number}")
+    assert store._maintenance.retention.delete_files(force=True) > 0
+    log_min = store.min_physical_offset
+    store.close_now()  # when some of the queues have followed
+    again = bench.open()
+    for queues in again.queues().values():
+        for queue in queues.values():
+            assert queue.min_offset() == queue.offset_of_log(log_min)
+
+
+def test_times_in_whole_seconds_are_trusted_when_they_are_old(
+    bench: StoreBench, looked: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = _Times()
+    monkeypatch.setattr("cometmq.store.recovery.known_files.os", SimpleNamespace(stat=times.stat))
+    store = bench.open()
+    write(store)
+    store.close_now()
+    store = bench.open()
+    assert looked == set(TOPICS)
+    looked.clear()
+    times.ago_s = 3
+    store.close_now()
+    bench.open()
+    assert looked == set()
+
+
+class _Times:
+    """A file system that counts whole seconds, so long ago."""
+
+    ago_s = 0
+
+    def __init__(self) -> None:
+        self._stat = os.stat
+
+    def stat(self, path: str, *, follow_symlinks: bool) -> SimpleNamespace:
+        stat = self._stat(path, follow_symlinks=follow_symlinks)
+        second = stat.st_ctime_ns // 10**9 - self.ago_s
+        return SimpleNamespace(st_ino=stat.st_ino, st_size=stat.st_size, st_ctime_ns=second * 10**9)
+
+
+def test_without_room_for_the_file_the_stop_is_clean(
+    bench: StoreBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = bench.open()
+    write(store)
+    expected = served(store)
+
+    def without_room(path: Path, data: bytes) -> int:
+        with path.open("wb") as file:
+            file.write(data[:10])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_bytes", without_room)
+        store.close_now()
+    assert [record.message for record in caplog.records if "cleanly" in record.message] == []
+    assert sorted(path.name for path in known_file(bench).parent.glob("queueFiles*")) == []
+    again = bench.open()
+    assert again.findings == []
     assert served(again) == expected

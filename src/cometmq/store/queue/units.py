@@ -83,6 +83,11 @@ def restore_units(log: CommitLog, queue: ConsumeQueue, at: int) -> bool:
     """Mend the unit at offset ``at`` and the damaged ones beside it; whether it leads to its record again."""
     if at in queue.lost:
         return False
+    unit = queue.unit(at)
+    if unit is not None and unit[0] < log.min_offset:
+        queue.min_logical = queue.offset_of_log(log.min_offset)  # retention has not come to this queue yet
+        if at < queue.min_logical:
+            return False
     first, start = at, log.min_offset
     while first > queue.min_logical:
         end = _record_end(log, queue, first - 1)

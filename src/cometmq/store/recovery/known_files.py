@@ -12,9 +12,11 @@ the change.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -25,10 +27,15 @@ from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.queue.consume_queue_table import ConsumeQueueTable, Extents
 
+_log = logging.getLogger(__name__)
+
 _VERSION: Final = 1
 _CLOCK_TICK_NS: Final = 20_000_000
 """File systems take the time of a change from a clock that ticks every 1 to 10 ms. What was changed within that time
 can be changed once more without a trace."""
+_WHOLE_SECONDS_NS: Final = 2_000_000_000
+"""The same where times are whole seconds, or every other one, as in old file systems."""
+_SECOND_NS: Final = 1_000_000_000
 _MANY_TOPICS: Final = 256
 """So many topics that were changed a moment ago are worth a wait of that time at the stop."""
 _SAVED_SHARE: Final = 16
@@ -66,6 +73,7 @@ class KnownFiles:
         self._unsaved = 0
         """Topics that changed since the file was written."""
         self._void = False
+        self._paused = False
 
     # --- at the start ---------------------------------------------------------------------------
     def load(self, *, crashed: bool) -> None:
@@ -90,6 +98,7 @@ class KnownFiles:
         known = self._topics.get(topic)
         found = self._checksum(topic, extents) if known is not None else None
         if known is None or found is None or found[0] != known[0]:
+            self._topics.pop(topic, None)
             return None
         return {queue_id: known[1].get(queue_id, first) for queue_id, (first, _) in extents.items()}
 
@@ -99,41 +108,43 @@ class KnownFiles:
         return list(range(first * CQ_UNIT_BYTES // size * size, end * CQ_UNIT_BYTES, size))
 
     # --- from then on ---------------------------------------------------------------------------
-    def forget_all(self) -> None:
-        """Let nothing be known any more: the first messages of queues are others than before. For any thread."""
-        self._void = True
+    def pause(self) -> None:
+        """Know nothing, until :meth:`resume`: the first messages of queues begin to change. For any thread."""
+        self._paused = self._void = True
+
+    def resume(self) -> None:
+        """The first messages of all queues are final again: topics that change from now on are noted."""
+        self._paused = False
 
     def note(self, changed: Iterable[str], extents: Extents) -> None:
         """Look at the files of topics that a checkpoint has flushed, and write the file when much has changed.
 
         :param extents: those of all topics, as the position file has them.
-        :raises OSError: it could not be written.
         """
+        if self._paused:
+            return
         if self._void:
             self._void = False
             self._topics.clear()
             self._unsaved = len(extents)
         topics = self._young.union(changed)
         self._young = set()
-        oldest_young = time.time_ns() - _CLOCK_TICK_NS
+        now_ns = time.time_ns()
         for topic in topics:
-            self._look(topic, extents.get(topic), oldest_young)
+            self._look(topic, extents.get(topic), now_ns)
         self._unsaved += len(topics)
         if self._unsaved * _SAVED_SHARE > len(self._topics):
             self._write()
 
     def save(self, extents: Extents) -> None:
-        """Look at all files that are not known, and write the file, at a clean stop after everything else.
-
-        :raises OSError: it could not be written.
-        """
+        """Look at all files that are not known, and write the file, at a clean stop after everything else."""
         self.note(extents.keys() - self._topics.keys(), extents)
         if len(self._young) >= _MANY_TOPICS:
             time.sleep(_CLOCK_TICK_NS / 1e9)
             self.note((), extents)
         self._write()
 
-    def _look(self, topic: str, extents: QueueExtents | None, oldest_young: int) -> None:
+    def _look(self, topic: str, extents: QueueExtents | None, now_ns: int) -> None:
         self._topics.pop(topic, None)
         queues = self._queues.by_topic.get(topic, {})
         if extents is None or not all(
@@ -144,26 +155,36 @@ class KnownFiles:
         ):
             return
         found = self._checksum(topic, extents)
-        if found is not None and found[1] >= oldest_young:
+        if found is None:
+            return
+        checksum, changed_ns = found
+        if changed_ns >= now_ns - (_CLOCK_TICK_NS if changed_ns % _SECOND_NS else _WHOLE_SECONDS_NS):
             self._young.add(topic)
-        elif found is not None:
-            inner = {
-                queue_id: queues[queue_id].min_logical
-                for queue_id, (first, _) in extents.items()
-                if queues[queue_id].min_logical != first
-            }
-            self._topics[topic] = found[0], inner
+            return
+        inner = {
+            queue_id: queues[queue_id].min_logical
+            for queue_id, (first, _) in extents.items()
+            if queues[queue_id].min_logical != first
+        }
+        self._topics[topic] = checksum, inner
 
     def _write(self) -> None:
-        """Replace the file; a power cut may take it."""
+        """Replace the file, unless it is void by now. A power cut may take it, and it can be missing."""
+        if self._void:
+            return
         known = _Known(
             boot=self._boot,
             log={name: self._log_file(name) for name in [segment.path.name for segment in self._log.segments]},
             topics=self._topics,
         )
         fresh = self._path.with_suffix(".tmp")
-        fresh.write_bytes(msgspec.json.encode(msgspec.structs.replace(known, crc=_crc_of(known))))
-        fresh.replace(self._path)
+        try:
+            fresh.write_bytes(msgspec.json.encode(msgspec.structs.replace(known, crc=_crc_of(known))))
+            fresh.replace(self._path)
+        except OSError as error:
+            _log.warning("%s cannot be written, a start will look at more queues: %s", self._path, error)
+            with suppress(OSError):
+                fresh.unlink()
         self._unsaved = 0
 
     def _checksum(self, topic: str, extents: QueueExtents) -> tuple[int, int] | None:
@@ -172,13 +193,13 @@ class KnownFiles:
         It is the hash of numbers, which is the same in each process, other than that of texts.
         """
         root = f"{self._root}/{topic}"
-        size = self._file_size
         newest = 0
         numbers = [self._log.min_offset]
         paths = [root]
         for queue_id, (first, end) in sorted(extents.items()):
-            last = (end * CQ_UNIT_BYTES - 1) // size * size
-            paths += (f"{root}/{queue_id}", f"{root}/{queue_id}/{last:020d}")
+            directory = f"{root}/{queue_id}"
+            paths.append(directory)
+            paths += [f"{directory}/{start:020d}" for start in self.files(first, end)]
             numbers += (queue_id, first, end)
         try:
             for path in paths:
