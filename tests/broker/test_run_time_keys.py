@@ -113,6 +113,16 @@ async def lag_is_told_by_queue(world: World, wire: Wire) -> bool:
     return "\ncometmq_consumer_queue_lag_messages{" in await read(world.broker.monitor.url)
 
 
+async def new_topics_with_series(world: World, wire: Wire) -> int:
+    topics = [world.fresh("Series") for _ in range(3)]
+    for topic in topics:
+        await wire.send(topic)
+    assert world.broker.monitor is not None
+    text = await read(world.broker.monitor.url)
+    lines = [line for line in text.split("\n") if line.startswith("rocketmq_messages_in_total{")]
+    return sum(any(f'topic="{topic}"' in line for line in lines) for topic in topics)
+
+
 async def send_to_a_new_topic(world: World, wire: Wire) -> int:
     return (await wire.send(world.fresh("New"))).code
 
@@ -284,6 +294,13 @@ EFFECTS = {
     "logLevel": Effect("ERROR", logging.INFO, logging.ERROR, level_of_the_log),
     "metricsPerQueue": Effect(
         "true", False, True, lag_is_told_by_queue, {"metrics_exporter_type": "PROM", "metrics_prom_exporter_port": 0}
+    ),
+    "metricsOtelCardinalityLimit": Effect(
+        "4",
+        3,
+        1,
+        new_topics_with_series,
+        {"metrics_exporter_type": "PROM", "metrics_prom_exporter_port": 0},
     ),
     "autoCreateTopicEnable": Effect("true", 17, 0, send_to_a_new_topic, {"auto_create_topic_enable": False}),
     "autoCreateSubscriptionGroup": Effect("false", 0, 26, pull_of_a_new_group),
