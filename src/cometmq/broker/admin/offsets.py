@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import Final
 
 from msgspec import UNSET
@@ -42,6 +42,8 @@ LATEST: Final = -1
 _OLDEST_RESET_VERSION: Final = 28
 """V3_0_7_SNAPSHOT: clients from here on understand RESET_CONSUMER_CLIENT_OFFSET."""
 _OVERTAKEN: Final = 2**63 - 1
+_LEAST_QUEUE_BYTES: Final = 98
+"""Bytes of a queue's progress in an answer, with the shortest names and one digit for each number."""
 _TOO_LARGE: Final = (
     f"the progress of all groups is larger than an answer can be, {MAX_FRAME_BYTES} bytes: ask for each group alone, "
     "as consumerProgress -g does"
@@ -243,7 +245,26 @@ class OffsetAdmin:
         """Give the progress of every group of this broker, topic by topic."""
         return run_in_slices(connection, request, self._of_all_groups(request.header.is_order))
 
+    def _has_too_many_queues(self, is_order: bool) -> Generator[None, None, bool]:
+        """Tell whether an answer has no room for the queues of all groups, before it is made: that takes seconds."""
+        room = MAX_FRAME_BYTES // _LEAST_QUEUE_BYTES
+        seen = 0
+        for group in list(self._broker.groups.table):
+            for name, _ in self._broker.offsets.of_group(group):
+                topic = next(iter(self._consumed(group, [name])), None)
+                if topic is not None and (topic.order or not is_order):
+                    room -= topic.write_queue_nums
+                    if room < 0:
+                        return True
+                seen += 1
+                if seen >= QUEUES_PER_SLICE:
+                    seen = 0
+                    yield
+        return False
+
     def _of_all_groups(self, is_order: bool) -> Steps:
+        if (yield from self._has_too_many_queues(is_order)):
+            return Response(ResponseCode.SYSTEM_ERROR, remark=_TOO_LARGE)
         listed: list[bytes] = []
         total_diff = seen = size = 0
         for group in list(self._broker.groups.table):

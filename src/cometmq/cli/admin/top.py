@@ -124,9 +124,9 @@ def command(
 def _show_once(view: View, every_s: float, namesrv: str, output: str) -> None:
     async def work(admin: Admin) -> Snapshot:
         watch = ActivityWatch(admin, with_topics=view.kind == "topics", with_clients=view.kind != "topics")
-        await watch.look(all_topics=True)
+        await watch.look(everything=True)
         await admin.instance.clock.sleep(every_s)
-        return await watch.look(all_topics=True)
+        return await watch.look(everything=True)
 
     snapshot = administer(namesrv, work)
     for broker in snapshot.brokers:

@@ -1,6 +1,6 @@
 """The activity of a cluster: rates and lag of topics, groups and clients, from few requests.
 
-Each broker is asked for the progress of all its groups at once; that has the ends of the queues that are consumed, too.
+Each broker is asked for the progress of all its groups; that has the ends of the queues that are consumed, too.
 Topics that nobody consumes are asked one by one, :data:`TOPICS_PER_LOOK` at each look: those that grew lately at every
 look, the others in turn. So ten thousand topics cost as much as a thousand. Where all are asked, the next look asks
 only those that have messages, the last at most :data:`IDLE_MS` older than the newest one of their broker.
@@ -8,18 +8,19 @@ only those that have messages, the last at most :data:`IDLE_MS` older than the n
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from cometmq.client.admin import Admin
 from cometmq.client.admin.broker_status import BrokerStatus
+from cometmq.client.admin.group_progress import GroupProgress, ProgressWatch
 from cometmq.client.admin.members import connection_of
 from cometmq.client.admin.several import gathered
 from cometmq.client.errors import BrokerError, RemotingError
 from cometmq.errors import CometMQError
 from cometmq.message.names import RETRY_PREFIX, SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, SYSTEM_TOPICS, reply_topic
-from cometmq.remoting.admin_bodies import ConsumerRunningInfo, ConsumeStatsList, ProducerTableInfo
+from cometmq.remoting.admin_bodies import ConsumerRunningInfo, ProducerTableInfo
 from cometmq.remoting.bodies import MessageQueue
 
 T = TypeVar("T")
@@ -116,7 +117,8 @@ class _BrokerView:
     """The findings of a look at one broker."""
 
     shown: BrokerActivity
-    progress: ConsumeStatsList = field(default_factory=ConsumeStatsList)
+    progress: Mapping[str, GroupProgress] = field(default_factory=dict)
+    """By group."""
     producers: ProducerTableInfo = field(default_factory=ProducerTableInfo)
 
 
@@ -134,6 +136,7 @@ class ActivityWatch:
         """Also those that the nameserver does not know any more."""
         self._clusters: set[str] = set()
         self._views: dict[str, _BrokerView] = {}
+        self._progress: dict[str, ProgressWatch] = {}
         self._topics: dict[str, set[str]] = {}
         """Broker → its topics."""
         self._topics_at = float("-inf")
@@ -143,10 +146,10 @@ class ActivityWatch:
         self._members: dict[str, list[ClientActivity]] = {}
         self._groups_turn: list[str] = []
 
-    async def look(self, *, all_topics: bool = False) -> Snapshot:
+    async def look(self, *, everything: bool = False) -> Snapshot:
         """Ask the cluster.
 
-        :param all_topics: ask for the end of every topic, however many there are.
+        :param everything: ask for every topic and group, however many there are.
         :raises CometMQError: no nameserver answers, at the first look.
         """
         try:
@@ -155,16 +158,17 @@ class ActivityWatch:
         except CometMQError:
             if not self._masters:
                 raise
-        views = await gathered({name: self._broker(name, address) for name, address in self._masters.items()})
+        began = self._admin.instance.clock.monotonic()
+        asked = {name: self._broker(name, address, everything=everything) for name, address in self._masters.items()}
+        views = await gathered(asked)
         for name, view in views.items():
             if view.shown.trouble and name in self._views:
                 view.progress, view.producers = self._views[name].progress, self._views[name].producers
         self._views = views
-        now = self._admin.instance.clock.monotonic()
-        self._note_consumed(now)
+        self._note_consumed()
         if self._with_topics:
-            await self._list_topics(now)
-            await self._ask_topics(now, all_topics=all_topics)
+            await self._list_topics(began)
+            await self._ask_topics(began, everything=everything)
         if self._with_clients:
             await self._ask_members()
         return Snapshot(
@@ -176,11 +180,12 @@ class ActivityWatch:
 
     # --- brokers ---
 
-    async def _broker(self, name: str, address: str) -> _BrokerView:
+    async def _broker(self, name: str, address: str, *, everything: bool) -> _BrokerView:
         try:
             status = BrokerStatus.of(await self._admin.runtime_info(address))
             view = _BrokerView(BrokerActivity(name, address, status.in_per_s, status.out_per_s))
-            view.progress = await self._admin.progress_of_all_groups(address)
+            watch = self._progress.setdefault(name, ProgressWatch(self._admin))
+            view.progress = await watch.look(address, everything=everything)
         except CometMQError as error:
             return _BrokerView(BrokerActivity(name, address, None, None, str(error)))
         if self._with_clients:
@@ -192,16 +197,16 @@ class ActivityWatch:
 
     # --- topics ---
 
-    def _note_consumed(self, now: float) -> None:
+    def _note_consumed(self) -> None:
         for name, view in self._views.items():
             if view.shown.trouble:
                 continue
-            ends: dict[str, dict[MessageQueue, int]] = {}
-            for _, stats in _by_group(view.progress):
-                for queue, offsets in stats.items():
-                    ends.setdefault(queue.topic, {})[queue] = offsets[0]
-            for topic, queues in ends.items():
-                self._note(name, topic, now, sum(queues.values()))
+            ends: dict[str, tuple[float, int]] = {}
+            for group in view.progress.values():
+                for topic, progress in group.topics.items():
+                    ends[topic] = max(ends.get(topic, (0.0, 0)), (group.at, progress.end))
+            for topic, (at, end) in ends.items():
+                self._note(name, topic, at, end)
 
     def _note(self, broker: str, topic: str, now: float, total: int) -> None:
         known = self._ends.get((broker, topic))
@@ -222,11 +227,11 @@ class ActivityWatch:
             hidden = SYSTEM_TOPICS | self._masters.keys() | self._clusters | set(map(reply_topic, self._clusters))
             self._topics[name] = {topic for topic in configs if topic not in hidden and not topic.startswith(_INNER)}
 
-    async def _ask_topics(self, now: float, *, all_topics: bool) -> None:
+    async def _ask_topics(self, began: float, *, everything: bool) -> None:
         alive = self._alive()
-        fresh = {place for place, ends in self._ends.items() if ends.at == now}
+        fresh = {place for place, ends in self._ends.items() if ends.at >= began}
         wanted = [(name, topic) for name in alive for topic in self._topics.get(name, ()) if (name, topic) not in fresh]
-        if all_topics:
+        if everything:
             wanted = [place for place in wanted if not self._is_idle(*place)]
         elif len(wanted) > TOPICS_PER_LOOK:
             wanted = self._in_turn(wanted)
@@ -268,10 +273,10 @@ class ActivityWatch:
     def _topic_rows(self) -> Iterable[TopicActivity]:
         groups: dict[str, dict[str, int]] = {}
         for view in self._views.values():
-            for group, stats in _by_group(view.progress):
-                for queue, (end, consumed) in stats.items():
-                    lags = groups.setdefault(queue.topic, {})
-                    lags[group] = lags.get(group, 0) + end - consumed
+            for group, progress in view.progress.items():
+                for topic, of_topic in progress.topics.items():
+                    lags = groups.setdefault(topic, {})
+                    lags[group] = lags.get(group, 0) + of_topic.lag
         for topic in sorted(set[str]().union(*self._topics.values())):
             ends = [known for name in self._masters if (known := self._ends.get((name, topic))) is not None]
             rates = [known.per_s for known in ends if known.per_s is not None]
@@ -291,12 +296,10 @@ class ActivityWatch:
         lags: dict[str, int] = {}
         topics: dict[str, set[str]] = {}
         for view in self._views.values():
-            for listed in view.progress.consume_stats_list:
-                for group, per_topic in listed.items():
-                    rates[group] = rates.get(group, 0.0) + sum(stats.consume_tps for stats in per_topic)
-            for group, stats in _by_group(view.progress):
-                lags[group] = lags.get(group, 0) + sum(end - consumed for end, consumed in stats.values())
-                topics.setdefault(group, set()).update(queue.topic for queue in stats)
+            for group, progress in view.progress.items():
+                rates[group] = rates.get(group, 0.0) + progress.per_s
+                lags[group] = lags.get(group, 0) + progress.lag
+                topics.setdefault(group, set()).update(progress.topics)
         for group in sorted(rates.keys() | self._members.keys()):
             members = self._members.get(group)
             if group in SYSTEM_GROUPS or (group.startswith(SYSTEM_GROUP_PREFIX) and not members):
@@ -310,9 +313,7 @@ class ActivityWatch:
             )
 
     async def _ask_members(self) -> None:
-        groups = {
-            group for view in self._views.values() for listed in view.progress.consume_stats_list for group in listed
-        }
+        groups = {group for view in self._views.values() for group in view.progress}
         if len(self._groups_turn) < GROUPS_PER_LOOK:
             queued = set(self._groups_turn)
             self._groups_turn += sorted(groups - queued)
@@ -352,16 +353,15 @@ class ActivityWatch:
         except CometMQError:
             return None, None
         rate = sum(status.consume_ok_tps for status in info.status_table.values())
-        return rate, sum(lags.get(queue, 0) for queue in info.mq_table)
+        return rate, sum(lags.get(queue, 0) for queue in info.mq_table) if lags else None
 
     def _lags(self, group: str) -> dict[MessageQueue, int]:
-        return {
-            queue: end - consumed
-            for view in self._views.values()
-            for name, stats in _by_group(view.progress)
-            if name == group
-            for queue, (end, consumed) in stats.items()
-        }
+        """Return the lag of a group by queue; of a large broker it is not known."""
+        found: dict[MessageQueue, int] = {}
+        for view in self._views.values():
+            if group in view.progress:
+                found |= view.progress[group].lags or {}
+        return found
 
     def _client_rows(self) -> Iterable[ClientActivity]:
         for members in self._members.values():
@@ -373,20 +373,6 @@ class ActivityWatch:
                     if (group, one.client_id) not in seen:
                         seen.add((group, one.client_id))
                         yield ClientActivity(one.client_id, "producer", group, one.remote_ip, one.language, None, None)
-
-
-def _by_group(progress: ConsumeStatsList) -> Iterable[tuple[str, dict[MessageQueue, tuple[int, int]]]]:
-    """Yield for each group and topic the end and the consumed offset of the queues."""
-    for listed in progress.consume_stats_list:
-        for group, per_topic in listed.items():
-            for stats in per_topic:
-                yield (
-                    group,
-                    {
-                        queue: (offsets.broker_offset, offsets.consumer_offset)
-                        for queue, offsets in stats.offset_table.items()
-                    },
-                )
 
 
 async def _or(ask: Callable[[str], Awaitable[T]], address: str, otherwise: T) -> T:

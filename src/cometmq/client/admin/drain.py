@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cometmq.client.admin import Admin
+from cometmq.client.admin.group_progress import all_groups
 from cometmq.client.admin.groups import in_flight_of
 from cometmq.client.admin.members import connection_of
 from cometmq.client.admin.several import users_topics
@@ -155,21 +156,20 @@ class Drain:
     async def _groups(self) -> list[GroupLeft]:
         found: list[GroupLeft] = []
         members: dict[str, int] = {}
-        for listed in (await self._admin.progress_of_all_groups(self._address)).consume_stats_list:
-            for group, per_topic in listed.items():
-                if group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX):
-                    continue
-                lags: dict[str, int] = {}
-                for stats in per_topic:
-                    for queue, offsets in stats.offset_table.items():
-                        lag = max(0, offsets.broker_offset - offsets.consumer_offset, in_flight_of(offsets))
-                        lags[queue.topic] = lags.get(queue.topic, 0) + lag
-                for topic, lag in lags.items():
-                    if lag:
-                        if group not in members:
-                            connection = await connection_of(self._admin, group, self._address)
-                            members[group] = len(connection.connection_set)
-                        found.append(GroupLeft(group, topic, lag, members[group]))
+        async for group, per_topic in all_groups(self._admin, self._address):
+            if group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX):
+                continue
+            lags: dict[str, int] = {}
+            for stats in per_topic:
+                for queue, offsets in stats.offset_table.items():
+                    lag = max(0, offsets.broker_offset - offsets.consumer_offset, in_flight_of(offsets))
+                    lags[queue.topic] = lags.get(queue.topic, 0) + lag
+            for topic, lag in lags.items():
+                if lag:
+                    if group not in members:
+                        connection = await connection_of(self._admin, group, self._address)
+                        members[group] = len(connection.connection_set)
+                    found.append(GroupLeft(group, topic, lag, members[group]))
         return sorted(found, key=lambda left: -left.messages)
 
     @staticmethod

@@ -170,17 +170,21 @@ class GroupAdmin(TopicAdmin):
         header, code = GetConsumeStatsInBrokerHeader(is_order=False), RequestCode.GET_BROKER_CONSUME_STATS
         return await self._ask(ConsumeStatsList, broker_address, code, header, "asking how far all groups are")
 
+    async def progress_at(self, group: str, broker_address: str, topic: str | None = None) -> ConsumeStats:
+        """The progress of a group at one broker, in one topic or in all that it has consumed."""
+        header, doing = GetConsumeStatsRequestHeader(group, topic), f"asking how far {group} is"
+        return await self._ask(ConsumeStats, broker_address, RequestCode.GET_CONSUME_STATS, header, doing)
+
     async def consume_progress(self, group: str, topic: str | None = None) -> ConsumeProgress:
         """The progress of a group, in one topic or in all that it has consumed."""
         queues: list[QueueProgress] = []
         tps = 0.0
         failure: BrokerError | None = None
-        header, doing = GetConsumeStatsRequestHeader(group, topic), f"asking how far {group} is"
         addresses = await self._targets() if topic is None else (await self._brokers_of(topic)).values()
         for address in addresses:
             try:
                 with self._noting_silence():
-                    stats = await self._ask(ConsumeStats, address, RequestCode.GET_CONSUME_STATS, header, doing)
+                    stats = await self.progress_at(group, address, topic)
                     tps += stats.consume_tps
                     queues += (
                         QueueProgress(

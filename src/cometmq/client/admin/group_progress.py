@@ -1,0 +1,131 @@
+"""The progress of all groups of a broker, also where one answer has no room for it.
+
+A broker is asked for all groups at once. Where that is too large, as with a million offsets, it is asked for one group
+after the other: by :class:`ProgressWatch` for some at each look, so that a look takes a second at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from cometmq.client.admin import Admin
+from cometmq.client.admin.several import gathered
+from cometmq.client.errors import BrokerError
+from cometmq.remoting.admin_bodies import ConsumeStats
+from cometmq.remoting.bodies import MessageQueue
+from cometmq.remoting.codes import ResponseCode
+
+SECONDS_PER_LOOK: Final = 0.5
+"""Time in which a look asks for groups one by one."""
+_AT_ONCE: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TopicProgress:
+    """A group in one topic, all queues of a broker together."""
+
+    end: int
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """A group at one broker."""
+
+    at: float
+    """The moment of the answer, of a monotonic clock."""
+    per_s: float
+    topics: Mapping[str, TopicProgress]
+    lags: Mapping[MessageQueue, int] | None = None
+    """By queue; ``None`` where groups are asked for one by one, since so many queues have no room in memory."""
+
+    @property
+    def lag(self) -> int:
+        """Messages that wait, in all topics."""
+        return sum(topic.lag for topic in self.topics.values())
+
+
+def summed(listed: Iterable[ConsumeStats], at: float, *, with_queues: bool) -> GroupProgress:
+    """Return what a broker told of a group."""
+    topics: dict[str, TopicProgress] = {}
+    lags: dict[MessageQueue, int] = {}
+    per_s = 0.0
+    for stats in listed:
+        per_s += stats.consume_tps
+        for queue, offsets in stats.offset_table.items():
+            lag = offsets.broker_offset - offsets.consumer_offset
+            known = topics.get(queue.topic, TopicProgress(0, 0))
+            topics[queue.topic] = TopicProgress(known.end + offsets.broker_offset, known.lag + lag)
+            if with_queues:
+                lags[queue] = lag
+    return GroupProgress(at, per_s, topics, lags if with_queues else None)
+
+
+async def all_groups(admin: Admin, broker_address: str) -> AsyncIterator[tuple[str, list[ConsumeStats]]]:
+    """Yield the groups of a broker, each with its progress.
+
+    :raises BrokerError: the broker refuses.
+    """
+    at_once = await _at_once(admin, broker_address)
+    if at_once is not None:
+        for group, listed in at_once.items():
+            yield group, listed
+        return
+    for group in await admin.groups(broker_address):
+        yield group, [await admin.progress_at(group, broker_address)]
+
+
+async def _at_once(admin: Admin, broker_address: str) -> dict[str, list[ConsumeStats]] | None:
+    """Return the progress of all groups; ``None`` where the answer would be too large."""
+    try:
+        answer = await admin.progress_of_all_groups(broker_address)
+    except BrokerError as error:
+        if error.code != ResponseCode.SYSTEM_ERROR:
+            raise
+        return None
+    found: dict[str, list[ConsumeStats]] = {}
+    for listed in answer.consume_stats_list:
+        for group, stats in listed.items():
+            found.setdefault(group, []).extend(stats)
+    return found
+
+
+class ProgressWatch:
+    """Looks at the groups of a broker again and again."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+        self._is_large = False
+        self._known: dict[str, GroupProgress] = {}
+        self._turn: list[str] = []
+        """Groups that are asked for next; those that were not asked for the longest time are last."""
+
+    async def look(self, broker_address: str, *, everything: bool) -> Mapping[str, GroupProgress]:
+        """Ask a broker; of a large one, some groups are those of earlier looks, and others are missing until later.
+
+        :param everything: ask for all groups, however long that takes.
+        :raises CometMQError: the broker does not answer.
+        """
+        clock = self._admin.instance.clock
+        if not self._is_large:
+            at_once = await _at_once(self._admin, broker_address)
+            if at_once is not None:
+                now = clock.monotonic()
+                return {group: summed(listed, now, with_queues=True) for group, listed in at_once.items()}
+            self._is_large = True
+        there = await self._admin.groups(broker_address)
+        self._known = {group: known for group, known in self._known.items() if group in there}
+        queued = set(self._turn)
+        self._turn = [*(group for group in there if group not in queued), *self._turn]
+        until = clock.monotonic() + SECONDS_PER_LOOK
+        for _ in range(len(self._turn)):
+            chosen = [group for group in self._turn[-_AT_ONCE:] if group in there]
+            del self._turn[-_AT_ONCE:]
+            asked = {group: self._admin.progress_at(group, broker_address) for group in chosen}
+            for group, stats in (await gathered(asked)).items():
+                self._known[group] = summed([stats], clock.monotonic(), with_queues=False)
+            if not self._turn or (not everything and clock.monotonic() >= until):
+                break
+        return self._known
