@@ -117,7 +117,8 @@ MAX_POP_WAIT_MS: Final = 10 * 60_000
 MAX_CONSUMER_OFFSET_TABLES: Final = 200_000
 """Pairs of topic and group with offsets; each is an entry of ``consumerOffset.json``."""
 MAX_CONSUMER_OFFSETS: Final = 2_000_000
-"""Offsets of all these pairs, one for each queue, about 100 bytes each: clients may name any number of a queue."""
+"""Offsets of all these pairs, one for each queue: 40 bytes each, and 100 bytes where clients name queues whose numbers
+are far from each other."""
 OFFSET_EXPIRY_SECONDS: Final = 86_400.0
 """Offsets of a missing topic, of a group without members, expire after this: an administrator who deleted the topic by
 mistake has created it again by then."""
@@ -126,7 +127,7 @@ OFFSET_LOOK_SECONDS: Final = 30.0
 OFFSET_LOOK_KEYS: Final = 2_000
 """Pairs of one step, about a millisecond: all 200,000 take 50 minutes."""
 MAX_TOPICS: Final = 50_000
-"""Topics that clients may create; administrators may create more. The table is one file, written on each change."""
+"""Topics that clients may create; administrators may create more. Nameservers get them as one table."""
 MAX_DELETED_TOPICS: Final = 1_000
 """Deleted topics that are remembered, to tell a topic made anew from its earlier life; the oldest is forgotten."""
 EARLIER_READERS_SECONDS: Final = 86_400.0

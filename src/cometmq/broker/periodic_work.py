@@ -17,7 +17,7 @@ from cometmq.broker.limits import (
 from cometmq.broker.periodic import Work
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager
 from cometmq.broker.tables.broker_tables import BrokerTables
-from cometmq.broker.tables.consumer_offsets import OffsetExpiry
+from cometmq.broker.tables.offset_expiry import OffsetExpiry
 
 
 def periodic_work(

@@ -12,7 +12,8 @@ from tests.broker.snapshots import SnapshotDisk
 import cometmq.broker.tables.consumer_offsets
 import cometmq.broker.tables.versioned_table
 from cometmq.broker.config import LiveConfig
-from cometmq.broker.tables.consumer_offsets import NO_OFFSET, ConsumerOffsetManager
+from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
+from cometmq.broker.tables.queue_offsets import NO_OFFSET
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.remoting.bodies import TopicConfig
 from cometmq.store.disk import Disk

@@ -8,10 +8,11 @@ import pytest
 from tests.broker.conftest import small_config
 from tests.broker.wire import Wire
 
-import cometmq.broker.tables.consumer_offsets
+import cometmq.broker.tables.offset_expiry
 from cometmq.broker.controller import Broker
 from cometmq.broker.limits import OFFSET_EXPIRY_SECONDS
-from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager, OffsetExpiry
+from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
+from cometmq.broker.tables.offset_expiry import OffsetExpiry
 from cometmq.message.names import TRANSACTION_GROUP
 from cometmq.remoting.bodies import ConsumerData, HeartbeatData, TopicConfig, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -23,7 +24,7 @@ async def test_offsets_of_no_topic_go_in_time_and_stay_gone(
     broker: Broker, wire: Wire, clock: VirtualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     day_s = 1_200
-    monkeypatch.setattr(cometmq.broker.tables.consumer_offsets, "OFFSET_EXPIRY_SECONDS", day_s)
+    monkeypatch.setattr(cometmq.broker.tables.offset_expiry, "OFFSET_EXPIRY_SECONDS", day_s)
     broker.topics.put(TopicConfig(topic_name="There"))
     body = encode_body(HeartbeatData(client_id="c", consumer_data_set=[ConsumerData(group_name="live")]))
     for topic, group in (("There", "g"), ("Gone", "g"), ("Gone", "live"), ("%RETRY%g", "g")):
@@ -47,7 +48,7 @@ async def test_offsets_of_no_topic_go_in_time_and_stay_gone(
 def test_time_counts_anew_when_the_topic_or_a_member_was_there_and_slices_reach_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cometmq.broker.tables.consumer_offsets, "OFFSET_LOOK_KEYS", 3)
+    monkeypatch.setattr(cometmq.broker.tables.offset_expiry, "OFFSET_LOOK_KEYS", 3)
     clock = VirtualClock()
     offsets = ConsumerOffsetManager(tmp_path / "config" / "consumerOffset.json", clock=clock)
     topics: set[str] = set()

@@ -15,7 +15,8 @@ from tests.helpers.waiting import until
 import cometmq.broker.tables.consumer_offsets
 from cometmq import fastjson
 from cometmq.broker.controller import Broker
-from cometmq.broker.tables.consumer_offsets import NO_OFFSET, ConsumerOffsetManager
+from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
+from cometmq.broker.tables.queue_offsets import NO_OFFSET
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.headers import QueryConsumerOffsetRequestHeader, UpdateConsumerOffsetRequestHeader

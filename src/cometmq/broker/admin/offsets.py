@@ -15,7 +15,7 @@ from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import QUEUES_PER_SLICE
 from cometmq.broker.metrics.stats import GROUP_GET_NUMS
 from cometmq.broker.slices import Steps, batches, members, run_in_slices, slices
-from cometmq.broker.tables.consumer_offsets import NO_OFFSET
+from cometmq.broker.tables.queue_offsets import NO_OFFSET
 from cometmq.limits import MAX_FRAME_BYTES
 from cometmq.message.names import check_group
 from cometmq.remoting.admin_bodies import MessageQueueForC, OffsetWrapper, QueryCorrectionOffsetBody, QueueTimeSpan

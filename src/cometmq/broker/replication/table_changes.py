@@ -24,6 +24,7 @@ from cometmq.broker.limits import MAX_LIST_BYTES, SLAVE_TABLE_SECONDS, TABLE_ROW
 from cometmq.broker.replication.frames import ReplicationError
 from cometmq.broker.slices import Steps, batches, run_in_slices
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
+from cometmq.broker.tables.queue_offsets import QueueOffsets
 from cometmq.broker.tables.versioned_table import VersionedTable
 from cometmq.message.names import TRANS_OP_HALF_TOPIC
 from cometmq.remoting.bodies import BodyError, DataVersion
@@ -115,8 +116,11 @@ def _slices(names: Iterable[str], table: Mapping[str, Any]) -> Iterator[dict[str
         row = table.get(name)
         if row is None:
             continue
+        if isinstance(row, QueueOffsets):
+            row = row.as_dict()
+            size += len(row)
         some[name] = row
-        size += 1 + len(row) if isinstance(row, dict) else 1
+        size += 1
         if size >= TABLE_ROWS_PER_SLICE:
             yield some
             some, size = {}, 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from sys import intern
 from typing import Any, Final
 
 import msgspec
@@ -18,17 +19,16 @@ from cometmq import fastjson
 from cometmq.broker.limits import (
     MAX_CONSUMER_OFFSET_TABLES,
     MAX_CONSUMER_OFFSETS,
-    OFFSET_EXPIRY_SECONDS,
-    OFFSET_LOOK_KEYS,
     TABLE_ROWS_PER_SLICE,
 )
 from cometmq.broker.slices import batches
 from cometmq.broker.tables.changed_names import ChangedNames
 from cometmq.broker.tables.journaled_file import JournaledFile
+from cometmq.broker.tables.queue_offsets import NO_OFFSET, QueueOffsets
 from cometmq.broker.tables.table_file import int64, offset_table
 from cometmq.clock import Clock
 from cometmq.index import Index
-from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, TRANSACTION_GROUP, check_group, check_topic
+from cometmq.message.names import TRANSACTION_GROUP, check_group, check_topic
 from cometmq.store.disk import Disk
 from cometmq.store.recovery.known_topics import Deleted, DeletedGroup
 from cometmq.threads import in_thread
@@ -39,7 +39,6 @@ Changes = dict[str, dict[int, int | None] | None]
 _SEPARATOR: Final = "@"
 _DEPTH: Final = 3
 """Table, pair, queue."""
-NO_OFFSET: Final = -1
 _MAX_QUEUE_ID: Final = 2**31 - 1
 
 
@@ -52,7 +51,7 @@ class ConsumerOffsetManager:
         """The changes since the last write, in their order: within each, nothing is set again once it was removed."""
         self._needs_whole = False
         """True if there are changes that only a whole file can bring to the disk."""
-        self._table: dict[str, dict[int, int]] = {}
+        self._table: dict[str, QueueOffsets] = {}
         self._topics_of: Index[str, str] = Index()
         """Topics by group, and groups by topic: a look through all pairs takes 40 ms with 200,000."""
         self._groups_of: Index[str, str] = Index()
@@ -84,10 +83,11 @@ class ConsumerOffsetManager:
             if check_topic(topic) is not None or check_group(group) is not None or not isinstance(queues, dict):
                 findings.append(f"consumerOffset.json: entry {key!r} left out")
                 continue
-            offsets = self._add(str(key), topic, group)
+            # a new text: those of the file stand among what is freed soon, and would keep its memory from the system
+            offsets = self._add(f"{topic}{_SEPARATOR}{group}", topic, group)
             for queue_id, offset in queues.items():
                 try:
-                    offsets[int64(queue_id)] = int64(offset)
+                    offsets.put(int64(queue_id), int64(offset))
                 except ValueError:
                     self.is_damaged = True
                     findings.append(f"consumerOffset.json: of {key!r} queue {str(queue_id)[:20]} left out")
@@ -121,13 +121,14 @@ class ConsumerOffsetManager:
             if len(self._table) >= MAX_CONSUMER_OFFSET_TABLES or self._count >= MAX_CONSUMER_OFFSETS:
                 return False
             queues = self._add(key, topic, group)
-        if queue_id not in queues:
+        known = queues.get(queue_id, NO_OFFSET)
+        if known == offset:
+            return True
+        if known < 0:
             if self._count >= MAX_CONSUMER_OFFSETS:
                 return False
             self._count += 1
-        elif queues[queue_id] == offset:
-            return True
-        queues[queue_id] = offset
+        queues.put(queue_id, offset)
         self.changes.note(key)
         self._changed(key, queue_id, offset)
         return True
@@ -146,7 +147,7 @@ class ConsumerOffsetManager:
         """All offsets, in copies of as many as one turn of the loop may work on; pairs that come or go meanwhile may be
         missing."""
         for some in _slices(self._table):
-            yield {key: dict(queues) for key, queues in some.items()}
+            yield {key: queues.as_dict() for key, queues in some.items()}
 
     def take_over(
         self,
@@ -190,7 +191,7 @@ class ConsumerOffsetManager:
                 self.drop(key)
             yield
 
-    def _replace(self, key: str, topic: str, group: str, offsets: dict[int, int]) -> None:
+    def _replace(self, key: str, topic: str, group: str, offsets: Mapping[int, int]) -> None:
         """Let a pair have these offsets, as far as the limits allow."""
         known = self._table.get(key)
         if known == offsets:
@@ -206,8 +207,7 @@ class ConsumerOffsetManager:
             self._changed(key, queue_id, None)
         for queue_id, offset in offsets.items() - known.items():
             self._changed(key, queue_id, offset)
-        known.clear()
-        known.update(offsets)
+        self._table[key] = QueueOffsets(offsets)
         self.changes.note(key)
 
     def of_group(self, group: str) -> Iterator[tuple[str, Mapping[int, int]]]:
@@ -236,10 +236,11 @@ class ConsumerOffsetManager:
             self.changes.note(key)
             self._unwritten[-1][key] = None
 
-    def _add(self, key: str, topic: str, group: str) -> dict[int, int]:
+    def _add(self, key: str, topic: str, group: str) -> QueueOffsets:
+        topic, group = intern(topic), intern(group)  # each stands in many pairs
         self._topics_of.add(group, topic)
         self._groups_of.add(topic, group)
-        queues = self._table[key] = {}
+        queues = self._table[key] = QueueOffsets()
         return queues
 
     def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
@@ -270,7 +271,7 @@ class ConsumerOffsetManager:
         return bool(self._topics_of.of(group))
 
     @property
-    def table(self) -> Mapping[str, Mapping[int, int]]:
+    def table(self) -> Mapping[str, QueueOffsets]:
         """All offsets, as slaves and tools get them (code 43); not to be changed."""
         return self._table
 
@@ -327,53 +328,6 @@ class ConsumerOffsetManager:
         return None if self.log_end is None else self.log_end()
 
 
-class OffsetExpiry:
-    """Forgets offsets of topics that do not exist, so that names chosen by chance do not fill the table for ever.
-
-    A pair of topic and group goes when, for :data:`~cometmq.broker.limits.OFFSET_EXPIRY_SECONDS` on end, the broker had
-    neither that topic nor a queue of it and the group had no live member. The time begins again after a restart. The
-    table is looked through in slices. (``scanUnsubscribedTopic``, which nothing calls in Apache 4.9.7.)
-
-    :param has_topic: whether a topic, or a queue of it, is there.
-    :param is_live: whether a group has members.
-    """
-
-    def __init__(
-        self,
-        offsets: ConsumerOffsetManager,
-        has_topic: Callable[[str], bool],
-        is_live: Callable[[str], bool],
-        *,
-        clock: Clock,
-    ) -> None:
-        self._offsets = offsets
-        self._has_topic = has_topic
-        self._is_live = is_live
-        self._clock = clock
-        self._left: list[str] = []
-        self._gone_since: dict[str, float] = {}
-        """The time at which each pair was first not needed."""
-
-    def look(self) -> None:
-        """Look at the next pairs, and drop those whose time is over."""
-        if not self._left:
-            self._left = list(self._offsets.table)
-            self._gone_since = {key: since for key, since in self._gone_since.items() if key in self._offsets.table}
-        now = self._clock.monotonic()
-        for key in self._left[-OFFSET_LOOK_KEYS:]:
-            topic, _, group = key.partition("@")
-            if self._is_needed(topic, group):
-                self._gone_since.pop(key, None)
-            elif now - self._gone_since.setdefault(key, now) >= OFFSET_EXPIRY_SECONDS:
-                del self._gone_since[key]
-                self._offsets.drop(key)
-        del self._left[-OFFSET_LOOK_KEYS:]
-
-    def _is_needed(self, topic: str, group: str) -> bool:
-        is_system = group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
-        return is_system or self._has_topic(topic) or self._is_live(group)
-
-
 def _none(_topic: str, _group: str, _queue_id: int) -> int:
     return 0
 
@@ -396,9 +350,9 @@ def _records(changes: Iterable[Changes], log_end: int | None) -> Iterator[bytes]
         yield msgspec.json.encode({"logOffset": log_end})
 
 
-def _slices(table: Mapping[str, Mapping[int, int]]) -> Iterator[dict[str, Mapping[int, int]]]:
+def _slices(table: Mapping[str, QueueOffsets]) -> Iterator[dict[str, QueueOffsets]]:
     """A table in parts of as many offsets as one turn of the loop may work on."""
-    some: dict[str, Mapping[int, int]] = {}
+    some: dict[str, QueueOffsets] = {}
     size = 0
     for key in list(table):
         queues = table.get(key)
@@ -413,13 +367,13 @@ def _slices(table: Mapping[str, Mapping[int, int]]) -> Iterator[dict[str, Mappin
         yield some
 
 
-def _pieces(table: Mapping[str, Mapping[int, int]], log_end: int | None) -> Iterator[bytes]:
+def _pieces(table: Mapping[str, QueueOffsets], log_end: int | None) -> Iterator[bytes]:
     """The file in fastjson's pretty form, slice by slice; offsets may change in between."""
     yield b"{" if log_end is None else b'{\n\t"logOffset":%d,' % log_end
     yield b'\n\t"offsetTable":{'
     before = b"\n\t\t"
     for some in _slices(table):
-        rows = [fastjson.dumps(key) + b":" + fastjson.dumps_pretty(queues, 2) for key, queues in some.items()]
+        rows = [fastjson.dumps(key) + b":" + fastjson.dumps_pretty(queues.as_dict(), 2) for key, queues in some.items()]
         yield before + b",\n\t\t".join(rows)
         before = b",\n\t\t"
     yield b"\n\t}\n}" if before.startswith(b",") else b"}\n}"

@@ -1,0 +1,57 @@
+"""OffsetExpiry: consumer offsets of topics that do not exist are forgotten after a day."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cometmq.broker.limits import OFFSET_EXPIRY_SECONDS, OFFSET_LOOK_KEYS
+from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
+from cometmq.clock import Clock
+from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
+
+
+class OffsetExpiry:
+    """Forgets offsets of topics that do not exist, so that names chosen by chance do not fill the table for ever.
+
+    A pair of topic and group goes when, for :data:`~cometmq.broker.limits.OFFSET_EXPIRY_SECONDS` on end, the broker had
+    neither that topic nor a queue of it and the group had no live member. The time begins again after a restart. The
+    table is looked through in slices. (``scanUnsubscribedTopic``, which nothing calls in Apache 4.9.7.)
+
+    :param has_topic: whether a topic, or a queue of it, is there.
+    :param is_live: whether a group has members.
+    """
+
+    def __init__(
+        self,
+        offsets: ConsumerOffsetManager,
+        has_topic: Callable[[str], bool],
+        is_live: Callable[[str], bool],
+        *,
+        clock: Clock,
+    ) -> None:
+        self._offsets = offsets
+        self._has_topic = has_topic
+        self._is_live = is_live
+        self._clock = clock
+        self._left: list[str] = []
+        self._gone_since: dict[str, float] = {}
+        """The time at which each pair was first not needed."""
+
+    def look(self) -> None:
+        """Look at the next pairs, and drop those whose time is over."""
+        if not self._left:
+            self._left = list(self._offsets.table)
+            self._gone_since = {key: since for key, since in self._gone_since.items() if key in self._offsets.table}
+        now = self._clock.monotonic()
+        for key in self._left[-OFFSET_LOOK_KEYS:]:
+            topic, _, group = key.partition("@")
+            if self._is_needed(topic, group):
+                self._gone_since.pop(key, None)
+            elif now - self._gone_since.setdefault(key, now) >= OFFSET_EXPIRY_SECONDS:
+                del self._gone_since[key]
+                self._offsets.drop(key)
+        del self._left[-OFFSET_LOOK_KEYS:]
+
+    def _is_needed(self, topic: str, group: str) -> bool:
+        is_system = group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
+        return is_system or self._has_topic(topic) or self._is_live(group)

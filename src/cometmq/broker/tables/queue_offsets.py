@@ -1,0 +1,87 @@
+"""QueueOffsets: the offsets of one group in the queues of one topic, in 8 bytes each.
+
+Queues are numbered from 0, so that offsets stand in an array at their queue's number. Clients may name any number:
+those far beyond the others are in a map, so that the array is at most twice as long as there are offsets, and 16.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeVar, overload
+
+T = TypeVar("T")
+
+NO_OFFSET: Final = -1
+_LEAST_SIZE: Final = 16
+
+
+class QueueOffsets(Mapping[int, int]):
+    """Offsets by queue id; none is negative."""
+
+    __slots__ = ("_array", "_far")
+
+    def __init__(self, offsets: Mapping[int, int] | None = None) -> None:
+        self._array = array("q")
+        self._far: dict[int, int] | None = None
+        for queue_id, offset in (offsets or {}).items():
+            self.put(queue_id, offset)
+
+    def put(self, queue_id: int, offset: int) -> None:
+        """Set the offset of a queue."""
+        size = len(self._array)
+        if self._far is not None and queue_id in self._far:
+            self._far[queue_id] = offset
+        elif queue_id < size:
+            self._array[queue_id] = offset
+        elif queue_id < _LEAST_SIZE or queue_id < 2 * len(self):
+            self._array.extend([NO_OFFSET] * (queue_id - size))
+            self._array.append(offset)
+        else:
+            if self._far is None:
+                self._far = {}
+            self._far[queue_id] = offset
+
+    def remove(self, queue_id: int) -> None:
+        """Remove the offset of a queue.
+
+        :raises KeyError: it has none.
+        """
+        if self._far is not None and queue_id in self._far:
+            del self._far[queue_id]
+        elif self[queue_id] >= 0:
+            self._array[queue_id] = NO_OFFSET
+
+    @overload
+    def get(self, key: int, default: None = None, /) -> int | None: ...
+    @overload
+    def get(self, key: int, default: int | T, /) -> int | T: ...
+    def get(self, key: int, default: T | None = None, /) -> int | T | None:
+        """The offset of a queue, or the default."""
+        if 0 <= key < len(self._array):
+            offset = self._array[key]
+            if offset >= 0:
+                return offset
+        return default if self._far is None else self._far.get(key, default)
+
+    def __getitem__(self, queue_id: int) -> int:
+        offset = self.get(queue_id, NO_OFFSET)
+        if offset < 0:
+            raise KeyError(queue_id)
+        return offset
+
+    def __contains__(self, queue_id: object) -> bool:
+        return isinstance(queue_id, int) and self.get(queue_id, NO_OFFSET) >= 0
+
+    def __len__(self) -> int:
+        return len(self._array) - self._array.count(NO_OFFSET) + (0 if self._far is None else len(self._far))
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.as_dict())
+
+    def as_dict(self) -> dict[int, int]:
+        """A copy, in the order of the queues as far as they stand in the array."""
+        found = {queue_id: offset for queue_id, offset in enumerate(self._array) if offset >= 0}
+        if self._far is not None:
+            found.update(self._far)
+        return found

@@ -1,0 +1,69 @@
+"""Offsets in arrays: they are a map of queues to offsets, small, and no number of a queue makes them large."""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
+from cometmq.broker.tables.queue_offsets import QueueOffsets
+from cometmq.testing import VirtualClock
+
+GROUPS, TOPICS, QUEUES = 100, 60, 16
+MOST_BYTES = 40
+"""Of a pair of a group and a queue, its share of names and indexes included."""
+
+QUEUE_IDS = st.one_of(st.integers(0, 40), st.integers(0, 2**31 - 1))
+
+
+@given(st.lists(st.tuples(QUEUE_IDS, st.one_of(st.none(), st.integers(0, 2**63 - 1))), max_size=60))
+def test_agrees_with_a_map(changes: list[tuple[int, int | None]]) -> None:
+    offsets = QueueOffsets()
+    expected: dict[int, int] = {}
+    for queue_id, offset in changes:
+        if offset is not None:
+            offsets.put(queue_id, offset)
+            expected[queue_id] = offset
+        elif queue_id in expected:
+            offsets.remove(queue_id)
+            del expected[queue_id]
+        else:
+            with pytest.raises(KeyError):
+                offsets.remove(queue_id)
+        assert offsets == expected
+        assert offsets.as_dict() == expected
+        assert len(offsets) == len(expected)
+        assert (queue_id in offsets) == (queue_id in expected)
+        assert offsets.get(queue_id, -1) == expected.get(queue_id, -1)
+    assert QueueOffsets(expected) == expected
+    assert offsets.get(-1) is None
+
+
+def test_a_queue_far_beyond_the_others_costs_no_more_than_they_do() -> None:
+    tracemalloc.start()
+    offsets = QueueOffsets()
+    for power in range(31):
+        offsets.put(2**power, power)
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used < 10_000
+    assert len(offsets) == 31
+
+
+def test_a_pair_takes_forty_bytes(tmp_path: Path) -> None:
+    offsets = ConsumerOffsetManager(tmp_path / "config" / "consumerOffset.json", clock=VirtualClock())
+    tracemalloc.start()
+    for group in range(GROUPS):
+        for topic in range(TOPICS):
+            for queue_id in range(QUEUES):
+                offsets.note(f"group-number-{group}", f"topic-number-{topic}", queue_id, 10_000 + group)
+        offsets.save()
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used / (GROUPS * TOPICS * QUEUES) <= MOST_BYTES
+    assert sys.getsizeof(offsets.of_queues("group-number-1", "topic-number-1")) < 100
