@@ -9,14 +9,13 @@ per turn of the loop or per pull; everything else is sampled by the clock.
 from __future__ import annotations
 
 import datetime
-import itertools
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from cometmq.broker.metrics.creation_times import CreationTimes
-from cometmq.broker.metrics.stats_items import NOTHING, PERIODS_S, StatsItem, StatsItems
+from cometmq.broker.metrics.stats_items import NOTHING, SAMPLE_SECONDS, StatsItem, StatsItems
 from cometmq.broker.metrics.traffic import Traffic
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.message.names import RETRY_PREFIX
@@ -33,6 +32,8 @@ TIMER_ENQUEUE_NUMS: Final = "TIMER_ENQUEUE_NUMS"
 TIMER_DEQUEUE_NUMS: Final = "TIMER_DEQUEUE_NUMS"
 _OF_THE_BROKER: Final = (BROKER_PUT_NUMS, BROKER_GET_NUMS, TIMER_ENQUEUE_NUMS, TIMER_DEQUEUE_NUMS)
 """These are never forgotten."""
+_BYTES_OF: Final = {TOPIC_PUT_SIZE: TOPIC_PUT_NUMS, GROUP_GET_SIZE: GROUP_GET_NUMS}
+"""Names whose numbers are the bytes of what another name counts."""
 
 _TOTAL_SAMPLES: Final = 601
 
@@ -72,10 +73,10 @@ class BrokerStats:
         self._clock = clock
         self._timer: TimerHandle | None = None
         self._items = StatsItems(_OF_THE_BROKER, self._forgotten)
-        self._sampling: Iterator[None] = iter(())
-        self._sample_timer: TimerHandle | None = None
-        self._topic_put: dict[str, tuple[StatsItem, StatsItem]] = {}
-        self._group_get: dict[tuple[str, str], tuple[StatsItem, StatsItem]] = {}
+        self._dropping: Iterator[None] = iter(())
+        self._drop_timer: TimerHandle | None = None
+        self._topic_put: dict[str, StatsItem] = {}
+        self._group_get: dict[tuple[str, str], StatsItem] = {}
         self._retried: dict[tuple[str, str], tuple[int, int]] = {}
         """Messages and bytes of the above that came from retry topics of POP, which are given under their own topic."""
         self._broker_put = self.item(BROKER_PUT_NUMS, cluster)
@@ -102,17 +103,11 @@ class BrokerStats:
     # --- counting -----------------------------------------------------------------------------
     def put(self, topic: str, messages: int, size_bytes: int) -> None:
         """Count messages stored for one topic; call once per topic and turn."""
-        pair = self._topic_put.get(topic)
-        if pair is None:
-            pair = (self.item(TOPIC_PUT_NUMS, topic), self.item(TOPIC_PUT_SIZE, topic))
-            self._topic_put[topic] = pair
-        count, size = pair
-        count.value += messages
-        count.times += 1
-        size.value += size_bytes
-        size.times += 1
-        self._broker_put.value += messages
-        self._broker_put.times += 1
+        item = self._topic_put.get(topic)
+        if item is None:
+            item = self._topic_put[topic] = self.item(TOPIC_PUT_NUMS, topic)
+        item.add(messages, size_bytes)
+        self._broker_put.add(messages)
         self.put_messages += messages
         self.put_bytes += size_bytes
 
@@ -125,18 +120,11 @@ class BrokerStats:
 
     def get(self, topic: str, group: str, messages: int, size_bytes: int) -> None:
         """Count one pull that found messages."""
-        pair = self._group_get.get((topic, group))
-        if pair is None:
-            key = f"{topic}@{group}"
-            pair = (self.item(GROUP_GET_NUMS, key), self.item(GROUP_GET_SIZE, key))
-            self._group_get[(topic, group)] = pair
-        count, size = pair
-        count.value += messages
-        count.times += 1
-        size.value += size_bytes
-        size.times += 1
-        self._broker_get.value += messages
-        self._broker_get.times += 1
+        item = self._group_get.get((topic, group))
+        if item is None:
+            item = self._group_get[topic, group] = self.item(GROUP_GET_NUMS, f"{topic}@{group}")
+        item.add(messages, size_bytes)
+        self._broker_get.add(messages)
         self.get_found += 1
         self.get_messages += messages
 
@@ -147,9 +135,9 @@ class BrokerStats:
 
     def taken(self) -> Iterator[Taken]:
         """All messages that groups got."""
-        for (topic, group), (count, size) in list(self._group_get.items()):
+        for (topic, group), item in list(self._group_get.items()):
             retried, retried_bytes = self._retried.get((topic, group), (0, 0))
-            yield Taken(topic, group, topic.startswith(RETRY_PREFIX), count.value - retried, size.value - retried_bytes)
+            yield Taken(topic, group, topic.startswith(RETRY_PREFIX), item.value - retried, item.size - retried_bytes)
             if retried:
                 yield Taken(topic, group, True, retried, retried_bytes)
 
@@ -181,9 +169,9 @@ class BrokerStats:
 
     def _forgotten(self, name: str, key: str) -> None:
         """Keep no item for counting that is shown no more."""
-        if name in (TOPIC_PUT_NUMS, TOPIC_PUT_SIZE):
+        if name == TOPIC_PUT_NUMS:
             self._topic_put.pop(key, None)
-        elif name in (GROUP_GET_NUMS, GROUP_GET_SIZE):
+        elif name == GROUP_GET_NUMS:
             topic, _, group = key.partition("@")
             self._group_get.pop((topic, group), None)
             self._retried.pop((topic, group), None)
@@ -199,32 +187,29 @@ class BrokerStats:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._sample_timer is not None:
-            self._sample_timer.cancel()
-            self._sample_timer = None
+        if self._drop_timer is not None:
+            self._drop_timer.cancel()
+            self._drop_timer = None
 
     def _tick(self) -> None:
         self._timer = self._clock.call_later(1.0, self._tick)
         self._ticks += 1
         self._sample_totals()
-        now_ms = self._clock.now_ms()
-        windows = [window for window, period in enumerate(PERIODS_S) if self._ticks % period == 0]
-        if windows:
-            self._sampling = itertools.chain(self._sampling, self._items.sample(windows, now_ms))
-            if self._sample_timer is None:
-                self._go_on_sampling()
+        if self._ticks % SAMPLE_SECONDS == 0 and self._items.sample(self._clock.now_ms()) and self._drop_timer is None:
+            self._dropping = self._items.drop_idle()
+            self._drop_next()
         today = self._today()
         if today != self._day:
             self._day = today
             self.put_yesterday_morning, self.put_today_morning = self.put_today_morning, self.put_messages
             self.get_yesterday_morning, self.get_today_morning = self.get_today_morning, self.get_messages
 
-    def _go_on_sampling(self) -> None:
-        """Sample the next items; others follow in the turns after this."""
-        if next(self._sampling, self) is self:
-            self._sampling, self._sample_timer = iter(()), None
+    def _drop_next(self) -> None:
+        """Drop idle items among the next; others follow in the turns after this."""
+        if next(self._dropping, self) is self:
+            self._drop_timer = None
         else:
-            self._sample_timer = self._clock.call_later(0.0, self._go_on_sampling)
+            self._drop_timer = self._clock.call_later(0.0, self._drop_next)
 
     def _today(self) -> datetime.date:
         return datetime.datetime.fromtimestamp(self._clock.now_ms() / 1000).astimezone().date()
@@ -237,15 +222,16 @@ class BrokerStats:
     # --- answers ------------------------------------------------------------------------------
     def view(self, name: str, key: str) -> BrokerStatsData | None:
         """Return one item over minute, hour and day, or ``None`` when nothing was ever counted (code 315)."""
-        found = self._items.get(name, key)
+        found = self._items.get(_BYTES_OF.get(name, name), key)
         if found is None:
             return None
-        return BrokerStatsData(stats_minute=found.seen(0), stats_hour=found.seen(1), stats_day=found.seen(2))
+        minute, hour, day = (found.seen(window, in_bytes=name in _BYTES_OF) for window in range(3))
+        return BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day)
 
     def per_minute(self, name: str, key: str) -> BrokerStatsItem:
         """Return one item over the last minute; zeros when nothing was counted."""
-        found = self._items.get(name, key)
-        return NOTHING if found is None else found.seen(0)
+        found = self._items.get(_BYTES_OF.get(name, name), key)
+        return NOTHING if found is None else found.seen(0, in_bytes=name in _BYTES_OF)
 
     def _per_second(self, *columns: int) -> str:
         """Averages over 10, 60 and 600 s (or the part of them that has passed) of the sum of some columns."""

@@ -1,105 +1,119 @@
 """Numbers of a broker by name and key, each seen over the last minute, hour and day (``StatsItem``, ``StatsItemSet``).
 
-========== ================ ================
-window     sampled every    snapshots kept
-========== ================ ================
+========== ================ ============
+window     sampled every    samples kept
+========== ================ ============
 minute     10 s             7
 hour       10 min           7
 day        1 h              25
-========== ================ ================
+========== ================ ============
+
+A sample is a number and a time, the same for all items: taking one costs the same however many items there are. An item
+that is counted for the first time after a sample notes what stood there before, which is what the sample would have
+found; so an item that nobody counts costs nothing.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from cometmq.broker.limits import STATS_ITEMS_PER_SLICE
 from cometmq.index import Index
 from cometmq.remoting.admin_bodies import BrokerStatsItem
 
-PERIODS_S: Final = (10, 600, 3600)
-"""Seconds between two snapshots of the minute, hour and day windows."""
+SAMPLE_SECONDS: Final = 10
+_EVERY: Final = (1, 60, 360)
+"""Samples of the minute from one sample of a window to the next."""
 _KEPT: Final = (7, 7, 25)
+_DAY: Final = len(_EVERY) - 1
 _SEPARATOR: Final = "@"
-_DAY: Final = len(PERIODS_S) - 1
 NOTHING: Final = BrokerStatsItem(sum=0, tps=0.0, avgpt=0.0)
 
 
 class Windows:
-    """The times of the snapshots that are kept: all items are sampled together, so they share them."""
+    """The samples of all items; ``number`` counts those of the minute."""
 
     def __init__(self) -> None:
-        self.taken = [0] * len(PERIODS_S)
-        """The number of samples so far, of each window."""
+        self.number = 0
         self._times_ms = [deque[int](maxlen=kept) for kept in _KEPT]
 
-    def begin(self, window: int, now_ms: int) -> None:
-        """Begin a sample of all items."""
-        times = self._times_ms[window]
-        if not times:
-            times.append(now_ms - PERIODS_S[window] * 1000)
-        times.append(now_ms)
-        self.taken[window] += 1
+    def sample(self, now_ms: int) -> bool:
+        """Take a sample for each window that is due; true when the day is among them."""
+        self.number += 1
+        for every, times in zip(_EVERY, self._times_ms, strict=True):
+            if self.number % every == 0:
+                if not times:
+                    times.append(now_ms - every * SAMPLE_SECONDS * 1000)
+                times.append(now_ms)
+        return self.number % _EVERY[_DAY] == 0
 
     def oldest(self, window: int) -> int:
-        """The number of the oldest sample that is kept; 0 stands for what was before the first one."""
-        return self.taken[window] + 1 - len(self._times_ms[window])
+        """The number, in its window, of the oldest sample that is kept; 0 stands for what was before the first one."""
+        return self.number // _EVERY[window] + 1 - len(self._times_ms[window])
 
     def span_ms(self, window: int, number: int) -> int:
-        """Milliseconds from a sample to the last one."""
+        """Milliseconds from a sample of a window to the last one."""
         times = self._times_ms[window]
         return times[-1] - times[number - self.oldest(window)]
 
 
 class StatsItem:
-    """One counter: a value, the number of its calls, and snapshots of both.
+    """One counter: a number, bytes, the number of calls, and what stood there at the samples that are kept."""
 
-    A snapshot is a sample's number, value and calls. One that is equal to the one before it is left out, so that an
-    item that nobody counts costs next to nothing.
-    """
-
-    __slots__ = ("_snapshots", "_windows", "times", "value")
+    __slots__ = ("_born", "_counted_after", "_stood", "_windows", "size", "times", "value")
 
     def __init__(self, windows: Windows) -> None:
         self.value = 0
+        self.size = 0
         self.times = 0
         self._windows = windows
-        self._snapshots: list[list[tuple[int, int, int]] | None] = _UNSAMPLED
+        self._born = self._counted_after = windows.number
+        """The last sample before it was counted for the first time, and for the last time."""
+        self._stood: list[list[tuple[int, int, int, int]]] | None = None
+        """Of each window a sample's number, and the value, bytes and calls that stood here from it on."""
 
-    def add(self, value: int) -> None:
-        """Count ``value`` more, by one call."""
+    def add(self, value: int, size: int = 0) -> None:
+        """Count ``value`` more, and bytes, by one call."""
+        if self._counted_after != self._windows.number:
+            self._note()
         self.value += value
+        self.size += size
         self.times += 1
 
-    def sample(self, window: int) -> None:
-        """Take a snapshot for the minute (0), hour (1) or day (2), whose sample has begun."""
+    def _note(self) -> None:
         windows = self._windows
-        snapshots = self._snapshots[window]
-        if snapshots is None:
-            if self._snapshots is _UNSAMPLED:
-                self._snapshots = list(_UNSAMPLED)
-            number = windows.taken[window]
-            self._snapshots[window] = [(number - 1, 0, 0), (number, self.value, self.times)]
-            return
-        if snapshots[-1][2] != self.times or snapshots[-1][1] != self.value:
-            snapshots.append((windows.taken[window], self.value, self.times))
-        if len(snapshots) > 1:
-            oldest = windows.oldest(window)
-            while len(snapshots) > 1 and snapshots[1][0] <= oldest:
-                del snapshots[0]
+        if self._stood is None:
+            self._stood = [[] for _ in _EVERY]
+        for window, (every, stood) in enumerate(zip(_EVERY, self._stood, strict=True)):
+            first = self._counted_after // every + 1
+            if first <= windows.number // every:
+                stood.append((first, self.value, self.size, self.times))
+                oldest = windows.oldest(window)
+                while len(stood) > 1 and stood[1][0] <= oldest:
+                    del stood[0]
+        self._counted_after = windows.number
 
-    def seen(self, window: int) -> BrokerStatsItem:
-        """Return sum, per second and per call over the window so far."""
-        snapshots = self._snapshots[window]
-        if snapshots is None:
+    def _at(self, window: int, number: int) -> tuple[int, int, int, int]:
+        """The entry for a sample of a window."""
+        if number > self._counted_after // _EVERY[window]:
+            return number, self.value, self.size, self.times
+        stood = () if self._stood is None else self._stood[window]
+        return next((entry for entry in reversed(stood) if entry[0] <= number), (number, 0, 0, 0))
+
+    def seen(self, window: int, *, in_bytes: bool = False) -> BrokerStatsItem:
+        """Return sum, per second and per call over the minute (0), hour (1) or day (2) so far."""
+        windows = self._windows
+        every = _EVERY[window]
+        first, last = max(self._born // every, windows.oldest(window)), windows.number // every
+        if last <= first:
             return NOTHING
-        first, first_value, first_times = snapshots[0]
-        _, last_value, last_times = snapshots[-1]
-        total = last_value - first_value
-        calls = last_times - first_times
-        span_ms = self._windows.span_ms(window, max(first, self._windows.oldest(window)))
+        before, after = self._at(window, first), self._at(window, last)
+        column = 2 if in_bytes else 1
+        total = after[column] - before[column]
+        calls = after[3] - before[3]
+        span_ms = windows.span_ms(window, first)
         return BrokerStatsItem(
             sum=total,
             tps=total * 1000 / span_ms if span_ms > 0 else 0.0,
@@ -109,20 +123,11 @@ class StatsItem:
     @property
     def idle_for_a_day(self) -> bool:
         """Tell whether a whole day passed without a count."""
-        day = self._snapshots[_DAY]
-        if day is None or len(day) > 1:
-            return False
-        return day[0][2] == self.times and self._windows.oldest(_DAY) >= day[0][0]
-
-
-_UNSAMPLED: Final[list[list[tuple[int, int, int]] | None]] = [None] * len(PERIODS_S)
-"""Of an item that was never sampled; nothing is put into it."""
+        return self._counted_after // _EVERY[_DAY] < self._windows.oldest(_DAY)
 
 
 class StatsItems:
-    """The items; sampled over turns and forgotten without a search.
-
-    With 200,000 pairs of topic and group there are 400,000: a look at each of them takes a quarter of a second.
+    """The items by name and key.
 
     :param permanent: names whose items are never forgotten; the keys of others are a topic or ``topic@group``.
     :param forgotten: called with name and key of each item that goes.
@@ -135,7 +140,7 @@ class StatsItems:
         self._items: dict[str, dict[str, StatsItem]] = {}
         self._of_topic: Index[str, tuple[str, str]] = Index()
         self._of_group: Index[str, tuple[str, str]] = Index()
-        """Names and keys by the topic and by the group that the key has."""
+        """Names and keys by the topic and by the group of keys that have both."""
 
     def get(self, name: str, key: str) -> StatsItem | None:
         """The item of this name and key, if there is one."""
@@ -147,15 +152,17 @@ class StatsItems:
         found = items.get(key)
         if found is None:
             found = items[key] = StatsItem(self._windows)
-            if name not in self._permanent:
-                topic, separator, group = key.partition(_SEPARATOR)
+            topic, separator, group = key.partition(_SEPARATOR)
+            if separator and name not in self._permanent:
                 self._of_topic.add(topic, (name, key))
-                if separator:
-                    self._of_group.add(group, (name, key))
+                self._of_group.add(group, (name, key))
         return found
 
     def forget_topic(self, topic: str) -> None:
         """Drop the items of a topic."""
+        for name, items in self._items.items():
+            if topic in items and name not in self._permanent:
+                self._drop(name, topic)
         for name, key in self._of_topic.of(topic):
             self._drop(name, key)
 
@@ -167,28 +174,24 @@ class StatsItems:
     def _drop(self, name: str, key: str) -> None:
         del self._items[name][key]
         topic, separator, group = key.partition(_SEPARATOR)
-        self._of_topic.remove(topic, (name, key))
         if separator:
+            self._of_topic.remove(topic, (name, key))
             self._of_group.remove(group, (name, key))
         self._forgotten(name, key)
 
-    def sample(self, windows: Collection[int], now_ms: int) -> Iterator[None]:
-        """Take a snapshot of each item for these windows, and stop after each slice.
+    def sample(self, now_ms: int) -> bool:
+        """Take a sample, every ``SAMPLE_SECONDS``; true when it is time to drop idle items."""
+        return self._windows.sample(now_ms)
 
-        An item that was idle for a day is dropped when the window of the day is among them.
-        """
-        for window in windows:
-            self._windows.begin(window, now_ms)
+    def drop_idle(self) -> Iterator[None]:
+        """Drop the items that were idle for a day; stops after each slice."""
         looked = 0
         for name, items in list(self._items.items()):
-            may_go = name not in self._permanent and _DAY in windows
+            if name in self._permanent:
+                continue
             for key in list(items):
                 item = items.get(key)
-                if item is None:
-                    continue
-                for window in windows:
-                    item.sample(window)
-                if may_go and item.idle_for_a_day:
+                if item is not None and item.idle_for_a_day:
                     self._drop(name, key)
                 looked += 1
                 if looked == STATS_ITEMS_PER_SLICE:
