@@ -138,7 +138,7 @@ class Turn:
         if not middle:
             raise ValueError(f"topic {queue.topic} is too long for a record of RocketMQ 4")
         hosts = len(born_host) + len(store_host)
-        size = _FIXED_BYTES + hosts + body_length + len(queue.topic_bytes) + properties_length
+        size = _FIXED_BYTES + hosts + body_length + len(middle) - 1 + properties_length
         if not self._open:
             self._begin()
         in_queue = not sys_flag & NO_QUEUE_OFFSET

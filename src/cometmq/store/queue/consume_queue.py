@@ -45,6 +45,8 @@ def unit_before(log_begin: int) -> bytes:
 
 _NONE: Final[set[int]] = set()
 """For all queues without damage; nothing is added to it."""
+_UNMAPPED: Final[dict[int, memoryview]] = {}
+"""For all queues of which no file is mapped; nothing is added to it."""
 
 
 class QueueFiles:
@@ -95,8 +97,6 @@ class ConsumeQueue:
         "dirty",
         "file_size",
         "files",
-        "index_prefix",
-        "key",
         "known_from",
         "lost",
         "min_logical",
@@ -106,19 +106,15 @@ class ConsumeQueue:
         "queue_id",
         "record_middle",
         "topic",
-        "topic_bytes",
     )
 
     def __init__(self, topic: str, queue_id: int, file_size: int, shared: QueueFiles, delay_ms: int = 0) -> None:
         self.topic = topic
         self.queue_id = queue_id
-        self.key = (topic, queue_id)
-        self.topic_bytes = topic.encode()
-        length = len(self.topic_bytes)
-        self.record_middle = bytes((length,)) + self.topic_bytes if length <= MAX_TOPIC_CHARS else b""
+        name = topic.encode()
+        self.record_middle = bytes((len(name),)) + name if len(name) <= MAX_TOPIC_CHARS else b""
         """The length and bytes of the topic, as they stand in a record; empty for a topic of RocketMQ 5 that is too
         long for a record that can be put."""
-        self.index_prefix = topic + "#"
         self.delay_ms = delay_ms
         """The tags code of a unit in the schedule topic is the store timestamp plus this."""
         self.next_offset = 0
@@ -138,8 +134,23 @@ class ConsumeQueue:
         self._written = 0
         self.files: list[int] = []
         """The files' first bytes, ascending."""
-        self._views: dict[int, memoryview] = {}
+        self._views = _UNMAPPED
         self._shared = shared
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Topic and id."""
+        return self.topic, self.queue_id
+
+    @property
+    def topic_bytes(self) -> bytes:
+        """The topic, as it stands in a record."""
+        return self.topic.encode()
+
+    @property
+    def index_prefix(self) -> str:
+        """The beginning of the text that the index has of a key of its messages."""
+        return self.topic + "#"
 
     @property
     def directory(self) -> Path:
@@ -223,6 +234,8 @@ class ConsumeQueue:
                 view = memoryview(mmap.mmap(fd, self.file_size, mmap.MAP_SHARED, mmap.PROT_READ))
         except FileNotFoundError:
             return None
+        if self._views is _UNMAPPED:
+            self._views = {}
         self._views[start] = view
         self._shared.mapped(self._views, start)
         return view

@@ -25,7 +25,7 @@ import msgspec
 from cometmq.checksum import crc32
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.log.commit_log import CommitLog
-from cometmq.store.queue.consume_queue_table import ConsumeQueueTable, Extents
+from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +43,8 @@ _SAVED_SHARE: Final = 16
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 QueueExtents = Mapping[int, tuple[int, int]]
+_NONE: Final[dict[int, int]] = {}
+"""Of all topics whose queues begin with a file; nothing is added to it."""
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -116,7 +118,7 @@ class KnownFiles:
         """The first messages of all queues are final again: topics that change from now on are noted."""
         self._paused = False
 
-    def note(self, changed: Iterable[str], extents: Extents) -> None:
+    def note(self, changed: Iterable[str], extents: Mapping[str, QueueExtents]) -> None:
         """Look at the files of topics that a checkpoint has flushed, and write the file when much has changed.
 
         :param extents: those of all topics, as the position file has them.
@@ -136,7 +138,7 @@ class KnownFiles:
         if self._unsaved * _SAVED_SHARE > len(self._topics):
             self._write()
 
-    def save(self, extents: Extents) -> None:
+    def save(self, extents: Mapping[str, QueueExtents]) -> None:
         """Look at all files that are not known, and write the file, at a clean stop after everything else."""
         self.note(extents.keys() - self._topics.keys(), extents)
         if len(self._young) >= _MANY_TOPICS:
@@ -166,7 +168,7 @@ class KnownFiles:
             for queue_id, (first, _) in extents.items()
             if queues[queue_id].min_logical != first
         }
-        self._topics[topic] = checksum, inner
+        self._topics[topic] = checksum, inner or _NONE
 
     def _write(self) -> None:
         """Replace the file, unless it is void by now. A power cut may take it, and it can be missing."""

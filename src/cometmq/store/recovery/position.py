@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -24,7 +24,8 @@ from cometmq.store.queue.consume_queue_table import Extents
 
 _VERSION: Final = 1
 _TOPICS_AT_ONCE: Final = 256
-"""Topics that are encoded before other threads get a turn."""
+"""Topics that are joined before other threads get a turn."""
+_ROW: Final = msgspec.json.Decoder(dict[int, tuple[int, int]])
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -156,6 +157,47 @@ class Extent(NamedTuple):
     end: int
 
 
+class ExtentRows(Mapping[str, Mapping[int, tuple[int, int]]]):
+    """The extents of all queues by topic, as they stand in the file.
+
+    That takes a quarter of the memory of maps, and a save formats only the topics that changed.
+    """
+
+    def __init__(self, extents: Extents) -> None:
+        self._rows = {topic: msgspec.json.encode(queues) for topic, queues in extents.items()}
+
+    def __getitem__(self, topic: str) -> Mapping[int, tuple[int, int]]:
+        return _ROW.decode(self._rows[topic])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def change(self, changed: Iterable[Extent]) -> None:
+        """Take over the extents of some queues."""
+        by_topic: dict[str, list[Extent]] = {}
+        for extent in changed:
+            by_topic.setdefault(extent.topic, []).append(extent)
+        for topic, extents in by_topic.items():
+            row = self._rows.pop(topic, None)
+            queues = {} if row is None else _ROW.decode(row)
+            for _, queue_id, first, end in extents:
+                if end:
+                    queues[queue_id] = (first, end)
+                else:
+                    queues.pop(queue_id, None)
+            if queues:
+                self._rows[topic] = msgspec.json.encode(queues)
+
+    def pieces(self) -> Iterator[bytes]:
+        """The members of the map of topics in the file, some at a time."""
+        rows = iter(self._rows.items())
+        while part := list(itertools.islice(rows, _TOPICS_AT_ONCE)):
+            yield b",".join([msgspec.json.encode(topic) + b":" + row for topic, row in part])
+
+
 class PositionFile:
     """Writes the position file of a store. It keeps the extents of all queues, so that only changes are handed to it.
 
@@ -165,7 +207,7 @@ class PositionFile:
     def __init__(self, path: Path, disk: Disk, extents: Extents) -> None:
         self._path = path
         self._disk = disk
-        self.extents = extents
+        self.extents = ExtentRows(extents)
         """Those that the file has, or will have with the next call."""
 
     def save(self, position: Position, changed: Iterable[Extent]) -> None:
@@ -173,13 +215,7 @@ class PositionFile:
 
         :raises OSError: it could not be written; the old one is then still there.
         """
-        for topic, queue_id, first, end in changed:
-            if end:
-                self.extents.setdefault(topic, {})[queue_id] = (first, end)
-            elif (queues := self.extents.get(topic)) is not None:
-                queues.pop(queue_id, None)
-                if not queues:
-                    del self.extents[topic]
+        self.extents.change(changed)
         replace_whole(self._path, b"".join(self._sealed(position)), self._disk)
 
     def _sealed(self, position: Position) -> list[bytes]:
@@ -187,9 +223,8 @@ class PositionFile:
         whole = msgspec.json.encode(msgspec.structs.replace(position, queues={}, crc=0))
         head, _, tail = whole.partition(b'"queues":{}')
         pieces = [head + b'"queues":{']
-        items = iter(self.extents.items())
-        while part := dict(itertools.islice(items, _TOPICS_AT_ONCE)):
-            pieces += (msgspec.json.encode(part)[1:-1], b",")
+        for piece in self.extents.pieces():
+            pieces += (piece, b",")
             time.sleep(0)  # the loop's thread goes on meanwhile
         if len(pieces) > 1:
             pieces.pop()
