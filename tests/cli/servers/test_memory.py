@@ -43,6 +43,32 @@ for megabytes in (4, 16, 16, 12):
 print(resident_pages() - before)
 """
 )
+THREADS = """
+import ctypes
+import sys
+import threading
+from pathlib import Path
+from cometmq.cli.servers.memory import settle_memory, share_memory
+
+def resident_pages():
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+def write():
+    pieces = [b"x" * 100_000 for _ in range(50)]
+    del pieces
+    barrier.wait()
+
+share_memory()
+settle_memory()
+barrier = threading.Barrier(8)
+before = resident_pages()
+threads = [threading.Thread(target=write) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(resident_pages() - before)
+"""
 
 
 def result(program: str, *arguments: str) -> int:
@@ -57,3 +83,7 @@ def test_a_turn_gets_memory_that_is_there(count: str, size: str) -> None:
 
 def test_the_memory_of_large_frames_goes_back_to_the_system() -> None:
     assert result(FRAMES) * 4096 < 20 << 20
+
+
+def test_threads_do_not_keep_memory_for_each_of_them() -> None:
+    assert result(THREADS) * 4096 < 20 << 20

@@ -20,6 +20,16 @@ Spark's batch write of 600,000 messages of 1 KB costs the broker 0.75 s of proce
 1.3 s where 4 MB stay and the rest comes back from the kernel page by page."""
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
+_ARENA_MAX: Final = -8
+
+
+def share_memory() -> None:
+    """Let all threads take memory from one heap; call it before the first thread is made.
+
+    By default glibc gives each thread a heap of its own, which keeps what the thread has needed once. A broker with
+    20,000 topics kept 15 MB of free memory so, of the threads that write its tables and checkpoints.
+    """
+    _set_option(_ARENA_MAX, 1)
 
 
 def settle_memory() -> None:
@@ -32,7 +42,11 @@ def settle_memory() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_YOUNG_OBJECTS, GC_MIDDLE_RUNS, GC_OLD_RUNS)
+    _set_option(_MMAP_THRESHOLD, MAPPED_FROM_BYTES)
+    _set_option(_TRIM_THRESHOLD, KEPT_BYTES)
+
+
+def _set_option(option: int, value: int) -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, MAPPED_FROM_BYTES)
-        mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(option, value)

@@ -21,6 +21,7 @@ from cometmq.cli.failures import INTERRUPTED, WrongUseError
 from cometmq.cli.local_path import LocalPath
 from cometmq.cli.output import say
 from cometmq.cli.servers.logs import reopen_logs, start_log
+from cometmq.cli.servers.memory import share_memory
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
 from cometmq.loop import fastest_loop
@@ -140,6 +141,7 @@ def run_server(main: Callable[[Stopping], Awaitable[None]], *, is_server: bool =
     if not logging.getLogger().handlers:
         start_log()
     descriptors.raise_limit()
+    share_memory()
 
     async def guarded_main() -> None:
         stopping = Stopping()
