@@ -181,9 +181,9 @@ class StoreTurn:
         target.messages += 1
         target.size_bytes += size
         if kind is not NORMAL:
-            target.typed.setdefault(kind, []).append(size)
+            target.count_typed(kind, (size,))
         elif size > SMALL_BYTES:
-            target.large.append(size)
+            target.count_large((size,))
         self._size_bytes += size
         return physical_offset, 0 if sys_flag & NO_QUEUE_OFFSET else queue.next_offset - 1
 
@@ -205,9 +205,10 @@ class StoreTurn:
             target.size_bytes += size
             if sizes is not None:
                 large, fifo = sizes
-                target.large += large
+                if large:
+                    target.count_large(large)
                 if fifo:
-                    target.typed.setdefault(FIFO, []).extend(fifo)
+                    target.count_typed(FIFO, fifo)
             self._size_bytes += size
         if answers:
             latency = self._answers.latency

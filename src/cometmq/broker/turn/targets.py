@@ -6,7 +6,7 @@ The checks have Apache's order and words. A topic that passed is remembered unti
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from cometmq.broker.config import BrokerConfig, LiveConfig
@@ -38,6 +38,9 @@ V3_4_9: Final = 121
 DLQ_QUEUES: Final = 1
 """Queues of a dead-letter topic."""
 _MULTI_TAG: Final = "MULTI_TAG"
+_NO_SIZES: Final[list[int]] = []
+_NO_TYPES: Final[dict[str, list[int]]] = {}
+"""Of all topics without such messages in the current turn; nothing is added to them."""
 
 
 class RefusedError(RpcRejectedError):
@@ -71,8 +74,8 @@ class SendTarget:
         self.sys_flag = MULTI_TAGS if config.topic_filter_type == _MULTI_TAG else 0
         self.messages = 0
         self.size_bytes = 0
-        self.large: list[int] = []
-        self.typed: dict[str, list[int]] = {}
+        self.large = _NO_SIZES
+        self.typed = _NO_TYPES
         self._store = store
         self.queues: dict[int, ConsumeQueue] = {}
         self.on_queue: Callable[[SendTarget, ConsumeQueue], None] | None = None
@@ -80,10 +83,20 @@ class SendTarget:
     def forget_turn(self) -> None:
         """Begin to count again."""
         self.messages = self.size_bytes = 0
-        if self.large:
+        self.large = _NO_SIZES
+        self.typed = _NO_TYPES
+
+    def count_large(self, sizes: Iterable[int]) -> None:
+        """Count the sizes of normal messages that are large."""
+        if self.large is _NO_SIZES:
             self.large = []
-        if self.typed:
+        self.large += sizes
+
+    def count_typed(self, kind: str, sizes: Iterable[int]) -> None:
+        """Count the sizes of messages of another type."""
+        if self.typed is _NO_TYPES:
             self.typed = {}
+        self.typed.setdefault(kind, []).extend(sizes)
 
     def open_queue(self, queue_id: int, peer: str) -> ConsumeQueue:
         """The queue that a producer named, from now on in ``queues``; a negative id is any queue that may be written.
@@ -204,7 +217,7 @@ class SendTargets:
             self._has_unsaved = True
         if topic is None:
             topic = self._create(header)
-        target = self._known[name] = SendTarget(topic, self._store)
+        target = self._known[topic.topic_name] = SendTarget(topic, self._store)
         if not target.is_retry:
             target.on_queue = self.on_queue
         return target
