@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from tests.helpers.waiting import until
 from cometmq.backup import create
 from cometmq.broker.config import LiveConfig
 from cometmq.broker.controller import Broker
+from cometmq.broker.tables.journaled_file import JournaledFile
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.clock import Clock
 from cometmq.remoting.bodies import TopicConfig
+from cometmq.store.table_journal import Base
 from cometmq.testing import VirtualClock
 
 
@@ -39,21 +42,21 @@ async def test_a_file_that_takes_its_place_after_the_journals_were_copied(
     store = tmp_path / "store"
     topics = topics_of(store, clock)
     topics.put(TopicConfig(topic_name="Early"))
-    loop, written = asyncio.get_running_loop(), asyncio.Event()
+    copied, copies_now = create._copy, threading.Event()
+    take_place = JournaledFile._take_place
 
-    async def save() -> bool:
-        await written.wait()
-        return True
+    def wait_and_take_place(file: JournaledFile, base: Base) -> None:
+        copies_now.wait(60)
+        take_place(file, base)
 
-    monkeypatch.setattr(topics, "_is_saved", save)
+    monkeypatch.setattr(JournaledFile, "_take_place", wait_and_take_place)
     writing = asyncio.create_task(topics.save_in_background())
     await until((store / "config" / "topics.json.tmp").exists)
     topics.put(TopicConfig(topic_name="BeforeTheBackup"))
-    copied = create._copy
 
     def copy(work: Any, path: Path, name: str, **more: Any) -> bool:
         if name == "config/topics.json":
-            loop.call_soon_threadsafe(written.set)
+            copies_now.set()
             while not writing.done():
                 time.sleep(0.001)  # until the file is in its place
         return copied(work, path, name, **more)

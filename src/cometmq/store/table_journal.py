@@ -16,8 +16,7 @@ takes its place, and the older journals go afterwards.
 Invariants.
 
 * Whatever file is there, the journals that ``NAME.bases`` names for it have every change since.
-* A record has whole rows, so that one which is applied to a file that has it already changes nothing; nothing in a file
-  is newer than the journals (``TableFile`` appends what is left before the new file takes its place).
+* A record has whole rows, so that one which is applied to a file that has it already changes nothing.
 
 Fault model. A crash at any moment leaves the old or the new file, and both are named. It may leave the last record of
 a journal torn, which nobody was told of; other records that are wrong are damage. A failed write is repeated at its

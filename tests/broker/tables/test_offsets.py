@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.broker.conftest import ConnectTo, StartBroker
+from tests.broker.disks import FailingDisk
 from tests.broker.wire import Wire
 from tests.helpers.waiting import until
 
@@ -154,6 +156,42 @@ def test_full_disk_is_tried_again(tmp_path: Path) -> None:
     directory.unlink()
     offsets.save()
     assert (directory / "consumerOffset.json").exists()
+
+
+async def test_full_disk_is_tried_again_in_the_background(tmp_path: Path) -> None:
+    directory = tmp_path / "config"
+    offsets = opened(directory / "consumerOffset.json")
+    directory.write_text("a file where a directory should be")
+    for offset in (5, 6):
+        offsets.commit("g", "T", 0, offset)
+        await offsets.save_in_background()
+    directory.unlink()
+    await offsets.save_in_background()
+    again = opened(directory / "consumerOffset.json")
+    assert again.load() == []
+    assert again.table == {"T@g": {0: 6}}
+
+
+@pytest.mark.parametrize("kind", ["write", "flush"])
+async def test_a_journal_that_cannot_be_written_is_followed_by_a_whole_file(tmp_path: Path, kind: str) -> None:
+    disk = FailingDisk()
+    path = tmp_path / "config" / "consumerOffset.json"
+    offsets = ConsumerOffsetManager(path, clock=VirtualClock(), disk=disk)
+    offsets.commit("g", "T", 0, 5)
+    await offsets.save_in_background()
+    setattr(disk, f"{kind}_error", errno.EIO)
+    for offset in (6, 7):
+        offsets.commit("g", "T", 0, offset)
+        offsets.forget(group="g", topic="U")
+        await offsets.save_in_background()
+    setattr(disk, f"{kind}_error", None)
+    offsets.commit("g", "U", 0, 1)
+    for offset in (8, 9):
+        await offsets.save_in_background()
+        offsets.commit("g", "T", 0, offset)
+    again = opened(path)
+    assert again.load() == []
+    assert again.table == {"T@g": {0: 8}, "U@g": {0: 1}}
 
 
 NAMES = st.sampled_from(["T", "U", "%RETRY%g", "a|b"])

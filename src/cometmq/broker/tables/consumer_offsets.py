@@ -295,26 +295,22 @@ class ConsumerOffsetManager:
     async def save_in_background(self) -> None:
         """As :meth:`save`, in a thread; the file is written whole when it is time, beside other work."""
         if self._is_for_journal:
-            await self._save_in_thread()
+            changes, end = self._taken(), self._end()
+            if any(changes):
+                self._needs_whole = True  # unless they are written
+                self._needs_whole = not await in_thread(self._append, changes, end)
             if self._file.whole_is_due:
-                await self._file.write_in_background(_pieces(self._table, self._end()), self._save_in_thread)
+                await self._file.write_in_background(_pieces(self._table, self._end()))
         elif self._has_changed():
             self._needs_whole = True
             self._taken()  # the file has them
-            self._needs_whole = not await self._file.write_in_background(_pieces(self._table, self._end()), _nothing)
+            self._needs_whole = not await self._file.write_in_background(_pieces(self._table, self._end()))
 
     def save_last(self) -> None:
         """Write the file whole if an offset changed since: the broker stops."""
         if self._has_changed():
             self._file.changed()
         self._file.write_last(_pieces(self._table, self._end()))
-
-    async def _save_in_thread(self) -> bool:
-        changes = self._taken()
-        if any(changes):
-            self._needs_whole = True  # unless they are written
-            self._needs_whole = not await in_thread(self._append, changes, self._end())
-        return not self._needs_whole
 
     def _taken(self) -> list[Changes]:
         """Take what changed since the last write; after a failure to write it the file must be written whole."""
@@ -335,10 +331,6 @@ def _none(_topic: str, _group: str, _queue_id: int) -> int:
 def _read(loaded: Any) -> tuple[dict[str, Any], int | None]:
     end = loaded.get("logOffset")
     return offset_table(loaded), None if end is None else int64(end)
-
-
-async def _nothing() -> bool:
-    return True
 
 
 def _records(changes: Iterable[Changes], log_end: int | None) -> Iterator[bytes]:

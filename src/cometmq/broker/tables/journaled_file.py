@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -124,22 +124,19 @@ class JournaledFile(TableFile):
             self._clock.monotonic() >= self._next_at or size > max(JOURNAL_BYTES, 2 * self._size_bytes)
         )
 
-    async def write_in_background(self, pieces: Iterator[bytes], save: Callable[[], Awaitable[bool]]) -> bool:
+    async def write_in_background(self, pieces: Iterator[bytes]) -> bool:
         """Write the file whole, piece by piece, with turns of the loop in between; return whether it was written.
 
-        Rows may be of different moments: the journal has every change since the first piece.
-
-        :param save: appends the changes that are not in the journal yet, and tells whether it did.
+        Rows may be of different moments: the journal gets every change since the first piece.
         """
         began = self._clock.monotonic()
         before = self._journal.size_bytes
         first = self._journal.begin()
         try:
             base = await self._write_pieces(pieces, first)
-            if await save():
-                await in_thread(self._take_place, base)
-                self.failed, before = False, 0
-                return True
+            await in_thread(self._take_place, base)
+            self.failed, before = self._due, 0
+            return True
         except OSError as error:
             _log.error("cannot write %s: %s; it will be tried again", self.path, error)
         finally:

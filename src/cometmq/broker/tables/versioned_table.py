@@ -286,11 +286,7 @@ class VersionedTable(Generic[R]):
     async def save_in_background(self) -> None:
         """Write the file whole when it is time, beside other work."""
         if self._file.whole_is_due:
-            await self._file.write_in_background(self._rows.pieces(self.version, self._table), self._is_saved)
-
-    async def _is_saved(self) -> bool:
-        self.save()
-        return not self._file.failed
+            await self._file.write_in_background(self._rows.pieces(self.version, self._table))
 
     def save_last(self) -> None:
         """Write the file whole if the table changed since: the broker stops."""
