@@ -222,3 +222,24 @@ async def test_a_small_heartbeat_does_not_wait_for_large_ones(
     large_one.post(large_one.command(RequestCode.HEART_BEAT, body=large("c", producers=GROUPS)))
     await beat(small, heartbeat("d", producer="p"))
     assert broker.clients.producers.members < GROUPS
+
+
+async def test_expressions_of_many_groups_are_compiled_over_many_turns(broker: Broker, connect: Connect) -> None:
+    wire, other = await connect(), await connect()
+    expression = " OR ".join(f"a = '{number}'" for number in range(40))
+    consumers = [
+        ConsumerData(
+            group_name=f"g{number}",
+            subscription_data_set=[SubscriptionData(topic="T", sub_string=expression, expression_type="SQL92")],
+        )
+        for number in range(80)
+    ]
+    body = encode_body(HeartbeatData(client_id="c", consumer_data_set=consumers))
+    seen = {0}
+    asked = wire.command(RequestCode.HEART_BEAT, body=body)
+    wire.post(asked)
+    while len(broker.filters) < len(consumers):
+        assert (await other.call(RequestCode.GET_MIN_OFFSET, ext={"topic": "TBW102", "queueId": "0"})).code == 0
+        seen.add(len(broker.filters))
+    assert (await wire.answer(asked.opaque)).code == ResponseCode.SUCCESS
+    assert len(seen) > 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tarfile
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from tests.broker.conftest import small_config
 
 from cometmq.broker.config import BrokerConfig, LiveConfig
-from cometmq.broker.limits import MAX_CONSUMER_FILTERS
+from cometmq.broker.limits import FILTER_CHARS_PER_SLICE, MAX_CONSUMER_FILTERS
 from cometmq.broker.pull import consumer_filters
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager
 from cometmq.remoting.bodies import SubscriptionData
@@ -234,3 +235,14 @@ def test_a_full_table_is_not_searched_for_each_new_filter(path: Path, are_dead: 
     assert time.thread_time() - before < 0.2
     assert len(filters) == MAX_CONSUMER_FILTERS
     assert (filters.get("T", "g0") is None) == (filters.get("T", "new0") is not None) == are_dead
+
+
+def test_expressions_of_a_heartbeat_are_compiled_in_slices(path: Path) -> None:
+    filters = opened(path, VirtualClock())
+    expression = " OR ".join(f"a = '{number}'" for number in range(70))
+    count = 40
+    subscriptions = [sql(f"T{number}", expression) for number in range(count)]
+    known = [0, *(len(filters) for _ in filters.registering("g", subscriptions)), count]
+    assert len(filters) == count
+    most = FILTER_CHARS_PER_SLICE // len(expression) + 1
+    assert max(after - before for before, after in itertools.pairwise(known)) <= most < count

@@ -10,6 +10,7 @@ from typing import Any, Final
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import (
     CLIENTS_PER_SLICE,
+    FILTER_CHARS_PER_SLICE,
     GROUP_NOTICES_SECONDS,
     LARGE_HEARTBEAT_BYTES,
     MAX_CHECK_CLIENT_BYTES,
@@ -87,20 +88,24 @@ class ClientManageProcessor:
         except BodyError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
         wrong = _check(data)
+        yield  # a megabyte was read until here
         clients = self._broker.clients
         if wrong is None and not clients.has_room(data, connection):
             wrong = _NO_ROOM
         if wrong is not None:
             return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
         channel = clients.channel(connection, data.client_id, _language(request), request.version)
-        for number, consumer in enumerate(data.consumer_data_set):
-            if number and number % CLIENTS_PER_SLICE == 0:
+        size, is_first_slice = 0, True
+        for consumer in data.consumer_data_set:
+            if size >= CLIENTS_PER_SLICE:
+                size, is_first_slice = 0, False
                 yield
-            if number >= CLIENTS_PER_SLICE and not clients.consumers.has_room([consumer], connection):
+            size += 1 + _filter_chars(consumer) * CLIENTS_PER_SLICE // FILTER_CHARS_PER_SLICE
+            if not is_first_slice and not clients.consumers.has_room([consumer], connection):
                 return Response(ResponseCode.SYSTEM_ERROR, remark=_NO_ROOM)  # others came in between
             self._prepare(consumer)
             clients.consumers.register(consumer, channel)
-            self._filters.register(consumer.group_name, consumer.subscription_data_set)
+            yield from self._filters.registering(consumer.group_name, consumer.subscription_data_set)
         for producers in batches(data.producer_data_set, CLIENTS_PER_SLICE):
             if len(data.consumer_data_set) + len(data.producer_data_set) > CLIENTS_PER_SLICE:
                 yield
@@ -219,6 +224,11 @@ def _language(request: Request[Any]) -> str:
     return str(request.language or "OTHER")[:MAX_KIND_CHARS]
 
 
+def _filter_chars(consumer: ConsumerData) -> int:
+    """Characters of the SQL92 expressions of a consumer."""
+    return sum(len(sub.sub_string) for sub in consumer.subscription_data_set if not is_tag_type(sub.expression_type))
+
+
 def _check(data: HeartbeatData) -> str | None:
     """The reason to refuse a heartbeat, or ``None``: names become topics, directories and table keys."""
     if len(data.client_id) > MAX_CLIENT_ID_CHARS:
@@ -246,8 +256,7 @@ def _check(data: HeartbeatData) -> str | None:
             expression_chars = len(subscription.sub_string)
             if max(expression_chars, selection_chars(subscription) - expression_chars) > MAX_SUBSCRIPTION_CHARS:
                 return f"a subscription may have at most {MAX_SUBSCRIPTION_CHARS} characters"
-            if not is_tag_type(subscription.expression_type):
-                filter_chars += len(subscription.sub_string)
+        filter_chars += _filter_chars(consumer)
     if filter_chars > MAX_HEARTBEAT_FILTER_CHARS:
         return f"the SQL92 expressions of a heartbeat may have at most {MAX_HEARTBEAT_FILTER_CHARS} characters"
     return None

@@ -16,7 +16,8 @@ from typing import Final
 import msgspec
 
 from cometmq.broker.config import LiveConfig
-from cometmq.broker.limits import MAX_CONSUMER_FILTER_CHARS, MAX_CONSUMER_FILTERS
+from cometmq.broker.limits import FILTER_CHARS_PER_SLICE, MAX_CONSUMER_FILTER_CHARS, MAX_CONSUMER_FILTERS
+from cometmq.broker.slices import do_at_once
 from cometmq.broker.tables.table_file import TableFile
 from cometmq.clock import Clock
 from cometmq.filter import SQL92, FilterError, parse_selector
@@ -123,10 +124,19 @@ class ConsumerFilterManager:
     # --- changes ------------------------------------------------------------------------------
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
         """Take over the subscriptions of a heartbeat; the names of group and topics are checked already."""
+        do_at_once(self.registering(group, subscriptions))
+
+    def registering(self, group: str, subscriptions: Iterable[SubscriptionData]) -> Iterator[None]:
+        """As :meth:`register`, slice by slice."""
         named: set[str] = set()
+        chars = 0
         for subscription in subscriptions:
             named.add(subscription.topic)
             if subscription.sub_string and not is_tag_type(subscription.expression_type):
+                if chars >= FILTER_CHARS_PER_SLICE:
+                    chars = 0
+                    yield
+                chars += len(subscription.sub_string)
                 self._register(group, subscription)
         for topic, data in list(self._topics_of.get(group, {}).items()):
             if topic not in named:
