@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from tests.broker.conftest import ConnectTo, StartBroker
 from tests.broker.pull.holding import held, post_pull
 from tests.broker.wire import Connect, Wire, records
+from tests.helpers.waiting import until
 
 import cometmq.broker.pull.pull_request_hold
 from cometmq.broker.controller import Broker
 from cometmq.broker.limits import HELD_SLICE_SECONDS
-from cometmq.broker.pull.pull_request_hold import HeldQueue
+from cometmq.broker.pull.held_queue import HeldPull, HeldQueue
+from cometmq.broker.pull.pull_request_hold import PullRequestHoldService
 from cometmq.remoting.codes import ResponseCode
 from cometmq.testing import VirtualClock
 
@@ -192,3 +196,67 @@ async def test_pulls_of_a_client_that_does_not_read_wait_until_it_reads(
                 clock.advance(1)
         assert idle.answers.pop(command.opaque).code == ResponseCode.SUCCESS
     assert len(broker.hold) == 0
+
+
+async def test_sweeps_look_at_pulls_that_are_due_or_whose_queue_has_grown_only(
+    broker: Broker, wire: Wire, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each second a sweep looked at all: with 80,000 pulls a tenth of a processor."""
+    looked: list[HeldPull] = []
+    for name in ("_try", "_has_grown"):
+        plain = getattr(PullRequestHoldService, name)
+
+        def counted(hold: PullRequestHoldService, pull: HeldPull, plain: Callable[..., bool] = plain) -> bool:
+            looked.append(pull)
+            return plain(hold, pull)
+
+        monkeypatch.setattr(PullRequestHoldService, name, counted)
+    await wire.send("T")
+    await wire.send("T", queue_id=1, properties="TAGS\x01a")
+    for number in range(50):
+        post_pull(wire, queue_offset=1, consumer_group=f"g{number}", wait_ms=30_000)
+    other = post_pull(wire, queue_id=1, queue_offset=1, subscription="b", wait_ms=30_000)
+    early = post_pull(wire, queue_offset=1, wait_ms=3_000)
+    await held(broker, 52)
+    clock.advance(2)
+    assert not looked
+    clock.advance(2)
+    assert (await wire.answer(early.opaque)).code == ResponseCode.PULL_NOT_FOUND
+    assert len(looked) == 1
+    await wire.send("T", queue_id=1, properties="TAGS\x01a")
+    looked.clear()
+    clock.advance(5)
+    assert (await wire.answer(other.opaque)).code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    assert len(looked) == 2
+    clock.advance(15)
+    assert len(looked) == 2
+    clock.advance(7)
+    await held(broker, 0)
+    assert not broker.hold._queues
+    assert not broker.hold._due
+    assert not broker.hold._grown
+
+
+async def test_the_end_of_a_topic_touches_its_own_pulls_only(broker: Broker, wire: Wire) -> None:
+    await wire.send("T")
+    await wire.send("U")
+    post_pull(wire, "T", queue_offset=1)
+    post_pull(wire, "U", queue_offset=1)
+    await held(broker, 2)
+    broker.hold.topic_is_gone("T")
+    assert [waiting.key for waiting in broker.hold._grown] == [("T", 0)]
+
+
+async def test_pulls_of_a_closed_connection_are_taken_out_over_turns(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cometmq.broker.pull.pull_request_hold, "HELD_SLICE_SECONDS", 0.0)
+    leaving, staying = await connect(), await connect()
+    await staying.send("T")
+    for _ in range(20):
+        post_pull(leaving, queue_offset=1)
+    post_pull(staying, queue_offset=1)
+    await held(broker, 21)
+    await leaving.close()
+    await held(broker, 1)
+    await until(lambda: sum(map(len, broker.hold._due.values())) == 1)

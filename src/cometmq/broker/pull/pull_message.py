@@ -12,7 +12,8 @@ from typing import Any, Final
 from cometmq.broker.config import SLAVE, BrokerConfig
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.pull.filters import MessageFilter, PullFilters
-from cometmq.broker.pull.pull_request_hold import HeldPull, PullRequestHoldService
+from cometmq.broker.pull.held_queue import HeldPull
+from cometmq.broker.pull.pull_request_hold import PullRequestHoldService
 from cometmq.broker.turn.targets import TOPIC_HELP, RefusedError, consuming_group
 from cometmq.message.names import MASTER_ID, PERM_READ
 from cometmq.message.sysflag import PULL_COMMIT, PULL_SUSPEND

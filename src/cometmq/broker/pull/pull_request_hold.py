@@ -3,8 +3,8 @@
 Pulls of one queue that want the same messages wait as one group. When messages arrive, the groups that want
 everything, and those of the tags codes that came, are answered at once; other filters read the messages, once for
 each group. In addition, every five seconds each pull whose queue has grown is run again, and every second those whose
-time is up. The answer is that of the pull run again, so that the client always gets a full answer. This work takes
-a slice of time in a turn of the loop and goes on in the next ones.
+time is up; a sweep looks at these only, not at all that wait. The answer is that of the pull run again, so that the
+client always gets a full answer. This work takes a slice of time in a turn of the loop and goes on in the next ones.
 
 A connection that is behind with reading gets messages when it has caught up: its pulls are left for the next sweep.
 """
@@ -15,32 +15,24 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from cometmq.broker.limits import (
-    HELD_CODE_CHARS,
     HELD_SLICE_SECONDS,
-    HELD_SQL_CHARS,
-    HELD_SQL_FACTOR,
     MAX_HELD_PULL_CHARS,
     MAX_HELD_PULLS,
     MAX_HELD_PULLS_OF_CONNECTION,
 )
 from cometmq.broker.periodic import Alarm
-from cometmq.broker.pull.filters import MessageFilter, PredicateKey
+from cometmq.broker.pull.held_queue import HeldGroup, HeldPull, HeldQueue
 from cometmq.remoting.headers import PullMessageRequestHeader
-from cometmq.remoting.processors import Request, Response
+from cometmq.remoting.processors import Response
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import ConsumeQueue, GetMessageStatus, MessageStore
-from cometmq.store.queue.consume_queue import UNIT
 
 _log = logging.getLogger(__name__)
-
-_UNITS: Final = 1_024
-"""Units whose tags are looked at in one step: about 0.2 ms."""
 
 _TIMEOUT_SWEEP_S: Final = 1.0
 _GROWTH_SWEEPS: Final = 5
@@ -48,146 +40,12 @@ _GROWTH_SWEEPS: Final = 5
 
 _Work = Iterator[None]
 """Work in steps, which can stop after each."""
-_Key = tuple[frozenset[int] | None, PredicateKey | None, int]
-
-
-class HeldPull(msgspec.Struct, eq=False):
-    """A waiting pull."""
-
-    connection: ServerConnection
-    request: Request[Any]
-    wanted: MessageFilter
-    is_earlier: bool = False
-    """True when its topic was deleted since."""
-    deadline: float = 0.0
-    """Monotonic seconds."""
-
-    @property
-    def chars(self) -> int:
-        """Characters of its texts, which stay in memory while it waits."""
-        request = self.request
-        header = request.header
-        texts = (header.topic, header.consumer_group, header.subscription, header.expression_type, request.language)
-        return sum(len(text) for text in texts if isinstance(text, str))
-
-
-class HeldGroup(msgspec.Struct, eq=False):
-    """Pulls of one queue that want the same messages."""
-
-    key: _Key
-    wanted: MessageFilter
-    scanned_to: int
-    """Messages before this queue offset do not match; not updated for tags, which the queue looks up."""
-    chars: int
-    """Size of the filter, in characters."""
-    pulls: dict[HeldPull, None]
-
-
-class HeldQueue:
-    """The groups that wait at one queue.
-
-    Pulls that wait at the queue's end share a group. Those that wait elsewhere, at a gap, have one for each offset.
-    """
-
-    __slots__ = ("_by_code", "_everything", "_tags_to", "groups", "has_more", "is_looking", "key", "others")
-
-    def __init__(self, key: tuple[str, int]) -> None:
-        self.key = key
-        self.groups: dict[_Key, HeldGroup] = {}
-        self.others: dict[HeldGroup, None] = {}
-        """Groups whose filters read the messages."""
-        self.is_looking = False
-        self.has_more = False
-        self._everything: HeldGroup | None = None
-        self._by_code: dict[int, dict[HeldGroup, None]] = {}
-        self._tags_to = 0
-        """Messages before this offset have been looked up by their tags."""
-
-    @property
-    def alone(self) -> tuple[HeldGroup, HeldPull] | None:
-        """The only pull that waits here, if it wants everything."""
-        group = self._everything
-        if group is None or len(self.groups) > 1 or len(group.pulls) > 1:
-            return None
-        return group, next(iter(group.pulls))
-
-    @property
-    def quick(self) -> bool:
-        """True when any group is found without reading messages."""
-        return self._everything is not None or bool(self._by_code)
-
-    def group(self, pull: HeldPull, end: int) -> HeldGroup:
-        """The group of a pull; a new one is not yet entered. ``end`` is the queue's."""
-        wanted = pull.wanted
-        header: PullMessageRequestHeader = pull.request.header
-        offset = header.queue_offset
-        if wanted.wants_all:
-            key: _Key = (None, None, -1)
-        else:
-            key = (wanted.codes, wanted.key, offset if offset < end else -1)
-        group = self.groups.get(key)
-        if group is None:
-            chars = HELD_CODE_CHARS * len(wanted.codes or ())
-            if wanted.predicate is not None:
-                chars += HELD_SQL_CHARS + HELD_SQL_FACTOR * wanted.chars
-            group = HeldGroup(key, wanted, min(offset, end), chars, {})
-        return group
-
-    def add(self, group: HeldGroup) -> None:
-        """Enter a group."""
-        self.groups[group.key] = group
-        codes, predicate, offset = group.key
-        if predicate is not None or offset >= 0:
-            self.others[group] = None
-        elif codes is None:
-            self._everything = group
-        else:
-            if not self._by_code:
-                self._tags_to = group.scanned_to
-            for code in codes:
-                self._by_code.setdefault(code, {})[group] = None
-
-    def remove(self, group: HeldGroup) -> None:
-        """Take out a group without pulls."""
-        del self.groups[group.key]
-        codes, predicate, offset = group.key
-        if predicate is not None or offset >= 0:
-            del self.others[group]
-        elif codes is None:
-            self._everything = None
-        else:
-            for code in codes:
-                groups = self._by_code[code]
-                del groups[group]
-                if not groups:
-                    del self._by_code[code]
-
-    def wanted_by_tags(self, queue: ConsumeQueue) -> tuple[list[HeldGroup], bool]:
-        """The groups that want everything or a tag of some messages not looked up yet; True when more are left."""
-        groups = [] if self._everything is None else [self._everything]
-        end = queue.max_offset()
-        if not self._by_code:
-            self._tags_to = end
-            return groups, False
-        if self._tags_to > end:  # the topic was deleted and made again
-            self._tags_to = queue.min_offset()
-        raw = queue.units(self._tags_to, _UNITS)
-        if not raw:  # a gap, which the sweeps pass over
-            self._tags_to = end
-            return groups, False
-        self._tags_to += len(raw) // UNIT.size
-        codes = {unit[2] for unit in UNIT.iter_unpack(raw)} & self._by_code.keys()
-        if len(codes) == 1:
-            groups += self._by_code[codes.pop()]
-        elif codes:
-            groups += dict.fromkeys(group for code in codes for group in self._by_code[code])
-        return groups, self._tags_to < end
 
 
 class _Held(msgspec.Struct):
     """The waiting pulls of a connection."""
 
-    count: int = 0
+    pulls: dict[HeldPull, None]
     chars: int = 0
 
 
@@ -200,7 +58,12 @@ class PullRequestHoldService:
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._clock = store.clock
-        self._queues: dict[tuple[str, int], HeldQueue] = {}
+        self._queues: dict[str, dict[int, HeldQueue]] = {}
+        """By topic and queue id."""
+        self._due: dict[int, dict[HeldPull, None]] = {}
+        """All pulls by the second of their deadline."""
+        self._grown: dict[HeldQueue, None] = {}
+        """Queues that may have messages which pulls there have not seen, since the last look for growth."""
         self._held_of: dict[ServerConnection, _Held] = {}
         self._count = 0
         self._chars = 0
@@ -227,8 +90,11 @@ class PullRequestHoldService:
         self._stopped = True
         self._next_sweep.close()
         self._left.clear()
-        for _ in self._answer_all(lambda _: True):
-            pass
+        for queues in list(self._queues.values()):
+            for waiting in list(queues.values()):
+                for group in list(waiting.groups.values()):
+                    for pull in list(group.pulls):
+                        self._try(pull)
 
     def hold(self, pull: HeldPull, wait_ms: int) -> bool:
         """Let a pull wait up to ``wait_ms``; ``False`` when it cannot, so that it is answered at once."""
@@ -236,32 +102,35 @@ class PullRequestHoldService:
         held = self._held_of.get(connection)
         if self._stopped or self._count >= MAX_HELD_PULLS or wait_ms <= 0:
             return False
-        if held is not None and held.count >= MAX_HELD_PULLS_OF_CONNECTION:
+        if held is not None and len(held.pulls) >= MAX_HELD_PULLS_OF_CONNECTION:
             return False
         header: PullMessageRequestHeader = pull.request.header
         end = self._store.queue(header.topic, header.queue_id).max_offset()
-        key = (header.topic, header.queue_id)
-        waiting = self._queues.get(key)
+        waiting = self._queues.get(header.topic, {}).get(header.queue_id)
         if waiting is None:
-            waiting = HeldQueue(key)
+            waiting = HeldQueue((header.topic, header.queue_id))
         group = waiting.group(pull, end)
         chars = pull.chars
         if self._chars + chars + (0 if group.pulls else group.chars) > MAX_HELD_PULL_CHARS:
             return False
         if held is None:
-            held = self._held_of[connection] = _Held()
+            held = self._held_of[connection] = _Held({})
             connection.on_close.append(self._connection_closed)
-        held.count += 1
+        held.pulls[pull] = None
         held.chars += chars
         self._count += 1
         self._chars += chars
         if not group.pulls:
             self._chars += group.chars
             waiting.add(group)
-            self._queues[key] = waiting
+            self._queues.setdefault(header.topic, {})[header.queue_id] = waiting
         pull.wanted = group.wanted
+        pull.queue, pull.group = waiting, group
         group.pulls[pull] = None
         pull.deadline = self._clock.monotonic() + wait_ms / 1000
+        self._due.setdefault(int(pull.deadline), {})[pull] = None
+        if header.queue_offset < end:
+            self._grown[waiting] = None
         return True
 
     def arrived(self, queues: Iterable[ConsumeQueue]) -> None:
@@ -270,19 +139,22 @@ class PullRequestHoldService:
             return
         until = self._clock.monotonic() + HELD_SLICE_SECONDS
         for queue in queues:
-            waiting = self._queues.get((queue.topic, queue.queue_id))
+            of_topic = self._queues.get(queue.topic)
+            waiting = None if of_topic is None else of_topic.get(queue.queue_id)
             if waiting is None:
                 continue
             alone = waiting.alone
             if alone is not None:  # most often: no need for slices
-                group, pull = alone
-                header: PullMessageRequestHeader = pull.request.header
-                if header.queue_offset != queue.committed or pull.is_earlier:
+                header: PullMessageRequestHeader = alone.request.header
+                if header.queue_offset != queue.committed or alone.is_earlier:
                     try:
-                        self._try(waiting, group, pull)
+                        self._try(alone)
                     except Exception:  # as below
                         _log.exception("a waiting pull of %s queue %d could not be woken", *waiting.key)
+                if waiting.groups:
+                    self._grown[waiting] = None
                 continue
+            self._grown[waiting] = None
             waiting.has_more = True
             if not waiting.is_looking:
                 waiting.is_looking = True
@@ -292,7 +164,8 @@ class PullRequestHoldService:
 
     def topic_is_gone(self, topic: str) -> None:
         """The pulls of a deleted topic have offsets that mean nothing when it is made anew."""
-        for waiting in [waiting for key, waiting in self._queues.items() if key[0] == topic]:
+        for waiting in self._queues.get(topic, {}).values():
+            self._grown[waiting] = None
             for group in waiting.groups.values():
                 for pull in group.pulls:
                     pull.is_earlier = True
@@ -330,7 +203,7 @@ class PullRequestHoldService:
                 yield from self._look_by_tags(waiting, queue)
                 for group in list(waiting.others):
                     if group.pulls and self._matches(group, queue):
-                        yield from self._wake(waiting, group, queue)
+                        yield from self._wake(group, queue)
                     yield
         finally:
             waiting.is_looking = False
@@ -341,15 +214,15 @@ class PullRequestHoldService:
         while more:
             groups, more = waiting.wanted_by_tags(queue)
             for group in groups:
-                yield from self._wake(waiting, group, queue)
+                yield from self._wake(group, queue)
             if more:
                 yield
 
-    def _wake(self, waiting: HeldQueue, group: HeldGroup, queue: ConsumeQueue) -> _Work:
+    def _wake(self, group: HeldGroup, queue: ConsumeQueue) -> _Work:
         for pull in list(group.pulls):
             header: PullMessageRequestHeader = pull.request.header
             if header.queue_offset != queue.max_offset() or pull.is_earlier:  # else it came after the message
-                self._try(waiting, group, pull)
+                self._try(pull)
             yield
 
     def _matches(self, group: HeldGroup, queue: ConsumeQueue) -> bool:
@@ -383,40 +256,44 @@ class PullRequestHoldService:
         try:
             while self._sweep_is_due:
                 self._sweep_is_due = False
-                now, grown = self._clock.monotonic(), self._looks_for_growth
-                self._looks_for_growth = False
-                yield from self._answer_all(partial(self._is_due, now, grown))
+                yield from self._answer_due(self._clock.monotonic())
+                if self._looks_for_growth:
+                    self._looks_for_growth = False
+                    yield from self._answer_grown()
         finally:
             self._is_sweeping = False
 
-    def _is_due(self, now: float, grown: bool, pull: HeldPull) -> bool:
-        return pull.deadline <= now or (grown and self._has_grown(pull))
+    def _answer_due(self, now: float) -> _Work:
+        """Answer the pulls whose time is up."""
+        for second in [second for second in self._due if second <= now]:
+            for pull in list(self._due[second]):
+                if pull.deadline <= now:
+                    self._try(pull)
+                yield
 
-    def _answer_all(self, due: Callable[[HeldPull], bool]) -> _Work:
-        """Answer the pulls that are due, and drop those whose connection is closed."""
-        for waiting in list(self._queues.values()):
+    def _answer_grown(self) -> _Work:
+        """Answer the pulls whose queues have grown; those of clients that are behind stay for the next look."""
+        grown, self._grown = self._grown, {}
+        for waiting in grown:
             for group in list(waiting.groups.values()):
                 for pull in list(group.pulls):
-                    if pull.connection.closed or due(pull):
-                        self._try(waiting, group, pull)
+                    if self._has_grown(pull):
+                        self._try(pull)
+                        if pull in group.pulls:
+                            self._grown[waiting] = None
                     yield
 
     # --- answers ------------------------------------------------------------------------------------
-    def _try(self, waiting: HeldQueue, group: HeldGroup, pull: HeldPull) -> None:
+    def _try(self, pull: HeldPull) -> None:
         """Answer a pull, unless it was answered meanwhile or its client is behind with reading."""
         connection = pull.connection
-        if pull not in group.pulls or (connection.is_behind and not self._stopped and not connection.closed):
+        if pull.group is None or (connection.is_behind and not self._stopped and not connection.closed):
             return
-        del group.pulls[pull]
-        if not group.pulls:
-            self._chars -= group.chars
-            waiting.remove(group)
-            if not waiting.groups:
-                self._queues.pop(waiting.key, None)
+        self._take_out(pull)
         if connection.closed:  # already counted out
             return
         held = self._held_of[connection]
-        held.count -= 1
+        del held.pulls[pull]
         held.chars -= pull.chars
         self._count -= 1
         self._chars -= pull.chars
@@ -428,8 +305,40 @@ class PullRequestHoldService:
             response = Response(1, remark=f"{type(error).__name__}: {error}")
         connection.respond(pull.request, response, polling=True)
 
+    def _take_out(self, pull: HeldPull) -> None:
+        """Let a pull wait no more."""
+        waiting, group = pull.queue, pull.group
+        assert waiting is not None
+        assert group is not None
+        pull.queue = pull.group = None
+        second = int(pull.deadline)
+        due = self._due[second]
+        del due[pull]
+        if not due:
+            del self._due[second]
+        del group.pulls[pull]
+        if group.pulls:
+            return
+        self._chars -= group.chars
+        waiting.remove(group)
+        if waiting.groups:
+            return
+        self._grown.pop(waiting, None)
+        topic, queue_id = waiting.key
+        queues = self._queues[topic]
+        del queues[queue_id]
+        if not queues:
+            del self._queues[topic]
+
     def _connection_closed(self, connection: ServerConnection) -> None:
-        """Count its pulls out at once; the next sweep takes all lost pulls from their queues together."""
+        """Count its pulls out at once, and take them from their queues over the next turns."""
         held = self._held_of.pop(connection)
-        self._count -= held.count
+        self._count -= len(held.pulls)
         self._chars -= held.chars
+        self._run(self._forget(held.pulls), self._clock.monotonic() + HELD_SLICE_SECONDS)
+
+    def _forget(self, pulls: Iterable[HeldPull]) -> _Work:
+        for pull in pulls:
+            if pull.group is not None:
+                self._take_out(pull)
+            yield

@@ -1,0 +1,156 @@
+"""The pulls that wait at one queue, in groups that want the same messages."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.broker.limits import HELD_CODE_CHARS, HELD_SQL_CHARS, HELD_SQL_FACTOR
+from cometmq.broker.pull.filters import MessageFilter, PredicateKey
+from cometmq.remoting.headers import PullMessageRequestHeader
+from cometmq.remoting.processors import Request
+from cometmq.remoting.server_connection import ServerConnection
+from cometmq.store.message_store import ConsumeQueue
+from cometmq.store.queue.consume_queue import UNIT
+
+_UNITS: Final = 1_024
+"""Units whose tags are looked at in one step: about 0.2 ms."""
+
+_Key = tuple[frozenset[int] | None, PredicateKey | None, int]
+
+
+class HeldPull(msgspec.Struct, eq=False):
+    """A waiting pull."""
+
+    connection: ServerConnection
+    request: Request[Any]
+    wanted: MessageFilter
+    is_earlier: bool = False
+    """True when its topic was deleted since."""
+    deadline: float = 0.0
+    """Monotonic seconds."""
+    queue: HeldQueue | None = None
+    group: HeldGroup | None = None
+    """Where it waits."""
+
+    @property
+    def chars(self) -> int:
+        """Characters of its texts, which stay in memory while it waits."""
+        request = self.request
+        header = request.header
+        texts = (header.topic, header.consumer_group, header.subscription, header.expression_type, request.language)
+        return sum(len(text) for text in texts if isinstance(text, str))
+
+
+class HeldGroup(msgspec.Struct, eq=False):
+    """Pulls of one queue that want the same messages."""
+
+    key: _Key
+    wanted: MessageFilter
+    scanned_to: int
+    """Messages before this queue offset do not match; not updated for tags, which the queue looks up."""
+    chars: int
+    """Size of the filter, in characters."""
+    pulls: dict[HeldPull, None]
+
+
+class HeldQueue:
+    """The groups that wait at one queue.
+
+    Pulls that wait at the queue's end share a group. Those that wait elsewhere, at a gap, have one for each offset.
+    """
+
+    __slots__ = ("_by_code", "_everything", "_tags_to", "groups", "has_more", "is_looking", "key", "others")
+
+    def __init__(self, key: tuple[str, int]) -> None:
+        self.key = key
+        self.groups: dict[_Key, HeldGroup] = {}
+        self.others: dict[HeldGroup, None] = {}
+        """Groups whose filters read the messages."""
+        self.is_looking = False
+        self.has_more = False
+        self._everything: HeldGroup | None = None
+        self._by_code: dict[int, dict[HeldGroup, None]] = {}
+        self._tags_to = 0
+        """Messages before this offset have been looked up by their tags."""
+
+    @property
+    def alone(self) -> HeldPull | None:
+        """The only pull that waits here, if it wants everything."""
+        group = self._everything
+        if group is None or len(self.groups) > 1 or len(group.pulls) > 1:
+            return None
+        return next(iter(group.pulls))
+
+    @property
+    def quick(self) -> bool:
+        """True when any group is found without reading messages."""
+        return self._everything is not None or bool(self._by_code)
+
+    def group(self, pull: HeldPull, end: int) -> HeldGroup:
+        """The group of a pull; a new one is not yet entered. ``end`` is the queue's."""
+        wanted = pull.wanted
+        header: PullMessageRequestHeader = pull.request.header
+        offset = header.queue_offset
+        if wanted.wants_all:
+            key: _Key = (None, None, -1)
+        else:
+            key = (wanted.codes, wanted.key, offset if offset < end else -1)
+        group = self.groups.get(key)
+        if group is None:
+            chars = HELD_CODE_CHARS * len(wanted.codes or ())
+            if wanted.predicate is not None:
+                chars += HELD_SQL_CHARS + HELD_SQL_FACTOR * wanted.chars
+            group = HeldGroup(key, wanted, min(offset, end), chars, {})
+        return group
+
+    def add(self, group: HeldGroup) -> None:
+        """Enter a group."""
+        self.groups[group.key] = group
+        codes, predicate, offset = group.key
+        if predicate is not None or offset >= 0:
+            self.others[group] = None
+        elif codes is None:
+            self._everything = group
+        else:
+            if not self._by_code:
+                self._tags_to = group.scanned_to
+            for code in codes:
+                self._by_code.setdefault(code, {})[group] = None
+
+    def remove(self, group: HeldGroup) -> None:
+        """Take out a group without pulls."""
+        del self.groups[group.key]
+        codes, predicate, offset = group.key
+        if predicate is not None or offset >= 0:
+            del self.others[group]
+        elif codes is None:
+            self._everything = None
+        else:
+            for code in codes:
+                groups = self._by_code[code]
+                del groups[group]
+                if not groups:
+                    del self._by_code[code]
+
+    def wanted_by_tags(self, queue: ConsumeQueue) -> tuple[list[HeldGroup], bool]:
+        """The groups that want everything or a tag of some messages not looked up yet; True when more are left."""
+        groups = [] if self._everything is None else [self._everything]
+        end = queue.max_offset()
+        if not self._by_code:
+            self._tags_to = end
+            return groups, False
+        if self._tags_to > end:  # the topic was deleted and made again
+            self._tags_to = queue.min_offset()
+        raw = queue.units(self._tags_to, _UNITS)
+        if not raw:  # a gap, which the sweeps pass over
+            self._tags_to = end
+            return groups, False
+        self._tags_to += len(raw) // UNIT.size
+        codes = {unit[2] for unit in UNIT.iter_unpack(raw)} & self._by_code.keys()
+        if len(codes) == 1:
+            groups += self._by_code[codes.pop()]
+        elif codes:
+            groups += dict.fromkeys(group for code in codes for group in self._by_code[code])
+        return groups, self._tags_to < end
