@@ -44,8 +44,6 @@ HEALTH_SECONDS: Final = 30.0
 """Age after which the cluster is examined anew for a page that shows warnings."""
 MAX_DEAD_LETTERS: Final = 1_000
 """Dead letters that one page looks at, and that one change sends again: they are sent one after the other."""
-MAX_ROUTES_EXAMINED: Final = 500
-"""Topics above which warnings do not look at the brokers of each topic."""
 AUDIT_LINES: Final = 200
 """Newest entries of the brokers' audit logs that a page shows."""
 AUDIT_BYTES_READ: Final = 8 * 1024 * 1024

@@ -19,7 +19,7 @@ from cometmq.client.admin.several import gathered
 from cometmq.client.errors import BrokerError, RemotingError
 from cometmq.clock import Clock
 from cometmq.console.connections import Connections
-from cometmq.console.limits import HEALTH_SECONDS, MAX_ROUTES_EXAMINED, SAMPLE_SECONDS, SAMPLES
+from cometmq.console.limits import HEALTH_SECONDS, SAMPLE_SECONDS, SAMPLES
 from cometmq.errors import CometMQError
 from cometmq.message.names import MASTER_ID
 from cometmq.remoting.bodies import ClusterInfo
@@ -184,7 +184,7 @@ class Sampler:
         found = Health()
         try:
             async with self._connections.admin() as admin:
-                async for finding in examine_cluster(admin, self._nameservers, max_routes=MAX_ROUTES_EXAMINED):
+                async for finding in examine_cluster(admin, self._nameservers):
                     found.findings.append(finding)
         except CometMQError as error:
             found.failure = str(error)

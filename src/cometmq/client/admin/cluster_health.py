@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Final
 
 from cometmq.client.admin import Admin
@@ -20,13 +20,8 @@ from cometmq.remoting.tls.expiry import WARNING_DAYS, days_left, ends_at
 NAMED_TOPICS_MAX: Final = 5
 
 
-async def examine_cluster(
-    admin: Admin, nameservers: Sequence[str], *, max_routes: int | None = None
-) -> AsyncIterator[Finding]:
-    """Run every check, from this machine.
-
-    :param max_routes: leave out the check of every topic's brokers if there are more topics.
-    """
+async def examine_cluster(admin: Admin, nameservers: Sequence[str]) -> AsyncIterator[Finding]:
+    """Run every check, from this machine."""
     for asked in await _nameservers(admin, nameservers):
         yield asked
     for address in nameservers:
@@ -75,9 +70,7 @@ async def examine_cluster(
             yield finding
     if len(reachable) == len(masters):
         yield await _subscriptions(admin)
-        topics = await users_topics(admin)
-        if max_routes is None or len(topics) <= max_routes:
-            yield await _spread(admin, topics, len(masters))
+        yield await _spread(admin, await users_topics(admin), masters)
 
 
 async def _nameservers(admin: Admin, addresses: Sequence[str]) -> list[Finding]:
@@ -187,11 +180,11 @@ async def _subscriptions(admin: Admin) -> Finding:
     return Finding("subscriptions", OK, f"{quantity(len(names), 'group')} without contradictions")
 
 
-async def _spread(admin: Admin, topics: Sequence[str], masters: int) -> Finding:
-    routes = await gathered({name: admin.topic_route(name) for name in topics})
-    few = [name for name, route in routes.items() if len(route.queue_datas) < masters]
+async def _spread(admin: Admin, topics: Sequence[str], masters: Mapping[str, str]) -> Finding:
+    tables = await gathered({name: admin.topic_configs(address) for name, address in masters.items()})
+    few = [topic for topic in topics if not all(topic in table for table in tables.values())]
     if few:
         named = ", ".join(few[:NAMED_TOPICS_MAX]) + (", …" if len(few) > NAMED_TOPICS_MAX else "")
         todo = "cometmq topic create with the same settings adds the missing brokers"
         return Finding("topics on all brokers", ADVICE, f"{len(few)} are not: {named}", todo)
-    return Finding("topics on all brokers", OK, quantity(len(routes), "topic"))
+    return Finding("topics on all brokers", OK, quantity(len(topics), "topic"))
