@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.helpers.consoles import Surfer
+from tests.helpers.waiting import wait_for
 
 from cometmq.client.admin import Admin
 from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.sync import SyncProducer
 from cometmq.message.message import Message, MessageExt
 from cometmq.testing.cluster import Cluster
 from cometmq.testing.sync import SyncCluster
@@ -107,3 +109,51 @@ def test_members_that_contradict_each_other_are_named_and_tell_what_they_do(
     finally:
         cluster.call(stop())
     assert "Nobody consumes as this group now." in surfer.get("/groups/disputers", HX_Request="true").words
+
+
+def test_a_group_of_many_topics_is_shown_in_pages_and_searched(surfer: Surfer, cluster: SyncCluster) -> None:
+    """With 250 topics of four queues the page had 375 KB, every five seconds."""
+    for number in range(120):
+        cluster.create_topic(f"wide-{number:03d}", 1)
+
+    async def commit(running: Cluster) -> None:
+        broker = running.broker(0)
+        assert broker.groups.find("wide-readers") is not None
+        for number in range(120):
+            assert broker.offsets.commit("wide-readers", f"wide-{number:03d}", 0, 0)
+
+    cluster.call(commit(cluster.cluster))
+    page = surfer.get("/groups/wide-readers")
+    assert "1 to 50 of 120" in page.words
+    assert page.text.count('href="/topics/wide-') == 50
+    assert "Search topics" in page.words
+    last = surfer.get("/groups/wide-readers?page=3")
+    assert "wide-119" in last.words
+    assert 'hx-get="/groups/wide-readers?page=3"' in last.text, "a refresh stays on its page"
+    found = surfer.get("/groups/wide-readers?q=-11")
+    assert found.text.count('href="/topics/wide-') == 10
+    assert "No topic of the group has this in its name." in surfer.get("/groups/wide-readers?q=nowhere").words
+
+
+def test_a_topic_of_many_groups_shows_them_in_pages(surfer: Surfer, cluster: SyncCluster) -> None:
+    """Only the first hundred were shown, without a word about the others."""
+    cluster.create_topic("popular", 1)
+
+    async def commit(running: Cluster) -> None:
+        for number in range(130):
+            assert running.broker(0).offsets.commit(f"reader-{number:03d}", "popular", 0, 0)
+
+    cluster.call(commit(cluster.cluster))
+    page = surfer.get("/topics/popular")
+    assert "1 to 50 of 130" in page.words
+    assert page.text.count('href="/groups/reader-') == 50
+    assert "reader-129" in surfer.get("/topics/popular?page=3").words
+    assert surfer.get("/topics/popular?q=reader-12").text.count('href="/groups/reader-') == 10
+
+
+def test_producers_are_searched(surfer: Surfer, cluster: SyncCluster) -> None:
+    cluster.create_topic("produced", 1)
+    with SyncProducer("shop-producers", cluster.namesrv_address) as producer:
+        producer.send(Message("produced", b"x"))
+        wait_for(lambda: "shop-producers" in surfer.get("/producers?q=SHOP").words, "the producer")
+        assert "No producer has this in its name." in surfer.get("/producers?q=no-such-producer").words

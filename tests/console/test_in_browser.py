@@ -275,6 +275,25 @@ def test_the_list_of_topics_is_searched_while_one_types_and_the_address_says_wha
     assert tab.inner_text("#rows tbody th") == "shipping-events"
 
 
+def test_the_topics_of_a_group_are_searched_and_a_refresh_keeps_the_search(tab: Any, cluster: SyncCluster) -> None:
+    async def commit(running: Cluster) -> None:
+        assert running.broker(0).groups.find("wide") is not None
+        for number in range(60):
+            await running.create_topic(f"wide-{number:02d}", 1)
+            assert running.broker(0).offsets.commit("wide", f"wide-{number:02d}", 0, 0)
+
+    cluster.call(commit(cluster.cluster))
+    tab.goto("/groups/wide")
+    tab.wait_for_selector("text=1 to 50 of 60")
+    tab.fill("input[name=q]", "wide-57")
+    tab.wait_for_selector("text=1 to 50 of 60", state="detached")
+    with tab.expect_response(lambda answer: "/groups/wide?" in answer.url and "q=wide-57" in answer.url):
+        assert tab.inner_text("#state h2 a") == "wide-57"
+    tab.wait_for_timeout(200)
+    assert tab.inner_text("#state h2 a") == "wide-57"
+    assert tab.input_value("input[name=q]") == "wide-57"
+
+
 def test_times_are_in_the_zone_of_the_reader_from_the_first_page_on(tab: Any) -> None:
     tab.goto("/topics/orders")
     first = tab.inner_text(".figures time")

@@ -57,13 +57,16 @@ async def show_group(ask: Ask) -> Response:
     topics: dict[str, list[Any]] = {}
     for queue in progress.queues:
         topics.setdefault(queue.queue.topic, []).append(queue)
+    names = sorted(topics, key=lambda topic: (topic == retry, topic))
+    found = listing(names, ask.text("q"), ask.whole("page"))
     return ask.page(
         "groups/state.html" if ask.is_part else "groups/group.html",
         group=group,
         configs=configs,
         members=members,
         contradictions=contradictions(members),
-        topics=dict(sorted(topics.items(), key=lambda item: (item[0] == retry, item[0]))),
+        found=found,
+        topics={topic: topics[topic] for topic in found.names},
         retry=retry,
         dead=dlq_topic(group),
         lag=sum(one.lag for one in progress.queues if one.queue.topic != retry),

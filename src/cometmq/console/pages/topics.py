@@ -93,10 +93,11 @@ async def show_topic(ask: Ask) -> Response:
     topic, admin = ask.path("topic"), ask.admin
     route = await admin.topic_route(topic)
     table = (await admin.topic_stats(topic)).offset_table
-    groups: dict[str, int | None] = {}
+    names: list[str] = []
     with suppress(BrokerError, RemotingError):
         names = await admin.groups_of_topic(topic)
-        groups = dict(await gathered({name: _lag(admin, name, topic) for name in names[:100]}))
+    found = listing(names, ask.text("q"), ask.whole("page"))
+    groups = await gathered({name: _lag(admin, name, topic) for name in found.names})
     return ask.page(
         "topics/topic.html",
         topic=topic,
@@ -106,6 +107,7 @@ async def show_topic(ask: Ask) -> Response:
         messages=sum(offsets.max_offset - offsets.min_offset for offsets in table.values()),
         last_ms=max((offsets.last_update_timestamp for offsets in table.values()), default=0),
         rate=await _rate(admin, topic),
+        found=found,
         groups=groups,
     )
 
@@ -117,8 +119,12 @@ async def show_producers(ask: Ask) -> Response:
     for table in tables.values():
         for group, members in table.data.items():
             found.setdefault(group, {}).update((member.client_id, member) for member in members)
-    producers = {group: [members[name] for name in sorted(members)] for group, members in sorted(found.items())}
-    return ask.page("topics/producers.html", producers=producers)
+    producers = {
+        f"{group} {name}": (group, member) for group, members in found.items() for name, member in members.items()
+    }
+    part = listing(sorted(producers), ask.text("q"), ask.whole("page"))
+    template = "topics/producer_rows.html" if ask.is_part else "topics/producers.html"
+    return ask.page(template, found=part, producers=[producers[name] for name in part.names])
 
 
 async def _lag(admin: Admin, group: str, topic: str) -> int | None:
