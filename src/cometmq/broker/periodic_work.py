@@ -18,6 +18,7 @@ from cometmq.broker.periodic import Work
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager
 from cometmq.broker.tables.broker_tables import BrokerTables
 from cometmq.broker.tables.offset_expiry import OffsetExpiry
+from cometmq.loop import in_turns
 
 
 def periodic_work(
@@ -34,7 +35,7 @@ def periodic_work(
     return [
         ("expire offsets", OFFSET_LOOK_SECONDS, expiry.look),
         ("expire clients", CLIENT_SCAN_SECONDS, broker.clients.expire),
-        ("expire locks", CLIENT_SCAN_SECONDS, broker.locks.expire),
+        ("expire locks", CLIENT_SCAN_SECONDS, lambda: in_turns(broker.locks.expire())),
         ("write consumer offsets", offsets_s, broker.offsets.save_in_background),
         ("write filters", FILTER_SAVE_SECONDS, filters.save_in_background),
         ("expire quotas", METER_EXPIRE_SECONDS, broker.limiter.expire),

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,6 +28,7 @@ from cometmq.broker.limits import LOCK_SECONDS, MAX_LOCK_REQUEST_QUEUES
 from cometmq.broker.tables.clients import ClientRegistry
 from cometmq.broker.tables.rebalance_locks import HeldQueues, LockFile, RebalanceLockManager
 from cometmq.limits import LOCK_TRUST_SECONDS
+from cometmq.loop import finish
 from cometmq.remoting.bodies import LockBatchResponseBody, MessageQueue, decode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import UnregisterClientRequestHeader
@@ -197,6 +199,27 @@ def test_a_lock_costs_its_own_group_and_not_those_of_all_others(clock: VirtualCl
     assert text == msgspec.json.encode(locks.held())
 
 
+def test_expiry_looks_at_a_slice_at_a_time_and_spares_what_is_renewed_meanwhile(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cometmq.broker.tables.rebalance_locks, "TABLE_ROWS_PER_SLICE", 10)
+    locks = RebalanceLockManager(clock=clock)
+    queues = [MessageQueue("T", "broker-a", number) for number in range(100)]
+    locks.try_lock("large", "one", queues)
+    for group in range(50):
+        locks.try_lock(f"g{group}", "one", queues[:1])
+    clock.advance(LOCK_SECONDS + 1)
+    counts = [locks.count]
+    for slice_number, _ in enumerate(locks.expire()):
+        counts.append(locks.count)
+        if slice_number == 2:
+            locks.try_lock("large", "two", queues[95:])
+            locks.unlock_all("g49", "one")
+    assert max(before - after for before, after in pairwise(counts)) <= 11
+    assert locks.count == 5
+    assert locks.holder("large", queues[99]) == "two"
+
+
 async def test_renewals_write_nothing(broker: Broker, wire: Wire) -> None:
     await lock(wire, "one")
     path = Path(broker.config.store_path_root_dir) / "comet" / "locks.json"
@@ -344,7 +367,7 @@ class LocksMachine(RuleBasedStateMachine):
 
     @rule()
     def scan(self) -> None:
-        self.locks.expire()
+        finish(self.locks.expire())
         horizon = self.clock.monotonic() - LOCK_SECONDS
         self.model = {key: value for key, value in self.model.items() if value[1] >= horizon}
 

@@ -35,21 +35,25 @@ class OffsetExpiry:
         self._clock = clock
         self._left: list[str] = []
         self._gone_since: dict[str, float] = {}
-        """The time at which each pair was first not needed."""
+        """The time at which each pair was first not needed, from the round before …"""
+        self._still_gone: dict[str, float] = {}
+        """… and from this one."""
 
     def look(self) -> None:
         """Look at the next pairs, and drop those whose time is over."""
         if not self._left:
             self._left = list(self._offsets.table)
-            self._gone_since = {key: since for key, since in self._gone_since.items() if key in self._offsets.table}
+            self._gone_since, self._still_gone = self._still_gone, {}
         now = self._clock.monotonic()
         for key in self._left[-OFFSET_LOOK_KEYS:]:
             topic, _, group = key.partition("@")
+            since = self._gone_since.pop(key, now)
             if self._is_needed(topic, group):
-                self._gone_since.pop(key, None)
-            elif now - self._gone_since.setdefault(key, now) >= OFFSET_EXPIRY_SECONDS:
-                del self._gone_since[key]
+                continue
+            if now - since >= OFFSET_EXPIRY_SECONDS:
                 self._offsets.drop(key)
+            elif key in self._offsets.table:
+                self._still_gone[key] = since
         del self._left[-OFFSET_LOOK_KEYS:]
 
     def _is_needed(self, topic: str, group: str) -> bool:

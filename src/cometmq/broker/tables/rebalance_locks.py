@@ -9,12 +9,13 @@ Java's client forgets its delayed unlocks when it is shut down."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 
 import msgspec
 
-from cometmq.broker.limits import LOCK_SECONDS, MAX_LOCKED_QUEUES
+from cometmq.broker.limits import LOCK_SECONDS, MAX_LOCKED_QUEUES, TABLE_ROWS_PER_SLICE
+from cometmq.broker.slices import batches
 from cometmq.broker.tables.table_file import set_aside
 from cometmq.clock import Clock
 from cometmq.limits import LOCK_TRUST_SECONDS
@@ -101,11 +102,20 @@ class RebalanceLockManager:
         locks = self._groups.get(group, {})
         self._drop(group, [queue for queue, lock in locks.items() if lock.client_id == client_id])
 
-    def expire(self) -> None:
-        """Drop the locks whose time is up."""
+    def expire(self) -> Generator[None, None, None]:
+        """Drop the locks whose time is up; stops after each slice."""
         horizon = self._clock.monotonic() - LOCK_SECONDS
-        for group, locks in list(self._groups.items()):
-            self._drop(group, [queue for queue, lock in locks.items() if lock.renewed_at < horizon])
+        looked = 0
+        for group in list(self._groups):
+            for some in batches(list(self._groups.get(group, {}).items()), TABLE_ROWS_PER_SLICE):
+                locks = self._groups.get(group, {})
+                self._drop(
+                    group, [queue for queue, lock in some if lock.renewed_at < horizon and locks.get(queue) is lock]
+                )
+                looked += len(some)
+                if looked >= TABLE_ROWS_PER_SLICE:
+                    looked = 0
+                    yield
 
     def _drop(self, group: str, queues: Iterable[MessageQueue]) -> None:
         dropped = dict.fromkeys(queues)
