@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.pop.entries import popped
+from cometmq.broker.pop.entries import Forgotten, popped
 from cometmq.broker.pop.invisible import NEVER, InvisibleMessages
-from cometmq.broker.pop.state import PopState
+from cometmq.broker.pop.state import PopQueue, PopState
 
 Steps = Iterable[tuple[str, int, int]]
 
@@ -75,3 +76,35 @@ def test_what_is_overdue_is_counted_with_the_time_since_the_first() -> None:
     assert messages.overdue(900) == (3, 400)
     messages.add([5], 300, 2_000)
     assert messages.overdue(900) == (3, 400)
+
+
+class Unsearched(dict[tuple[str, str], dict[int, PopQueue]]):
+    """A table that nobody may go through."""
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        raise AssertionError
+
+    def items(self) -> Any:
+        raise AssertionError
+
+
+def test_a_topic_and_a_group_are_forgotten_without_a_look_at_all_others() -> None:
+    state = PopState()
+    state._queues = Unsearched()
+    for topic in "TUV":
+        for group in "ghi":
+            state.queue(topic, group, 0)
+    before = state.apply(Forgotten("T", "", 0))
+    assert state.find("T", "g", 0) is None
+    assert state.find("U", "g", 0) is not None
+    state.undo(Forgotten("T", "", 0), before)
+    assert state.find("T", "g", 0) is not None
+    state.apply(Forgotten("", "g", 0))
+    assert [state.find(topic, "g", 0) for topic in "TUV"] == [None] * 3
+    state.apply(Forgotten("U", "h", 0))
+    assert state.find("U", "h", 0) is None
+    assert state.find("U", "i", 0) is not None
+    for topic in "TUV":
+        state.apply(Forgotten(topic, "", 0))
+    assert not state._of_topic
+    assert not state._of_group

@@ -22,6 +22,7 @@ from cometmq.broker.pop.entries import (
 )
 from cometmq.broker.pop.invisible import NEVER, InvisibleMessages
 from cometmq.broker.pop.order import Handed, OrderedMessages
+from cometmq.index import Index
 
 NO_OFFSET: Final = -1
 
@@ -75,18 +76,26 @@ class PopState:
 
     def __init__(self) -> None:
         self._queues: dict[tuple[str, str], dict[int, PopQueue]] = {}
+        self._of_topic: Index[str, tuple[str, str]] = Index()
+        self._of_group: Index[str, tuple[str, str]] = Index()
         self.on_due: Callable[[PopQueue, int], None] | None = None
         """Called when a queue has a message that is visible again at a time (ms)."""
 
     def queue(self, topic: str, group: str, queue_id: int) -> PopQueue:
         """A queue; made if it is not there."""
-        queues = self._queues.get((topic, group))
-        if queues is None:
-            queues = self._queues[topic, group] = {}
+        queues = self._queues_of(topic, group)
         found = queues.get(queue_id)
         if found is None:
             found = queues[queue_id] = PopQueue(topic, group, queue_id)
         return found
+
+    def _queues_of(self, topic: str, group: str) -> dict[int, PopQueue]:
+        queues = self._queues.get((topic, group))
+        if queues is None:
+            queues = self._queues[topic, group] = {}
+            self._of_topic.add(topic, (topic, group))
+            self._of_group.add(group, (topic, group))
+        return queues
 
     def find(self, topic: str, group: str, queue_id: int) -> PopQueue | None:
         """A queue, if the group has popped from it."""
@@ -126,7 +135,9 @@ class PopState:
     def undo(self, entry: AnyEntry, before: Before) -> None:
         """Take an entry back, of which the turn was not stored; the last one goes first."""
         if isinstance(entry, Forgotten):
-            self._queues.update(before)  # type: ignore[call-overload]
+            for key, queues in before.items():  # type: ignore[attr-defined]
+                self._queues_of(*key)
+                self._queues[key] = queues
             return
         queue = self.queue(entry.topic, entry.group, entry.queue_id)
         if isinstance(entry, Popped):
@@ -211,24 +222,33 @@ class PopState:
         return before
 
     def _forget(self, entry: Forgotten) -> Before:
-        gone = {
-            key: queues
-            for key, queues in self._queues.items()
-            if entry.topic in ("", key[0]) and entry.group in ("", key[1])
-        }
-        for key, queues in gone.items():
+        gone: dict[tuple[str, str], dict[int, PopQueue]] = {}
+        for key in self._keys(entry):
+            queues = gone[key] = self._queues.pop(key)
+            self._of_topic.remove(key[0], key)
+            self._of_group.remove(key[1], key)
             for queue in queues.values():
                 queue.look_from = NEVER
-            del self._queues[key]
         return gone
+
+    def _keys(self, entry: Forgotten) -> list[tuple[str, str]]:
+        """Topics and groups that an entry is about."""
+        if entry.topic and entry.group:
+            key = (entry.topic, entry.group)
+            return [key] if key in self._queues else []
+        if entry.topic:
+            return self._of_topic.of(entry.topic)
+        return self._of_group.of(entry.group) if entry.group else list(self._queues)
 
     def enter(self, queue: PopQueue) -> None:
         """Enter a queue that a snapshot has."""
-        self._queues.setdefault((queue.topic, queue.group), {})[queue.queue_id] = queue
+        self._queues_of(queue.topic, queue.group)[queue.queue_id] = queue
 
     def clear(self) -> None:
         """Begin anew."""
         self._queues.clear()
+        self._of_topic.clear()
+        self._of_group.clear()
 
     def has(self, queue: PopQueue) -> bool:
         """Tell whether a queue was not forgotten meanwhile."""
