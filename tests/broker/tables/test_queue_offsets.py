@@ -67,3 +67,23 @@ def test_a_pair_takes_forty_bytes(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert used / (GROUPS * TOPICS * QUEUES) <= MOST_BYTES
     assert sys.getsizeof(offsets.of_queues("group-number-1", "topic-number-1")) < 100
+
+
+@given(
+    st.one_of(
+        st.lists(st.one_of(st.integers(-2, 2**64), st.booleans(), st.text(max_size=3)), max_size=70).map(
+            lambda offsets: {str(queue_id): offset for queue_id, offset in enumerate(offsets)}
+        ),
+        st.dictionaries(st.integers(-1, 80).map(str), st.integers(0, 2**63 - 1), max_size=8),
+    )
+)
+def test_what_is_taken_at_once_is_what_would_be_put_one_by_one(loaded: dict[str, object]) -> None:
+    taken, put = QueueOffsets(), QueueOffsets()
+    if taken.fill(loaded):
+        for queue_id, offset in loaded.items():
+            assert type(offset) is int
+            put.put(int(queue_id), offset)
+        assert taken.as_dict() == put.as_dict()
+        assert len(taken) == len(loaded)
+    else:
+        assert len(taken) == 0

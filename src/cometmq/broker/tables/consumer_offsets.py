@@ -85,6 +85,8 @@ class ConsumerOffsetManager:
                 continue
             # a new text: those of the file stand among what is freed soon, and would keep its memory from the system
             offsets = self._add(f"{topic}{_SEPARATOR}{group}", topic, group)
+            if offsets.fill(queues):
+                continue
             for queue_id, offset in queues.items():
                 try:
                     offsets.put(int64(queue_id), int64(offset))

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping
-from typing import Final, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 T = TypeVar("T")
 
 NO_OFFSET: Final = -1
 _LEAST_SIZE: Final = 16
+_FIRST_NAMES: Final = [str(queue_id) for queue_id in range(64)]
 
 
 class QueueOffsets(Mapping[int, int]):
@@ -26,6 +27,17 @@ class QueueOffsets(Mapping[int, int]):
         self._far: dict[int, int] | None = None
         for queue_id, offset in (offsets or {}).items():
             self.put(queue_id, offset)
+
+    def fill(self, loaded: Mapping[Any, Any]) -> bool:
+        """Take offsets as a file has them at once, if they are of the first queues in their order; most are."""
+        offsets = list(loaded.values())
+        if list(loaded) != _FIRST_NAMES[: len(offsets)] or {*map(type, offsets)} != {int} or min(offsets) < 0:
+            return False
+        try:
+            self._array = array("q", offsets)
+        except OverflowError:
+            return False
+        return True
 
     def put(self, queue_id: int, offset: int) -> None:
         """Set the offset of a queue."""

@@ -45,7 +45,7 @@ def bring_back(topics: TopicConfigManager, offsets: ConsumerOffsetManager, store
         if topics.get(topic) is None:
             continue
         queues = store.queues().get(topic, {})
-        for queue_id, offset in of_queues.items():
+        for queue_id, offset in of_queues.as_dict().items():
             end = queues[queue_id].max_offset() if queue_id in queues else 0
             if offset > end:
                 ahead.append((group, topic, queue_id, end))
