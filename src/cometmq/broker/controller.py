@@ -37,6 +37,7 @@ from cometmq.broker.hooks.message_hooks import BrokerHooks, load_hooks
 from cometmq.broker.limits import (
     POP_SAVE_SECONDS,
     PRODUCER_SAVE_SECONDS,
+    TABLE_WRITE_SECONDS,
 )
 from cometmq.broker.metrics.stats import BrokerStats
 from cometmq.broker.metrics.traffic import Traffic
@@ -261,7 +262,7 @@ class Broker:
         for finding in (*self._tables.load(self.store, is_slave=self.is_slave), *self.filters.load()):
             _log.warning("%s", finding)
         self._stops.add("tables", self._tables.save_last)
-        self._stops.add("filters", self.filters.save)
+        self._stops.add("filters", self.filters.save_last)
         self.store.start()
 
     # --- the parts ------------------------------------------------------------------------------
@@ -392,6 +393,7 @@ class Broker:
         self.timer = TimerMessageService(context)
         self.pops = PopService(context, filters, self._registrar)
         self._stops.add("popped messages", self.pops.save)
+        self._stops.add("request modes", self.pops.modes.save_last)
         self.store.on_arrival = self._arrived
         return [self.transactions.detour, TimerDetour(context), self.schedule.detour], [
             self.transactions.ends,
@@ -453,6 +455,7 @@ class Broker:
                 ("write delay offsets", config.flush_delay_offset_interval / 1000, self.schedule.save),
                 ("write producer sequences", PRODUCER_SAVE_SECONDS, self.producers.save),
                 ("write popped messages", POP_SAVE_SECONDS, self.pops.save),
+                ("write request modes", TABLE_WRITE_SECONDS, self.pops.modes.save_in_background),
             ]
         for name, seconds, work in repeated:
             periodic = Periodic(name, seconds, work, clock=self.clock)

@@ -229,11 +229,9 @@ TABLE_RETRY_SECONDS: Final = 10.0
 """Pause before a failed write of a table, on a full disk, is repeated."""
 TABLE_WRITE_SECONDS: Final = 1.0
 """Pause between two writes of the whole file of a changed table: Apache's broker reads it after a kill."""
-TABLE_WRITE_SHARE: Final = 100
-"""That pause is at least so many times as long as the write: a file of 20,000 topics takes some 50 ms, so that it is
-written every five seconds at most."""
-TABLE_WRITE_SECONDS_MAX: Final = 60.0
-"""The longest such pause."""
+TABLE_WRITE_BYTES_PER_SECOND: Final = 512 * 1024
+"""Bytes of such a file for which the pause is a second: 20,000 topics are written every eight seconds, a million
+offsets every 28, which takes a hundredth of a processor."""
 JOURNAL_BYTES: Final = 1024 * 1024
 """A journal with more, and with twice the bytes of the table's file, lets the file be written whole at once."""
 DELAY_BATCH_MESSAGES: Final = 64

@@ -224,6 +224,7 @@ class TableJournal:
         """Let changes go into a new journal from now on, since the file is written whole; return its number."""
         self.close()
         self.size_bytes = 0
+        self._last = max((self._last, *self._numbers()))
         return self._last + 1
 
     def name_base(self, base: Base) -> None:

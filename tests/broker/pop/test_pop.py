@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 from tests.broker.conftest import ConnectTo, StartBroker
 from tests.broker.pop.popping import GROUP, TOPIC, Popper, got
 from tests.broker.snapshots import copy_store
 from tests.broker.wire import Wire, records
 
-import cometmq.broker.pop.snapshot
 from cometmq.broker.controller import Broker
 from cometmq.broker.pop.entries import decode_entries
-from cometmq.broker.pop.snapshot import Saved
-from cometmq.broker.pop.state import PopQueue
-from cometmq.broker.slices import batches
-from cometmq.message.names import POP_LOG_TOPIC
 from cometmq.remoting.admin_bodies import ConsumeStats
 from cometmq.remoting.bodies import decode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -180,31 +173,6 @@ async def test_a_kill_forgets_nothing(
     assert [m.body for m in await popper.pop() if m.times] == [b"8"]
     await clock.run_for(10)
     assert [m.body for m in await popper.pop() if m.times] == []
-
-
-async def test_a_snapshot_is_encoded_a_slice_at_a_time_and_is_one_array(
-    broker: Broker, popper: Popper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With 200,000 queues the thread that encoded all at once held up the loop for 150 ms."""
-    monkeypatch.setattr(cometmq.broker.pop.snapshot, "POP_SAVE_QUEUES", 2)
-    sizes: list[int] = []
-
-    def counted(items: Iterable[PopQueue], size: int) -> Iterator[list[PopQueue]]:
-        for some in batches(items, size):
-            sizes.append(len(some))
-            yield some
-
-    monkeypatch.setattr(cometmq.broker.pop.snapshot, "batches", counted)
-    await send(popper.wire, b"a")
-    await popper.pop()
-    for number in range(4):
-        broker.pops.state.queue(TOPIC, f"g{number}", 0)
-    await broker.pops.save()
-    assert sizes == [2, 2, 1]
-    data = (tmp_path / "store" / "comet" / "pop.bin").read_bytes()
-    saved = msgspec.msgpack.decode(data[4:], type=Saved)
-    assert [queue.group for queue in saved.queues] == [GROUP, "g0", "g1", "g2", "g3"]
-    assert saved.position == broker.store.queue(POP_LOG_TOPIC, 0).max_offset()
 
 
 async def test_bad_pops(wire: Wire, popper: Popper, clock: VirtualClock) -> None:

@@ -56,7 +56,7 @@ def test_apaches_file_is_read_and_written_to_the_byte(golden: Path, path: Path) 
     assert (data.expression, data.client_version, data.dead) == ("i > 3 AND s = 'x'", 1795231923663, True)
     path.unlink()
     filters.register("GoldCSql", [sql("New", "a = 1")])
-    filters.save()
+    filters.save_last()
     filters.register("GoldCSql", [])
     clock.advance(1)
     written = path.read_bytes()
@@ -85,7 +85,7 @@ def test_what_was_registered_is_there_after_a_restart(path: Path) -> None:
     clock = VirtualClock()
     filters = opened(path, clock)
     filters.register("g", [sql("T", "a = 'it''s'"), sql("U", "b > 1")])
-    filters.save()
+    filters.save_last()
     clock.advance(100)
     again = opened(path, clock)
     assert again.load() == []
@@ -95,10 +95,40 @@ def test_what_was_registered_is_there_after_a_restart(path: Path) -> None:
         assert after == msgspec.structs.replace(before, dead=True, dead_time=clock.now_ms() - 30_000)
 
 
+async def test_changes_since_the_file_was_written_are_there_after_a_kill(path: Path) -> None:
+    clock = VirtualClock()
+    filters = opened(path, clock)
+    filters.register("g", [sql("T", "a = 1"), sql("U", "b > 1")])
+    filters.register("gone", [sql("T", "a = 1")])
+    await filters.save_in_background()
+    whole = path.read_bytes()
+    filters.unregister("gone")
+    filters.register("g", [sql("T", "a = 2", 2), sql("V", "c > 1")])
+    await filters.save_in_background()
+    filters.register("g", [sql("T", "a = 3", 3), sql("V", "c > 1")])
+    clock.advance(DAY_S)
+    filters.clean()
+    filters.register("late", [sql("T", "a = 1")])
+    clock.advance(-DAY_S)
+    await filters.save_in_background()
+    assert path.read_bytes() == whole
+    again = opened(path, clock)
+    assert again.load() == []
+    assert len(again) == len(filters) == 3
+    for topic, group in (("T", "g"), ("V", "g"), ("T", "late")):
+        before, after = filters.get(topic, group), again.get(topic, group)
+        assert before is not None
+        assert after is not None
+        assert after.expression == before.expression
+    again.save_last()
+    assert opened(path, clock).load() == []
+    assert not list((path.parent.parent / "comet" / "tables").iterdir())
+
+
 def test_without_a_change_nothing_is_written(path: Path) -> None:
     filters = opened(path, VirtualClock())
     filters.register("g", [SubscriptionData(topic="T", sub_string="a || b")])
-    filters.save()
+    filters.save_last()
     assert not path.exists()
 
 
@@ -106,7 +136,7 @@ def test_other_bloom_parameters_begin_anew(path: Path) -> None:
     clock = VirtualClock()
     filters = opened(path, clock)
     filters.register("g", [sql("T", "a = 1")])
-    filters.save()
+    filters.save_last()
     other = opened(path, clock, small_config(path.parent, expect_consumer_num_use_filter=64))
     assert other.load() == [
         "consumerFilter.json: made for other values of the Bloom filter; groups will register again"
@@ -122,7 +152,7 @@ def test_other_bloom_parameters_begin_anew(path: Path) -> None:
 def test_entries_that_cannot_be_used_are_left_out(path: Path) -> None:
     filters = opened(path, VirtualClock())
     filters.register("g", [sql("T", "a = 1"), sql("U", "b = 2")])
-    filters.save()
+    filters.save_last()
     text = path.read_text()
     path.write_text(text.replace("b = 2", "b = = 2").replace('"consumerGroup":"g",', '"consumerGroup":"../g",', 1))
     findings = opened(path, VirtualClock()).load()
@@ -145,7 +175,7 @@ def test_the_bak_file_takes_its_place(path: Path) -> None:
     filters = opened(path, VirtualClock())
     for version in (1, 2):
         filters.register("g", [sql("T", "a = 1", version)])
-        filters.save()
+        filters.save_last()
     path.write_bytes(b"{")
     again = opened(path, VirtualClock())
     damaged, copy = again.load()
@@ -163,10 +193,10 @@ def test_a_filter_dies_with_its_group_and_is_removed_a_day_later(path: Path) -> 
     filters.register("g", [sql("T", "a = 1")])
     filters.unregister("g")
     clock.advance(DAY_S - 1)
-    filters.save()
+    filters.save_last()
     assert len(filters) == 1
     clock.advance(1)
-    filters.save()
+    filters.save_last()
     assert len(filters) == 0
     assert b'"filterDataByTopic":{}' in path.read_bytes()
 

@@ -1,19 +1,26 @@
 """Message request modes: POP or PULL for each topic and group (``MessageRequestModeManager``).
 
-They are kept in ``config/messageRequestMode.json``, in Apache's form.
+They are kept in ``config/messageRequestMode.json``, in Apache's form, and in the journal of that file.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, Literal
 
+import msgspec
+
 from cometmq.broker.limits import MAX_REQUEST_MODES
-from cometmq.broker.tables.table_file import TableFile
+from cometmq.broker.tables.journaled_file import JournaledFile
+from cometmq.broker.tables.row_writer import RowWriter, pieces_of_map
+from cometmq.clock import Clock
 from cometmq.remoting.bodies import Body
 
 PULL: Final = "PULL"
 POP: Final = "POP"
+_DEPTH: Final = 3
+"""Table, topic, group."""
 
 
 class RequestMode(Body):
@@ -35,8 +42,9 @@ class RequestModeTable(Body):
 class MessageRequestModeManager:
     """The table; ``path`` is its file."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = TableFile(path)
+    def __init__(self, path: Path, *, clock: Clock) -> None:
+        self._file = JournaledFile(path, depth=_DEPTH, clock=clock)
+        self._writer = RowWriter(self._file, self._changed_rows, self._pieces)
         self._modes: dict[tuple[str, str], RequestMode] = {}
 
     def load(self) -> list[str]:
@@ -56,29 +64,45 @@ class MessageRequestModeManager:
         if key not in self._modes and len(self._modes) >= MAX_REQUEST_MODES:
             return False
         self._modes[key] = mode
-        self._file.changed()
-        self.save()
+        self._writer.changed(key)
+        self._writer.save()
         return True
 
     def take_over(self, table: RequestModeTable) -> None:
         """Become a copy of a master's table."""
-        modes = _by_topic_and_group(table)
-        if modes != self._modes:
-            self._modes = modes
-            self._file.changed()
-        self.save()
+        known, self._modes = self._modes, _by_topic_and_group(table)
+        differing = [key for key in known | self._modes if known.get(key) != self._modes.get(key)]
+        if differing:
+            self._writer.changed(*differing)
+        self._writer.save()
 
     def table(self) -> RequestModeTable:
         """All modes."""
+        return RequestModeTable(message_request_mode_map=self._by_topic())
+
+    def _by_topic(self) -> dict[str, dict[str, RequestMode]]:
         table: dict[str, dict[str, RequestMode]] = {}
         for (topic, group), mode in self._modes.items():
             table.setdefault(topic, {})[group] = mode
-        return RequestModeTable(message_request_mode_map=table)
+        return table
 
-    def save(self) -> None:
-        """Write the file if the table changed; on a full disk it stays due."""
-        if self._file.take_due():
-            self._file.write(self.table())
+    # --- writing ------------------------------------------------------------------------------
+    async def save_in_background(self) -> None:
+        """Write the file whole when it is time, in a thread; on a full disk it stays due."""
+        await self._writer.save_in_thread()
+
+    def save_last(self) -> None:
+        """Write the file whole if a mode changed since: the broker stops."""
+        self._writer.save_last()
+
+    def _changed_rows(self, keys: Iterable[tuple[str, str]]) -> bytes:
+        table: dict[str, dict[str, RequestMode | None]] = {}
+        for topic, group in keys:
+            table.setdefault(topic, {})[group] = self.get(topic, group)
+        return msgspec.json.encode({"messageRequestModeMap": table})
+
+    def _pieces(self) -> Iterator[bytes]:
+        return pieces_of_map("messageRequestModeMap", self._by_topic().items())
 
 
 def _by_topic_and_group(table: RequestModeTable) -> dict[tuple[str, str], RequestMode]:

@@ -44,15 +44,15 @@ class PopService:
         self._snapshot.load(broker.offsets, self._deletion_found)
         self._revive = PopReviveService(broker, self.log, self.polling.wake)
         self._apache = ApachePops(broker, self.log)
-        modes = MessageRequestModeManager(root / "config" / "messageRequestMode.json")
-        for finding in modes.load():
+        self.modes: Final = MessageRequestModeManager(root / "config" / "messageRequestMode.json", clock=broker.clock)
+        for finding in self.modes.load():
             _log.warning("%s", finding)
         pops = PopMessageProcessor(broker, filters, self.log, self.polling)
         self.parts: Final[Iterable[object]] = (
             pops,
             AckMessageProcessor(broker, self.log, self.polling),
             NotificationProcessor(broker, filters, pops, self.log, self.polling),
-            QueryAssignmentProcessor(broker, modes, client),
+            QueryAssignmentProcessor(broker, self.modes, client),
         )
         """The parts that answer requests."""
         broker.offsets.on_back = self._moved_back

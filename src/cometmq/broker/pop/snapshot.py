@@ -26,7 +26,6 @@ from cometmq.broker.pop.invisible import InvisibleMessages
 from cometmq.broker.pop.order import Handed, OrderedMessages
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.state import NO_OFFSET, PopQueue, PopState
-from cometmq.broker.slices import batches
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
 from cometmq.broker.tables.table_file import set_aside
 from cometmq.broker.turn.store_turn import StoreTurn
@@ -41,10 +40,6 @@ from cometmq.threads import in_thread
 _log = logging.getLogger(__name__)
 
 _VERSION: Final = 1
-_ENCODE: Final = msgspec.msgpack.Encoder().encode
-_ARRAY_OF_3: Final = b"\x93"
-_ARRAY_32: Final = b"\xdd"
-"""Beginnings of arrays in MessagePack: the whole file would hold up the loop while a thread encodes it."""
 
 
 class SavedOrder(msgspec.Struct, array_like=True):
@@ -175,19 +170,16 @@ class PopSnapshot:
         queue = self._store.queue(POP_LOG_TOPIC, 0)
         self._settle()
         position = queue.max_offset()
-        pieces: list[bytes] = []
-        count = 0
-        for some in batches(self._log.state, POP_SAVE_QUEUES):
-            if count:
+        queues: list[SavedQueue] = []
+        for found in self._log.state:
+            if len(queues) % POP_SAVE_QUEUES == POP_SAVE_QUEUES - 1:
                 await asyncio.sleep(0)
                 self._settle()
-            rows = [_ENCODE(_saved(found)) for found in some if self._log.state.has(found)]
-            pieces.append(b"".join(rows))
-            count += len(rows)
-        head = _ARRAY_OF_3 + _ENCODE(_VERSION) + _ENCODE(position) + _ARRAY_32 + count.to_bytes(4, "big")
+            if self._log.state.has(found):
+                queues.append(_saved(found))
         try:
             await self._store.wait_flushed(self._store.max_physical_offset)
-            await in_thread(self._write, [head, *pieces])
+            await in_thread(self._write, Saved(_VERSION, position, queues))
         except (StoreError, OSError) as error:
             _log.warning("the popped messages are not saved in %s: %s", self._path, error)
         else:
@@ -198,11 +190,9 @@ class PopSnapshot:
         self._log.end_turn()
         self._turn.end()
 
-    def _write(self, pieces: list[bytes]) -> None:
-        crc = 0
-        for piece in pieces:
-            crc = crc32(piece, crc)
-        replace_file(self._path, [(crc & 0xFFFFFFFF).to_bytes(4, "big"), *pieces])
+    def _write(self, saved: Saved) -> None:
+        data = msgspec.msgpack.encode(saved)
+        replace_file(self._path, [(crc32(data) & 0xFFFFFFFF).to_bytes(4, "big"), data])
 
 
 def _saved(queue: PopQueue) -> SavedQueue:

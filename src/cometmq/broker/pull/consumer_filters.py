@@ -1,35 +1,36 @@
 """The SQL92 filters of consumer groups: their table and its file (``ConsumerFilterManager``).
 
-Heartbeats register a group's expression for each topic. The table is in ``config/consumerFilter.json``,
-written some seconds after a change and at stop. When a group leaves, or no longer subscribes to a topic, its
+Heartbeats register a group's expression for each topic. The table is in ``config/consumerFilter.json``; some seconds
+after a change, the change is in the journal of that file. When a group leaves, or no longer subscribes to a topic, its
 filter is dead; it is removed after ``filterDataCleanTimeSpan``.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from cometmq.broker.config import LiveConfig
 from cometmq.broker.limits import FILTER_CHARS_PER_SLICE, MAX_CONSUMER_FILTER_CHARS, MAX_CONSUMER_FILTERS
 from cometmq.broker.slices import do_at_once
-from cometmq.broker.tables.table_file import TableFile
+from cometmq.broker.tables.journaled_file import JournaledFile
+from cometmq.broker.tables.row_writer import RowWriter, pieces_of_map
 from cometmq.clock import Clock
 from cometmq.filter import SQL92, FilterError, parse_selector
 from cometmq.filter.bloom import BloomFilter, BloomFilterData
 from cometmq.message.names import check_group, check_topic
 from cometmq.remoting.bodies import SubscriptionData
-from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
 _TAG: Final = "TAG"
 
+_DEPTH: Final = 4
+"""Table, topic, ``groupFilterData``, group."""
 _DEAD_SINCE_MS: Final = 30_000
 """Filters that were alive when the file was written count as dead for this time when it is read."""
 
@@ -74,7 +75,8 @@ class ConsumerFilterManager:
     def __init__(self, live: LiveConfig, path: Path, *, clock: Clock) -> None:
         config = live.current
         self._live = live
-        self._file = TableFile(path)
+        self._file = JournaledFile(path, depth=_DEPTH, clock=clock)
+        self._writer = RowWriter(self._file, self._changed_rows, self._pieces)
         self._clock = clock
         self._bloom = BloomFilter.create(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)
         self._topics_of: dict[str, dict[str, ConsumerFilterData]] = {}
@@ -83,7 +85,6 @@ class ConsumerFilterManager:
         """The dead filters by group and topic, in the order of their deaths, so that a full table is not searched."""
         self._count = 0
         self._chars = 0
-        self._writing = threading.Lock()
 
     def __len__(self) -> int:
         return self._count
@@ -188,10 +189,6 @@ class ConsumerFilterManager:
         else:
             self._put(data)
 
-    def _all(self) -> Iterator[ConsumerFilterData]:
-        for topics in self._topics_of.values():
-            yield from topics.values()
-
     def _die(self, data: ConsumerFilterData) -> None:
         if not data.dead:
             self._put(msgspec.structs.replace(data, dead=True, dead_time=self._clock.now_ms()))
@@ -218,7 +215,7 @@ class ConsumerFilterManager:
             self._dead[data.consumer_group, data.topic] = data
         else:
             self._dead.pop((data.consumer_group, data.topic), None)
-        self._file.changed()
+        self._writer.changed((data.topic, data.consumer_group))
 
     def _remove(self, data: ConsumerFilterData) -> None:
         topics = self._topics_of[data.consumer_group]
@@ -228,28 +225,33 @@ class ConsumerFilterManager:
             del self._topics_of[data.consumer_group]
         self._count -= 1
         self._chars -= len(data.expression)
-        self._file.changed()
+        self._writer.changed((data.topic, data.consumer_group))
 
     # --- the file -----------------------------------------------------------------------------
-    def save(self) -> None:
-        """Write the file if something has changed; after a failure the next call tries again."""
-        self.clean()
-        if self._file.take_due():
-            self._write(list(self._all()))
-
     async def save_in_background(self) -> None:
-        """Like :meth:`save`, in a worker thread."""
+        """Write what changed, and the file whole when it is time; after a failure the next call tries again."""
         self.clean()
-        if self._file.take_due():
-            await in_thread(self._write, list(self._all()))
+        await self._writer.save_in_thread()
 
-    def _write(self, entries: list[ConsumerFilterData]) -> None:
-        table = ConsumerFilterTable()
-        for data in entries:
-            by_group = table.filter_data_by_topic.setdefault(data.topic, FilterDataMapByTopic(topic=data.topic))
-            by_group.group_filter_data[data.consumer_group] = data
-        with self._writing:
-            self._file.write(table)
+    def save_last(self) -> None:
+        """Write the file whole if something has changed: the broker stops."""
+        self.clean()
+        self._writer.save_last()
+
+    def _changed_rows(self, keys: Iterable[tuple[str, str]]) -> bytes:
+        topics: dict[str, dict[str, Any]] = {}
+        for topic, group in keys:
+            of_topic = topics.setdefault(topic, {"topic": topic, "groupFilterData": {}})
+            of_topic["groupFilterData"][group] = self.get(topic, group)
+        return msgspec.json.encode({"filterDataByTopic": topics})
+
+    def _pieces(self) -> Iterator[bytes]:
+        by_topic: dict[str, FilterDataMapByTopic] = {}
+        for topics in self._topics_of.values():
+            for data in topics.values():
+                of_topic = by_topic.setdefault(data.topic, FilterDataMapByTopic(topic=data.topic))
+                of_topic.group_filter_data[data.consumer_group] = data
+        return pieces_of_map("filterDataByTopic", by_topic.items())
 
 
 def _fault_of(data: ConsumerFilterData) -> str | None:

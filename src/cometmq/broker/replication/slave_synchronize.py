@@ -126,7 +126,10 @@ class SlaveSynchronize:
         """The versions of topics and groups when their deletions were copied; ``None`` when they are due."""
         self._ended: dict[str, int] = {}
         """The log offset below which the queues of a deleted topic have ended here, too."""
-        self._modes = MessageRequestModeManager(Path(store.config.root) / "config" / "messageRequestMode.json")
+        modes = Path(store.config.root) / "config" / "messageRequestMode.json"
+        self._modes = MessageRequestModeManager(modes, clock=store.clock)
+        for finding in self._modes.load():
+            _log.warning("%s", finding)
         self._next = Alarm(self._begin, clock=store.clock)
         self._is_soon = True
         """True when the next copy is the first one, or is needed soon."""
@@ -165,6 +168,7 @@ class SlaveSynchronize:
         self._next.close()
         if self._task is not None:
             await self._task
+        self._modes.save_last()
         try:
             await self._put_in_place()
         except OSError as error:
@@ -312,6 +316,7 @@ class SlaveSynchronize:
         if answer.code != ResponseCode.SUCCESS:
             raise ReplicationError(f"GET_ALL_MESSAGE_REQUEST_MODE: code {answer.code}, {answer.remark}")
         self._modes.take_over(decode_body(RequestModeTable, answer.body))
+        await self._modes.save_in_background()
 
     async def _copy_files(self, master: str) -> None:
         files = MasterFiles(self._client, master)

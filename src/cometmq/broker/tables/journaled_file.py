@@ -1,8 +1,8 @@
 """The file of a large table: each change goes into a journal, and the file is written whole beside other work.
 
-A change is in the journal, flushed, before it is answered. The file is written whole a second later, or later still, so
-that this takes a hundredth of the time at most, and not later than the journals have twice its bytes. A clean stop
-leaves a whole file and no journal. :class:`~cometmq.store.table_journal.TableJournal` has the theory.
+A change is in the journal, flushed, before it is answered. The file is written whole a second later, or later still if
+it is large, and not later than the journals have twice its bytes. A clean stop leaves a whole file and no journal.
+:class:`~cometmq.store.table_journal.TableJournal` has the theory.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from typing import Any, Final, TypeVar
 from cometmq import fastjson
 from cometmq.broker.limits import (
     JOURNAL_BYTES,
+    TABLE_WRITE_BYTES_PER_SECOND,
     TABLE_WRITE_SECONDS,
-    TABLE_WRITE_SECONDS_MAX,
-    TABLE_WRITE_SHARE,
 )
 from cometmq.broker.tables.table_file import TableFile, set_aside
 from cometmq.checksum import crc32
@@ -62,11 +61,12 @@ class JournaledFile(TableFile):
         """As :meth:`TableFile.load`, with the changes since; without a usable file these alone."""
         found = super().load(form)
         if found is None and self._journal.paths:
+            self.findings.append(f"config/{self.path.name} is missing; its last changes are used")
             try:
                 found = form(self._merged({}, None))
             except (ValueError, TypeError, LookupError):
                 found = None
-        if not self.is_whole:
+        if self.findings:
             self._due = True
         if self._journal.is_foreign:
             for path in self._journal.paths:
@@ -129,7 +129,6 @@ class JournaledFile(TableFile):
 
         Rows may be of different moments: the journal gets every change since the first piece.
         """
-        began = self._clock.monotonic()
         before = self._journal.size_bytes
         first = self._journal.begin()
         try:
@@ -141,10 +140,12 @@ class JournaledFile(TableFile):
             _log.error("cannot write %s: %s; it will be tried again", self.path, error)
         finally:
             self._journal.size_bytes += before
-            now = self._clock.monotonic()
-            pause = (now - began) * TABLE_WRITE_SHARE
-            self._next_at = now + min(max(pause, TABLE_WRITE_SECONDS), TABLE_WRITE_SECONDS_MAX)
+            self._pause()
         return False
+
+    def _pause(self) -> None:
+        pause = max(TABLE_WRITE_SECONDS, self._size_bytes / TABLE_WRITE_BYTES_PER_SECOND)
+        self._next_at = self._clock.monotonic() + pause
 
     async def _write_pieces(self, pieces: Iterator[bytes], first: int) -> Base:
         fresh = _FreshFile(self._fresh_path, self._disk)
@@ -182,6 +183,7 @@ class JournaledFile(TableFile):
             self._journal.size_bytes += before
             self._due = self.failed = True
             _log.error("cannot write %s: %s; it will be tried again", self.path, error)
+        self._pause()
 
     def write_last(self, text: Iterable[bytes]) -> None:
         """Write the file whole if anything changed since, and remove the journals: nothing changes any more."""

@@ -18,6 +18,7 @@ from cometmq.broker.limits import TABLE_ROWS_PER_SLICE
 from cometmq.broker.slices import batches
 from cometmq.broker.tables.changed_names import ChangedNames
 from cometmq.broker.tables.journaled_file import JournaledFile
+from cometmq.broker.tables.row_writer import RowWriter
 from cometmq.clock import Clock
 from cometmq.remoting.bodies import Body, BodyError, DataVersion, decode_body, to_builtins
 from cometmq.store.disk import Disk
@@ -97,8 +98,7 @@ class VersionedTable(Generic[R]):
         self._clock = clock
         self._table: dict[str, R] = {}
         self._rows = RowTexts(self.field)
-        self._unwritten: dict[str, None] = {}
-        """Names of rows that changed since the last write."""
+        self._writer = RowWriter(self._file, self._changed_rows, self._pieces)
         self.changes: Final = ChangedNames()
         """For slaves."""
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
@@ -155,6 +155,8 @@ class VersionedTable(Generic[R]):
                     findings.append(f"{self._file.path.name}: {self.noun} {name!r} left out: {wrong}")
         self.is_whole = self.is_whole and self._file.is_whole and bool(self._table or not self.is_never_empty)
         findings[:0] = self._file.findings
+        if not self._file.is_whole:
+            self._file.changed()
         for row in self.built_in():
             if self.wrong_name(self.name_of(row)) is None:
                 self._table.setdefault(self.name_of(row), row)
@@ -208,7 +210,7 @@ class VersionedTable(Generic[R]):
 
     def _changed(self, name: str) -> None:
         self._rows.changed(name)
-        self._unwritten[name] = None
+        self._writer.changed(name)
         self.changes.note(name)
         self.new_version()
         for listener in self.on_change:
@@ -250,9 +252,8 @@ class VersionedTable(Generic[R]):
     def _took_over(self, names: list[str]) -> None:
         """Write a slice of what differs; the version is still the old one."""
         if names:
-            self._unwritten.update(dict.fromkeys(names))
             self._note(names)
-            self._file.changed()
+            self._writer.changed(*names)
             self.on_due()
 
     def _note(self, names: Iterable[str]) -> None:
@@ -265,29 +266,23 @@ class VersionedTable(Generic[R]):
     # --- writing ------------------------------------------------------------------------------
     def save(self) -> None:
         """Write what changed; on a full or broken disk it stays due for the next call."""
-        if not self._file.take_due():
-            return
-        if not self._file.takes_changes:
-            self._file.write_text(self._rows.pieces(self.version, self._table))
-        elif not self._file.append([self._changed_rows()]):
-            return
-        if not self._file.failed:
-            self._unwritten.clear()
+        self._writer.save()
 
-    def _changed_rows(self) -> bytes:
-        """The changed rows and the version, as the journal has them."""
+    async def save_in_background(self) -> None:
+        """Write the file whole when it is time, beside other work."""
+        await self._writer.save_in_background()
+
+    def save_last(self) -> None:
+        """Write the file whole if the table changed since: the broker stops."""
+        self._writer.save_last()
+
+    def _changed_rows(self, names: Iterable[str]) -> bytes:
         rows: list[bytes] = []
-        for name in self._unwritten:
+        for name in names:
             row = self._table.get(name)
             rows.append(fastjson.dumps(name) + b":" + (b"null" if row is None else msgspec.json.encode(row)))
         field = fastjson.dumps(self.field)
         return b'{"dataVersion":%s,%s:{%s}}' % (msgspec.json.encode(self.version), field, b",".join(rows))
 
-    async def save_in_background(self) -> None:
-        """Write the file whole when it is time, beside other work."""
-        if self._file.whole_is_due:
-            await self._file.write_in_background(self._rows.pieces(self.version, self._table))
-
-    def save_last(self) -> None:
-        """Write the file whole if the table changed since: the broker stops."""
-        self._file.write_last(self._rows.pieces(self.version, self._table))
+    def _pieces(self) -> Iterator[bytes]:
+        return self._rows.pieces(self.version, self._table)

@@ -1,0 +1,85 @@
+"""RowWriter: brings the changed rows of a table into its journal, and all rows into its file now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from cometmq import fastjson
+from cometmq.broker.limits import TABLE_ROWS_PER_SLICE
+from cometmq.broker.slices import batches
+from cometmq.broker.tables.journaled_file import JournaledFile
+from cometmq.remoting.bodies import to_builtins
+from cometmq.threads import in_thread
+
+K = TypeVar("K")
+
+
+def pieces_of_map(field: str, rows: Iterable[tuple[str, Any]]) -> Iterator[bytes]:
+    """A file with one map of bodies in fastjson's pretty form, slice by slice."""
+    yield b"{\n\t%s:{" % fastjson.dumps(field)
+    before = b"\n\t\t"
+    for some in batches(rows, TABLE_ROWS_PER_SLICE):
+        texts = (fastjson.dumps(name) + b":" + fastjson.dumps_pretty(to_builtins(row), 2) for name, row in some)
+        yield before + b",\n\t\t".join(texts)
+        before = b",\n\t\t"
+    yield b"\n\t}\n}" if before.startswith(b",") else b"}\n}"
+
+
+class RowWriter(Generic[K]):
+    """Writes one table; rows have keys.
+
+    :param changes: gives the rows of some keys, null for those that are gone, as JSON that is merged into the file's.
+    :param pieces: gives the whole file, slice by slice; rows may change in between.
+    """
+
+    def __init__(
+        self,
+        file: JournaledFile,
+        changes: Callable[[Iterable[K]], bytes],
+        pieces: Callable[[], Iterator[bytes]],
+    ) -> None:
+        self._file = file
+        self._changes = changes
+        self._pieces = pieces
+        self._unwritten: dict[K, None] = {}
+
+    def changed(self, *keys: K) -> None:
+        """Rows were added, replaced or removed, or what stands beside the rows changed."""
+        for key in keys:
+            self._unwritten[key] = None
+        self._file.changed()
+
+    def save(self) -> None:
+        """Write what changed; on a full or broken disk it stays due for the next call."""
+        if not self._file.take_due():
+            return
+        if self._file.takes_changes:
+            self._file.append([self._changes(self._unwritten)])
+        else:
+            self._file.write_text(self._pieces())
+        if not self._file.failed:
+            self._unwritten.clear()
+
+    async def save_in_background(self) -> None:
+        """Write the file whole when it is time, beside other work."""
+        if self._file.whole_is_due:
+            await self._file.write_in_background(self._pieces())
+
+    async def save_in_thread(self) -> None:
+        """Write what changed now, and the file whole in a thread when it is time.
+
+        For tables whose pieces are made of rows that nobody changes, and that nobody else saves.
+        """
+        is_whole = self._file.whole_is_due
+        if self._file.takes_changes:
+            self.save()
+        elif self._file.take_due():
+            is_whole = True
+        if is_whole:
+            self._unwritten.clear()
+            await in_thread(self._file.write_text, self._pieces())
+
+    def save_last(self) -> None:
+        """Write the file whole if the table changed since: the broker stops."""
+        self._file.write_last(self._pieces())
