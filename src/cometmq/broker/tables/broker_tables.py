@@ -77,9 +77,12 @@ class BrokerTables:
         return []
 
     def save(self) -> None:
-        """Write what changed of topics, their lives, groups and locks."""
-        self.topics.save()
+        """Write what changed of topics, their lives, groups and locks.
+
+        Lives come first: a topic that is gone is not made anew before it is known where its earlier life ended.
+        """
         self.lives.save()
+        self.topics.save()
         self.groups.save()
         self._lock_file.save()
 
@@ -98,5 +101,5 @@ class BrokerTables:
     def written_by_turns(self, schedule_turn: Callable[[], None]) -> TurnWriter:
         """Let changes be written at the end of the turn that makes them."""
         writer = TurnWriter(self.save, schedule_turn)
-        self.topics.on_due = self.groups.on_due = self._lock_file.on_due = writer.changed
+        self.topics.on_due = self.groups.on_due = self.lives.on_due = self._lock_file.on_due = writer.changed
         return writer

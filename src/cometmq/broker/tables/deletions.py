@@ -33,7 +33,7 @@ class Deletions:
         """Remove what belongs to topics that were just deleted; ``position`` is the log's end."""
         for name in names:
             self.lives.end(name, position)
-        self.lives.save()
+        self.lives.on_due()
         for name in names:
             self._offsets.forget(topic=name)
             self.end_queues(name, position)
@@ -63,7 +63,7 @@ class Deletions:
     def group(self, name: str, position: int, *, with_offsets: bool) -> None:
         """Remove what belongs to a group that was just deleted; ``position`` is the log's end."""
         self.lives.end_group(name, position, with_offsets=with_offsets)
-        self.lives.save()
+        self.lives.on_due()
         if with_offsets:
             self._offsets.forget(group=name)
         self.end_group(name)

@@ -10,7 +10,7 @@ instead, at which it goes on; until then it commits nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -45,6 +45,8 @@ class TopicLives:
         self._deleted: dict[str, Deleted] = {}
         self._groups: dict[str, DeletedGroup] = {}
         self._readers: dict[str, _Readers] = {}
+        self.on_due: Callable[[], None] = self.save
+        """Called after deletions, which are written before they are answered."""
 
     def load(self, end: int) -> list[str]:
         """Read the file; return a line for each thing found wrong.
@@ -62,7 +64,7 @@ class TopicLives:
     def save(self) -> None:
         """Write the file if the table changed; on a full disk it stays due."""
         if self._file.take_due():
-            self._file.write(DeletedTopics(topics=self._deleted, groups=self._groups))
+            self._file.write_text(msgspec.json.encode(DeletedTopics(topics=self._deleted, groups=self._groups)))
 
     @property
     def deleted(self) -> Mapping[str, Deleted]:
