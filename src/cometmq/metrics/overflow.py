@@ -43,10 +43,7 @@ class SeriesLimit:
         self._answers = 0
 
     def bounded(self, steps: Steps) -> Steps:
-        """Samples without those of too many series, and at the end the sums of these.
-
-        A sample whose labels are :data:`~cometmq.metrics.family.OVERFLOW` is added to the sum of its family.
-        """
+        """Samples without those of too many series, and at the end the sums of these."""
         self._answers += 1
         answer, limit = self._answers, self._limit()
         sums: dict[Family, list[float]] = {}
@@ -55,7 +52,7 @@ class SeriesLimit:
             for sample in samples:
                 family, labels, value = sample
                 own = self._own.setdefault(family, {})
-                if labels in own or (len(own) < limit and (labels or not family.labels)):
+                if labels in own or len(own) < limit:
                     own[labels] = answer
                     kept.append(sample)
                 else:

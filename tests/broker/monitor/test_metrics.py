@@ -226,7 +226,7 @@ async def test_with_more_topics_than_series_the_rest_counts_together(clock: Virt
 
 
 async def test_the_groups_that_are_furthest_behind_have_series_of_their_own(clock: VirtualClock) -> None:
-    keys = KEYS | {"metricsOtelCardinalityLimit": "3"}
+    keys = KEYS | {"metricsOtelCardinalityLimit": "3", "metricsPerQueue": "true"}
     async with Cluster(clock=clock, broker_keys=keys) as cluster:
         broker = cluster.broker(0)
         await cluster.create_topic("T", 1)
@@ -241,10 +241,13 @@ async def test_the_groups_that_are_furthest_behind_have_series_of_their_own(cloc
         broker.offsets.commit("g2", "T", 0, 10)  # falls behind, and takes the place of g7
         broker.offsets.commit("g9", "T", 0, 100)  # is behind no more, and keeps its place until another needs it
         broker.offsets.commit("g7", "T", 0, 95)
-        await scrape(cluster)
         found = await scrape(cluster)
         assert [found.value(lag, consumer_group=f"g{number}") for number in (2, 8)] == [90, 8]
         assert found.value(lag) == sum(range(10)) + 90 - 2 - 9 - 2
+        assert found.value("cometmq_consumer_queue_lag_messages") == found.value(lag)
+        for family in (lag, "cometmq_consumer_queue_lag_messages", "rocketmq_consumer_lag_latency_milliseconds"):
+            assert found.text.count(f"\n{family}{{") <= 4
+        assert found.value("rocketmq_consumer_lag_latency_milliseconds", otel_metric_overflow="true") == 0
 
 
 async def test_a_round_over_the_groups_may_take_several_answers(

@@ -39,15 +39,20 @@ class _Behind(NamedTuple):
 class _Sum:
     """Messages that pairs are behind, added up."""
 
-    __slots__ = ("lag", "ready")
+    __slots__ = ("in_queues", "lag", "ready")
 
     def __init__(self) -> None:
+        self.in_queues = 0
+        """Those behind the offset."""
         self.lag = 0
+        """These, and those that are in flight before it."""
         self.ready = 0
 
     def add(self, queues: list[_Behind]) -> int:
         """Add a pair, and return its lag."""
-        lag = sum(one.end - one.offset + one.in_flight for one in queues)
+        in_queues = sum(one.end - one.offset for one in queues)
+        lag = in_queues + sum(one.in_flight for one in queues)
+        self.in_queues += in_queues
         self.lag += lag
         self.ready += sum(one.end - one.sent for one in queues)
         return lag
@@ -74,26 +79,33 @@ class GroupLags:
         :param limit: so many pairs have samples of their own.
         """
         yield from self._look(limit)
-        own = _Sum()
+        own, by_queue = _Sum(), _Sum()
         some: list[Sample] = []
-        seen = 0
+        seen = queues_told = 0
+        is_whole = len(self._broker.offsets.table) <= limit
         for key in list(self._own):
             queues = self._queues(key)
             if not queues:
-                del self._own[key]
+                self._own.pop(key, None)
                 continue
             self._own[key] = own.add(queues)
             some += self._samples(key, queues)
+            if self._broker.config.metrics_per_queue and queues_told + len(queues) <= limit:
+                queues_told += len(queues)
+                by_queue.add(queues)
+                some += self._of_queues(key, queues)
             seen += len(queues)
             if seen >= _AGES_PER_SLICE:
                 yield some
                 some, seen = [], 0
         yield some
-        if len(self._broker.offsets.table) > limit:
-            known = self._all or self._seen
+        known = own if is_whole else self._all or self._seen
+        if not is_whole:
             lag, ready = max(known.lag - own.lag, 0), max(known.ready - own.ready, 0)
             yield [(f.LAG_MESSAGES, OVERFLOW, lag), (f.INFLIGHT, OVERFLOW, max(lag - ready, 0))]
             yield [(f.READY, OVERFLOW, ready)]
+        if self._broker.config.metrics_per_queue and (not is_whole or own.lag > by_queue.lag):
+            yield [(f.QUEUE_LAG, OVERFLOW, max(known.in_queues - by_queue.in_queues, 0))]
 
     def _look(self, limit: int) -> Steps:
         """Look at the next pairs of the round, and choose those with samples of their own."""
@@ -114,13 +126,13 @@ class GroupLags:
                         heappush(own, (lag, key))
                         self._own[key] = lag
                     elif lag > own[0][0]:
-                        del self._own[heappushpop(own, (lag, key))[1]]
+                        self._own.pop(heappushpop(own, (lag, key))[1], None)
                         self._own[key] = lag
             if looked >= due:
                 due = looked + QUEUES_PER_SLICE
                 yield []
         while len(own) > limit:
-            del self._own[heappop(own)[1]]
+            self._own.pop(heappop(own)[1], None)
         if not self._round:
             self._all = self._seen
 
@@ -154,8 +166,6 @@ class GroupLags:
             is_sent = one.sent != one.offset
             ready_ms = self._age_ms(topic, one.queue_id, one.sent, one.end) if is_sent else age_ms
             oldest_ready = max(oldest_ready, ready_ms)
-            if self._broker.config.metrics_per_queue:
-                yield f.QUEUE_LAG, (topic, group, str(one.queue_id)), one.end - one.offset
         is_system = "true" if is_system_topic(topic) else "false"
         labels = (topic, group, "true" if topic.startswith(RETRY_PREFIX) else "false", is_system)
         yield f.LAG_MESSAGES, labels, sums.lag
@@ -163,6 +173,12 @@ class GroupLags:
         yield f.INFLIGHT, labels, sums.lag - sums.ready
         yield f.READY, labels, sums.ready
         yield f.QUEUEING_LATENCY, labels, oldest_ready
+
+    @staticmethod
+    def _of_queues(key: str, queues: list[_Behind]) -> Iterator[Sample]:
+        topic, _, group = key.partition("@")
+        for one in queues:
+            yield f.QUEUE_LAG, (topic, group, str(one.queue_id)), one.end - one.offset
 
     def _age_ms(self, topic: str, queue_id: int, offset: int, end: int) -> int:
         """Milliseconds since the message at an offset was stored; 0 without one."""

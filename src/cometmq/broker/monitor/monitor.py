@@ -145,16 +145,16 @@ class BrokerMonitor:
         return exposition(self._steps(), self._common)
 
     def _steps(self) -> Steps:
-        return self._series.bounded(self._all_steps())
+        lags = self._lags.steps(self._broker.config.metrics_otel_cardinality_limit)  # keeps the limit by itself
+        return chain(self._series.bounded(self._of_broker()), lags)
 
-    def _all_steps(self) -> Steps:
+    def _of_broker(self) -> Steps:
         broker = self._broker
         return chain(
             self._traffic.keep(broker.topics.table.keys(), broker.groups.table.keys()),
             in_slices(samples.of_tables(broker)),
             in_slices(samples.of_messages(broker, self._traffic)),
             in_slices(samples.of_clients(broker)),
-            self._lags.steps(broker.config.metrics_otel_cardinality_limit),
             in_slices(samples.of_store(broker)),
             samples.of_entries(broker),
             in_slices(self._latency.samples()),
