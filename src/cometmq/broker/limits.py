@@ -222,6 +222,8 @@ MAX_WAITING_REPLY_BYTES: Final = 256 * 1024 * 1024
 """Replies that wait for their requesters, 10 s at most; above it SYSTEM_BUSY."""
 CLIENT_EXPIRY_SECONDS: Final = 120.0
 """A client without a heartbeat for this long leaves its groups (Apache: 120 s)."""
+GONE_FOR_RETURN: Final = 5_000
+"""Members of groups, and topics, that go before free memory is given back to the system: about 1 MB of them."""
 CLIENT_SCAN_SECONDS: Final = 10.0
 """Pause between two scans for silent clients (Apache: 10 s)."""
 FILTER_SAVE_SECONDS: Final = 10.0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from cometmq.auth.quota.owners import TopicOwners
 from cometmq.broker.clients.client_lines import PERIOD_SECONDS, ClientLines
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import (
     CLIENT_SCAN_SECONDS,
     FILTER_SAVE_SECONDS,
+    GONE_FOR_RETURN,
     METER_EXPIRE_SECONDS,
     OFFSET_LOOK_SECONDS,
     QUOTA_SAVE_SECONDS,
@@ -18,7 +21,30 @@ from cometmq.broker.periodic import Work
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager
 from cometmq.broker.tables.broker_tables import BrokerTables
 from cometmq.broker.tables.offset_expiry import OffsetExpiry
+from cometmq.free_memory import give_back
 from cometmq.loop import in_turns
+from cometmq.threads import in_thread
+
+
+class MemoryReturn:
+    """Gives free memory back to the system once many clients and topics have gone: it lies between what is in use."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._clients = broker.clients
+        self._topics = broker.topics
+        self._topics_gone = self._known = 0
+        broker.topics.on_change.append(self._changed)
+
+    def _changed(self, topic: str) -> None:
+        self._topics_gone += self._topics.get(topic) is None
+
+    def look(self) -> Awaitable[None] | None:
+        """Give it back, in a thread, if enough have gone since the last time."""
+        gone = self._clients.producers.gone + self._clients.consumers.gone + self._topics_gone
+        if gone - self._known < GONE_FOR_RETURN:
+            return None
+        self._known = gone
+        return in_thread(give_back)
 
 
 def periodic_work(
@@ -36,6 +62,7 @@ def periodic_work(
         ("expire offsets", OFFSET_LOOK_SECONDS, expiry.look),
         ("expire clients", CLIENT_SCAN_SECONDS, broker.clients.expire),
         ("expire locks", CLIENT_SCAN_SECONDS, lambda: in_turns(broker.locks.expire())),
+        ("give memory back", CLIENT_SCAN_SECONDS, MemoryReturn(broker).look),
         ("write consumer offsets", offsets_s, broker.offsets.save_in_background),
         ("write filters", FILTER_SAVE_SECONDS, filters.save_in_background),
         ("expire quotas", METER_EXPIRE_SECONDS, broker.limiter.expire),

@@ -1,9 +1,10 @@
 """Long work, done over many turns of the loop, so that others are answered in between.
 
-All such work of a loop shares a *lane*: in each turn a few works (:data:`~cometmq.broker.limits.SLICED_WORKS`) have a
-slice one after the other, until :data:`~cometmq.broker.limits.SLICES_SECONDS` are over; who had none begins the next
-turn, and the others wait until one of the few is done. So a hundred clients that ask for much at once hold up nobody
-for longer than one does, and take no more memory than a few.
+All such work of a loop shares a *lane*. A work has its first slice at once, as long as such slices take no more than
+:data:`~cometmq.broker.limits.SLICES_SECONDS` of a turn; else it waits for a later one. In each turn those that have not
+begun go first, for half of that time; then a few of the others (:data:`~cometmq.broker.limits.SLICED_WORKS`) have a
+slice one after the other, and who had none begins the next turn. So a thousand clients that ask for something at once
+hold up nobody for longer than one does, and take no more memory than a few.
 """
 
 from __future__ import annotations
@@ -36,42 +37,56 @@ class _Lane:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: deque[Callable[[], bool]] = deque()
+        self._first: deque[Callable[[], bool]] = deque()
+        """Works whose first slice waits, and is no longer than others."""
+        self._long: deque[Callable[[], bool]] = deque()
         self._spent_s = 0.0
         """Time of slices in this turn that did not wait."""
+        self._has_turn = False
 
-    @property
-    def is_free(self) -> bool:
-        """Tell whether a slice may be done now, without waiting for a turn."""
-        return not self._waiting and self._spent_s < SLICES_SECONDS
-
-    def add(self, step: Callable[[], bool]) -> None:
-        """Call ``step`` once a turn, as long as it returns True; it may not raise."""
-        self._waiting.append(step)
-        if len(self._waiting) == 1:
+    def begin(self, step: Callable[[], bool]) -> None:
+        """Call ``step`` now or soon, and then once a turn, as long as it returns True; it may not raise."""
+        if self._first or self._spent_s >= SLICES_SECONDS:
+            self._first.append(step)
             self._next_turn()
-
-    def spend(self, seconds: float) -> None:
-        """Count a slice that did not wait."""
+            return
         if not self._spent_s:
             self._loop.call_soon(self._begin_turn)
-        self._spent_s += seconds
+        began = SYSTEM_CLOCK.monotonic()
+        if step():
+            self.add(step)
+        self._spent_s += SYSTEM_CLOCK.monotonic() - began
+
+    def add(self, step: Callable[[], bool]) -> None:
+        """As :meth:`begin`, for a work whose slices are all long."""
+        self._long.append(step)
+        self._next_turn()
 
     def _begin_turn(self) -> None:
         self._spent_s = 0.0
 
     def _next_turn(self) -> None:
-        self._loop.call_soon(self._loop.call_soon, self._turn)  # what has arrived meanwhile is handled in between
+        if not self._has_turn:
+            self._has_turn = True
+            self._loop.call_soon(self._loop.call_soon, self._turn)  # what has arrived meanwhile is handled in between
 
     def _turn(self) -> None:
-        until = SYSTEM_CLOCK.monotonic() + SLICES_SECONDS
-        for _ in range(min(len(self._waiting), SLICED_WORKS)):
-            step = self._waiting.popleft()
+        until = SYSTEM_CLOCK.monotonic() + SLICES_SECONDS / 2
+        while self._first:
+            step = self._first.popleft()
             if step():
-                self._waiting.insert(SLICED_WORKS - 1, step)
+                self._long.append(step)
             if SYSTEM_CLOCK.monotonic() >= until:
                 break
-        if self._waiting:
+        until = SYSTEM_CLOCK.monotonic() + SLICES_SECONDS / 2
+        for _ in range(min(len(self._long), SLICED_WORKS)):
+            step = self._long.popleft()
+            if step():
+                self._long.insert(SLICED_WORKS - 1, step)
+            if SYSTEM_CLOCK.monotonic() >= until:
+                break
+        self._has_turn = False
+        if self._first or self._long:
             self._next_turn()
 
 
@@ -89,47 +104,48 @@ def _lane() -> _Lane:
 def run_in_slices(
     connection: ServerConnection, request: Request[Any], steps: Steps, *, at_once: bool = True
 ) -> Response | None:
-    """Run the first slice now and return the answer if that was all, else ``None``: the others follow in the lane.
+    """Run the first slice and return the answer if that was all, else ``None``: the others follow in the lane.
 
-    The first one waits, too, while others have work in the lane. Until the answer the connection is not read, so that
-    one client has one such answer under way. The work ends when the connection closes.
+    Until the answer the connection is not read, so that one client has one such answer under way. The work ends when
+    the connection closes.
 
-    :param at_once: False for work whose first slice is already long.
+    :param at_once: False for work whose first slice is long already.
     """
-    lane = _lane()
-    if at_once and lane.is_free:
-        began = SYSTEM_CLOCK.monotonic()
-        try:
-            next(steps)
-        except StopIteration as done:
-            answer: Response = done.value
-            return answer
-        finally:
-            lane.spend(SYSTEM_CLOCK.monotonic() - began)
+    answer: Response | None = None
+    is_now = True
 
     def step() -> bool:
+        nonlocal answer
         if connection.closed:
             steps.close()
             return False
         try:
             next(steps)
         except StopIteration as done:
-            connection.respond(request, done.value)
+            answer = done.value
         except Exception as error:
-            connection.respond(request, failed(connection.remote_address, request, error))
+            answer = failed(connection.remote_address, request, error)
         else:
             return True
-        connection.work_is_done()
+        if not is_now:
+            connection.respond(request, answer)
+            connection.work_is_done()
         return False
 
+    lane = _lane()
+    if at_once:
+        lane.begin(step)
+        if answer is not None:
+            return answer
+    else:
+        lane.add(step)
+    is_now = False
     connection.wait_for_work()
-    lane.add(step)
     return None
 
 
 def do_in_slices(steps: Iterator[None]) -> None:
-    """Do work that nobody waits for; its first slice now, unless others have work in the lane."""
-    lane = _lane()
+    """Do work that nobody waits for; its first slice now, if there is time in this turn."""
 
     def step() -> bool:
         try:
@@ -138,13 +154,7 @@ def do_in_slices(steps: Iterator[None]) -> None:
             _log.exception("work of the broker failed")
             return False
 
-    if not lane.is_free:
-        lane.add(step)
-        return
-    began = SYSTEM_CLOCK.monotonic()
-    if step():
-        lane.add(step)
-    lane.spend(SYSTEM_CLOCK.monotonic() - began)
+    _lane().begin(step)
 
 
 def do_at_once(steps: Iterator[None]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterator
+from functools import partial
 from typing import cast
 
 import pytest
@@ -176,19 +177,19 @@ async def test_room_that_others_took_amid_a_heartbeat_is_not_given_twice(
     assert broker.clients.producers.members <= GROUPS + 500
 
 
-async def test_a_few_works_are_under_way_at_a_time_and_each_gets_its_turn() -> None:
+async def test_a_few_long_works_are_under_way_at_a_time_and_each_gets_its_turn() -> None:
     begun: dict[int, int] = {}
     most = 0
 
-    def work(number: int) -> Iterator[None]:
+    def slice_of(number: int) -> bool:
         nonlocal most
-        for _ in range(5):
-            begun[number] = begun.get(number, 0) + 1
-            most = max(most, sum(count < 5 for count in begun.values()))
-            yield
+        begun[number] = begun.get(number, 0) + 1
+        most = max(most, sum(count < 5 for count in begun.values()))
+        return begun[number] < 5
 
+    lane = cometmq.broker.slices._lane()
     for number in range(3 * SLICED_WORKS):
-        do_in_slices(work(number))
+        lane.add(partial(slice_of, number))
     async with asyncio.timeout(10):
         while sum(begun.values()) < 5 * 3 * SLICED_WORKS:
             await asyncio.sleep(0)
@@ -243,3 +244,25 @@ async def test_expressions_of_many_groups_are_compiled_over_many_turns(broker: B
         seen.add(len(broker.filters))
     assert (await wire.answer(asked.opaque)).code == ResponseCode.SUCCESS
     assert len(seen) > 4
+
+
+async def test_others_are_answered_while_hundreds_of_clients_join_at_once(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a broker's start; here each turn has time for one of them."""
+    monkeypatch.setattr(cometmq.broker.slices, "SLICES_SECONDS", 1e-9)
+    wires = [await connect() for _ in range(200)]
+    other = await connect()
+    asked = [
+        (wire, wire.command(RequestCode.HEART_BEAT, body=heartbeat(f"c{number}", "T", producer="p")))
+        for number, wire in enumerate(wires)
+    ]
+    for wire, command in asked:
+        wire.post(command)
+    seen = {0}
+    while broker.clients.consumers.members < len(wires):
+        assert (await other.call(RequestCode.GET_MIN_OFFSET, ext={"topic": "TBW102", "queueId": "0"})).code == 0
+        seen.add(broker.clients.consumers.members)
+    assert len(seen) > 20
+    for wire, command in asked:
+        assert (await wire.answer(command.opaque)).code == ResponseCode.SUCCESS

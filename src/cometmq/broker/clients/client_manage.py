@@ -26,7 +26,6 @@ from cometmq.broker.slices import Steps, batches, run_in_slices
 from cometmq.broker.tables.clients import ConsumerGroup, ConsumerManager, selection_chars
 from cometmq.clock import Clock
 from cometmq.limits import MAX_CLIENT_ID_CHARS
-from cometmq.loop import finish
 from cometmq.message.names import check_group, check_topic, retry_topic
 from cometmq.message.sysflag import TOPIC_UNIT_SUB
 from cometmq.remoting.bodies import BodyError, CheckClientRequestBody, ConsumerData, HeartbeatData, decode_request
@@ -78,9 +77,7 @@ class ClientManageProcessor:
     def heartbeat(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response | None:
         """Enter or refresh the producers and consumers of one client; of one with many groups over several turns."""
         steps = self._heartbeat(connection, request, body)
-        if len(body) > LARGE_HEARTBEAT_BYTES:
-            return run_in_slices(connection, request, steps, at_once=False)
-        return finish(steps)
+        return run_in_slices(connection, request, steps, at_once=len(body) <= LARGE_HEARTBEAT_BYTES)
 
     def _heartbeat(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Steps:
         try:
@@ -88,7 +85,8 @@ class ClientManageProcessor:
         except BodyError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
         wrong = _check(data)
-        yield  # a megabyte was read until here
+        if len(body) > LARGE_HEARTBEAT_BYTES:
+            yield
         clients = self._broker.clients
         if wrong is None and not clients.has_room(data, connection):
             wrong = _NO_ROOM

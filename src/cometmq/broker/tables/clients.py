@@ -160,6 +160,8 @@ class ConsumerManager:
         """The groups of each connection: many connections are lost at once, and there are many groups."""
         self._chars = 0
         self._members = 0
+        self.gone = 0
+        """Members that have gone since the start."""
         self.on_change: list[GroupChanged] = []
         self.on_move: list[MemberMoved] = []
 
@@ -228,6 +230,7 @@ class ConsumerManager:
         if group is None or (channel := group.channels.pop(connection, None)) is None:
             return
         self._members -= 1
+        self.gone += 1
         self._beats.leave(channel)
         self._names_of.remove(connection, group_name)
         _tell_move(self.on_move, group_name, channel, False)
@@ -288,6 +291,8 @@ class ProducerManager:
         self._connections_of: Index[str, ServerConnection] = Index()
         """The connections by client id, so that a reply finds its requester at once."""
         self._members = 0
+        self.gone = 0
+        """Producers that have gone since the start."""
         self.on_move: list[MemberMoved] = []
 
     @property
@@ -337,6 +342,7 @@ class ProducerManager:
         channels = self._groups.get(group)
         if channels is not None and (channel := channels.pop(connection, None)) is not None:
             self._members -= 1
+            self.gone += 1
             self._beats.leave(channel)
             _tell_move(self.on_move, group, channel, False)
             self._names_of.remove(connection, group)

@@ -6,18 +6,14 @@ import ctypes
 import gc
 from typing import Final
 
+from cometmq.free_memory import KEPT_BYTES, MAPPED_FROM_BYTES
+
 GC_YOUNG_OBJECTS: Final = 50_000
 """Allocations between two collections of the youngest generation: about a second of full load, since
 the hot path makes no cycles and what it allocates dies by reference counting."""
 GC_MIDDLE_RUNS: Final = 20
 GC_OLD_RUNS: Final = 50
 
-MAPPED_FROM_BYTES: Final = 2 * 1024 * 1024
-"""Larger blocks, such as the frames of large requests, are mapped one by one and go back to the system when freed."""
-KEPT_BYTES: Final = 8 * MAPPED_FROM_BYTES
-"""Free bytes at the heap's end that stay. A turn with some batches of 1 MB takes 10 MB for frames, records and answers:
-Spark's batch write of 600,000 messages of 1 KB costs the broker 0.75 s of processor time where that memory stays, and
-1.3 s where 4 MB stay and the rest comes back from the kernel page by page."""
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _ARENA_MAX: Final = -8
