@@ -17,7 +17,7 @@ from cometmq.remoting.admin_bodies import ConsumeStats
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import ResponseCode
 
-SECONDS_PER_LOOK: Final = 0.5
+SECONDS_PER_LOOK: Final = 0.3
 """Time in which a look asks for groups one by one."""
 _AT_ONCE: Final = 8
 
