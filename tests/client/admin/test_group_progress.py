@@ -8,7 +8,7 @@ import pytest
 
 import cometmq.broker.admin.offsets
 from cometmq.client import Message
-from cometmq.client.admin import Admin, group_progress
+from cometmq.client.admin import Admin, activity, group_progress
 from cometmq.client.admin.activity import ActivityWatch
 from cometmq.client.admin.group_progress import ProgressWatch, all_groups
 from cometmq.testing import Cluster
@@ -83,3 +83,19 @@ async def test_a_drain_of_a_large_broker_finds_all_groups(behind: Cluster) -> No
     async with Admin(behind.namesrv_address) as admin:
         found = [group async for group, _ in all_groups(admin, behind.broker(0).address)]
     assert {f"g{number:02d}" for number in range(GROUPS)} <= set(found)
+
+
+async def test_topics_that_a_look_has_no_time_for_come_first_at_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activity, "SECONDS_PER_LOOK", 0.0)
+    monkeypatch.setattr(activity, "ASKED_AT_ONCE", 4)
+    async with Cluster() as cluster, Admin(cluster.namesrv_address) as admin:
+        for number in range(10):
+            await cluster.create_topic(f"idle-{number}", 1)
+        monkeypatch.setattr(activity, "TOPICS_PER_LOOK", 9)
+        watch = ActivityWatch(admin, with_clients=False)
+        known = []
+        for _ in range(3):
+            rows = (await watch.look()).topics
+            known.append(sum(row.messages is not None for row in rows if row.topic.startswith("idle-")))
+        assert known[0] <= 4
+        assert known[2] == 10
