@@ -111,6 +111,24 @@ async def test_an_offset_beyond_the_slaves_log_is_taken_when_the_log_is_there(pa
     await wire.close()
 
 
+async def test_an_offset_beyond_the_slaves_log_goes_with_the_masters(pair: Cluster) -> None:
+    clock, master, slave = cast(VirtualClock, pair.clock), pair.broker(0), pair.slave()
+    await copied(pair)
+    wire = await connect(master)
+    for topic in ("T", "U"):
+        await wire.send(topic)
+    await copied(pair)
+    await clock.run_for(4)
+    for topic in ("T", "U"):
+        master.offsets.note("readers", topic, 0, 3)
+    await clock.run_for(1.1)
+    assert slave.offsets.query("readers", "T", 0) == 1
+    master.offsets.forget(group="readers", topic="T")
+    for _ in range(2):
+        await clock.run_for(1.1)
+        assert {key: dict(queues) for key, queues in slave.offsets.table.items()} == {"U@readers": {0: 1}}
+
+
 async def test_a_master_that_began_anew_gives_its_tables_as_a_whole(large: Cluster) -> None:
     await large.stop_broker(0)
     master = await large.start_broker(0)

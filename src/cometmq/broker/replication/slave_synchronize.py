@@ -289,8 +289,10 @@ class SlaveSynchronize:
             return
         if found.whole:
             self._beyond.clear()
-        rows = chain(list(self._beyond.items()), found.rows(dict[int, int]))
         removed = None if found.whole else found.head.removed
+        for key in removed or ():
+            self._beyond.pop(key, None)
+        rows = chain(list(self._beyond.items()), found.rows(dict[int, int]))
         await _over_turns(self._offsets.take_over(rows, self._end, self._beyond, removed))
         self._marks[OFFSETS] = found.mark
 
