@@ -128,6 +128,23 @@ def test_a_crash_some_time_after_a_checkpoint_lets_no_queue_be_looked_at(
     assert served(again) == expected
 
 
+def test_a_topic_that_another_broker_made_anew_with_as_many_messages_has_only_these(
+    bench: StoreBench, killed: Callable[[MessageStore], MessageStore]
+) -> None:
+    """Apache's broker notes nowhere that it deleted a topic."""
+    store = bench.open()
+    fill(store, 1, queues=1)
+    store.close_now()
+    store = bench.open()
+    fill(store, 1, queues=1, start=1)
+    store.delete_topic("TopicTest")
+    fill(store, 1, queues=1, start=2)
+    store._maintenance.write_derived()
+    expected = served(store)
+    assert len(expected["TopicTest", 0]) == 1
+    assert served(killed(store)) == expected
+
+
 def test_a_queue_with_units_behind_a_checkpoint_is_not_known(
     bench: StoreBench, looked: set[str], killed: Callable[[MessageStore], MessageStore]
 ) -> None:

@@ -186,7 +186,7 @@ class QueueRecovery:
                         continue
                     queue = self.at((topic, queue_id))
                     wrong = "missing"
-                elif self._settle(queue, first, end):
+                elif self._settle(queue, first, end, position.offset):
                     continue
                 elif end and not self.unit_is_sound(queue, end - 1) and not stands_for_lost(self._log, queue, end - 1):
                     wrong = f"its end at {end} is damaged"
@@ -219,12 +219,15 @@ class QueueRecovery:
         end = max(ends, default=0)
         return Position(end, end - 1, 0, 0, {}) if end else None
 
-    def _settle(self, queue: ConsumeQueue, first: int, end: int) -> bool:
-        """Note the end of a queue whose files are as the position file says, with nothing behind; most are."""
+    def _settle(self, queue: ConsumeQueue, first: int, end: int, log_end: int) -> bool:
+        """Note the end of a queue whose files are as the position file says, with nothing behind; most are.
+
+        A unit that leads behind ``log_end``, the end of the log then, is of a topic that was made anew.
+        """
         if queue.key in self._settled:
             return True
         look = look_at(queue, end) if end and queue.first_stored <= first else None
-        if look is None or not look.is_last or look.last[0] < self._topics.begin_of(queue.topic):
+        if look is None or not look.is_last or not self._topics.begin_of(queue.topic) <= look.last[0] < log_end:
             return False
         if not is_sound(self._log, queue, end - 1, *look.last):
             return False
