@@ -37,7 +37,7 @@ from cometmq.broker.hooks.message_hooks import BrokerHooks, load_hooks
 from cometmq.broker.limits import (
     POP_SAVE_SECONDS,
     PRODUCER_SAVE_SECONDS,
-    TABLE_WRITE_SECONDS,
+    TABLE_RETRY_SECONDS,
 )
 from cometmq.broker.metrics.stats import BrokerStats
 from cometmq.broker.metrics.traffic import Traffic
@@ -455,7 +455,7 @@ class Broker:
                 ("write delay offsets", config.flush_delay_offset_interval / 1000, self.schedule.save),
                 ("write producer sequences", PRODUCER_SAVE_SECONDS, self.producers.save),
                 ("write popped messages", POP_SAVE_SECONDS, self.pops.save),
-                ("write request modes", TABLE_WRITE_SECONDS, self.pops.modes.save_in_background),
+                ("write request modes", TABLE_RETRY_SECONDS, self.pops.modes.save_in_background),
             ]
         for name, seconds, work in repeated:
             periodic = Periodic(name, seconds, work, clock=self.clock)

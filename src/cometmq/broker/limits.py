@@ -230,7 +230,7 @@ FILTER_SAVE_SECONDS: Final = 10.0
 """Pause between two writes of a changed ``consumerFilter.json`` (Apache: 10 s)."""
 TABLE_RETRY_SECONDS: Final = 10.0
 """Pause before a failed write of a table, on a full disk, is repeated."""
-TABLE_WRITE_SECONDS: Final = 1.0
+TABLE_WRITE_SECONDS: Final = 0.25
 """Pause between two writes of the whole file of a changed table: Apache's broker reads it after a kill."""
 TABLE_WRITE_BYTES_PER_SECOND: Final = 512 * 1024
 """Bytes of such a file for which the pause is a second: 20,000 topics are written every eight seconds, a million

@@ -15,7 +15,6 @@ from cometmq.broker.limits import (
     OFFSET_LOOK_SECONDS,
     QUOTA_SAVE_SECONDS,
     TABLE_RETRY_SECONDS,
-    TABLE_WRITE_SECONDS,
 )
 from cometmq.broker.periodic import Work
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager
@@ -68,6 +67,5 @@ def periodic_work(
         ("expire quotas", METER_EXPIRE_SECONDS, broker.limiter.expire),
         ("write topics of quotas", QUOTA_SAVE_SECONDS, owners.save_in_background),
         ("write tables", TABLE_RETRY_SECONDS, tables.save),
-        ("write whole tables", TABLE_WRITE_SECONDS, tables.save_in_background),
         ("tell of clients", PERIOD_SECONDS, ClientLines(broker.clients).tell),
     ]

@@ -111,3 +111,21 @@ async def test_a_file_in_place_of_the_directory_is_set_aside(killed: Path, clock
     assert not broker.topics.cannot_be_saved
     await broker.stop()
     assert "comet~tables.1" in quarantine(killed)
+
+
+@pytest.mark.parametrize("has_backup", [True, False])
+async def test_changes_count_although_their_file_is_damaged(
+    killed: Path, clock: VirtualClock, connect_to: ConnectTo, has_backup: bool
+) -> None:
+    config = killed / "store" / "config"
+    for name in ("topics.json", "subscriptionGroup.json", "consumerOffset.json"):
+        if has_backup:
+            shutil.copy(config / name, config / f"{name}.bak")
+        (config / name).write_bytes(bytes((config / name).stat().st_size))
+    for _ in range(2):
+        broker = await start(killed, clock)
+        assert {*NAMES} <= broker.topics.table.keys()
+        assert {f"of-{name}" for name in NAMES} <= broker.groups.table.keys()
+        assert broker.offsets.query("of-C", "C", 0) == 1
+        await broker.stop()
+    assert {f"config~{name}.1" for name in ("topics.json", "consumerOffset.json")} <= quarantine(killed)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from cometmq.broker.config import LiveConfig
+from cometmq.broker.periodic import Alarm
 from cometmq.broker.tables.clients import ConsumerManager
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
 from cometmq.broker.tables.groups import SubscriptionGroupManager
@@ -33,6 +35,8 @@ class BrokerTables:
         self.lives: Final = TopicLives(root / "comet" / DELETED_TOPICS, consumers, clock=clock)
         self.locks: Final = RebalanceLockManager(clock=clock)
         self._copies_mark = root / "comet" / "copiedTables"
+        self._alarm = Alarm(self._ring, clock=clock)
+        self._writing: asyncio.Task[None] | None = None
         self._lock_file = LockFile(self.locks, root / "comet" / "locks.json")
 
     def load(self, store: MessageStore, *, is_slave: bool) -> list[str]:
@@ -77,22 +81,36 @@ class BrokerTables:
         return []
 
     def save(self) -> None:
-        """Write what changed of topics, their lives, groups and locks.
-
-        Lives come first: a topic that is gone is not made anew before it is known where its earlier life ended.
-        """
-        self.lives.save()
+        """Write what changed of topics, their lives, groups and locks; files of topics and groups follow, whole."""
         self.topics.save()
+        self.lives.save()
         self.groups.save()
         self._lock_file.save()
+        self._set_alarm()
 
-    async def save_in_background(self) -> None:
-        """Write the files of topics and groups whole when it is time."""
-        await self.topics.save_in_background()
-        await self.groups.save_in_background()
+    def _set_alarm(self) -> None:
+        if self._writing is None and not self._alarm.is_set:
+            waits = (self.topics.seconds_to_whole, self.groups.seconds_to_whole)
+            soonest = min((wait for wait in waits if wait is not None), default=None)
+            if soonest is not None:
+                self._alarm.after(soonest)
 
-    def save_last(self) -> None:
+    def _ring(self) -> None:
+        self._writing = asyncio.get_running_loop().create_task(self._write_whole(), name="write whole tables")
+
+    async def _write_whole(self) -> None:
+        try:
+            await self.topics.save_in_background()
+            await self.groups.save_in_background()
+        finally:
+            self._writing = None
+        self._set_alarm()
+
+    async def save_last(self) -> None:
         """Write every table whole that changed since: the broker stops."""
+        self._alarm.close()
+        if self._writing is not None:
+            await self._writing
         self.save()
         self.topics.save_last()
         self.groups.save_last()

@@ -1,7 +1,7 @@
 """The file of a large table: each change goes into a journal, and the file is written whole beside other work.
 
-A change is in the journal, flushed, before it is answered. The file is written whole a second later, or later still if
-it is large, and not later than the journals have twice its bytes. A clean stop leaves a whole file and no journal.
+A change is in the journal, flushed, before it is answered. The file is written whole soon, later if it is large, and
+not later than the journals have twice its bytes. A clean stop leaves a whole file and no journal.
 :class:`~cometmq.store.table_journal.TableJournal` has the theory.
 """
 
@@ -53,6 +53,8 @@ class JournaledFile(TableFile):
         self._disk = disk or Disk()
         self._journal = TableJournal(path, self._disk)
         self._size_bytes = 0
+        self._is_unwritable = False
+        """True if the file could not be written whole the last time."""
         self._next_at = 0.0
         """The time from which the file may be written whole again."""
 
@@ -117,12 +119,19 @@ class JournaledFile(TableFile):
 
     # --- the whole file -----------------------------------------------------------------------
     @property
+    def seconds_to_whole(self) -> float | None:
+        """The time after which the file is to be written whole; ``None`` when it has everything."""
+        size = self._journal.size_bytes
+        if not size:
+            return None
+        if size > max(JOURNAL_BYTES, 2 * self._size_bytes) and not self._is_unwritable:
+            return 0
+        return max(0, self._next_at - self._clock.monotonic())
+
+    @property
     def whole_is_due(self) -> bool:
         """Tell whether it is time to write the file whole."""
-        size = self._journal.size_bytes
-        return size > 0 and (
-            self._clock.monotonic() >= self._next_at or size > max(JOURNAL_BYTES, 2 * self._size_bytes)
-        )
+        return self.seconds_to_whole == 0
 
     async def write_in_background(self, pieces: Iterator[bytes]) -> bool:
         """Write the file whole, piece by piece, with turns of the loop in between; return whether it was written.
@@ -131,6 +140,7 @@ class JournaledFile(TableFile):
         """
         before = self._journal.size_bytes
         first = self._journal.begin()
+        self._is_unwritable = True
         try:
             base = await self._write_pieces(pieces, first)
             await in_thread(self._take_place, base)
@@ -211,6 +221,7 @@ class JournaledFile(TableFile):
         flush_directory(self.path.parent)
         self._size_bytes = base.size
         self._journal.goes_on_from(base)
+        self._is_unwritable = False
 
 
 class _FreshFile:

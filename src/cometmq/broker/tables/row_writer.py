@@ -61,6 +61,11 @@ class RowWriter(Generic[K]):
         if not self._file.failed:
             self._unwritten.clear()
 
+    @property
+    def seconds_to_whole(self) -> float | None:
+        """As :attr:`JournaledFile.seconds_to_whole`."""
+        return self._file.seconds_to_whole
+
     async def save_in_background(self) -> None:
         """Write the file whole when it is time, beside other work."""
         if self._file.whole_is_due:

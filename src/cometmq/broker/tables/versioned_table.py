@@ -268,6 +268,11 @@ class VersionedTable(Generic[R]):
         """Write what changed; on a full or broken disk it stays due for the next call."""
         self._writer.save()
 
+    @property
+    def seconds_to_whole(self) -> float | None:
+        """As :attr:`JournaledFile.seconds_to_whole`."""
+        return self._writer.seconds_to_whole
+
     async def save_in_background(self) -> None:
         """Write the file whole when it is time, beside other work."""
         await self._writer.save_in_background()
