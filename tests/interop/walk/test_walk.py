@@ -163,6 +163,7 @@ METRICS = {
     "metricsExporterType",
     "metricsGrpcExporterTarget",
     "metricsLabel",
+    "metricsOtelCardinalityLimit",
     "metricsPromExporterHost",
     "metricsPromExporterPort",
 }
