@@ -11,6 +11,7 @@ from tests.broker.conftest import StartBroker
 from tests.broker.wire import Wire
 from tests.helpers.waiting import until
 
+import cometmq.broker.registration
 from cometmq.broker.config import BrokerConfig, LiveConfig
 from cometmq.broker.controller import Broker
 from cometmq.broker.registration import BrokerRegistration
@@ -29,6 +30,7 @@ from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.headers import NoHeader
 from cometmq.remoting.processors import ProcessorTable, RpcHook
+from cometmq.remoting.register_body import Registration, encode_registration
 from cometmq.remoting.server import RemotingServer
 from cometmq.testing import VirtualClock
 
@@ -118,6 +120,32 @@ async def test_a_dead_nameserver_delays_nobody_and_is_tried_again(room: Room) ->
     await until(lambda: has(alive, "Meanwhile"))
     back = await room.nameserver(port)
     await until(lambda: has(back, "Meanwhile") and has(back, "TBW102"), clock=room.clock)
+
+
+async def test_topics_that_come_while_a_nameserver_is_away_are_not_encoded_for_it(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """20,000 deletions, each with an attempt that had a copy of the table, took 3 GB of memory."""
+    encoded: list[int] = []
+
+    def counted(registration: Registration, **options: bool) -> bytes:
+        encoded.append(len(registration.topics))
+        return encode_registration(registration, **options)
+
+    monkeypatch.setattr(cometmq.broker.registration, "encode_registration", counted)
+    gone = await room.nameserver()
+    port = gone.port
+    await gone.stop()
+    await room.start(f"127.0.0.1:{port}")
+    for number in range(20):
+        room.topics.put(TopicConfig(topic_name=f"T{number}"))
+        await asyncio.sleep(0.01)
+    assert not encoded
+    back = await room.nameserver(port)
+    room.topics.put(TopicConfig(topic_name="T"))
+    await until(lambda: bool(encoded))
+    await until(lambda: back.routes.route("T19") is not None)
+    assert len(encoded) == 1
 
 
 async def test_a_nameserver_that_restarts_is_told_everything_within_seconds(room: Room) -> None:

@@ -239,6 +239,8 @@ class BrokerRegistration:
         :raises RegistrationError: it refuses this broker.
         """
         config = self._live.current
+        timeout_s = config.register_broker_timeout_mills / 1000
+        await self.client.ready(nameserver, self.client.clock.monotonic() + timeout_s)  # before the work on many topics
         table = self.topics.table
         if self.is_slave:
             names = ()
@@ -256,7 +258,6 @@ class BrokerRegistration:
             body_crc32=body_crc(body),
             listener_addrs=format_registered(self._listener_addresses) or None,
         )
-        timeout_s = config.register_broker_timeout_mills / 1000
         answer = await self.client.invoke(nameserver, RequestCode.REGISTER_BROKER, header, body, timeout_s=timeout_s)
         if answer.code != ResponseCode.SUCCESS:
             raise RegistrationError(f"code {answer.code}: {answer.remark}")
