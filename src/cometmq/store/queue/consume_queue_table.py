@@ -98,7 +98,8 @@ class ConsumeQueueTable:
 
     def delete(self, topic: str, queues: Set[ConsumeQueue]) -> None:
         """Delete queues of a topic from disk, or all; their objects begin again at offset 0."""
-        self.dirty = [queue for queue in self.dirty if queue not in queues]
+        if any(queue.dirty for queue in queues):
+            self.dirty = [queue for queue in self.dirty if queue not in queues]
         self.changed.update(dict.fromkeys(queues))
         for queue in queues:
             queue.forget()
