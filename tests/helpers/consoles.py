@@ -44,16 +44,16 @@ class Surfer:
     data: Path = Path()
     """The console's directory."""
 
-    def audit(self, change: str, subject: str) -> list[dict[str, Any]]:
-        """Return the lines of the console's audit log about a change of something, once there is one."""
+    def audit(self, change: str, subject: str, count: int = 1) -> list[dict[str, Any]]:
+        """Return the lines of the console's audit log about a change of something, once there are so many."""
         found: list[dict[str, Any]] = []
 
         def look() -> bool:
             lines = map(json.loads, (self.data / "audit.log").read_text().splitlines())
             found[:] = [one for one in lines if (one.get("change"), one.get("subject")) == (change, subject)]
-            return bool(found)
+            return len(found) >= count
 
-        wait_for(look, f"a line of audit about {change} {subject}")
+        wait_for(look, f"{count} lines of audit about {change} {subject}")
         return found
 
     def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> Page:
