@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+from pathlib import Path
 
 import pytest
 from tests.store.conftest import StoreBench, fill, served
@@ -157,3 +158,24 @@ async def test_a_reader_of_a_queue_that_has_yet_to_follow_is_led_to_its_first_me
         assert count == queue.max_offset() - queue.offset_of_log(store.min_physical_offset)
         assert not queue.missing
     assert not caplog.records
+
+
+async def test_a_log_file_does_not_go_before_the_units_of_its_records_are_written(
+    bench: StoreBench, tmp_path: Path
+) -> None:
+    """After a kill a queue goes on behind its last unit; a record far behind that would not be believed."""
+    store = bench.open(clock=VirtualClock())
+    store.start()
+    fill(store, 1, queues=1, topic="Rare")
+    store._maintenance.write_derived()
+    store._maintenance.checkpoints.save_now()
+    for number in range(1, 8):
+        fill(store, 200, topic="Busy", start=200 * number)
+        fill(store, 1, queues=1, topic="Rare", start=number)
+    store._flush.position = store.max_physical_offset
+    assert store._maintenance.retention.delete_files(force=True) > 0
+    expected = served(store)
+    assert len(expected["Rare", 0]) < 7
+    crashed = bench.crashed_copy(tmp_path / "crashed")
+    assert served(crashed.open()) == expected
+    crashed.close_all()

@@ -102,17 +102,18 @@ class Checkpoints:
         """The snapshot of the checkpoint under way, once its queues are written, until it is known to be saved."""
         self._began = 0.0
         self._not_before = 0.0
-        self._saved_position = -1
+        self.saved_position = -1
+        """The end of the log when the last checkpoint was taken; -1 before the first one."""
         self.failed = False
         """A queue or index file was not flushed: a later flush proves nothing, so no newer position is saved."""
 
     def begin(self) -> None:
         """Write the waiting data; once the log is flushed that far, make it durable and record that on disk."""
         log, queues = self._opened.log, self._opened.queues
-        if self._saving or self.failed or (log.position == self._saved_position and not queues.changed):
+        if self._saving or self.failed or (log.position == self.saved_position and not queues.changed):
             return
         now = self._opened.clock.monotonic()
-        if now < self._not_before and log.position - self._saved_position < _MAX_BYTES_BETWEEN:
+        if now < self._not_before and log.position - self.saved_position < _MAX_BYTES_BETWEEN:
             return
         if not self._write_index():
             return
@@ -271,7 +272,7 @@ class Checkpoints:
         self._not_before = now + min(_PAUSE * (now - self._began), _MAX_PAUSE_SECONDS)
         if error is None:
             self._saving = False
-            self._saved_position = self._unsaved.moment.position.offset
+            self.saved_position = self._unsaved.moment.position.offset
             self._unsaved = None
             return
         _log.error("the checkpoint was not saved, recovery would begin at an older one: %s", error)
@@ -290,6 +291,11 @@ class Checkpoints:
         queues.changed.update((queue, None) for queue, _ in snapshot.moment.ends)
         for file in snapshot.index_files:
             file.dirty = True
+
+    @property
+    def held(self) -> list[ConsumeQueue]:
+        """The queues whose units the checkpoint under way has yet to write."""
+        return [*self._waiting, *self._written]
 
     def stop(self) -> None:
         """Begin no further checkpoint, and wait for the thread."""

@@ -40,7 +40,7 @@ class Maintenance:
         self.checkpoints = Checkpoints(opened, flush, self._write_index_for_checkpoint, self._derived_failed)
         self._closing = False
         self._derived_error: StoreError | None = None
-        self.retention = Retention(opened, flush)
+        self.retention = Retention(opened, flush, self._write_units_below)
         self.clock_check = ClockCheck(opened.log, opened.clock)
 
     # --- derived blocks -----------------------------------------------------------------------
@@ -100,6 +100,12 @@ class Maintenance:
             queue.dirty = False
         self.write_index()
         return self._derived_error is None
+
+    def _write_units_below(self, log_offset: int) -> bool:
+        """Write the units of all records below a log offset; return whether it worked."""
+        if log_offset <= self.checkpoints.saved_position:
+            return True
+        return all(self.write_units(queue) for queue in self.checkpoints.held) and self.write_derived()
 
     def _write_index_for_checkpoint(self) -> bool:
         """Write the index entries that wait; false where that takes more turns, or failed."""

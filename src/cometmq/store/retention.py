@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -42,9 +43,15 @@ class LogHolder(Protocol):
 class Retention:
     """Looks at the age of files and the room on the disk."""
 
-    def __init__(self, opened: OpenedStore, flush: FlushService) -> None:
+    def __init__(self, opened: OpenedStore, flush: FlushService, write_units: Callable[[int], bool]) -> None:
+        """Delete nothing yet.
+
+        :param write_units: writes the units of all records below a log offset into the queues' files; false where that
+            fails. Without its last unit a queue cannot tell which of its messages were in a file that is gone.
+        """
         self._opened = opened
         self._flush = flush
+        self._write_units = write_units
         self.config = opened.config
         """The configuration in force; its run-time keys may have changed since the store was opened."""
         self.pins: dict[str, int] = {}
@@ -100,7 +107,7 @@ class Retention:
                 break
             if not force and segment.path.stat().st_mtime * 1000 > oldest_ms:
                 break
-            if self._is_held(segment):
+            if self._is_held(segment) or not self._write_units(segment.end):
                 break
             opened.known_files.pause()
             log.remove_first()
