@@ -32,7 +32,7 @@ class HeldPull(msgspec.Struct, eq=False):
     """Monotonic seconds."""
     queue: HeldQueue | None = None
     group: HeldGroup | None = None
-    """Where it waits."""
+    """It waits in this queue, and for this group."""
 
     @property
     def chars(self) -> int:
