@@ -200,6 +200,27 @@ def held_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Eve
     go_on.set()
 
 
+async def test_blocks_that_the_loop_writes_while_the_thread_has_the_queue_are_kept_by_a_stop(
+    bench: StoreBench, saved: list[int], held_thread: tuple[threading.Event, threading.Event]
+) -> None:
+    begun, go_on = held_thread
+    store = bench.open(clock=VirtualClock())
+    store.start()
+    fill(store, 10, queues=1)
+    assert isinstance(store.clock, VirtualClock)
+    store.clock.advance(1.0)
+    await until(begun.is_set)
+    fill(store, 400, queues=1, start=10, turn=410)
+    assert not store.queue("TopicTest", 0).has_unwritten
+    go_on.set()
+    await until(lambda: bool(saved) and not store._maintenance.checkpoints._saving)
+    expected = served(store)
+    store.close_now()
+    again = bench.open()
+    assert again.findings == []
+    assert served(again) == expected
+
+
 async def test_a_file_that_retention_deletes_while_the_thread_has_its_units_stays_deleted(
     bench: StoreBench, held_thread: tuple[threading.Event, threading.Event], tmp_path: Path
 ) -> None:

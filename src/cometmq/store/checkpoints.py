@@ -45,7 +45,7 @@ class Moment(NamedTuple):
     position: Position
     """Without the extents of queues."""
     timestamp: int
-    ends: list[tuple[ConsumeQueue, int]]
+    ends: dict[ConsumeQueue, int]
     """The maxOffset of each queue whose extent changed."""
 
 
@@ -144,7 +144,7 @@ class Checkpoints:
         )
         changed = queues.changed | dict.fromkeys(self._waiting)
         queues.changed.clear()
-        return Moment(position, log.last_timestamp, [(queue, queue.committed) for queue in changed])
+        return Moment(position, log.last_timestamp, {queue: queue.committed for queue in changed})
 
     def _write_some(self, loop: asyncio.AbstractEventLoop) -> None:
         """Hand some of the queues to the thread, or, when all are written, save the moment."""
@@ -189,7 +189,8 @@ class Checkpoints:
             self._give_up()
             self._failed(error, f"the queue files of {topic}")
             return
-        queues = self._opened.queues
+        queues, moment = self._opened.queues, self._moment
+        assert moment is not None
         self._written = []
         for queue, offset, units, starts in parts:
             if queue in queues.gone:
@@ -198,6 +199,8 @@ class Checkpoints:
             queue.dirty = queue.has_unwritten
             if queue.dirty:
                 queues.dirty.append(queue)
+            elif queue.committed != moment.ends[queue]:  # the loop has written what came since
+                queues.changed[queue] = None
         self._write_some(loop)
 
     def _give_up(self) -> None:
@@ -206,13 +209,13 @@ class Checkpoints:
         queues.dirty += [queue for queue in (*self._waiting, *self._written) if queue not in queues.gone]
         self._waiting, self._written = [], []
         if self._moment is not None:
-            queues.changed.update((queue, None) for queue, _ in self._moment.ends)
+            queues.changed.update(dict.fromkeys(self._moment.ends))
             self._moment = None
         self._saving = False
 
     def _snapshot(self, moment: Moment) -> Snapshot:
         files = self._opened.queues.files
-        changed = [Extent(queue.topic, queue.queue_id, queue.first_stored, end) for queue, end in moment.ends]
+        changed = [Extent(queue.topic, queue.queue_id, queue.first_stored, end) for queue, end in moment.ends.items()]
         unsynced, files.unsynced = files.unsynced, {}
         index = self._opened.index
         return Snapshot(moment, changed, unsynced, index.dirty_files() if index is not None else [])
@@ -288,7 +291,7 @@ class Checkpoints:
         for queue, starts in snapshot.files.items():
             for start in starts:
                 queues.files.written(queue, start)
-        queues.changed.update((queue, None) for queue, _ in snapshot.moment.ends)
+        queues.changed.update(dict.fromkeys(snapshot.moment.ends))
         for file in snapshot.index_files:
             file.dirty = True
 
