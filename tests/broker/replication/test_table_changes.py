@@ -127,6 +127,7 @@ async def test_an_offset_beyond_the_slaves_log_goes_with_the_masters(pair: Clust
     for _ in range(2):
         await clock.run_for(1.1)
         assert {key: dict(queues) for key, queues in slave.offsets.table.items()} == {"U@readers": {0: 1}}
+    await wire.close()
 
 
 async def test_a_master_that_began_anew_gives_its_tables_as_a_whole(large: Cluster) -> None:
