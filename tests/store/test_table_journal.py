@@ -12,7 +12,7 @@ from tests.broker.disks import FailingDisk
 
 from cometmq.checksum import crc32
 from cometmq.store.disk import Disk
-from cometmq.store.table_journal import Base, TableJournal, merge
+from cometmq.store.table_journal import Base, TableJournal
 
 WHOLE = b'{"table":{"a":1}}'
 
@@ -40,8 +40,7 @@ def read(path: Path, depth: int = 2) -> dict[str, Any]:
     """The rows as a start finds them."""
     text = path.read_bytes()
     table: dict[str, Any] = json.loads(text)
-    for changes in TableJournal(path, Disk()).load(text):
-        merge(table, changes, depth)
+    TableJournal(path, Disk()).merge_into(table, text, depth)
     rows: dict[str, Any] = table["table"]
     return rows
 
@@ -98,6 +97,22 @@ def test_journals_of_another_file_are_not_used(path: Path) -> None:
     assert read(path) == {"a": 1}
     path.unlink()
     assert TableJournal(path, Disk()).load(None) == [{"table": {"b": 1}}], "without a file they are all that is left"
+
+
+def test_of_the_journals_of_another_file_rows_are_added_that_it_cannot_know(path: Path) -> None:
+    journal = opened(path)
+    for text in (
+        b'{"table":{"new":1},"made":["new"]}',
+        b'{"table":{"new":2,"a":2}}',
+        b'{"table":{"a":null}}',
+        b'{"table":{"a":3},"made":["a"]}',
+        b'{"table":{"gone":1,"theirs":1},"made":["gone","theirs"]}',
+        b'{"table":{"gone":null}}',
+    ):
+        journal.append([text])
+    assert read(path) == {"a": 3, "new": 2, "theirs": 1}
+    path.write_bytes(b'{"table":{"theirs":7}}')
+    assert read(path) == {"theirs": 7, "new": 2}, "the other program has deleted a, which it knew"
 
 
 def test_the_old_and_the_new_file_are_both_named_while_one_takes_the_place_of_the_other(path: Path) -> None:

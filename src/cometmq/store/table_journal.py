@@ -22,7 +22,8 @@ Fault model. A crash at any moment leaves the old or the new file, and both are 
 a journal torn, which nobody was told of; other records that are wrong are damage. A failed write is repeated at its
 place. After a failed flush the next one begins another journal, since nobody knows what a second flush of the same file
 would cover. When another program has written the file (Apache's broker, an older version, a person), ``NAME.bases``
-does not name it, and the journals are not used.
+does not name it, and its word counts. But it did not know the rows that were made since the file that it read: records
+name them as ``made``, and those that its file lacks are added.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ from cometmq.store.disk import Disk
 
 TABLE_DEPTH: Final = 2
 """The depth of a table that is one object of rows in its file."""
+MADE: Final = "made"
+"""The field of a change with the names of rows that were not there before it."""
 _CRC_CHARS: Final = 8
 
 
@@ -69,6 +72,24 @@ def merge(table: dict[str, Any], changes: dict[str, Any], depth: int) -> None:
             merge(inner, value, depth - 1)
         else:
             table[key] = value
+
+
+def made_rows(changes: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The rows that the file before all of these changes did not have, and that are there after them, by field."""
+    first_made: dict[tuple[str, str], bool] = {}
+    table: dict[str, Any] = {}
+    for change in changes:
+        names = frozenset(change.get(MADE, ()))
+        for field, rows in change.items():
+            if isinstance(rows, dict):
+                for name in rows:
+                    first_made.setdefault((field, name), name in names)
+        merge(table, change, TABLE_DEPTH)
+    made: dict[str, dict[str, Any]] = {}
+    for (field, name), is_made in first_made.items():
+        if is_made and name in table[field]:
+            made.setdefault(field, {})[name] = table[field][name]
+    return made
 
 
 class TableJournal:
@@ -99,6 +120,8 @@ class TableJournal:
         """True if ``load`` could not read everything."""
         self.is_foreign = False
         """True if ``load`` found journals that do not belong to the file."""
+        self.added: list[str] = []
+        """The rows of such journals that ``merge_into`` added."""
 
     # --- reading ------------------------------------------------------------------------------
     @property
@@ -106,10 +129,31 @@ class TableJournal:
         """All journals, in their order."""
         return [self._path_of(number) for number in self._numbers()]
 
-    def load(self, text: bytes | None) -> list[dict[str, Any]]:
-        """Return the changes since the file was written, in their order; see ``is_damaged`` and ``is_foreign``.
+    def merge_into(self, table: dict[str, Any], text: bytes | None, depth: int) -> None:
+        """Merge the changes since the file was written; see ``is_damaged``, ``is_foreign`` and ``added``.
 
+        :param table: the file's JSON.
         :param text: the content of the file; ``None`` when it is missing or damaged: all journals count then.
+        :param depth: as of :func:`merge`.
+        """
+        changes = self.load(text)
+        self.added = []
+        if not self.is_foreign:
+            for change in changes:
+                change.pop(MADE, None)
+                merge(table, change, depth)
+            return
+        for field, made in made_rows(changes).items():
+            rows = table.get(field)
+            if isinstance(rows, dict):
+                missing = {name: row for name, row in made.items() if name not in rows}
+                rows |= missing
+                self.added += missing
+
+    def load(self, text: bytes | None) -> list[dict[str, Any]]:
+        """Return the changes in the journals, in their order: those since the file, or all when they are of another.
+
+        :param text: as of :meth:`merge_into`.
         """
         numbers = self._numbers()
         self._last = numbers[-1] if numbers else 0
@@ -128,8 +172,10 @@ class TableJournal:
             first = min(firsts, default=0)
         changes: list[dict[str, Any]] = []
         for number in numbers:
-            if number >= first and not self.is_foreign:
+            if number >= first:
                 changes += self._read(self._path_of(number))
+        if self.is_foreign:
+            self.is_damaged, self.takes_changes, self.size_bytes = False, True, 0
         return changes
 
     def _numbers(self) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -68,19 +69,30 @@ async def test_damaged_records_are_kept_aside_and_what_they_had_is_found_again(
     assert len([name for name in quarantine(killed) if name.startswith("comet~tables~")]) == 3
 
 
-async def test_journals_of_a_file_that_another_program_wrote_are_set_aside(
+async def test_a_file_that_another_program_wrote_counts_but_lacks_nothing_that_was_made(
     killed: Path, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As Apache's broker does that runs on the store after a kill."""
+    """As Apache's broker does that runs on the store after a kill, and makes or deletes topics."""
     topics = killed / "store" / "config" / "topics.json"
-    topics.write_text(topics.read_text() + "\n")
-    assert '"B"' not in topics.read_text()
+    foreign = topics.read_text().replace('"BenchmarkTest":{', '"BenchmarkTest": {')
+    assert foreign != topics.read_text()
+    topics.write_text(foreign)
+    version = json.loads(foreign)["dataVersion"]["counter"]
+    assert '"B"' not in foreign
     broker = await start(killed, clock)
-    assert broker.topics.get("B") is None
+    assert {*NAMES} <= broker.topics.table.keys()
+    assert broker.topics.version.counter > version, "nameservers take the table anew"
     assert broker.groups.get("of-B") is not None, "its file is as it was"
+    queue = broker.store.queues()["B"][0]
+    assert queue.max_offset() == 1, "and has its message"
+    copy_store(killed / "store", killed.parent / "again" / "store")
     await broker.stop()
     assert [line for line in caplog.messages if "topics.json was written by another program since" in line]
+    assert [line for line in caplog.messages if "A, B, C: that program could not know them yet; they are added" in line]
     assert quarantine(killed) == {"comet~tables~topics.1.journal.1"}
+    broker = await start(killed.parent / "again", clock)
+    assert {*NAMES} <= broker.topics.table.keys(), "a kill just after the start takes nothing away"
+    await broker.stop()
 
 
 async def test_without_a_file_the_journal_is_what_is_left(killed: Path, clock: VirtualClock) -> None:

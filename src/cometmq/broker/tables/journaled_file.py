@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -20,13 +20,13 @@ from cometmq.broker.limits import (
     TABLE_WRITE_BYTES_PER_SECOND,
     TABLE_WRITE_SECONDS,
 )
-from cometmq.broker.tables.table_file import TableFile, set_aside
+from cometmq.broker.tables.table_file import TableFile, set_aside, shown_names
 from cometmq.checksum import crc32
 from cometmq.clock import Clock
 from cometmq.durable import flush_directory
 from cometmq.store.disk import Disk
 from cometmq.store.recovery.load import Findings
-from cometmq.store.table_journal import Base, TableJournal, merge
+from cometmq.store.table_journal import Base, TableJournal
 from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
@@ -72,13 +72,21 @@ class JournaledFile(TableFile):
             self._due = True
         if self._journal.is_foreign:
             for path in self._journal.paths:
-                why = f"{self.path.name} was written by another program since"
+                why = f"{self.path.name} was written by another program since, whose rows count"
                 self.findings.append(set_aside(path, why, self._root))
+        if self.added:
+            names = shown_names(self.added)
+            self.findings.append(f"{self.path.name}: {names}: that program could not know them yet; they are added")
         if self._journal.is_damaged:
             self.is_whole = False
             self._due = True
             self._keep_damaged()
         return found
+
+    @property
+    def added(self) -> Sequence[str]:
+        """The rows that ``load`` added to another program's file: that program could not know them yet."""
+        return self._journal.added
 
     def _parsed(self, path: Path) -> Any:
         text = path.read_bytes()
@@ -86,8 +94,7 @@ class JournaledFile(TableFile):
         return self._merged(fastjson.loads(text), text if path == self.path else None)
 
     def _merged(self, loaded: Any, text: bytes | None) -> Any:
-        for changes in self._journal.load(text):
-            merge(loaded, changes, self._depth)
+        self._journal.merge_into(loaded, text, self._depth)
         return loaded
 
     def _keep_damaged(self) -> None:

@@ -50,6 +50,10 @@ class RowWriter(Generic[K]):
             self._unwritten[key] = None
         self._file.changed()
 
+    def has_changed(self, key: K) -> bool:
+        """Tell whether a row changed since the last write."""
+        return key in self._unwritten
+
     def save(self) -> None:
         """Write what changed; on a full or broken disk it stays due for the next call."""
         if not self._file.take_due():

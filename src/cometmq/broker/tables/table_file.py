@@ -21,6 +21,14 @@ T = TypeVar("T")
 
 _SHOWN_CHARS: Final = 200
 """Characters of a reason that are shown."""
+_SHOWN_NAMES: Final = 8
+
+
+def shown_names(names: Iterable[str]) -> str:
+    """The first of some names, and how many more there are."""
+    names = list(names)
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return ", ".join(names[:_SHOWN_NAMES]) + more
 
 
 def set_aside(path: Path, why: str, root: Path | None = None) -> str:

@@ -6,17 +6,14 @@ consumer offsets see :attr:`~cometmq.broker.tables.consumer_offsets.ConsumerOffs
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from cometmq.broker.limits import MAX_GROUPS
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
 from cometmq.broker.tables.groups import SubscriptionGroupManager
+from cometmq.broker.tables.table_file import shown_names
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_GROUPS, check_group
 from cometmq.remoting.bodies import SubscriptionGroupConfig
 from cometmq.store.message_store import MessageStore
-
-_SHOWN_NAMES = 8
 
 
 def recover_tables(
@@ -53,7 +50,7 @@ def bring_back(topics: TopicConfigManager, offsets: ConsumerOffsetManager, store
         offsets.note(group, topic, queue_id, end)
     if not ahead:
         return []
-    names = _names(sorted({group for group, *_ in ahead}))
+    names = shown_names(sorted({group for group, *_ in ahead}))
     return [f"consumerOffset.json: {names} had come behind the end of {len(ahead)} queues; they go on at the end"]
 
 
@@ -64,7 +61,9 @@ def _recover(
     if not topics.is_whole:
         found = [name for name, queues in store.queues().items() if queues and topics.note_queue(name, max(queues))]
         if found:
-            findings.append(f"topics.json: {_names(found)} taken from their queues, with the settings of new topics")
+            findings.append(
+                f"topics.json: {shown_names(found)} taken from their queues, with the settings of new topics"
+            )
     if not groups.is_whole:
         known = {*(key.partition("@")[2] for key in offsets.table)}
         for name in topics.table:
@@ -76,20 +75,15 @@ def _recover(
             groups.put(SubscriptionGroupConfig(group_name=name))
         if found:
             findings.append(
-                f"subscriptionGroup.json: {_names(found)} taken from consumer offsets and retry topics, with the "
+                f"subscriptionGroup.json: {shown_names(found)} taken from consumer offsets and retry topics, with the "
                 "settings of new groups"
             )
     if offsets.is_damaged:
         offsets.lost_of = frozenset(groups.table) - frozenset(SYSTEM_GROUPS)
         if offsets.lost_of:
+            names = shown_names(sorted(offsets.lost_of))
             findings.append(
-                f"consumerOffset.json: where no offset is known {_names(sorted(offsets.lost_of))} begin at the first "
-                "message; what they commit counts, as ever"
+                f"consumerOffset.json: where no offset is known {names} begin at the first message; what they commit "
+                "counts, as ever"
             )
     return findings
-
-
-def _names(names: Iterable[str]) -> str:
-    names = list(names)
-    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-    return ", ".join(names[:_SHOWN_NAMES]) + more

@@ -22,7 +22,7 @@ from cometmq.broker.tables.row_writer import RowWriter
 from cometmq.clock import Clock
 from cometmq.remoting.bodies import Body, BodyError, DataVersion, decode_body, to_builtins
 from cometmq.store.disk import Disk
-from cometmq.store.table_journal import TABLE_DEPTH
+from cometmq.store.table_journal import MADE, TABLE_DEPTH
 
 INT32_MAX: Final = 2**31 - 1
 
@@ -97,6 +97,8 @@ class VersionedTable(Generic[R]):
         self._file = JournaledFile(path, depth=TABLE_DEPTH, clock=clock, disk=disk)
         self._clock = clock
         self._table: dict[str, R] = {}
+        self._made: set[str] = set()
+        """Rows that were made since changes were written last."""
         self._rows = RowTexts(self.field)
         self._writer = RowWriter(self._file, self._changed_rows, self._pieces)
         self.changes: Final = ChangedNames()
@@ -157,6 +159,10 @@ class VersionedTable(Generic[R]):
         findings[:0] = self._file.findings
         if not self._file.is_whole:
             self._file.changed()
+        for name in self._file.added:
+            self._writer.changed(name)
+            self._made.add(name)
+            self.version = self._next_version()
         for row in self.built_in():
             if self.wrong_name(self.name_of(row)) is None:
                 self._table.setdefault(self.name_of(row), row)
@@ -192,6 +198,8 @@ class VersionedTable(Generic[R]):
         """Add or replace a row; its name must have been checked."""
         name = self.name_of(row)
         assert self.wrong_name(name) is None, name
+        if name not in self._table and not self._writer.has_changed(name):
+            self._made.add(name)
         self._table[name] = row
         self._changed(name)
 
@@ -204,9 +212,12 @@ class VersionedTable(Generic[R]):
 
     def new_version(self) -> None:
         """Let nameservers and slaves take the whole table again (after something changed for all rows)."""
-        self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
+        self.version = self._next_version()
         self._file.changed()
         self.on_due()
+
+    def _next_version(self) -> DataVersion:
+        return DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
 
     def _changed(self, name: str) -> None:
         self._rows.changed(name)
@@ -267,6 +278,8 @@ class VersionedTable(Generic[R]):
     def save(self) -> None:
         """Write what changed; on a full or broken disk it stays due for the next call."""
         self._writer.save()
+        if not self._file.failed:
+            self._made.clear()
 
     @property
     def seconds_to_whole(self) -> float | None:
@@ -287,7 +300,8 @@ class VersionedTable(Generic[R]):
             row = self._table.get(name)
             rows.append(fastjson.dumps(name) + b":" + (b"null" if row is None else msgspec.json.encode(row)))
         field = fastjson.dumps(self.field)
-        return b'{"dataVersion":%s,%s:{%s}}' % (msgspec.json.encode(self.version), field, b",".join(rows))
+        made = b"" if not self._made else b',"%s":%s' % (MADE.encode(), fastjson.dumps(list(self._made)))
+        return b'{"dataVersion":%s,%s:{%s}%s}' % (msgspec.json.encode(self.version), field, b",".join(rows), made)
 
     def _pieces(self) -> Iterator[bytes]:
         return self._rows.pieces(self.version, self._table)

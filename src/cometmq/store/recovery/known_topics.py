@@ -20,7 +20,7 @@ from cometmq.message.names import SYSTEM_TOPICS
 from cometmq.store.disk import Disk
 from cometmq.store.queue.consume_queue import BLANK_SIZE, ConsumeQueue
 from cometmq.store.recovery.load import Findings
-from cometmq.store.table_journal import TABLE_DEPTH, TableJournal, merge
+from cometmq.store.table_journal import TABLE_DEPTH, TableJournal
 
 DELETED_TOPICS: Final = "deletedTopics.json"
 """The name of the table of deletions below ``comet``."""
@@ -88,8 +88,7 @@ def _names(root: Path, findings: Findings) -> frozenset[str] | None:
         text = path.read_bytes()
         table = fastjson.loads(text)
         if isinstance(table, dict):
-            for changes in journal.load(text):
-                merge(table, changes, TABLE_DEPTH)
+            journal.merge_into(table, text, TABLE_DEPTH)
     except FileNotFoundError:
         return None
     except (OSError, FastjsonError) as error:
