@@ -136,6 +136,24 @@ def test_the_old_and_the_new_file_are_both_named_while_one_takes_the_place_of_th
     assert not journal.is_damaged
 
 
+@pytest.mark.parametrize("is_taken_back", [False, True])
+def test_a_file_whose_place_was_not_flushed_stays_named_while_the_next_takes_it(
+    path: Path, is_taken_back: bool
+) -> None:
+    journal = opened(path)
+    journal.append([row("b", 1)])
+    base = Base(crc32(whole := b'{"table":{"a":1,"b":1}}'), len(whole), journal.begin())
+    journal.append([row("c", 1)])
+    journal.name_base(base)
+    path.write_bytes(WHOLE if is_taken_back else whole)
+    journal.is_replaced_by(base)  # and flushing its directory fails
+    journal.append([row("d", 1)])
+    first = journal.begin()
+    journal.append([row("e", 1)])
+    journal.name_base(Base(1, 2, first))
+    assert read(path) == dict.fromkeys("abcde", 1)
+
+
 @pytest.mark.parametrize("kind", ["write", "flush"])
 def test_after_a_failure_nothing_is_lost_and_nothing_torn_stays(path: Path, kind: str) -> None:
     disk = FailingDisk()

@@ -95,8 +95,8 @@ def made_rows(changes: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 class TableJournal:
     """The journals of one table.
 
-    Only ``name_base`` and ``remove_before`` may be called in another thread than the others, and not while no file is
-    named yet.
+    Only ``name_base``, ``is_replaced_by`` and ``goes_on_from`` may be called in another thread than the others, and not
+    while no file is named yet.
 
     :param path: the table's file, ``config/NAME.json``.
     """
@@ -108,6 +108,9 @@ class TableJournal:
         self._disk = disk
         self._bases: list[Base] = []
         self._base: tuple[int, int] | None = None
+        """CRC and length of the table's file."""
+        self._replaced_by: set[tuple[int, int]] = set()
+        """Those of the files that took its place since, which a power cut may take back."""
         self._last = 0
         """The number of the last journal that was begun."""
         self._fd: int | None = None
@@ -279,7 +282,8 @@ class TableJournal:
         :raises OSError: it cannot be written.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._write_bases([*(known for known in self._bases if known[:2] == self._base), base])
+        present = {self._base, *self._replaced_by}
+        self._write_bases([*(known for known in self._bases if known[:2] in present), base])
 
     def _write_bases(self, bases: list[Base]) -> None:
         fresh = self._bases_path.with_suffix(".tmp")
@@ -293,9 +297,14 @@ class TableJournal:
         self._flush_directory(self._directory)
         self._bases = bases
 
+    def is_replaced_by(self, base: Base) -> None:
+        """The file is in its place, unless a power cut takes it back: after it or the one before, nothing is lost."""
+        self._replaced_by.add(base[:2])
+
     def goes_on_from(self, base: Base) -> None:
-        """The file is in its place: journals before it are not needed any more."""
+        """The file stays in its place: journals before it are not needed any more."""
         self._base = base[:2]
+        self._replaced_by.clear()
         self.takes_changes = True
         for number in self._numbers():
             if number < base.first:

@@ -225,6 +225,7 @@ class JournaledFile(TableFile):
             backup.unlink(missing_ok=True)
             os.link(self.path, backup)
         self._fresh_path.replace(self.path)
+        self._journal.is_replaced_by(base)
         flush_directory(self.path.parent)
         self._size_bytes = base.size
         self._journal.goes_on_from(base)
