@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 import pytest
 from tests.broker.conftest import ConnectTo, small_config
+from tests.broker.disks import FailingDisk
 from tests.broker.snapshots import copy_store
 from tests.broker.wire import send_header
 
@@ -21,6 +23,7 @@ from cometmq.broker.pull.consumer_filters import ConsumerFilterManager
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
 from cometmq.broker.tables.groups import SubscriptionGroupManager
 from cometmq.broker.tables.journaled_file import JournaledFile
+from cometmq.broker.tables.row_writer import RowWriter
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.remoting.bodies import SubscriptionData, SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.codes import RequestCode
@@ -210,3 +213,30 @@ async def test_a_thousand_topics_at_once_share_their_flushes_and_are_on_the_disk
     assert {f"T{number}" for number in range(CREATIONS)} <= killed.topics.table.keys()
     assert all(killed.store.queue(f"T{number}", 0).max_offset() == 1 for number in range(CREATIONS))
     await killed.stop()
+
+
+async def test_a_row_whose_whole_file_could_not_be_written_is_in_the_next_change(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    path, disk, rows = tmp_path / "config" / "things.json", FailingDisk(), {"a": 1}
+
+    def changed_rows(keys: Iterable[str]) -> bytes:
+        return json.dumps({"things": {key: rows.get(key) for key in keys}}).encode()
+
+    def writer_of(file: JournaledFile) -> RowWriter[str]:
+        return RowWriter(file, changed_rows, lambda: iter([json.dumps({"things": rows}).encode()]))
+
+    writer = writer_of(JournaledFile(path, depth=2, clock=clock, disk=disk))
+    writer.changed("a")
+    writer.save()
+    writer.changed("a")
+    writer.save()
+    clock.advance(10)
+    disk.write_error = errno.ENOSPC
+    rows["b"] = 2
+    writer.changed("b")
+    await writer.save_in_thread()
+    disk.write_error = None
+    await writer.save_in_thread()  # a change only: the whole file has its pause
+    found = JournaledFile(path, depth=2, clock=clock).load(lambda loaded: dict(loaded["things"]))
+    assert found == {"a": 1, "b": 2}

@@ -86,8 +86,10 @@ class RowWriter(Generic[K]):
         elif self._file.take_due():
             is_whole = True
         if is_whole:
-            self._unwritten.clear()
+            unwritten, self._unwritten = self._unwritten, {}
             await in_thread(self._file.write_text, self._pieces())
+            if self._file.failed:
+                self._unwritten = unwritten | self._unwritten
 
     def save_last(self) -> None:
         """Write the file whole if the table changed since: the broker stops."""
