@@ -420,7 +420,7 @@ class ServerConnection(asyncio.Protocol):
     @property
     def is_behind(self) -> bool:
         """Tell whether the client has so many unread bytes that no more should be sent."""
-        return bool(self._paused) or self._out_bytes >= WRITE_HIGH_WATER_BYTES
+        return bool(self._paused & ~_IS_WORKED_FOR) or self._out_bytes >= WRITE_HIGH_WATER_BYTES
 
     @property
     def unsent_bytes(self) -> int:

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 from tests.broker.conftest import ConnectTo
 from tests.broker.heartbeats import beat, heartbeat
-from tests.broker.wire import Connect, Wire
+from tests.broker.wire import Connect, Wire, pull_header
 from tests.helpers.waiting import until
 
 import cometmq.broker.slices
@@ -223,6 +223,38 @@ async def test_a_small_heartbeat_does_not_wait_for_large_ones(
     large_one.post(large_one.command(RequestCode.HEART_BEAT, body=large("c", producers=GROUPS)))
     await beat(small, heartbeat("d", producer="p"))
     assert broker.clients.producers.members < GROUPS
+
+
+async def test_a_client_whose_heartbeat_is_under_way_gets_notices_and_messages(
+    broker: Broker, connect: Connect
+) -> None:
+    busy, other = await connect(), await connect()
+    await other.send("T")
+    await beat(busy, heartbeat("busy", "T"))
+    pull = busy.command(RequestCode.PULL_MESSAGE, pull_header("T", consumer_group="g", queue_offset=1, wait_ms=30_000))
+    busy.post(pull)
+    await until(lambda: len(broker.hold) == 1)
+    others_work = True
+
+    def work() -> Iterator[None]:
+        while others_work:
+            yield
+
+    for _ in range(SLICED_WORKS):
+        do_in_slices(work())
+    beaten = busy.command(RequestCode.HEART_BEAT, body=large("busy", producers=GROUPS))
+    busy.post(beaten)
+    (group,) = broker.clients.consumers.groups.values()
+    (connection,) = group.channels
+    await until(lambda: bool(connection._paused))
+    busy.pushed.clear()
+    await beat(other, heartbeat("other", "T"))
+    await other.send("T")
+    assert (await busy.answer(pull.opaque)).code == ResponseCode.SUCCESS
+    assert [notice.code for notice in busy.pushed] == [RequestCode.NOTIFY_CONSUMER_IDS_CHANGED]
+    assert not broker.clients.producers.members
+    others_work = False
+    assert (await busy.answer(beaten.opaque)).code == ResponseCode.SUCCESS
 
 
 async def test_expressions_of_many_groups_are_compiled_over_many_turns(broker: Broker, connect: Connect) -> None:
