@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import itertools
 import json
@@ -240,3 +241,34 @@ async def test_a_row_whose_whole_file_could_not_be_written_is_in_the_next_change
     await writer.save_in_thread()  # a change only: the whole file has its pause
     found = JournaledFile(path, depth=2, clock=clock).load(lambda loaded: dict(loaded["things"]))
     assert found == {"a": 1, "b": 2}
+
+
+async def test_after_a_damage_on_a_full_disk_the_file_is_written_by_one_writer_at_a_time(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    live, path, disk = LiveConfig(small_config(tmp_path)), tmp_path / "config" / "topics.json", FailingDisk()
+    before = TopicConfigManager(live, path, clock=clock)
+    before.load()
+    on_due, before.on_due = before.on_due, lambda: None
+    for number in range(MANY):
+        before.put(TopicConfig(topic_name=f"T{number}"))
+    before.on_due = on_due
+    for number in range(4):
+        before.put(TopicConfig(topic_name=f"more-{number}"))
+    (journal,) = (tmp_path / "comet" / "tables").glob("topics.*.journal")
+    journal.write_bytes(journal.read_bytes().replace(b"[", b"{", 1))
+    table = TopicConfigManager(live, path, clock=clock, disk=disk)
+    disk.write_error = errno.ENOSPC
+    table.load()
+    table.save()
+    assert table.cannot_be_saved
+    disk.write_error = None
+    clock.advance(60)
+    writing = asyncio.create_task(table.save_in_background())
+    for _ in range(4):
+        await asyncio.sleep(0)
+    table.put(TopicConfig(topic_name="last"))
+    await writing
+    again = TopicConfigManager(live, path, clock=clock)
+    assert again.load() == []
+    assert again.table == table.table

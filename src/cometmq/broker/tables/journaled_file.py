@@ -127,9 +127,12 @@ class JournaledFile(TableFile):
     # --- the whole file -----------------------------------------------------------------------
     @property
     def seconds_to_whole(self) -> float | None:
-        """The time after which the file is to be written whole; ``None`` when it has everything."""
+        """The time after which the file is to be written whole.
+
+        ``None`` when it has everything, and when the next change writes it whole since there is none to go on from.
+        """
         size = self._journal.size_bytes
-        if not size:
+        if not size or not self.takes_changes:
             return None
         if size > max(JOURNAL_BYTES, 2 * self._size_bytes) and not self._is_unwritable:
             return 0
