@@ -103,6 +103,15 @@ def test_a_batch_takes_the_words_that_leave_something_to_read() -> None:
     demand_batch(parse(startingOffsets=start, endingOffsets='{"a": "latest", "b": {"x": -1, "y": {"0": 9}}}'))
 
 
+def test_a_queue_of_which_both_ends_say_the_same_is_left_out_on_purpose() -> None:
+    start, end = '{"a": {"b": {"0": 7, "3": -1}}}', '{"a": {"b": {"0": 9, "3": -1}}}'
+    demand_batch(parse(startingOffsets=start, endingOffsets=end))
+    with pytest.raises(OptionError, match="cannot begin at the latest"):
+        demand_batch(parse(startingOffsets=start, endingOffsets='{"a": {"b": {"0": -1, "3": 9}}}'))
+    with pytest.raises(OptionError, match="cannot begin at the latest"):
+        demand_batch(parse(startingOffsets="latest", endingOffsets="latest"))
+
+
 @pytest.mark.parametrize("given", [{"endingTimestamp": "5"}, {"endingOffsets": '{"orders": "latest"}'}])
 def test_a_stream_has_no_end(given: dict[str, str]) -> None:
     with pytest.raises(OptionError, match="availableNow"):

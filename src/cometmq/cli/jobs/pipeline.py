@@ -205,7 +205,6 @@ def _dead_letters(
     from cometmq.client.admin import END_OF_TIME_MS
     from cometmq.client.dead_letters import Selection
 
-    demand_one_place()
     groups, since, until = said["group"], said["since"], said["until"]
     if resend and (said["archive"] is not None or said["store"] is not None or not groups):
         raise click.UsageError(
@@ -213,6 +212,7 @@ def _dead_letters(
         )
     if not resend and (said["dry_run"] or said["rate"] is not None):
         raise click.UsageError("--dry-run and --rate say how to --resend")
+    demand_one_place()
     last_ms = END_OF_TIME_MS if until is None else until - 1
     wanted = Selection(key=key, tag=tag, origin_topic=origin_topic, begin_ms=since or 0, end_ms=last_ms)
     with job_running(DeadLetterOptions) as running:

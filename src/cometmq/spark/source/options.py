@@ -248,11 +248,12 @@ def demand_batch(options: SourceOptions) -> None:
 
     :raises OptionError: it would begin at the latest or end at the earliest offsets, or has a rate limit.
     """
-    if LATEST in _words(options.starting_offsets):
+    start, end = options.starting_offsets, options.ending_offsets
+    if LATEST in _words(start, end if isinstance(end, dict) else None):
         raise OptionError(
             "a batch cannot begin at the latest offsets", next_step="use earliest, a number or a timestamp"
         )
-    if EARLIEST in _words(options.ending_offsets):
+    if EARLIEST in _words(end, start if isinstance(start, dict) else None):
         raise OptionError("a batch cannot end at the earliest offsets", next_step="use latest, a number or a timestamp")
     for name, is_given in (
         ("maxOffsetsPerTrigger", options.max_offsets_per_trigger is not None),
@@ -280,12 +281,16 @@ def demand_stream(options: SourceOptions) -> None:
         raise OptionError("pushFilters is for batches", next_step="a stream narrows by tags and sqlFilter")
 
 
-def _words(start: Start | None) -> set[str]:
-    """The words that offsets say about any queue, whichever way they are written."""
-    if isinstance(start, dict):
-        return set().union(*map(_words, start.values()))
-    word = _CODES.get(start, start) if isinstance(start, int) else start
-    return {word} if isinstance(word, str) else set()
+def _words(offsets: Start | None, others: Start | None) -> set[str]:
+    """The words that offsets say about any queue, whichever way they are written.
+
+    A queue is left out on purpose where ``others``, those of the other end, say the same of it.
+    """
+    if isinstance(offsets, dict):
+        of_others = others if isinstance(others, dict) else {}
+        return set().union(*(_words(found, of_others.get(name)) for name, found in offsets.items()))
+    word = _CODES.get(offsets, offsets) if isinstance(offsets, int) else offsets
+    return {word} if isinstance(word, str) and offsets != others else set()
 
 
 def offset_named(start: Start, path: tuple[str, str, int]) -> int | str | None:
