@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -13,13 +14,30 @@ async def leave_as_killed(broker: Broker, root: Path) -> None:
     """Stop a broker that is cut off, and restore its directory as it was before."""
     left = root.with_name(f"{root.name}.killed")
     try:
-        # No request is answered from here on. Worker threads may go on: the copy has their writes or not. It has no
-        # file that is about to replace another one, since that may be renamed while it is copied.
-        shutil.copytree(root, left, ignore=shutil.ignore_patterns("*.tmp"), copy_function=_copy_if_there)
+        # No request is answered from here on, but worker threads go on with what they have begun. A kill ends all of
+        # them at one moment, so the copy must be of one: it is made again when anything has changed meanwhile.
+        while True:
+            before = _state(root)
+            shutil.copytree(root, left, ignore=shutil.ignore_patterns("*.tmp"), copy_function=_copy_if_there)
+            if _state(root) == before:
+                break
+            shutil.rmtree(left)
     finally:
         await broker.stop()
     shutil.rmtree(root)
     left.rename(root)
+
+
+def _state(root: Path) -> dict[str, tuple[int, int, int]]:
+    """Inode, size and time of the last change of each file."""
+    found = {}
+    for directory, _, names in os.walk(root):
+        for name in names:
+            path = f"{directory}/{name}"
+            with suppress(FileNotFoundError):
+                stat = Path(path).stat()
+                found[path] = stat.st_ino, stat.st_size, stat.st_mtime_ns
+    return found
 
 
 def _copy_if_there(source: str, target: str) -> None:
