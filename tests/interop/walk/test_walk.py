@@ -163,11 +163,10 @@ METRICS = {
     "metricsExporterType",
     "metricsGrpcExporterTarget",
     "metricsLabel",
-    "metricsOtelCardinalityLimit",
     "metricsPromExporterHost",
     "metricsPromExporterPort",
 }
-OURS_OF_BROKER = {"advertisedListeners", "metricsPerQueue"}
+OURS_OF_BROKER = {"advertisedListeners", "metricsOtelCardinalityLimit", "metricsPerQueue"}
 OURS_OF_NAMESRV = {"listeners"}
 NEWER_SECURITY = {"aclEnable", "authenticationEnabled", "authorizationEnabled"}  # at a nameserver
 NEWER_NAMESRV = {"brokerChannelExpiredTime", "scanNotActiveBrokerInterval"}
