@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 import pytest
@@ -28,27 +29,33 @@ pytestmark = pytest.mark.crash
 TOPICS = [f"Many{number}" for number in range(2_000)]
 GROUPS = 40
 LAST = "last_group"
-"""The group whose offset is committed last."""
+"""The beginning of the names of groups whose offsets are committed last."""
 ROUNDS = 2
 WRITERS = 4
 
 
 def commit_offsets(cluster: ProcessCluster, offset: int) -> None:
     """Commit an offset in each topic, and wait until the broker has written them."""
+    root = cluster.store_root(0)
+
+    def is_written(group: str) -> bool:
+        files = (*(root / "comet" / "tables").glob("consumerOffset*"), *(root / "config").glob("consumerOffset.json"))
+        return any(group.encode() in path.read_bytes() for path in files)
+
     with BlockingConnection(cluster.broker_addresses[0], 60) as connection:
-        for number, topic in (*enumerate(TOPICS), (-1, TOPICS[0])):
-            group = f"g{number % GROUPS}" if number >= 0 else f"{LAST}{offset}"
+
+        def commit(group: str, topic: str) -> None:
             header = UpdateConsumerOffsetRequestHeader(
                 consumer_group=group, topic=topic, queue_id=0, commit_offset=offset
             )
             assert connection.invoke(RequestCode.UPDATE_CONSUMER_OFFSET, header).code == 0
-    root = cluster.store_root(0)
 
-    def is_written() -> bool:
-        files = (*(root / "comet" / "tables").glob("consumerOffset*"), *(root / "config").glob("consumerOffset.json"))
-        return any(f"{LAST}{offset}".encode() in path.read_bytes() for path in files)
-
-    wait_for(is_written, "the offsets are written")
+        for number, topic in enumerate(TOPICS):
+            commit(f"g{number % GROUPS}", topic)
+        for time in ("first", "second"):  # a whole file that is being written may have the first and lack some before
+            last = f"{LAST}_{offset}_{time}"
+            commit(last, TOPICS[0])
+            wait_for(partial(is_written, last), "the offsets are written")
 
 
 def test_messages_groups_and_persisted_offsets_of_thousands_of_topics_survive_kills() -> None:
