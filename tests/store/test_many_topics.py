@@ -49,7 +49,7 @@ def queue_directory(bench: StoreBench, number: int) -> Path:
 
 
 class StoppableDisk(Disk):
-    """Stops before the work on a queue's file with a number, until it may go on or fails as told.
+    """Stops a thread before its work on a queue's file with a number, until it may go on or fails as told.
 
     And remembers what a power cut would leave of the files of queues and log: what was flushed.
     """
@@ -83,7 +83,8 @@ class StoppableDisk(Disk):
             self.stopped.set()
             if self.fails_with:
                 raise OSError(self.fails_with, os.strerror(self.fails_with))
-            self.go_on.wait(30)
+            if threading.current_thread() is not threading.main_thread():  # which lets the other go on
+                self.go_on.wait(30)
 
     def cut_power(self, bench: StoreBench, target: Path) -> StoreBench:
         """The store as a power cut would leave it; only files of queues and log lose what was not flushed."""
