@@ -1,4 +1,4 @@
-"""A store with 2,000 topics keeps every message: power cuts, full disks, stops and retention during a checkpoint,
+"""A store with 1,000 topics keeps every message: power cuts, full disks, stops and retention during a checkpoint,
 and queue files that somebody changes, removes or replaces while it is stopped."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cometmq.store.message_store import MessageStore
 from cometmq.store.queue.consume_queue import ConsumeQueue
 from cometmq.testing import VirtualClock
 
-TOPICS: Final = 2_000
+TOPICS: Final = 1_000
 CHECKPOINT_S: Final = 1.0
 
 
