@@ -8,13 +8,14 @@ from contextlib import suppress
 
 import pytest
 from tests.crash.loading import kill_under_load, send
+from tests.helpers.waiting import until
 
 from cometmq.remoting.admin_headers import DeleteTopicRequestHeader
 from cometmq.remoting.blocking import BlockingConnection
 from cometmq.remoting.bodies import TopicConfigSerializeWrapper, decode_body
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.headers import NoHeader
-from cometmq.testing import ProcessCluster
+from cometmq.testing import Cluster, ProcessCluster
 
 pytestmark = pytest.mark.crash
 
@@ -70,3 +71,19 @@ def test_topics_that_were_made_stay_and_deleted_ones_do_not_come_back() -> None:
                     assert (name in found) in (is_there, asked[name]), (round_, again, name)
         assert sum(answered.values()) > 50
         assert sum(not is_there for is_there in answered.values()) > 20
+
+
+async def test_a_topic_that_is_made_after_a_kill_survives_the_next_one() -> None:
+    """The first kill finds the file whole and its journals removed."""
+    async with Cluster() as cluster:
+        for number in range(3):
+            await cluster.create_topic(f"Made{number}", 1)
+            tables = cluster.store_root(0) / "comet" / "tables"
+            await until(lambda tables=tables: not list(tables.glob("topics.*.journal")))  # type: ignore[misc]
+            await cluster.kill_broker(0)
+            await cluster.start_broker(0)
+            await cluster.create_topic(f"Next{number}", 1)
+            await cluster.kill_broker(0)
+            broker = await cluster.start_broker(0)
+            made = [f"{name}{up_to}" for name in ("Made", "Next") for up_to in range(number + 1)]
+            assert [topic for topic in made if broker.topics.get(topic) is None] == []

@@ -179,3 +179,20 @@ def test_without_the_names_of_files_every_journal_counts_and_the_loss_is_told(pa
         damage()
         assert opened(path).is_damaged
         assert read(path) == {"a": 1, "b": 1}
+
+
+def test_a_process_appends_to_no_journal_that_its_file_does_not_go_on_from(path: Path) -> None:
+    """The earlier process ended when the file stood and nothing had been appended since."""
+    journal = opened(path)
+    journal.append([row("b", 1)])
+    first = journal.begin()
+    whole = b'{"table":{"a":1,"b":1}}'
+    base = Base(crc32(whole), len(whole), first)
+    journal.name_base(base)
+    path.write_bytes(whole)
+    journal.goes_on_from(base)
+    assert journal.paths == []
+    opened(path).append([row("c", 2)])
+    assert read(path) == {"a": 1, "b": 1, "c": 2}
+    opened(path).append([row("d", 3)])
+    assert read(path) == {"a": 1, "b": 1, "c": 2, "d": 3}

@@ -11,13 +11,14 @@ import click
 
 from cometmq.cli.connection import demand_topic_name
 from cometmq.cli.failures import WrongUseError
+from cometmq.cli.local_path import LocalFile
 
 _RANGE: Final = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}")
 _MAX_NAMES: Final = 100_000
 """Names of one command: more than brokers are good for."""
 
 file_option: Final[Callable[[Callable[..., Any]], Callable[..., Any]]] = click.option(
-    "--file", type=click.File("r"), help="Also the names in this file, one a line; - is stdin."
+    "--file", type=LocalFile("r"), help="Also the names in this file, one a line; - is stdin."
 )
 
 

@@ -159,8 +159,9 @@ class TableJournal:
         :param text: as of :meth:`merge_into`.
         """
         numbers = self._numbers()
-        self._last = numbers[-1] if numbers else 0
         bases = self._read_bases()
+        # A base may go on from a journal that nothing was appended to yet: earlier numbers are not read.
+        self._last = max([*numbers, *(base.first - 1 for base in bases or ())], default=0)
         self.is_damaged = bases is None or (bool(numbers) and not bases)
         self._bases = bases or []
         self._base, self.takes_changes, self.is_foreign, self.size_bytes = None, False, False, 0
