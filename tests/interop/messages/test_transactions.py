@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from tests.helpers.waiting import answered, wait_for
@@ -196,6 +197,8 @@ def test_open_transactions_go_from_one_system_to_the_other(
     is_sent(running)
     wait_delivered(deployment.address, topic, 3)
     running.stop()
+    tables = Path(deployment.broker.directory) / "store" / "comet" / "tables"  # Apache's broker does not read them
+    wait_for(lambda: not list(tables.glob("topics.*.journal")), "topics.json is whole", 30)
     deployment.broker.stop() if polite else deployment.broker.kill()
 
     deployment.settings.update(QUICK)
