@@ -22,7 +22,7 @@ from cometmq.store.log.checkpoint import Checkpoint, save_checkpoint
 from cometmq.store.log.flush import FlushService
 from cometmq.store.queue.consume_queue import ConsumeQueue
 from cometmq.store.recovery.opening import OpenedStore
-from cometmq.store.recovery.position import Extent, Position, PositionFile, marks_of
+from cometmq.store.recovery.position import Extent, ExtentRows, Position, PositionFile, marks_of
 
 _log = logging.getLogger(__name__)
 
@@ -253,7 +253,7 @@ class Checkpoints:
         times = Checkpoint(moment.timestamp, moment.timestamp, index_files[-1][3] if index_files else 0)
         save_checkpoint(self._opened.config.root / "checkpoint", times, disk)
         self._file.save(moment.position, snapshot.changed)
-        self._opened.known_files.note({extent.topic for extent in snapshot.changed}, self._file.extents)
+        self._opened.known_files.note({extent.topic for extent in snapshot.changed}, self.extents)
 
     def _flush_queues(self, files: list[tuple[ConsumeQueue, set[int]]]) -> None:
         def flush(some: list[tuple[ConsumeQueue, set[int]]]) -> None:
@@ -294,6 +294,11 @@ class Checkpoints:
         queues.changed.update(dict.fromkeys(snapshot.moment.ends))
         for file in snapshot.index_files:
             file.dirty = True
+
+    @property
+    def extents(self) -> ExtentRows:
+        """The extents of all queues, as the position file has them."""
+        return self._file.extents
 
     @property
     def held(self) -> list[ConsumeQueue]:

@@ -166,7 +166,7 @@ class Maintenance:
             if clean:
                 self.checkpoints.save_now()
                 (self._config.root / "abort").unlink(missing_ok=True)
-                opened.known_files.save(opened.queues.extents())
+                opened.known_files.save(self.checkpoints.extents)
         except (StoreFailedError, OSError) as error:
             _log.error("the store was not stopped cleanly; the next start recovers it: %s", error)
         finally:

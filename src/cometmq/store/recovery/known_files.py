@@ -22,10 +22,10 @@ from typing import Final
 
 import msgspec
 
-from cometmq.checksum import crc32
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
+from cometmq.store.recovery.position import crc_of
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class KnownFiles:
             known = msgspec.json.decode(self._path.read_bytes(), type=_Known)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return
-        if known.version != _VERSION or known.crc != _crc_of(known):
+        if known.version != _VERSION or known.crc != crc_of(known):
             return
         if crashed and (not known.boot or known.boot != self._boot):
             return
@@ -181,7 +181,7 @@ class KnownFiles:
         )
         fresh = self._path.with_suffix(".tmp")
         try:
-            fresh.write_bytes(msgspec.json.encode(msgspec.structs.replace(known, crc=_crc_of(known))))
+            fresh.write_bytes(msgspec.json.encode(msgspec.structs.replace(known, crc=crc_of(known))))
             fresh.replace(self._path)
         except OSError as error:
             _log.warning("%s cannot be written, a start will look at more queues: %s", self._path, error)
@@ -227,7 +227,3 @@ def _boot_id() -> str:
         return _BOOT.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
         return ""
-
-
-def _crc_of(known: _Known) -> int:
-    return crc32(msgspec.json.encode(msgspec.structs.replace(known, crc=0)))

@@ -80,7 +80,7 @@ class Position(msgspec.Struct, frozen=True):
         A file of the log begins as it did then, or no file begins with a record any more. Only a position file that
         is whole proves it: places behind the end of the log cannot be compared with anything.
         """
-        if self.version != _VERSION or self.crc != _crc_of(self) or self.offset < log.min_offset:
+        if self.version != _VERSION or self.crc != crc_of(self) or self.offset < log.min_offset:
             return False
         marks = {segment.start: mark for segment in log.segments if (mark := _mark_of(segment)) is not None}
         return not marks or any(self.marks.get(start) == mark for start, mark in marks.items())
@@ -124,8 +124,9 @@ def _mark_of(segment: MappedFile) -> int | None:
     return crc32(head) if magic in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2) else None
 
 
-def _crc_of(position: Position) -> int:
-    return crc32(msgspec.json.encode(msgspec.structs.replace(position, crc=0)))
+def crc_of(sealed: msgspec.Struct) -> int:
+    """The checksum of a small file that has it in its field ``crc``: of its JSON with 0 there."""
+    return crc32(msgspec.json.encode(msgspec.structs.replace(sealed, crc=0)))
 
 
 def load_position(path: Path) -> Position | None:
