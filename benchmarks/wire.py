@@ -27,7 +27,7 @@ class RefusedError(Exception):
 
 
 class _Answer(msgspec.Struct):
-    """What is read of the header of an answer."""
+    """The fields of the header of an answer that are read."""
 
     code: int
     remark: str | None = None

@@ -66,13 +66,9 @@ async def test_what_has_only_the_hash_is_not_in_flight_and_comes_to_another_grou
     assert other.body == b"BBBB"
 
 
-async def test_a_waiting_pop_and_a_notification_are_not_ended_by_the_hash_alone(
-    wire: Wire, popper: Popper, clock: VirtualClock
-) -> None:
-    await send(wire, "BBBB", b"makes the topic")
-    waiting = popper.command(exp="AaAa", poll_time=15_000)
-    wire.post(waiting)
-    asked = NotificationRequestHeader(
+def notification_of_aaaa(clock: VirtualClock) -> NotificationRequestHeader:
+    """A question if any queue has a message with the tag ``AaAa`` now."""
+    return NotificationRequestHeader(
         consumer_group=GROUP,
         topic=TOPIC,
         queue_id=-1,
@@ -81,6 +77,15 @@ async def test_a_waiting_pop_and_a_notification_are_not_ended_by_the_hash_alone(
         exp_type="TAG",
         exp="AaAa",
     )
+
+
+async def test_a_waiting_pop_and_a_notification_are_not_ended_by_the_hash_alone(
+    wire: Wire, popper: Popper, clock: VirtualClock
+) -> None:
+    await send(wire, "BBBB", b"makes the topic")
+    waiting = popper.command(exp="AaAa", poll_time=15_000)
+    wire.post(waiting)
+    asked = notification_of_aaaa(clock)
     for number in range(40):
         await send(wire, "BBBB", b"%d" % number)
     assert (await wire.call(RequestCode.NOTIFICATION, asked)).ext_fields["hasMsg"] == "false"
@@ -141,15 +146,7 @@ async def test_a_notification_counts_what_a_pop_would_go_on_to(
 ) -> None:
     for _ in range(100):
         await send(wire, unwanted, b"not this one")
-    asked = NotificationRequestHeader(
-        consumer_group=GROUP,
-        topic=TOPIC,
-        queue_id=-1,
-        poll_time=0,
-        born_time=clock.now_ms(),
-        exp_type="TAG",
-        exp="AaAa",
-    )
+    asked = notification_of_aaaa(clock)
     seen = []
     while (await wire.call(RequestCode.NOTIFICATION, asked)).ext_fields["hasMsg"] == "true":
         seen.append(await popper.pop(exp="AaAa"))
