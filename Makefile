@@ -1,9 +1,9 @@
-# The five things people do with a clone. `make` alone lists them.
+# The six things people do with a clone. `make` alone lists them.
 .DEFAULT_GOAL := help
 VENV := .venv
 PY := $(VENV)/bin/python
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint docs bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,11 @@ test: ## types, lint, import order and every test
 lint: ## types, lint and import order only
 	@scripts/setup test
 	@$(PY) scripts/test --only-lint
+
+docs: ## the pages and the API reference as a site in build/site
+	@scripts/setup test
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	@echo "look at it: $(PY) -m http.server --directory build/site, then http://localhost:8000"
 
 bench: ## measure the broker beside Apache RocketMQ on this machine
 	@scripts/setup test

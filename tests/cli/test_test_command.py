@@ -117,6 +117,13 @@ def test_a_test_that_passes_only_alone_is_named_and_counted_once(project: Path, 
     assert "= 6 passed in" in done.stdout
 
 
+def test_without_a_second_run_a_test_that_would_pass_alone_fails_the_run(project: Path, run_tests: RunTests) -> None:
+    (project / "tests" / "test_process.py").write_text(FAILS_ONCE)
+    done = run_tests(*PROCESSES, "--no-second-run")
+    assert done.returncode == 1
+    assert "= 1 failed, 1 passed in" in done.stdout
+
+
 @pytest.mark.parametrize(("modules", "number", "runs"), [(3, 7, 2), (4, 1, 1)])
 def test_what_fails_alone_too_or_in_many_modules_fails(
     project: Path, run_tests: RunTests, modules: int, number: int, runs: int

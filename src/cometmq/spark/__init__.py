@@ -3,16 +3,14 @@
 What programs and notebooks use is imported from here: ``from cometmq.spark import archive, local_session``. Importing
 this package costs nothing: a name loads its module, and with it PySpark and PyArrow, when it is asked for.
 
-============  ==================================================================================================
-``source``    ``format("rocketmq")`` in batches and streams; ``data_source`` is what Spark finds
-``sink``      ``df.write.format("rocketmq")``
-``store``     ``format("rocketmq_store")``: the files of a store
-``records``   stored records as Arrow columns
-``archives``  the files and commits of an archive, in three formats
-``bodies``    Avro, Protobuf, JSON and text as functions of columns
-``session``   requirements of Spark, and ``local_session()``
-``jobs``      the jobs of ``cometmq pipeline``, a folder or a module each
-============  ==================================================================================================
+* ``source``: ``format("rocketmq")`` in batches and streams; ``data_source`` is what Spark finds
+* ``sink``: ``df.write.format("rocketmq")``
+* ``store``: ``format("rocketmq_store")``: the files of a store
+* ``records``: stored records as Arrow columns
+* ``archives``: the files and commits of an archive, in three formats
+* ``bodies``: Avro, Protobuf, JSON and text as functions of columns
+* ``session``: requirements of Spark, and ``local_session()``
+* ``jobs``: the jobs of ``cometmq pipeline``, a folder or a module each
 
 ``docs/spark.md`` is the page of source and options; ``docs/spark-jobs.md`` and the pages beside it describe the jobs.
 """
