@@ -10,7 +10,7 @@ help: ## list the targets
 
 demo: ## produce, consume, kill a broker; archive, audit, replay with Spark; compare every count
 	@scripts/setup demo
-	@$(PY) -m cometmq demo --report demo-report
+	@$(PY) -m examples.demo --report demo-report
 
 test: ## types, lint, import order and every test
 	@scripts/setup test

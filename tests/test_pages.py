@@ -86,8 +86,9 @@ def test_the_index_has_every_page_and_every_example() -> None:
 def test_every_example_is_run_by_a_test(example: str) -> None:
     name = re.escape(example.rpartition("/")[2])
     tests = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
-    whole = f'"examples/{example.rpartition("/")[0]}"' if "/" in example else None
-    assert any(re.search(f'"{name}"', text) or (whole is not None and whole in text) for text in tests)
+    folder = re.escape(example.rpartition("/")[0])
+    whole = rf'"examples[/.]{folder}"' if folder else "nothing"
+    assert any(re.search(f'"{name}"|{whole}', text) for text in tests)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

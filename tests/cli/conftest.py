@@ -16,7 +16,7 @@ from tests.helpers import forks
 from cometmq.testing import ProcessCluster
 
 COMMAND_SECONDS = 120.0
-STARTED_ANEW = frozenset({"serve", "broker", "namesrv", "demo", "pipeline"})
+STARTED_ANEW = frozenset({"serve", "broker", "namesrv", "pipeline"})
 """Commands that start servers or Spark: how they start is part of what their tests see."""
 
 

@@ -37,7 +37,6 @@ COMMANDS: Final = {
     "transaction": ("messages.transaction", "List transactions that are neither committed nor rolled back."),
     "dlq": ("messages.dlq", "List, read, export and resend dead letters."),
     "pipeline": ("jobs.pipeline", "Run Spark jobs over topics, archives and stores."),
-    "demo": ("demo", "Run orders from producer to archive and back, with a crash in the middle."),
     "metrics": ("admin.metrics", "Write a dashboard for Grafana and alert rules for Prometheus."),
     "top": ("admin.top", "Watch topics, groups and clients by rate and lag."),
     "bench": ("admin.bench", "Measure how many messages a cluster takes and gives."),

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from cometmq.cli.demo.lake import Audited, Lake
-from cometmq.cli.demo.process import Sent
-from cometmq.cli.demo.report import compare, save
-from cometmq.cli.demo.stage import Observed, Plan, Sample
+from examples.demo.lake import Audited, Lake
+from examples.demo.process import Sent
+from examples.demo.report import compare, save
+from examples.demo.stage import Observed, Plan, Sample
+
 from cometmq.client.trace.reader import Consumption, MessageWay
 from cometmq.spark.archives.table import QueueTotals
 from cometmq.spark.jobs.archive.report import ArchiveReport

@@ -1,4 +1,4 @@
-"""The ``cometmq demo`` command: check the machine, show the progress, print the report."""
+"""The command of the demo: check the machine, show the progress, print the report."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from cometmq.cli.failures import guarded
 from cometmq.cli.local_path import LocalPath
 from cometmq.errors import CometMQError
 from cometmq.remoting.security import VARIABLES
 
 if TYPE_CHECKING:
-    from cometmq.cli.demo.stage import Observed, Plan, Progress, Stage
+    from examples.demo.stage import Observed, Plan, Progress, Stage
 
 DISK_NEEDED_BYTES: Final = 700 * 1024**2
 """Logs, queues, index and archive of the default size, twice."""
@@ -28,7 +29,7 @@ STILL_SECONDS: Final = 15.0
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-@click.command("demo")
+@click.command(name="python -m examples.demo")
 @click.option(
     "--messages",
     type=click.IntRange(1_000, 20_000_000),
@@ -54,7 +55,7 @@ def command(messages: int, producers: int, consumers: int, rate: float, report: 
     the topic, audits it, replays the archive into another topic and audits that. Then all counts are compared. Exit
     code 0 only if they agree.
     """
-    from cometmq.cli.demo.stage import Plan, Stage
+    from examples.demo.stage import Plan, Stage
 
     check_machine(report)
     forget_security()
@@ -65,9 +66,8 @@ def command(messages: int, producers: int, consumers: int, rate: float, report: 
         except asyncio.CancelledError:
             raise click.Abort from None
 
+    from examples.demo.report import compare, save
     from rich.console import Console
-
-    from cometmq.cli.demo.report import compare, save
 
     verdict = compare(messages, seen)
     Console(highlight=False).print(save(plan, seen, verdict))
@@ -184,3 +184,7 @@ class _Bars:
         acts = (progress.act, "", "", "")
         for task, done, act in zip(self._tasks, counts, acts, strict=True):
             self.bar.update(task, completed=done, act=act)
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(lambda: command.main(standalone_mode=False)))

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from examples.demo.lake import Audited
+from examples.demo.process import Sent
+from examples.demo.stage import Observed, Plan
 from numpy.typing import NDArray
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -17,9 +20,6 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from cometmq.cli.demo.lake import Audited
-from cometmq.cli.demo.process import Sent
-from cometmq.cli.demo.stage import Observed, Plan
 from cometmq.durable import replace_file
 from cometmq.quantity import quantity
 from cometmq.spark.jobs.report.drawing import figures, png

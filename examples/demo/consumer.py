@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 import msgspec
+from examples.demo.orders import GROUP, TOPIC
+from examples.demo.process import REPORT_SECONDS, Progress, Reporter
 
-from cometmq.cli.demo.orders import GROUP, TOPIC
-from cometmq.cli.demo.process import REPORT_SECONDS, Progress, Reporter
 from cometmq.cli.failures import guarded
 from cometmq.cli.servers.process import Stopping, run_server
 from cometmq.client.consumer.config import ConsumeFromWhere, LitePullConfig

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from examples.demo.orders import COPY, GROUP, STEPS, TOPIC
+from examples.demo.process import Progress, Reporter, Sent
 
-from cometmq.cli.demo.orders import COPY, GROUP, STEPS, TOPIC
-from cometmq.cli.demo.process import Progress, Reporter, Sent
 from cometmq.cli.failures import guarded
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.durable import replace_file

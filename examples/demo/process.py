@@ -12,6 +12,8 @@ import msgspec
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
 
+ROOT: Final = Path(__file__).parents[2]
+"""The checkout, in which Python finds the modules of the demo."""
 REPORT_SECONDS: Final = 0.2
 """A worker reports its progress this often."""
 
@@ -70,7 +72,7 @@ class Process:
         """Start the process and read its lines."""
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log
+                *self._command, cwd=ROOT, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log
             )
         self._reader = asyncio.create_task(self._read(self._process))
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
+from examples.demo import consumer, lake, producer
+from examples.demo.lake import Lake
+from examples.demo.orders import COPY, GROUP, TOPIC
+from examples.demo.process import Process, Sent, Server, Worker
 
 from cometmq.cli.admin.doctor import port_taken
-from cometmq.cli.demo import consumer, lake, producer
-from cometmq.cli.demo.lake import Lake
-from cometmq.cli.demo.orders import COPY, GROUP, TOPIC
-from cometmq.cli.demo.process import Process, Sent, Server, Worker
 from cometmq.client.admin import Admin
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 import msgspec
+from examples.demo.orders import TOPIC, OrderEvent, events_of
+from examples.demo.process import Progress, Reporter, Sent
 
-from cometmq.cli.demo.orders import TOPIC, OrderEvent, events_of
-from cometmq.cli.demo.process import Progress, Reporter, Sent
 from cometmq.cli.failures import guarded
 from cometmq.client.errors import BrokerError, RemotingError, RouteNotFoundError, SendFailedError
 from cometmq.client.producer.producer import Producer

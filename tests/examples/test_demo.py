@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,23 +16,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.conftest import CommandLine
+from examples.demo.__main__ import played
+from examples.demo.lake import Audited, Lake
+from examples.demo.orders import CANCELLED_EARLY, CANCELLED_LATE, DELIVERED, TOPIC, events_of
+from examples.demo.process import Sent
+from examples.demo.producer import OrderProducer, Task
+from examples.demo.report import compare
+from examples.demo.stage import Observed, Plan, Stage
 from tests.helpers.waiting import wait_for
 from tests.spark.home import quick_drivers
 
-from cometmq.cli.demo.command import played
-from cometmq.cli.demo.lake import Audited, Lake
-from cometmq.cli.demo.orders import CANCELLED_EARLY, CANCELLED_LATE, DELIVERED, TOPIC, events_of
-from cometmq.cli.demo.process import Sent
-from cometmq.cli.demo.producer import OrderProducer, Task
-from cometmq.cli.demo.report import compare
-from cometmq.cli.demo.stage import Observed, Plan, Stage
 from cometmq.client.errors import RouteNotFoundError
 from cometmq.client.producer.producer import Producer
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.testing import Cluster
 
 DEMO_SECONDS = 540.0
+ROOT = Path(__file__).parents[2]
+COMMAND = (sys.executable, "-m", "examples.demo")
 
 COUNTS = {0: 4, 1: 2}
 EVENTS = {0: Sent(4, 30), 1: Sent(2, 17)}
@@ -111,7 +113,7 @@ def test_orders_live_as_orders_do() -> None:
 @pytest.mark.crash
 @pytest.mark.timeout(600)
 def test_a_small_demo_agrees_whatever_other_clusters_want_of_clients(
-    offline: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
     size = ("--messages", "20000", "--rate", "8000")
@@ -119,9 +121,9 @@ def test_a_small_demo_agrees_whatever_other_clusters_want_of_clients(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("ROCKETMQ_TLS_ENABLE", "true")
     monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "of another cluster")
-    done = offline("demo", *size, "--report", str(tmp_path / "demo"), timeout_s=DEMO_SECONDS)
-    assert done.code == 0, done.err
-    assert "All counts agree: 20,000 changes of orders" in done.out
+    done = run_demo(*size, "--report", str(tmp_path / "demo"))
+    assert done.returncode == 0, done.stderr
+    assert "All counts agree: 20,000 changes of orders" in done.stdout
     report = json.loads((tmp_path / "demo" / "report.json").read_text())
     assert report["agrees"]
     assert sum(queue["acknowledged"] for queue in report["queues"]) == 20_000
@@ -145,13 +147,13 @@ def test_a_small_demo_agrees_whatever_other_clusters_want_of_clients(
     ],
 )
 def test_an_interrupted_demo_leaves_no_process_behind(
-    offline: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str, number: signal.Signals
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str, number: signal.Signals
 ) -> None:
     pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
     place = tmp_path / "interrupted"
     monkeypatch.setenv("DEMO_OF_THIS_TEST", str(place))
     size = ("--messages", "2000", "--rate", "2000")
-    with running_demo(offline, place, *size) as demo:
+    with running_demo(place, *size) as demo:
         assert demo.stderr is not None
         said = b""
         while act.encode() not in (line := demo.stderr.readline()):
@@ -164,11 +166,16 @@ def test_an_interrupted_demo_leaves_no_process_behind(
         wait_for(lambda: not running_in(place), "all processes are gone", 60)
 
 
+def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = (*COMMAND, *arguments)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEMO_SECONDS, check=False)
+
+
 @contextmanager
-def running_demo(offline: CommandLine, place: Path, *size: str) -> Iterator[subprocess.Popen[bytes]]:
+def running_demo(place: Path, *size: str) -> Iterator[subprocess.Popen[bytes]]:
     """A demo; none of its processes is left behind, however the test ends."""
-    arguments = ("demo", *size, "--report", str(place))
-    with offline.start(*arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as demo:
+    command = (*COMMAND, *size, "--report", str(place))
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as demo:
         try:
             yield demo
         finally:
@@ -254,7 +261,7 @@ def test_demo_without_java_says_what_to_do(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", str(nothing))
         patch.delenv("JAVA_HOME", raising=False)
-        failed = CommandLine()("demo", "--report", str(tmp_path / "demo"))
-    assert failed.code == 1
-    assert "Java 17" in failed.err
-    assert "install" in failed.err
+        failed = run_demo("--report", str(tmp_path / "demo"))
+    assert failed.returncode == 1
+    assert "Java 17" in failed.stderr
+    assert "install" in failed.stderr
