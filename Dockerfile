@@ -2,13 +2,13 @@
 ARG PYTHON=3.12
 ARG CORE=compiled
 
-# The package and what it depends on, as wheels. The package has the hash of the core that fits it: native is needed.
+# The package and what its servers depend on, as wheels. The package has the hash of the core that fits it: native is needed.
 FROM python:${PYTHON}-slim-bookworm AS package
 WORKDIR /source
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src src
 COPY native native
-RUN pip wheel --no-cache-dir --wheel-dir /wheels .
+RUN pip wheel --no-cache-dir --wheel-dir /wheels '.[server]'
 
 # The compiled core: one wheel, or none.
 FROM rust:1.85-slim-bookworm AS core-compiled

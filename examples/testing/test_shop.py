@@ -1,6 +1,6 @@
 """Tests of the shop against a real broker, with a clock that the tests move.
 
-pip install pytest pytest-asyncio
+pip install 'cometmq[testing]'
 pytest examples/testing
 """
 

@@ -1,10 +1,18 @@
-"""The root of CometMQ's error tree."""
+"""The root of CometMQ's error tree, and the check that packages are installed."""
 
 from __future__ import annotations
 
 import os
 import pickle
-from typing import Any
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import Any, Final
+
+SERVER: Final = "server"
+SPARK: Final = "spark"
+TESTING: Final = "testing"
+"""Extras of the package."""
+SPARK_MODULES: Final = ("pyspark", "pyarrow", "pandas", "numpy")
 
 
 def reason_of(error: OSError) -> str:
@@ -53,3 +61,31 @@ def _portable(cause: BaseException) -> BaseException:
     except Exception:
         return CometMQError(f"{type(cause).__name__}: {cause}")
     return cause
+
+
+class MissingPackageError(CometMQError, ModuleNotFoundError):
+    """A package is not installed; the next step installs it."""
+
+
+def require(part: str, extra: str, *modules: str) -> None:
+    """Check that modules of an extra are installed, without importing them.
+
+    :param part: begins the sentence of the error.
+    :raises MissingPackageError: one is not installed.
+    """
+    for module in modules:
+        if not _is_installed(module):
+            raise missing_package(part, module, f"'cometmq[{extra}]'")
+
+
+def missing_package(part: str, module: str, install: str) -> MissingPackageError:
+    """Return the error of a part that needs a module; ``install`` is what pip installs."""
+    error = MissingPackageError(f"{part} needs {module}, which is not installed", next_step=f"pip install {install}")
+    error.name = module
+    return error
+
+
+def _is_installed(module: str) -> bool:
+    with suppress(ModuleNotFoundError):  # of the package that contains it
+        return find_spec(module) is not None
+    return False

@@ -93,8 +93,11 @@ def cometmq_topic(request: pytest.FixtureRequest) -> str:
 def cometmq_clock(request: pytest.FixtureRequest) -> Clock:
     """The clock of the cluster: a VirtualClock in coroutines, else the real one; the marker's ``real_time`` decides."""
     from cometmq.clock import SYSTEM_CLOCK
-    from cometmq.testing.clock import VirtualClock
 
+    try:
+        from cometmq.testing.clock import VirtualClock
+    except ModuleNotFoundError as error:
+        pytest.fail(str(error), pytrace=False)
     real_time = _options(request)["real_time"]
     if real_time is None:
         real_time = not inspect.iscoroutinefunction(request.function)

@@ -25,7 +25,8 @@ from cometmq.client import (
     PushConsumer,
 )
 from cometmq.client.errors import ClientError
-from cometmq.client.metrics import BOUNDS_S, ClientMetrics, MissingPackageError, OpenTelemetryMetrics, PrometheusMetrics
+from cometmq.client.metrics import BOUNDS_S, ClientMetrics, OpenTelemetryMetrics, PrometheusMetrics
+from cometmq.errors import MissingPackageError
 from cometmq.testing import Cluster
 
 FIRST = PushConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)

@@ -14,7 +14,6 @@ from cometmq.message.ids import (
     decode_offset_msg_id,
     index_hash,
     java_hash,
-    key_hashes,
     offset_msg_id,
     tags_code,
 )
@@ -39,11 +38,6 @@ def test_java_hash_is_that_of_the_jdk(text: str, code: int) -> None:
 
 def test_tags_code_of_no_tag_is_zero() -> None:
     assert tags_code(None) == tags_code("") == 0
-
-
-@given(st.lists(st.text(max_size=200) | st.text("abcZ#09", max_size=128), max_size=40))
-def test_many_key_hashes_at_once_are_those_of_one_at_a_time(keys: list[str]) -> None:
-    assert key_hashes(keys).tolist() == [index_hash(java_hash(key)) for key in keys]
 
 
 def test_index_hash_of_the_smallest_int_is_zero() -> None:

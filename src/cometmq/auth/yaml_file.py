@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from cometmq.auth.limits import MAX_ACL_FILE_BYTES, MAX_ACL_FILE_DEPTH, MAX_ACL_FILE_VALUES
 from cometmq.auth.model import AuthError
-from cometmq.errors import reason_of
+from cometmq.errors import SERVER, reason_of, require
 
 _STEP: Final = "correct the file; until then the accounts that it had before stay in force"
 
@@ -44,7 +44,8 @@ def parse_yaml(data: bytes) -> Any:
 
     :raises AuthError: it is no YAML, or more than the limits allow.
     """
-    import yaml  # only where accounts are in such files
+    require("accounts in YAML files", SERVER, "yaml")
+    import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:

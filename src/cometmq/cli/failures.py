@@ -25,14 +25,6 @@ INTERRUPTED: Final = 130
 PARTLY: Final = "cometmq.partly"
 """Set in the ``meta`` of click's context when a command shows only a part: its exit code is 3."""
 
-EXTRAS: Final = {
-    "pyspark": "spark",
-    "pyarrow": "spark",
-    "pandas": "spark",
-    "matplotlib": "plot",
-}
-"""Packages that some commands need, and the extra of CometMQ that installs them."""
-
 
 class ReaderGoneError(Exception):
     """The reader of stdout is gone, as in ``cometmq consume … | head``; not a failure."""
@@ -80,8 +72,6 @@ def guarded(run: Callable[[], object]) -> int:
     except Exception as error:
         if os.environ.get("COMETMQ_TRACEBACK"):
             raise
-        if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get(_package(error))) is not None:
-            return _say(f"{_package(error)} is not installed (pip install 'cometmq[{extra}]')", FAILED)
         return _say(
             f"unexpected {type(error).__name__}: {error} (this is a bug; run again with COMETMQ_TRACEBACK=1 "
             "and report what it prints)",
@@ -112,10 +102,6 @@ def explain_os_error(error: OSError) -> str:
 def _say(sentence: str, code: int) -> int:
     click.echo(f"cometmq: {visible(sentence, lines=True)}", err=True)
     return code
-
-
-def _package(error: ModuleNotFoundError) -> str:
-    return (error.name or "").partition(".")[0]
 
 
 def _drop_stdout() -> None:

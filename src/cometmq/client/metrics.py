@@ -18,7 +18,7 @@ from cometmq.client.hooks import (
     SendMessageHook,
 )
 from cometmq.clock import SYSTEM_CLOCK, Clock
-from cometmq.errors import CometMQError
+from cometmq.errors import MissingPackageError
 from cometmq.message.hosts import parse_address
 
 if TYPE_CHECKING:
@@ -90,10 +90,6 @@ class ClientMetrics:
         error = "" if context.success else (context.return_type or ConsumeReturnType.FAILED).name
         topic, count = context.messages[0].topic, len(context.messages)
         self.count_processed(Processed(topic, context.consumer_group, count, self._seconds(context), error))
-
-
-class MissingPackageError(CometMQError):
-    """A package that is needed for these metrics is not installed."""
 
 
 class PrometheusMetrics(ClientMetrics):

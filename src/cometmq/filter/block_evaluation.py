@@ -31,13 +31,12 @@ from cometmq.filter.expressions import (
     Ordering,
     Property,
     constant_of,
+    weight,
 )
 from cometmq.filter.property_rows import BYTES_AS_A_PROPERTY, SEPARATOR, PropertyRows, Text
 from cometmq.filter.record_block import RecordBlock
-from cometmq.filter.records import properties_length
+from cometmq.filter.records import REPLACEMENT, properties_length
 
-REPLACEMENT: Final = "\ufffd"
-"""Bytes that are not UTF-8 are read as this character: texts with it are not compared as bytes."""
 _IN_VALUES: Final = 8
 """Longest list whose texts are compared one after the other; in longer lists values are looked up."""
 
@@ -340,17 +339,6 @@ def _survivors(terms: list[Term], rows: PropertyRows) -> tuple[Ints, Ints]:
             true = true | doubt
         passed &= true
     return numbers[passed], numbers[passed & unknown]
-
-
-def weight(node: Expression) -> int:
-    """Count the terms that read a property."""
-    match node:
-        case And() | Or():
-            return sum(weight(operand) for operand in node.operands)
-        case Not():
-            return weight(node.operand)
-        case _:
-            return 1
 
 
 def _outermost(node: Expression) -> list[Expression]:

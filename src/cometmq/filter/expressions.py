@@ -129,3 +129,14 @@ def constant_of(node: Expression) -> Literal | None:
                 return Literal(operand.kind, -operand.value)
             return Literal(Kind.NULL, None)
     return None
+
+
+def weight(node: Expression) -> int:
+    """Count the terms that read a property."""
+    match node:
+        case And() | Or():
+            return sum(weight(operand) for operand in node.operands)
+        case Not():
+            return weight(node.operand)
+        case _:
+            return 1

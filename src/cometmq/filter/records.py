@@ -22,6 +22,8 @@ _HOSTS_V6: Final = BORNHOST_V6 | STOREHOST_V6
 _INT: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">h")
 _END: Final = PROPERTY_SEPARATOR.encode()
+REPLACEMENT: Final = "\ufffd"
+"""Bytes that are not UTF-8 are read as this character: texts with it are not compared as bytes."""
 
 
 def properties_of(record: memoryview) -> bytes:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from operator import methodcaller
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from cometmq.filter.block_evaluation import REPLACEMENT, BlockPredicate, block_predicate, weight
 from cometmq.filter.errors import FilterError
 from cometmq.filter.evaluation import Compiler, Truth
-from cometmq.filter.expressions import And, Equal, Expression, Kind, Literal, Property
+from cometmq.filter.expressions import And, Equal, Expression, Kind, Literal, Property, weight
 from cometmq.filter.parser import parse
-from cometmq.filter.records import properties_of, property_reader
+from cometmq.filter.records import REPLACEMENT, properties_of, property_reader
 from cometmq.limits import CACHED_FILTERS, CACHED_LONG_FILTERS, LONG_FILTER_CHARS
 from cometmq.message.properties import NAME_VALUE_SEPARATOR, decode_properties
+
+if TYPE_CHECKING:
+    from cometmq.filter.block_evaluation import BlockPredicate
 
 SQL92: Final = "SQL92"
 """The expression type of these selectors (``ExpressionType.SQL92``)."""
@@ -27,7 +29,7 @@ _READ_ONE_BY_ONE: Final = 8
 """Largest number of terms that find their properties themselves; with more of them decoding all is faster."""
 
 
-class Selector(msgspec.Struct, frozen=True, eq=False):
+class Selector(msgspec.Struct, frozen=True, eq=False, dict=True):
     """A compiled expression; make it with :func:`parse_selector`."""
 
     text: str
@@ -43,8 +45,13 @@ class Selector(msgspec.Struct, frozen=True, eq=False):
     """True for the properties of a message that matches; false also if it cannot be evaluated."""
     matches_record: Callable[[memoryview], bool]
     """The same for a stored record, a view of exactly its bytes; false if it is not a record."""
-    matches_block: BlockPredicate
-    """The same for many records of one topic in one log file, or the first of them; see :func:`block_predicate`."""
+
+    @cached_property
+    def matches_block(self) -> BlockPredicate:
+        """The same for many records of one topic in one log file, or the first of them; see :func:`block_predicate`."""
+        from cometmq.filter.block_evaluation import block_predicate  # NumPy is a dependency of the server only
+
+        return block_predicate(self.expression, self.matches_record)
 
 
 def parse_selector(text: str) -> Selector:
@@ -64,7 +71,6 @@ def _compile(text: str) -> Selector | FilterError:
     except FilterError as error:
         return error
     evaluate = Compiler[Mapping[str, str]](_getter).condition(expression)
-    matches_record = _matches_record(expression)
     return Selector(
         text=text,
         key=text if len(text) <= _SHORT_CHARS else hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest(),
@@ -72,8 +78,7 @@ def _compile(text: str) -> Selector | FilterError:
         ignored=text[end:].strip(),
         evaluate=evaluate,
         matches=_matches_map(evaluate),
-        matches_record=matches_record,
-        matches_block=block_predicate(expression, matches_record),
+        matches_record=_matches_record(expression),
     )
 
 

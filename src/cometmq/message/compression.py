@@ -6,10 +6,12 @@ whatever the packed sizes claim.
 
 from __future__ import annotations
 
+import importlib
 import zlib
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
-from cometmq.errors import CometMQError
+from cometmq.errors import CometMQError, missing_package
 from cometmq.limits import MAX_DECOMPRESSED_BYTES
 from cometmq.message.sysflag import COMPRESSED, CompressionType, compression_type, with_compression
 
@@ -26,15 +28,14 @@ class DecompressionError(CometMQError):
 
 
 def compress(body: bytes, kind: CompressionType = CompressionType.ZLIB, level: int = DEFAULT_LEVEL) -> bytes:
-    """Compress ``body``; ``level`` is that of the library of ``kind``."""
+    """Compress ``body``; ``level`` is that of the library of ``kind``.
+
+    :raises MissingPackageError: that library is not installed.
+    """
     if kind is CompressionType.LZ4:
-        import lz4.frame
-
-        return bytes(lz4.frame.compress(body, compression_level=level))
+        return bytes(_library("lz4.frame").compress(body, compression_level=level))
     if kind is CompressionType.ZSTD:
-        import zstandard
-
-        return zstandard.ZstdCompressor(level=level).compress(body)
+        return bytes(_library("zstandard").ZstdCompressor(level=level).compress(body))
     return zlib.compress(body, level)
 
 
@@ -49,6 +50,7 @@ def decompress(body: bytes, sys_flag: int, max_bytes: int = MAX_DECOMPRESSED_BYT
 
     :raises DecompressionError: the data are damaged or cut, the type is unknown, or more than
         ``max_bytes`` would come out.
+    :raises MissingPackageError: the library of its type is not installed.
     """
     if not sys_flag & COMPRESSED:
         return body
@@ -62,6 +64,15 @@ def decompress(body: bytes, sys_flag: int, max_bytes: int = MAX_DECOMPRESSED_BYT
     raise DecompressionError(f"unknown compression type {kind} in sysFlag {sys_flag:#x}")
 
 
+@cache
+def _library(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError:
+        package = module.partition(".")[0]
+        raise missing_package("compression of this type", package, package) from None
+
+
 def _inflate(body: bytes, max_bytes: int) -> bytes:
     inflater = zlib.decompressobj()
     try:
@@ -73,9 +84,7 @@ def _inflate(body: bytes, max_bytes: int) -> bytes:
 
 
 def _unlz4(body: bytes, max_bytes: int) -> bytes:
-    import lz4.frame
-
-    unpacker = lz4.frame.LZ4FrameDecompressor()
+    unpacker = _library("lz4.frame").LZ4FrameDecompressor()
     try:
         plain = bytes(unpacker.decompress(body, max_bytes))
     except RuntimeError as error:
@@ -85,15 +94,14 @@ def _unlz4(body: bytes, max_bytes: int) -> bytes:
 
 
 def _unzstd(body: bytes, max_bytes: int) -> bytes:
-    import zstandard
-
+    zstandard = _library("zstandard")
     unpacker = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
     try:
         claimed = zstandard.frame_content_size(body)
         if claimed > max_bytes:
             _demand(False, True, "zstd", max_bytes)
         if claimed >= 0:
-            return unpacker.decompress(body)
+            return bytes(unpacker.decompress(body))
         # No size in the frame: count what comes out, and only then take it in one piece.
         with unpacker.stream_reader(body) as stream:
             room = max_bytes
@@ -101,7 +109,7 @@ def _unzstd(body: bytes, max_bytes: int) -> bytes:
                 room -= len(piece)
         _demand(room > 0, room <= 0, "zstd", max_bytes)
         whole = unpacker.decompressobj()
-        plain = whole.decompress(body)
+        plain = bytes(whole.decompress(body))
     except zstandard.ZstdError as error:
         raise DecompressionError(f"the body is not a zstd frame: {error}") from error
     _demand(whole.eof, False, "zstd", max_bytes)

@@ -15,7 +15,7 @@ import struct
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 import msgspec
 
@@ -24,13 +24,7 @@ from cometmq.errors import CometMQError
 from cometmq.limits import MAX_RECALL_HANDLE_CHARS
 from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES, decode_host, encode_host, own_ip
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
 _MASK: Final = 0xFFFFFFFF
-_MATRIX_KEY_CHARS: Final = 128
-"""Longest key that is hashed in a matrix with others; a longer one would widen all rows."""
 
 
 def java_hash(text: str) -> int:
@@ -55,56 +49,6 @@ def tags_code(tag: str | None) -> int:
 def index_hash(code: int) -> int:
     """The hash that IndexFile stores for a Java hash: its absolute value, 0 for ``Integer.MIN_VALUE``."""
     return 0 if code == -0x80000000 else abs(code)
-
-
-def key_hashes(keys: Sequence[str]) -> npt.NDArray[np.int32]:
-    """``index_hash(java_hash(key))`` of many keys at once, as int32 of shape ``(len(keys),)``."""
-    import numpy as np
-
-    width = max(map(len, keys), default=0)
-    if not width:
-        return np.zeros(len(keys), np.int32)
-    text = "".join([key.rjust(width, "\0") for key in keys]) if width <= _MATRIX_KEY_CHARS else ""
-    if text and text.isascii():
-        # Zeros on the left add nothing to Σ s[i]·31^(n−1−i): one matrix product serves all lengths.
-        units = np.frombuffer(text.encode(), np.uint8).reshape(-1, width)
-        sums = units.astype(np.uint32) @ _powers_of_31(width)[width - 1 :: -1]
-    else:
-        sums = _sums_of_any(keys)
-    codes = sums.view(np.int32)
-    absolute: npt.NDArray[np.int32] = np.where(codes == -0x80000000, 0, np.abs(codes.astype(np.int64))).astype(np.int32)
-    return absolute
-
-
-def _sums_of_any(keys: Sequence[str]) -> npt.NDArray[np.uint32]:
-    """Return the Java hashes, as uint32, of keys of any length in any script."""
-    import numpy as np
-
-    encoded = [key.encode("utf-16-le", "surrogatepass") for key in keys]
-    units = np.frombuffer(b"".join(encoded), "<u2")
-    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded)) // 2
-    ends = np.cumsum(lengths)
-    # Unit i of key k weighs 31^(end_k - 1 - i); sums wrap in uint32 as Java's ints do.
-    weights = _powers_of_31(int(lengths.max()))[np.repeat(ends - 1, lengths) - np.arange(len(units))]
-    sums = np.zeros(len(keys), np.uint32)
-    filled = lengths > 0
-    if len(units):
-        sums[filled] = np.add.reduceat(units.astype(np.uint32) * weights, (ends - lengths)[filled], dtype=np.uint32)
-    return sums
-
-
-@lru_cache(maxsize=8)
-def _powers_table(size: int) -> npt.NDArray[np.uint32]:
-    import numpy as np
-
-    powers = np.ones(size, np.uint32)
-    np.multiply.accumulate(np.full(size - 1, 31, np.uint32), out=powers[1:], dtype=np.uint32)
-    return powers
-
-
-def _powers_of_31(longest: int) -> npt.NDArray[np.uint32]:
-    """31^0, 31^1 … for at least ``longest`` positions, modulo 2^32."""
-    return _powers_table(max(256, 1 << (longest - 1).bit_length() if longest > 1 else 2))
 
 
 def offset_msg_id(store_host: bytes, physical_offset: int) -> str:

@@ -20,6 +20,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
+from cometmq.errors import SPARK, SPARK_MODULES, require
+
 if TYPE_CHECKING:
     from cometmq.spark.archives.log import ArchiveLog as ArchiveLog
     from cometmq.spark.archives.log import read_archive as read_archive
@@ -87,7 +89,9 @@ def __getattr__(name: str) -> Any:
     """Load the module of a public name.
 
     :raises AttributeError: there is no such name.
+    :raises MissingPackageError: PySpark, or what it needs, is not installed.
     """
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require(__name__, SPARK, *SPARK_MODULES)
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

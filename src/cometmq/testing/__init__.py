@@ -7,6 +7,10 @@
 * :class:`ProcessCluster` runs nameserver and brokers as real processes.
 """
 
+from cometmq.errors import TESTING, require
+
+require("the test kit", TESTING, "numpy", "h11", "google.protobuf")
+
 from cometmq.testing.clock import VirtualClock, wait_until
 from cometmq.testing.cluster import Cluster
 from cometmq.testing.idle import NeverIdleError, settle

@@ -17,7 +17,6 @@ from cometmq.cli.local_path import LocalPath
 from cometmq.cli.moments import PAST, local_time
 from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.quantity import quantity
-from cometmq.store.config import StoreConfig
 from cometmq.visible import json_text, visible
 
 _COLUMNS: Final = (
@@ -90,10 +89,16 @@ def command(
 
 
 def _path(file: Path | None) -> Path:
-    found = file or Path(StoreConfig().store_path_root_dir)
+    found = _default_store() if file is None else file
     if not found.is_dir():
         return found if file is not None else found / "audit" / _FILE
     return next((path for path in (found / "audit" / _FILE, found / _FILE) if path.exists()), found / "audit" / _FILE)
+
+
+def _default_store() -> Path:
+    from cometmq.store.config import StoreConfig
+
+    return Path(StoreConfig().store_path_root_dir)
 
 
 def _tell_damage(file: Path, lines: int) -> None:

@@ -24,7 +24,7 @@ from cometmq.cli.servers.process import (
 )
 from cometmq.console.options import DEFAULT_CONSOLE_PORT, ConsoleOptions
 from cometmq.console.origins import Origin
-from cometmq.errors import CometMQError, reason_of
+from cometmq.errors import SERVER, CometMQError, reason_of, require
 
 _USERS: Final = (Column("name", "User"), Column("role", "Role"))
 
@@ -79,6 +79,7 @@ def command(
     Without --allow-changes it is read-only, but for accounts that may more. Its own account at a cluster with access
     control comes from the environment, as that of all commands.
     """
+    require("the console", SERVER, "starlette", "uvicorn", "jinja2", "python_multipart", "argon2")
     if ctx.invoked_subcommand is not None:
         return
     if (certificate is None) != (key is None):

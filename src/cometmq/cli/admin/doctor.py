@@ -25,11 +25,9 @@ from cometmq.client.admin.finding import ADVICE, OK, PROBLEM, Finding
 from cometmq.client.route import namesrv_addresses
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.core import CORE, NEXT_STEP, PATH
+from cometmq.errors import MissingPackageError
 from cometmq.limits import CLOCK_BEHIND_MS
 from cometmq.quantity import quantity
-from cometmq.store.errors import StoreLockedError
-from cometmq.store.log.checkpoint import StoreLock, load_checkpoint
-from cometmq.store.recovery.entries_look import missing_entries
 
 DISK_LOW_BYTES: Final = 2 * 1024**3
 """A broker with less soon refuses messages: a CommitLog segment takes 1 GiB when the first one is half full."""
@@ -93,8 +91,7 @@ def examine(data: Path, ports: dict[str, int]) -> Iterator[Finding]:
     yield _package("matplotlib", "plots of the demo", "pip install 'cometmq[plot]'")
     yield _java()
     yield _disk(data)
-    yield from _store_times(data)
-    yield from _entries(data)
+    yield from _stores(data)
     yield from (_port(what, port) for what, port in ports.items())
     yield _open_files()
     yield _memory()
@@ -174,8 +171,20 @@ def _disk(data: Path) -> Finding:
     return Finding("disk room", OK, found)
 
 
+def _stores(data: Path) -> Iterator[Finding]:
+    """Check the stores in ``data``."""
+    try:
+        yield from _store_times(data)
+        yield from _entries(data)
+    except MissingPackageError as error:
+        if any((*data.glob("commitlog"), *data.glob("*/commitlog"))):
+            yield Finding(f"stores in {data}", ADVICE, "not checked", error.next_step or "")
+
+
 def _store_times(data: Path) -> Iterator[Finding]:
     """Tell of each store in ``data`` whose newest message is ahead of the clock."""
+    from cometmq.store.log.checkpoint import load_checkpoint
+
     for path in sorted((*data.glob("checkpoint"), *data.glob("*/checkpoint"))):
         try:
             checkpoint = load_checkpoint(path)
@@ -188,6 +197,10 @@ def _store_times(data: Path) -> Iterator[Finding]:
 
 def _entries(data: Path) -> Iterator[Finding]:
     """Tell of each stopped store in ``data`` whose queues have entries without a message."""
+    from cometmq.store.errors import StoreLockedError
+    from cometmq.store.log.checkpoint import StoreLock
+    from cometmq.store.recovery.entries_look import missing_entries
+
     for log in sorted((*data.glob("commitlog"), *data.glob("*/commitlog"))):
         store = log.parent
         try:

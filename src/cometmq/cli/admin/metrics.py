@@ -9,6 +9,7 @@ import click
 
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.local_path import LocalPath
+from cometmq.errors import SERVER, require
 
 
 @click.group("metrics")
@@ -25,6 +26,7 @@ def export(directory: Path, replace: bool) -> None:
     Grafana imports cometmq-dashboard.json; prometheus.yml names cometmq-alerts.yml under rule_files, and has the
     servers under a job with the name cometmq.
     """
+    require("cometmq metrics", SERVER, "yaml")
     import yaml
 
     from cometmq.metrics.alerts import rules

@@ -36,7 +36,7 @@ from cometmq.cli.servers.process import (
 )
 from cometmq.console.options import DEFAULT_CONSOLE_PORT
 from cometmq.console.origins import Origin
-from cometmq.errors import CometMQError
+from cometmq.errors import SERVER, CometMQError, require
 from cometmq.message.hosts import address_here, format_address
 from cometmq.message.listeners import (
     EVERY_CLIENT,
@@ -133,6 +133,7 @@ def command(
     One broker shares the process of the nameserver. With --brokers N each broker is a process with its own store,
     restarted when it dies; topics are spread over all of them.
     """
+    require("cometmq serve", SERVER, "numpy", "h11")
     if port == namesrv_port != 0:
         raise click.UsageError(f"--port and --namesrv-port are both {port}; nameserver and broker need one each")
     advertised = _advertised(advertise, listeners)

@@ -1,4 +1,4 @@
-"""Certificates to try TLS out with: an authority, and what it issues. Needs the package cryptography.
+"""Certificates to try TLS out with: an authority, and what it issues. Needs the extra ``server``.
 
 Keys are of the curve P-256, which every client takes: a handshake costs a fifth of one with RSA.
 """
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from cometmq.errors import SERVER, require
 from cometmq.message.hosts import parsed_ip
 from cometmq.remoting.tls.contexts import TlsError
 
@@ -39,7 +40,11 @@ class Authority:
 
     @classmethod
     def new(cls, name: str, days: int) -> Authority:
-        """Make an authority that is valid for so many days."""
+        """Make an authority that is valid for so many days.
+
+        :raises MissingPackageError: cryptography is not installed.
+        """
+        _require_cryptography()
         key = _new_key()
         return cls(_certificate(name, (), key, days), key)
 
@@ -47,8 +52,10 @@ class Authority:
     def of(cls, issued: Issued) -> Authority:
         """Return an authority that was made before.
 
+        :raises MissingPackageError: cryptography is not installed.
         :raises TlsError: it is none.
         """
+        _require_cryptography()
         from cryptography import x509
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -77,6 +84,10 @@ def self_signed() -> bytes:
     """Return a certificate that nobody vouches for and its key, in one PEM text."""
     issued = Authority.new("CometMQ test certificate", _SELF_SIGNED_DAYS).issued
     return issued.certificate + issued.key
+
+
+def _require_cryptography() -> None:
+    require("making certificates", SERVER, "cryptography")
 
 
 def _new_key() -> ec.EllipticCurvePrivateKey:

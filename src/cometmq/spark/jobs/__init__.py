@@ -5,3 +5,7 @@ returns a subclass of :class:`.report.Report`, and a line in ``cometmq.cli.jobs.
 the options of the command, the header of the page and ``docs/job-options.md`` come from the class; text, JSON and HTML
 from the report. :mod:`.run` has what the runs of all jobs share, :mod:`.message_source` the place where a job reads.
 """
+
+from cometmq.errors import SPARK, SPARK_MODULES, require
+
+require("a Spark job", SPARK, *SPARK_MODULES)

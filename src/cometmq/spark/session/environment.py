@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 import re
@@ -10,12 +9,13 @@ import shutil
 import site
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from cometmq.errors import SPARK, SPARK_MODULES, require
 from cometmq.spark.errors import SparkSourceError
 from cometmq.spark.session.interruption import ends_interrupted, interrupt_at_once, interruption_put_off
 from cometmq.spark.session.jvm_stderr import start_jvm
@@ -29,8 +29,6 @@ _log = logging.getLogger(__name__)
 
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _WORKER_PYTHON: Final = Path(__file__).with_name("worker-python")
-_MODULES: Final = ("pyspark", "pyarrow", "pandas")
-_CONNECT_MODULES: Final = ("grpc", "grpc_status")
 CONNECT_SCHEME: Final = "sc://"
 """Begins the address of a Spark Connect server, which is given in place of a master."""
 _CONNECT_PORT: Final = 15002
@@ -53,15 +51,16 @@ before it reads a value, so Arrow need not check them again."""
 
 
 class SparkMissingError(SparkSourceError):
-    """PySpark, what it needs, or Java is not installed."""
+    """Java is not installed, or too old."""
 
 
 def demand_spark() -> None:
     """Demand what a Spark session needs.
 
-    :raises SparkMissingError: with what is missing and how to get it.
+    :raises MissingPackageError: PySpark, or a package that it needs, is not installed.
+    :raises SparkMissingError: there is no Java.
     """
-    _demand_modules(_MODULES, "spark")
+    require("Spark", SPARK, *SPARK_MODULES)
     home = os.environ.get("JAVA_HOME")
     if home and not os.access(_java(), os.X_OK):
         else_here = ", or unset it: there is a java on the PATH" if shutil.which("java") else ""
@@ -82,19 +81,14 @@ def _java() -> str:
     return str(Path(home) / "bin" / "java") if home else "java"
 
 
-def _demand_modules(names: Sequence[str], extra: str) -> None:
-    absent = [name for name in names if importlib.util.find_spec(name) is None]
-    if absent:
-        raise SparkMissingError(f"not installed: {', '.join(absent)}", next_step=f"pip install 'cometmq[{extra}]'")
-
-
 @contextmanager
 def driver_session(spark: SparkSession | None, master: str, app_name: str) -> Iterator[SparkSession]:
     """Yield the session that a job was given, or a new one on ``master``, which may be a Spark Connect server.
 
     A new one is stopped at the end of the block.
 
-    :raises SparkMissingError: as :func:`demand_spark`, or what Spark Connect needs is not installed.
+    :raises MissingPackageError: as :func:`demand_spark`, or a package of Spark Connect is not installed.
+    :raises SparkMissingError: as :func:`demand_spark`.
     :raises SparkSourceError: there is no such server, or Spark does not start on that master.
     """
     if spark is not None:
@@ -198,10 +192,10 @@ def connect_session(address: str) -> SparkSession:
     """Open a session of a Spark Connect server, whose Python must have CometMQ.
 
     :param address: ``sc://HOST:PORT``, with parameters as Spark has them.
-    :raises SparkMissingError: what Spark Connect needs is not installed.
+    :raises MissingPackageError: a package of Spark Connect is not installed.
     :raises SparkSourceError: there is no such server.
     """
-    _demand_modules((*_MODULES, *_CONNECT_MODULES), "connect")
+    require("Spark Connect", "connect", *SPARK_MODULES, "grpc", "grpc_status")
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 

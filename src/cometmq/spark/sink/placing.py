@@ -23,12 +23,12 @@ from cometmq.client.blocking.cluster import ANSWER_SECONDS, BlockingCluster, Clu
 from cometmq.client.errors import ClientError
 from cometmq.client.route import route_of
 from cometmq.errors import CometMQError
-from cometmq.message.ids import key_hashes
 from cometmq.message.names import MASTER_ID
 from cometmq.spark.errors import SinkError, SparkSourceError, UnreachableError
 from cometmq.spark.records.queues import Queue
 from cometmq.spark.sink.encoding import EncodedRows, refuse_first, refuse_row
 from cometmq.spark.sink.options import SinkOptions
+from cometmq.store.index.key_hashes import key_hashes
 
 if TYPE_CHECKING:
     import numpy.typing as npt

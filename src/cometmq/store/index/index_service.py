@@ -18,9 +18,10 @@ import numpy as np
 
 from cometmq.clock import Clock
 from cometmq.limits import INDEX_BLOCK_KEYS, MAX_QUERY_LOOKS, MAX_QUERY_MESSAGES
-from cometmq.message.ids import index_hash, java_hash, key_hashes
+from cometmq.message.ids import index_hash, java_hash
 from cometmq.store.disk import Disk
 from cometmq.store.index.index_file import IndexFile, Keys
+from cometmq.store.index.key_hashes import key_hashes
 from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.log.record_scan import LogRecord, record_at
 
