@@ -77,6 +77,10 @@ class TaskSet:
         self.cancel()
         await asyncio.gather(*(self._tasks - {asyncio.current_task()}), return_exceptions=True)
 
+    async def join(self) -> None:
+        """Wait until all tasks have ended, whatever their results."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
 
 class SharedTask(Generic[T]):
     """A task that any number of callers wait for; it goes on when one of them stops waiting.

@@ -22,9 +22,9 @@ import pytest
 from tests.proxy.client import Client, receive
 
 from cometmq.client.admin import Admin
+from cometmq.proxy.converter import duration
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
-from cometmq.proxy.times import duration
 from cometmq.testing import free_port
 
 pytestmark = pytest.mark.crash

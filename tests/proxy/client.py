@@ -8,8 +8,8 @@ from typing import Any
 
 import grpc
 
+from cometmq.proxy.converter import duration
 from cometmq.proxy.protocol import v2
-from cometmq.proxy.times import duration
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 _ids = itertools.count(1)

@@ -13,10 +13,10 @@ from typing import cast
 
 from tests.proxy.wire import HELLO, data, javas_headers, prefixed
 
+from cometmq.proxy.converter import duration
 from cometmq.proxy.http2 import frames
 from cometmq.proxy.http2.frames import frame
 from cometmq.proxy.protocol import v2
-from cometmq.proxy.times import duration
 
 _AT_ONCE = 100
 

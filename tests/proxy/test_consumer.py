@@ -11,9 +11,9 @@ from tests.helpers.waiting import until
 from tests.proxy.client import Client, receive
 
 from cometmq.client import Message
+from cometmq.proxy.converter import duration
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
-from cometmq.proxy.times import duration
 from cometmq.testing import Cluster
 
 LAST_SECOND = 253_402_300_799

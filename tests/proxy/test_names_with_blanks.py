@@ -11,9 +11,9 @@ from tests.proxy.test_consumer import ack, change
 from tests.proxy.test_producer import make_topic
 
 from cometmq.message.pop_info import ReceiptHandle, parse_handle
+from cometmq.proxy.converter import timestamp
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
-from cometmq.proxy.times import timestamp
 from cometmq.testing import Cluster
 
 NAME = "broker a 1"

@@ -7,10 +7,9 @@ import pytest
 from tests.proxy.client import Client, message
 
 from cometmq.client import Message
+from cometmq.proxy.converter import timestamp, to_proto
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
-from cometmq.proxy.stored_message import to_proto
-from cometmq.proxy.times import timestamp
 from cometmq.testing import Cluster
 
 

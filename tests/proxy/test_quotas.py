@@ -13,9 +13,9 @@ from tests.proxy.client import Client, receive
 from tests.proxy.test_access import ACL_1, ALICE, client_of
 
 from cometmq.auth.quota.model import Limits, Subject
+from cometmq.proxy.converter import duration
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
-from cometmq.proxy.times import duration
 from cometmq.testing import Cluster, VirtualClock
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
 
 from tests.helpers.waiting import until
 
 from cometmq.message.pop_info import ReceiptHandle
-from cometmq.proxy.backend.backend import Reply
+from cometmq.proxy.backend.backend import ClientIdentity, Reply
 from cometmq.proxy.config import EndpointConfig
-from cometmq.proxy.receipts import Receipt
+from cometmq.proxy.receipts import Delivery
 from cometmq.proxy.renewals import Renewals
-from cometmq.proxy.sessions import ClientSession, Sessions
+from cometmq.proxy.sessions import ClientSession
 from cometmq.remoting.headers import Header
 from cometmq.remoting.pop_headers import ChangeInvisibleTimeResponseHeader
 from cometmq.testing import VirtualClock
@@ -36,29 +35,26 @@ class Way:
         return Reply(0, None, ChangeInvisibleTimeResponseHeader(self._clock.now_ms(), INVISIBLE_MS, 0), b"")
 
 
-class Everybody:
-    """Clients that are all there."""
-
-    def has(self, _: ClientSession) -> bool:
-        return True
+def session_with(way: Way) -> ClientSession:
+    identity = ClientIdentity("client", ("127.0.0.1", 1), "PYTHON")
+    return ClientSession(None, identity, lambda _: way, 0.0)  # type: ignore[arg-type, return-value]
 
 
-def receipt(clock: VirtualClock, broker: str, offset: int) -> Receipt:
-    return Receipt(ReceiptHandle(offset, clock.now_ms(), INVISIBLE_MS, 0, "0", broker, 0, offset), 0)
+def delivery(clock: VirtualClock, broker: str, offset: int) -> Delivery:
+    return Delivery("T", "G", ReceiptHandle(offset, clock.now_ms(), INVISIBLE_MS, 0, "0", broker, 0, offset), 0)
 
 
 async def test_a_broker_that_does_not_answer_holds_up_no_renewal_at_another_one(clock: VirtualClock) -> None:
     way = Way(clock)
-    session = ClientSession(None, "client", ("127.0.0.1", 1), "PYTHON")
-    session.link = way  # type: ignore[assignment]
-    renewals = Renewals(EndpointConfig(), cast(Sessions, Everybody()), clock)
+    session = session_with(way)
+    renewals = Renewals(EndpointConfig(), clock)
     renewals.start()
     for offset in range(3):
-        renewals.hold(session, "G", "T", receipt(clock, "silent", offset))
-    first = receipt(clock, "alive", 0)
-    renewals.hold(session, "G", "T", first)
+        renewals.add(session, delivery(clock, "silent", offset))
+    first = delivery(clock, "alive", 0)
+    renewals.add(session, first)
     await until(lambda: way.asked.count("alive") >= 3, clock=clock, step_s=1.0, timeout_s=10)
-    current = renewals.current(session, "G", first.encode())
+    current = renewals.find(session, "T", "G", first.encode())
     assert current is not None
     assert current.ends_ms > clock.now_ms()
     assert way.asked.count("silent") == 1
@@ -67,17 +63,16 @@ async def test_a_broker_that_does_not_answer_holds_up_no_renewal_at_another_one(
 
 async def test_a_message_that_was_released_in_a_round_is_not_renewed_in_it(clock: VirtualClock) -> None:
     way = Way(clock)
-    session = ClientSession(None, "client", ("127.0.0.1", 1), "PYTHON")
-    session.link = way  # type: ignore[assignment]
-    renewals = Renewals(EndpointConfig(), cast(Sessions, Everybody()), clock)
+    session = session_with(way)
+    renewals = Renewals(EndpointConfig(), clock)
     renewals.start()
-    receipts = [receipt(clock, "alive", offset) for offset in range(3)]
-    for one in receipts:
-        renewals.hold(session, "G", "T", one)
+    deliveries = [delivery(clock, "alive", offset) for offset in range(3)]
+    for one in deliveries:
+        renewals.add(session, one)
     for _ in range(4):
         clock.advance(5)
-    for one in receipts:
-        renewals.release(session, "G", one.encode())
+    for one in deliveries:
+        renewals.remove(session, "G", one.encode())
     await asyncio.sleep(0)
     assert not way.asked
     await renewals.stop()

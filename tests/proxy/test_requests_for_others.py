@@ -12,9 +12,9 @@ from tests.proxy.test_access import ALICE, T, running, signed
 
 from cometmq.client.admin import Admin
 from cometmq.client.instance import ClientInstance
+from cometmq.proxy.converter import duration, timestamp
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
-from cometmq.proxy.times import duration, timestamp
 from cometmq.remoting.security import Security
 from cometmq.remoting.signing import Credentials
 from cometmq.testing import Cluster

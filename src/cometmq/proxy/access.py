@@ -16,17 +16,19 @@ from typing import Final
 from cometmq.auth.access import AccessControl
 from cometmq.auth.audit.entry import text_of
 from cometmq.auth.audit.recorder import AuditRecorder, account_of, caller
+from cometmq.auth.guard import Session
 from cometmq.auth.limits import MAX_AUDIT_RESOURCES, SIGNATURE_AHEAD_SECONDS, SIGNATURE_SECONDS
-from cometmq.auth.model import Account, DeniedError
+from cometmq.auth.model import DeniedError
 from cometmq.clock import Clock
-from cometmq.proxy.context import Checker
 from cometmq.proxy.errors import ProxyError
-from cometmq.proxy.metadata import AUTHORIZATION, DATE_TIME
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.rpc.call import Call
+from cometmq.proxy.sessions import Checker
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.permissions import CALLER, Need
 
+DATE_TIME: Final = "x-mq-date-time"
+AUTHORIZATION: Final = "authorization"
 SCHEME: Final = "MQv2-HMAC-SHA1"
 _DATE_FORMAT: Final = "%Y%m%dT%H%M%SZ"
 CODES: Final = {
@@ -47,21 +49,13 @@ CODES: Final = {
     "PullMessage": RequestCode.PULL_MESSAGE,
     "Telemetry": RequestCode.HEART_BEAT,
 }
-"""Methods as the audit log names them: by the request of remoting that does the same."""
-
-
-class NoAccounts:
-    """Allows everything."""
-
-    def check(self, call: Call, needs: Sequence[Need]) -> str | None:
-        """Do nothing."""
-        return None
+"""The request code by which the audit log names a method: that of the remoting request with the same effect."""
 
 
 class AccountChecker:
-    """Asks the access control of a server for each call.
+    """Checks signature and permissions of each call by the access control of a server.
 
-    :param requires_fresh: a signature is taken for some minutes only.
+    :param requires_fresh: a signature is valid for some minutes only.
     """
 
     def __init__(self, access: AccessControl, *, clock: Clock, requires_fresh: bool) -> None:
@@ -71,10 +65,7 @@ class AccountChecker:
         self._requires_fresh = requires_fresh
 
     def check(self, call: Call, needs: Sequence[Need]) -> str | None:
-        """Check that the account of a call may do what it asks for; return its name, if it has one.
-
-        :raises ProxyError: it may not, or is none.
-        """
+        """See :class:`~cometmq.proxy.sessions.Checker`."""
         try:
             access_key, signature = _credentials(call.metadata.get(AUTHORIZATION, ""))
             account = self._model.account(access_key, call.peer.peer_ip, RequestCode.SEND_MESSAGE_V2)
@@ -85,7 +76,7 @@ class AccountChecker:
                     raise self._model.bad_signature(account)
                 if self._requires_fresh:
                     self._check_age(moment)
-            CALLER.set(_Caller(account))
+            CALLER.set(Session(access_key, account, self._model.version))
             for need in () if account.is_super else needs:
                 refusal = account.refusal(need, RequestCode.SEND_MESSAGE_V2)
                 if refusal is not None:
@@ -102,42 +93,42 @@ class AccountChecker:
             raise DeniedError(f"{DATE_TIME} is not of the form 20260131T235959Z") from None
         behind_s = self._clock.now_ms() / 1000 - signed.timestamp()
         if not -SIGNATURE_AHEAD_SECONDS <= behind_s <= SIGNATURE_SECONDS:
-            how = "old" if behind_s > 0 else "ahead"
-            most = SIGNATURE_SECONDS if behind_s > 0 else SIGNATURE_AHEAD_SECONDS
+            age = "old" if behind_s > 0 else "ahead"
+            limit_s = SIGNATURE_SECONDS if behind_s > 0 else SIGNATURE_AHEAD_SECONDS
             raise DeniedError(
-                f"By the clock of this server the signature is {abs(behind_s):,.0f} s {how}; "
-                f"at most {most:g} s are taken.",
+                f"By the clock of this server the signature is {abs(behind_s):,.0f} s {age}; "
+                f"at most {limit_s:g} s are accepted.",
                 next_step="set the clocks of client and server by NTP",
             )
 
 
 class AuditedChecker:
-    """Writes to the audit log what another one decides: denials, logins, and sampled calls."""
+    """Writes denials, logins and sampled calls to the audit log.
 
-    def __init__(self, checker: Checker, recorder: AuditRecorder) -> None:
+    :param checker: decides; ``None`` if everybody may do everything.
+    """
+
+    def __init__(self, checker: Checker | None, recorder: AuditRecorder) -> None:
         self._checker = checker
         self._recorder = recorder
 
     def check(self, call: Call, needs: Sequence[Need]) -> str | None:
-        """Check that the account of a call may do what it asks for; return its name, if it has one.
-
-        :raises ProxyError: it may not, or is none.
-        """
+        """See :class:`~cometmq.proxy.sessions.Checker`."""
         CALLER.set(None)
         code = CODES.get(call.name, RequestCode.HEART_BEAT)
         resources = [text_of(need) for need in needs[:MAX_AUDIT_RESOURCES]]
         try:
-            name = self._checker.check(call, needs)
+            name = None if self._checker is None else self._checker.check(call, needs)
         except ProxyError as denial:
-            account = self._login(call)
+            account = self._note_login(call)
             claimed = _credentials(call.metadata.get(AUTHORIZATION, ""))[0] if account is None else None
             self._recorder.denied(call.peer, code, str(denial), account=account, claimed=claimed, resources=resources)
             raise
-        self._recorder.passed(call.peer, code, self._login(call), resources)
+        self._recorder.passed(call.peer, code, self._note_login(call), resources)
         return name
 
-    def _login(self, call: Call) -> str | None:
-        """The account of a call, once its signature was accepted."""
+    def _note_login(self, call: Call) -> str | None:
+        """Record a login if the account is new on its connection; return the account whose signature was accepted."""
         account, before = caller(), account_of(call.peer)
         if account is not None:
             call.peer.account = CALLER.get()
@@ -148,32 +139,16 @@ class AuditedChecker:
 
 def checker_of(
     access: AccessControl | None, audit: AuditRecorder | None, *, clock: Clock, requires_fresh: bool
-) -> Checker:
-    """The checker of an endpoint; ``audit`` records what it denies."""
-    checker: Checker = NoAccounts()
+) -> Checker | None:
+    """Return the checker of an endpoint; ``audit`` records what it denies."""
+    checker: Checker | None = None
     if access is not None:
         checker = AccountChecker(access, clock=clock, requires_fresh=requires_fresh)
     return checker if audit is None else AuditedChecker(checker, audit)
 
 
-class _Caller:
-    """The account, for handlers that read a stored message before they know what is needed."""
-
-    def __init__(self, account: Account) -> None:
-        self.account: Final = account
-
-    @property
-    def is_super(self) -> bool:
-        """The account may do everything."""
-        return self.account.is_super
-
-    def may(self, need: Need) -> bool:
-        """Tell whether the account has what is needed."""
-        return self.account.refusal(need, 0) is None
-
-
 def _credentials(text: str) -> tuple[str | None, bytes | None]:
-    """The access key, and the signature as our signers write it (base64)."""
+    """Read access key and signature; the signature is returned in base64, as our signers write it."""
     scheme, _, rest = text.partition(" ")
     if scheme != SCHEME:
         return None, None

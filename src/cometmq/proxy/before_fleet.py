@@ -60,7 +60,7 @@ class FleetProxy:
         await self._endpoint.start(self._config.bind_address, self._config.grpc_server_port)
 
     async def stop(self) -> None:
-        """End all calls, and leave the brokers."""
+        """End all calls, and disconnect from the brokers."""
         await self._endpoint.stop()
         if self._access is not None:
             await self._access.stop()

@@ -30,10 +30,10 @@ class BrokerEndpoint:
         """
         config = broker.config
         self.is_open = False
-        """It listens."""
+        """The endpoint listens."""
         self._broker = broker
         self._endpoint = GrpcEndpoint(
-            LocalBackend(broker, lambda: self._endpoint.port),
+            LocalBackend(broker),
             tls=ServerTls(config, clock=broker.clock, protocols=ALPN),
             checker=checker_of(
                 broker.access, broker.audit, clock=broker.clock, requires_fresh=config.require_fresh_signatures
@@ -57,14 +57,14 @@ class BrokerEndpoint:
         return format_address(self._broker.config.broker_ip1, self._endpoint.port)
 
     async def start(self, port: int) -> None:
-        """Listen where the broker does; port 0 takes a free one.
+        """Listen on the broker's address; port 0 takes a free one.
 
-        A port that is taken is an error in the log, and no reason not to serve other clients.
+        If the port is taken, an error is logged and the broker serves its other clients.
         """
         try:
             await self._endpoint.start(self._broker.config.bind_address, port)
         except OSError as error:
-            _log.error("clients of RocketMQ 5 are not served: %s; choose another port for gRPC", error)
+            _log.error("the gRPC endpoint does not start: %s; choose another port for gRPC", error)
         else:
             self.is_open = True
 

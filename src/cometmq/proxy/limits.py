@@ -41,7 +41,7 @@ HEARTBEAT_BROKER_SECONDS: Final = 30.0
 """Between two heartbeats that the endpoint sends to a broker for a client."""
 MAX_GRPC_CLIENTS: Final = 16_384
 """Clients that one endpoint remembers; about 4 KB each."""
-TOPIC_LOOK_SECONDS: Final = 5.0
+TOPIC_CACHE_SECONDS: Final = 5.0
 """Time for which `cometmq proxy` keeps the configuration of a topic or group."""
 MAX_FLEET_TOPICS: Final = 10_000
 """Topics, and groups, that it remembers."""

@@ -1,67 +1,126 @@
-"""Receipt handles of gRPC: those of POP with the log offset of the message behind (``ReceiptHandle``)."""
+"""Deliveries of messages, and what a consumer does with one: acknowledge it, change its time, give it up.
+
+The receipt handle of a client is that of POP with the log offset of the message behind it (``ReceiptHandle``).
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cometmq.message.pop_info import HandleError, ReceiptHandle, parse_handle, real_topic
+from cometmq.proxy.backend.backend import Link
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.protocol.v2 import Code
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.headers import ConsumerSendMsgBackRequestHeader
+from cometmq.remoting.pop_headers import (
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+)
 
-_POP_PARTS = 8
+_POP_PARTS: Final = 8
+_MAX_OFFSET_DIGITS: Final = 19
+_TO_DEAD_LETTERS: Final = -1
+"""The delay level of a message that goes to the dead letters."""
 
 
-class Receipt(NamedTuple):
-    """One delivery of one message."""
+class Delivery(NamedTuple):
+    """One delivery of one message to a group."""
 
+    topic: str
+    """The topic that the client subscribes to."""
+    group: str
     handle: ReceiptHandle
     log_offset: int
     """Offset of the message in the log of its broker."""
 
     @property
     def ends_ms(self) -> int:
-        """When the message becomes visible again, in milliseconds since 1970."""
+        """The time at which the message becomes visible again, in milliseconds since 1970."""
         return self.handle.pop_time + self.handle.invisible_time
 
+    @property
+    def stored_topic(self) -> str:
+        """The topic that stores the message: the client's, or a retry topic of its group."""
+        return real_topic(self.topic, self.group, self.handle.topic_type)
+
     def encode(self) -> str:
-        """The text for the client."""
+        """Return the receipt handle for the client."""
         return f"{self.handle.encode()} {self.log_offset}"
 
-    def popped_from(self, topic: str, group: str) -> str:
-        """The topic that the message was taken from: the client's, or a retry topic of its group."""
-        return real_topic(topic, group, self.handle.topic_type)
 
-    def changed(self, pop_time: int, invisible_time: int, revive_queue: int) -> Receipt:
-        """The receipt after a change of its time."""
-        handle = self.handle._replace(
-            start_offset=self.handle.queue_offset,
-            pop_time=pop_time,
-            invisible_time=invisible_time,
-            revive_queue=revive_queue,
-        )
-        return Receipt(handle, self.log_offset)
+def parse_delivery(topic: str, group: str, text: str, *, now_ms: int) -> Delivery:
+    """Read the receipt handle of a message that is still invisible.
 
-
-def read_receipt(text: str) -> Receipt:
-    """Read the handle of a client.
-
-    :raises ProxyError: it is none.
+    :raises ProxyError: the handle is malformed or expired.
     """
     try:
         handle = parse_handle(text)
     except HandleError as error:
         raise ProxyError(Code.INVALID_RECEIPT_HANDLE, f"receipt handle is invalid: {error.message}") from error
-    parts = text.split(" ")
+    parts = text.split(" ", _POP_PARTS + 1)
     last = parts[_POP_PARTS] if len(parts) > _POP_PARTS else ""
-    return Receipt(handle, int(last) if last.isascii() and last.isdigit() and len(last) < 20 else 0)
-
-
-def live_receipt(text: str, now_ms: int) -> Receipt:
-    """Read the handle of a message that must still be invisible.
-
-    :raises ProxyError: it is none, or its time is over.
-    """
-    receipt = read_receipt(text)
-    if receipt.ends_ms <= now_ms:
+    is_offset = last.isascii() and last.isdigit() and len(last) <= _MAX_OFFSET_DIGITS
+    delivery = Delivery(topic, group, handle, int(last) if is_offset else 0)
+    if delivery.ends_ms <= now_ms:
         raise ProxyError(Code.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
-    return receipt
+    return delivery
+
+
+async def acknowledge(link: Link, delivery: Delivery) -> None:
+    """Acknowledge a message.
+
+    :raises ProxyError: the broker refuses.
+    """
+    handle = delivery.handle
+    header = AckMessageRequestHeader(
+        consumer_group=delivery.group,
+        topic=delivery.stored_topic,
+        queue_id=handle.queue_id,
+        extra_info=handle.encode(),
+        offset=handle.queue_offset,
+    )
+    (await link.ask(handle.broker_name, RequestCode.ACK_MESSAGE, header)).checked()
+
+
+async def change_invisible_time(link: Link, delivery: Delivery, invisible_ms: int) -> Delivery:
+    """Let a message become visible again after a time from now; return the delivery with the new handle.
+
+    :raises ProxyError: the broker refuses.
+    """
+    handle = delivery.handle
+    header = ChangeInvisibleTimeRequestHeader(
+        consumer_group=delivery.group,
+        topic=delivery.stored_topic,
+        queue_id=handle.queue_id,
+        extra_info=handle.encode(),
+        offset=handle.queue_offset,
+        invisible_time=invisible_ms,
+    )
+    reply = await link.ask(handle.broker_name, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
+    changed = reply.checked().header(ChangeInvisibleTimeResponseHeader)
+    renewed = handle._replace(
+        start_offset=handle.queue_offset,
+        pop_time=changed.pop_time,
+        invisible_time=changed.invisible_time,
+        revive_queue=changed.revive_qid,
+    )
+    return delivery._replace(handle=renewed)
+
+
+async def forward_to_dead_letters(link: Link, delivery: Delivery, message_id: str) -> None:
+    """Store a message as a dead letter, then acknowledge it: a crash in between leaves it in both places.
+
+    :raises ProxyError: the broker refuses.
+    """
+    header = ConsumerSendMsgBackRequestHeader(
+        offset=delivery.log_offset,
+        group=delivery.group,
+        delay_level=_TO_DEAD_LETTERS,
+        origin_msg_id=message_id,
+        origin_topic=delivery.stored_topic,
+        max_reconsume_times=0,
+    )
+    (await link.ask(delivery.handle.broker_name, RequestCode.CONSUMER_SEND_MSG_BACK, header)).checked()
+    await acknowledge(link, delivery)

@@ -1,165 +1,170 @@
-"""The renewal of receipt handles while their clients live (``ReceiptHandleManager``).
+"""The renewal of receipt handles while their clients work on the messages (``ReceiptHandleManager``).
 
-A push consumer does not know how long its listener takes; it asks for ``auto_renew``. Shortly before the time of such a
-message is over it is made longer, for some hours at most, as long as the client is there. The client goes on to use
-its first handle; what stands for it now is known here. When a client leaves, its messages are visible again soon.
+A push consumer does not know how long its listener takes; it asks for ``auto_renew``. Shortly before such a message
+becomes visible again, its invisible time is renewed, for some hours at most, while the client is connected. The client
+keeps its first handle; the present one is known here. When a client is removed, its messages become visible again soon.
+
+In each round every message is in one :class:`RenewalState`, and the table of steps says what is done with it.
 """
 
 from __future__ import annotations
 
+import enum
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from cometmq.clock import Clock, TimerHandle
 from cometmq.loop import TaskSet
-from cometmq.proxy.backend.backend import Link
 from cometmq.proxy.config import EndpointConfig
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.limits import MAX_RENEWED_HANDLES
-from cometmq.proxy.receipts import Receipt
-from cometmq.proxy.sessions import ClientSession, Key, Sessions
-from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.pop_headers import ChangeInvisibleTimeRequestHeader, ChangeInvisibleTimeResponseHeader
+from cometmq.proxy.receipts import Delivery, change_invisible_time
+from cometmq.proxy.sessions import ClientSession, Key
 
 _log = logging.getLogger(__name__)
 
 _MINUTE: Final = 60_000
 _STEPS_MS: Final = (1 * _MINUTE, 3 * _MINUTE, 5 * _MINUTE, 10 * _MINUTE, 30 * _MINUTE, 60 * _MINUTE)
-"""Each renewal is for longer (``RenewStrategyPolicy``)."""
-_GONE_MS: Final = 1_000
-"""Messages of a client that is gone are visible again after this time, as in Apache's proxy."""
-_MOST_FAILURES: Final = 3
+"""The invisible times of successive renewals (``RenewStrategyPolicy``)."""
+_RELEASE_MS: Final = 1_000
+"""Messages of a removed client become visible again after this time, as in Apache's proxy."""
+_MAX_FAILURES: Final = 3
 _Key = tuple[Key, str, str]
 
 
-class _Renewed:
+class RenewalState(enum.Enum):
+    """The state of a message that a client works on."""
+
+    INVISIBLE = enum.auto()
+    """It stays invisible for a while."""
+    NEARLY_VISIBLE = enum.auto()
+    """It would become visible again soon."""
+    EXPIRED = enum.auto()
+    """It is visible again, or was renewed for as long as is allowed, or the broker has refused too often."""
+    ABANDONED = enum.auto()
+    """Its client was removed."""
+
+
+class _Renewal:
     """One message that a client works on."""
 
-    __slots__ = ("began_ms", "failures", "group", "receipt", "session", "times", "topic")
+    __slots__ = ("began_ms", "delivery", "failures", "session", "times")
 
-    def __init__(self, session: ClientSession, group: str, topic: str, receipt: Receipt, began_ms: int) -> None:
+    def __init__(self, session: ClientSession, delivery: Delivery, began_ms: int) -> None:
         self.session = session
-        self.group = group
-        self.topic = topic
-        self.receipt = receipt
+        self.delivery = delivery
         self.began_ms = began_ms
         self.times = 0
         self.failures = 0
 
-
-async def change_time(link: Link, group: str, topic: str, receipt: Receipt, invisible_ms: int) -> Receipt:
-    """Ask the broker for another time of a message; return the new receipt.
-
-    :raises ProxyError: it refuses.
-    """
-    handle = receipt.handle
-    header = ChangeInvisibleTimeRequestHeader(
-        consumer_group=group,
-        topic=receipt.popped_from(topic, group),
-        queue_id=handle.queue_id,
-        extra_info=handle.encode(),
-        offset=handle.queue_offset,
-        invisible_time=invisible_ms,
-    )
-    reply = await link.ask(handle.broker_name, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
-    changed = reply.checked().header(ChangeInvisibleTimeResponseHeader)
-    return receipt.changed(changed.pop_time, changed.invisible_time, changed.revive_qid)
+    def state(self, config: EndpointConfig, now_ms: int) -> RenewalState:
+        """Return the state at a time."""
+        if self.session.is_removed:
+            return RenewalState.ABANDONED
+        left_ms = self.delivery.ends_ms - now_ms
+        if left_ms > config.renew_ahead_ms:
+            return RenewalState.INVISIBLE
+        is_too_old = now_ms - self.began_ms >= config.renew_most_ms
+        if left_ms <= 0 or is_too_old or self.failures >= _MAX_FAILURES:
+            return RenewalState.EXPIRED
+        return RenewalState.NEARLY_VISIBLE
 
 
 class Renewals:
     """All messages that are renewed."""
 
-    def __init__(self, config: EndpointConfig, sessions: Sessions, clock: Clock) -> None:
+    def __init__(self, config: EndpointConfig, clock: Clock) -> None:
         self._config = config
-        self._sessions = sessions
         self._clock = clock
-        self._held: dict[_Key, _Renewed] = {}
-        """By client, group and the first handle."""
+        self._renewals: dict[_Key, _Renewal] = {}
+        """By client, group and first handle."""
         self._timer: TimerHandle | None = None
         self._rounds = TaskSet()
-        self._renewing: set[str] = set()
+        self._busy_brokers: set[str] = set()
         """Brokers whose round is under way."""
+        self._steps: Final[Mapping[RenewalState, Callable[[_Key, _Renewal], Awaitable[None]] | None]] = {
+            RenewalState.INVISIBLE: None,
+            RenewalState.NEARLY_VISIBLE: self._renew,
+            RenewalState.EXPIRED: self._forget,
+            RenewalState.ABANDONED: self._release_abandoned,
+        }
 
     def start(self) -> None:
-        """Look at them from time to time."""
-        self._timer = self._clock.call_later(self._config.renew_every_ms / 1000, self._look)
+        """Begin a round at intervals."""
+        self._timer = self._clock.call_later(self._config.renew_every_ms / 1000, self._begin_rounds)
 
     async def stop(self) -> None:
-        """Look no more."""
+        """End the rounds."""
         if self._timer is not None:
             self._timer.cancel()
         await self._rounds.stop()
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._renewals)
 
     @property
     def has_room(self) -> bool:
         """One more message can be renewed."""
-        return len(self._held) < MAX_RENEWED_HANDLES
+        return len(self._renewals) < MAX_RENEWED_HANDLES
 
-    def hold(self, session: ClientSession, group: str, topic: str, receipt: Receipt) -> None:
+    def add(self, session: ClientSession, delivery: Delivery) -> None:
         """Renew a message from now on."""
-        key = (session.key, group, receipt.encode())
-        self._held[key] = _Renewed(session, group, topic, receipt, self._clock.now_ms())
+        key = (session.key, delivery.group, delivery.encode())
+        self._renewals[key] = _Renewal(session, delivery, self._clock.now_ms())
 
-    def current(self, session: ClientSession, group: str, text: str) -> Receipt | None:
-        """The present handle in place of a client's first one; ``None`` if the message is not renewed."""
-        held = self._held.get((session.key, group, text))
-        return None if held is None else held.receipt
+    def find(self, session: ClientSession, topic: str, group: str, first_handle: str) -> Delivery | None:
+        """Return the present delivery of a renewed message by the client's handle; ``None`` if it is not renewed."""
+        renewal = self._renewals.get((session.key, group, first_handle))
+        return None if renewal is None else renewal.delivery._replace(topic=topic)
 
-    def release(self, session: ClientSession, group: str, text: str) -> None:
+    def remove(self, session: ClientSession, group: str, first_handle: str) -> None:
         """Renew a message no more."""
-        self._held.pop((session.key, group, text), None)
+        self._renewals.pop((session.key, group, first_handle), None)
 
-    def _look(self) -> None:
-        """Begin a round for each broker, unless its last one is under way: no broker waits for another one."""
-        self._timer = self._clock.call_later(self._config.renew_every_ms / 1000, self._look)
+    # --- rounds ---------------------------------------------------------------------------------
+    def _begin_rounds(self) -> None:
+        """Begin a round for each broker, unless its last one is under way: no broker holds up another one."""
+        self.start()
         by_broker: dict[str, list[_Key]] = {}
-        for key, held in self._held.items():
-            by_broker.setdefault(held.receipt.handle.broker_name, []).append(key)
-        for broker in by_broker.keys() - self._renewing:
-            self._renewing.add(broker)
-            self._rounds.start(self._renew_all(broker, by_broker[broker]), f"renew receipt handles of {broker}")
+        for key, renewal in self._renewals.items():
+            by_broker.setdefault(renewal.delivery.handle.broker_name, []).append(key)
+        for broker in by_broker.keys() - self._busy_brokers:
+            self._busy_brokers.add(broker)
+            self._rounds.start(self._run_round(broker, by_broker[broker]), f"renew receipt handles of {broker}")
 
-    async def _renew_all(self, broker: str, keys: Sequence[_Key]) -> None:
+    async def _run_round(self, broker: str, keys: Sequence[_Key]) -> None:
         try:
             for key in keys:
-                held = self._held.get(key)
-                if held is None:  # it was released meanwhile
+                renewal = self._renewals.get(key)
+                if renewal is None:  # it was removed meanwhile
                     continue
-                if not self._sessions.has(held.session):
-                    self._held.pop(key, None)
-                    await self._free(held)
-                elif held.receipt.ends_ms - self._clock.now_ms() <= self._config.renew_ahead_ms:
-                    await self._renew(key, held)
+                step = self._steps[renewal.state(self._config, self._clock.now_ms())]
+                if step is not None:
+                    await step(key, renewal)
         finally:
-            self._renewing.discard(broker)
+            self._busy_brokers.discard(broker)
 
-    async def _renew(self, key: _Key, held: _Renewed) -> None:
-        now_ms = self._clock.now_ms()
-        if held.receipt.ends_ms <= now_ms or now_ms - held.began_ms >= self._config.renew_most_ms:
-            self._held.pop(key, None)
-            return
-        longer_ms = _STEPS_MS[min(held.times, len(_STEPS_MS) - 1)]
+    async def _renew(self, key: _Key, renewal: _Renewal) -> None:
+        invisible_ms = _STEPS_MS[min(renewal.times, len(_STEPS_MS) - 1)]
         try:
-            receipt = await change_time(held.session.link, held.group, held.topic, held.receipt, longer_ms)
+            renewal.delivery = await change_invisible_time(renewal.session.link, renewal.delivery, invisible_ms)
         except ProxyError as error:
-            held.failures += 1
-            if held.failures >= _MOST_FAILURES:
-                _log.info("a message of %s is not renewed any more: %s", held.group, error)
-                self._held.pop(key, None)
+            renewal.failures += 1
+            _log.info("a message of %s is not renewed: %s", renewal.delivery.group, error)
             return
-        held.receipt = receipt
-        held.times += 1
-        held.failures = 0
+        renewal.times += 1
+        renewal.failures = 0
 
-    async def _free(self, held: _Renewed) -> None:
-        """Let others have the message of a client that is gone."""
-        if held.receipt.ends_ms - self._clock.now_ms() <= _GONE_MS:
+    async def _forget(self, key: _Key, renewal: _Renewal) -> None:
+        self._renewals.pop(key, None)
+
+    async def _release_abandoned(self, key: _Key, renewal: _Renewal) -> None:
+        """Let other clients of the group receive the message."""
+        self._renewals.pop(key, None)
+        if renewal.delivery.ends_ms - self._clock.now_ms() <= _RELEASE_MS:
             return
         try:
-            await change_time(held.session.link, held.group, held.topic, held.receipt, _GONE_MS)
+            await change_invisible_time(renewal.session.link, renewal.delivery, _RELEASE_MS)
         except ProxyError as error:
-            _log.info("a message of %s stays with a client that is gone: %s", held.group, error)
+            _log.info("a message of %s stays with a removed client: %s", renewal.delivery.group, error)

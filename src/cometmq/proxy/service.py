@@ -1,15 +1,15 @@
-"""``MessagingService``: its methods, and what all of them do first and last."""
+"""``MessagingService``: the list of its methods, and the errors of all of them."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from cometmq.errors import CometMQError
 from cometmq.proxy.context import EndpointContext
 from cometmq.proxy.errors import ProxyError
-from cometmq.proxy.metadata import client_id_of
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.renewals import Renewals
@@ -24,6 +24,7 @@ from cometmq.proxy.services.routes import RouteService
 from cometmq.proxy.services.send import SendService
 from cometmq.proxy.services.telemetry import TelemetryService
 from cometmq.proxy.services.transactions import TransactionService
+from cometmq.proxy.sessions import client_id_of
 
 _log = logging.getLogger(__name__)
 
@@ -31,15 +32,13 @@ Handler = Callable[[Call, Any], Awaitable[Any]]
 SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 
 
-def methods_of(
-    context: EndpointContext, transactions: TransactionService, renewals: Renewals, commands: ClientCommands
-) -> dict[str, Method]:
-    """Every method by its path."""
+def methods_of(context: EndpointContext, renewals: Renewals, commands: ClientCommands) -> Mapping[str, Method]:
+    """Return every method by its path."""
     routes, clients, sends = RouteService(context), ClientService(context), SendService(context)
-    telemetry, offsets = TelemetryService(context, commands), OffsetService(context)
+    telemetry, transactions = TelemetryService(context, commands), TransactionService(context)
+    offsets, dead_letters = OffsetService(context), DeadLetterService(context, renewals)
     receives, acks = ReceiveService(context, renewals), AcknowledgeService(context, renewals)
-    dead_letters = DeadLetterService(context, renewals)
-    found: dict[str, Handler] = {
+    handlers: dict[str, Handler] = {
         "QueryRoute": routes.query_route,
         "QueryAssignment": routes.query_assignment,
         "Heartbeat": clients.heartbeat,
@@ -53,27 +52,20 @@ def methods_of(
         "UpdateOffset": offsets.update_offset,
         "GetOffset": offsets.get_offset,
         "QueryOffset": offsets.query_offset,
-        "SyncLiteSubscription": _no_lite_topics,
-    }
-    streaming: dict[str, Handler] = {
+        "SyncLiteSubscription": _refuse_lite_topics,
         "ReceiveMessage": receives.receive_message,
         "PullMessage": offsets.pull_message,
     }
     methods = {
-        SERVICE + name: Method(_request(name).FromString, _unary(name, handler)) for name, handler in found.items()
+        SERVICE + name: Method(getattr(v2, f"{name}Request").FromString, _with_status(name, handler))
+        for name, handler in handlers.items()
     }
-    for name, handler in streaming.items():
-        methods[SERVICE + name] = Method(_request(name).FromString, _unary(name, handler))
-    methods[f"{SERVICE}Telemetry"] = Method(v2.TelemetryCommand.FromString, converse=telemetry.converse)
-    return methods
+    methods[f"{SERVICE}Telemetry"] = Method(v2.TelemetryCommand.FromString, converse=telemetry.open_stream)
+    return MappingProxyType(methods)
 
 
-def _request(name: str) -> Any:
-    return getattr(v2, f"{name}Request")
-
-
-def _unary(name: str, handler: Handler) -> Handler:
-    """Wrap a handler: the call has a client id before it, and every error becomes the status of an answer after it."""
+def _with_status(name: str, handler: Handler) -> Handler:
+    """Wrap a handler: calls without a client id are refused, and an error becomes the status of the answer."""
     response = getattr(v2, f"{name}Response")
 
     async def handle(call: Call, request: Any) -> Any:
@@ -92,5 +84,5 @@ def _unary(name: str, handler: Handler) -> Handler:
     return handle
 
 
-async def _no_lite_topics(_call: Call, _request: v2.SyncLiteSubscriptionRequest) -> v2.SyncLiteSubscriptionResponse:
+async def _refuse_lite_topics(_call: Call, _request: v2.SyncLiteSubscriptionRequest) -> v2.SyncLiteSubscriptionResponse:
     raise ProxyError(Code.UNSUPPORTED, "lite topics are not supported: subscribe to the topic itself")

@@ -1,205 +1,282 @@
-"""The clients of the endpoint: their settings, their Telemetry streams, and their ways to the brokers.
+"""The clients of the endpoint: their accounts, their settings, their Telemetry streams, and their links to the brokers.
 
-A client is known by its account and its id, from the first call that its account may make: nobody else keeps memory
-here, and nobody speaks for a client of another account. It is forgotten when it says that it has left, or after a time
-without calls and without a Telemetry stream. When there are too many, the address with the most of them loses one.
+A client is known by its account and its id, from the first call that its account may make: a call that is denied uses
+no memory, and nobody acts for a client of another account. :data:`TRANSITIONS` has the life of a session. When there
+are too many, the address with the most of them loses one.
 """
 
 from __future__ import annotations
 
-import asyncio
+import enum
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from cometmq.clock import Clock, TimerHandle
-from cometmq.proxy.backend.backend import Answer, Backend, Link
-from cometmq.proxy.errors import OK
+from cometmq.java_values import is_blank
+from cometmq.limits import MAX_CLIENT_ID_CHARS
+from cometmq.loop import TaskSet
+from cometmq.proxy.backend.backend import Backend, BrokerRequest, ClientIdentity, Link
+from cometmq.proxy.converter import ms_of
+from cometmq.proxy.errors import OK, ProxyError
 from cometmq.proxy.limits import GRPC_SILENT_SECONDS, MAX_GRPC_CLIENTS
-from cometmq.proxy.metadata import client_id_of, language_of
 from cometmq.proxy.protocol import v2
+from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.rpc.call import Call
-from cometmq.proxy.times import ms_of
-from cometmq.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
-from cometmq.remoting.headers import Header
+from cometmq.remoting.bodies import HeartbeatData
+from cometmq.remoting.permissions import Need
 
 _log = logging.getLogger(__name__)
 
+CLIENT_ID: Final = "x-mq-client-id"
+LANGUAGE: Final = "x-mq-language"
+_MAX_LANGUAGE_CHARS: Final = 32
 _SWEEP_SECONDS: Final = 5.0
-_REPEAT_SECONDS: Final = 0.3
-_MAX_REPEATED_BYTES: Final = 16_384
+_RESEND_SECONDS: Final = 0.3
+_MAX_RESENT_BYTES: Final = 16_384
 """Larger settings are not kept."""
 _SECOND_CHANCES: Final = 8
 Key = tuple[str | None, str]
 """Account and client id."""
-OnCommand = Callable[["ClientSession", str, int, "Header | dict[str, str]", bytes, Answer], None]
+
+
+class SessionState(enum.Enum):
+    """The state of a session."""
+
+    CALLING = enum.auto()
+    """The client has made calls, and has not sent settings."""
+    CONNECTED = enum.auto()
+    """Its Telemetry stream is open, and its settings are known."""
+    DISCONNECTED = enum.auto()
+    """Its Telemetry stream has ended; its settings are known."""
+    REMOVED = enum.auto()
+    """The endpoint has forgotten it; its next call begins a new session."""
+
+
+class SessionEvent(enum.Enum):
+    """Something that changes the state of a session."""
+
+    SETTINGS = enum.auto()
+    """The client has sent settings over a Telemetry stream."""
+    STREAM_END = enum.auto()
+    """Its Telemetry stream has ended."""
+    SILENCE = enum.auto()
+    """It has made no call for a time."""
+    REMOVAL = enum.auto()
+    """It says that it leaves, or there are too many clients, or the endpoint stops."""
+
+
+TRANSITIONS: Final = {
+    (SessionState.CALLING, SessionEvent.SETTINGS): SessionState.CONNECTED,
+    (SessionState.CALLING, SessionEvent.SILENCE): SessionState.REMOVED,
+    (SessionState.CALLING, SessionEvent.REMOVAL): SessionState.REMOVED,
+    (SessionState.CONNECTED, SessionEvent.SETTINGS): SessionState.CONNECTED,
+    (SessionState.CONNECTED, SessionEvent.STREAM_END): SessionState.DISCONNECTED,
+    (SessionState.CONNECTED, SessionEvent.REMOVAL): SessionState.REMOVED,
+    (SessionState.DISCONNECTED, SessionEvent.SETTINGS): SessionState.CONNECTED,
+    (SessionState.DISCONNECTED, SessionEvent.SILENCE): SessionState.REMOVED,
+    (SessionState.DISCONNECTED, SessionEvent.REMOVAL): SessionState.REMOVED,
+}
+"""The next state by state and event; an event that is not here changes nothing."""
+
+
+class Checker(Protocol):
+    """Checks the account of a call."""
+
+    def check(self, call: Call, needs: Sequence[Need]) -> str | None:
+        """Check that the account of a call may do what it asks for; return its name, if it has one.
+
+        :raises ProxyError: the account is unknown, or its permissions do not suffice.
+        """
 
 
 class CommandStream(Protocol):
     """An open Telemetry stream."""
 
-    def command(self, command: v2.TelemetryCommand) -> bool:
-        """Send a command; tell whether the client reads its stream."""
+    def send_command(self, command: v2.TelemetryCommand) -> bool:
+        """Send a command; return false if the client does not read its stream."""
 
     def close(self) -> None:
-        """End the stream: another one takes its place, or the client is silent."""
+        """End the stream."""
 
 
 class ClientSettings(NamedTuple):
     """The parts of the settings of a client that its calls need."""
 
     client_type: int
-    is_consumer: bool
     request_timeout_ms: int
-    repeated: v2.Settings | None
-    """All of them, for a client that must hear them again."""
+    resent: v2.Settings | None
+    """All of them, for a client that may need them again."""
 
     @classmethod
     def of(cls, settings: v2.Settings) -> ClientSettings:
-        """Take them from merged settings."""
+        """Read merged settings."""
         is_node = settings.user_agent.language == v2.Language.NODE_JS
-        return cls(
-            settings.client_type,
-            settings.WhichOneof("pub_sub") == "subscription",
-            ms_of(settings.request_timeout),
-            settings if is_node and settings.ByteSize() <= _MAX_REPEATED_BYTES else None,
-        )
+        resent = settings if is_node and settings.ByteSize() <= _MAX_RESENT_BYTES else None
+        return cls(settings.client_type, ms_of(settings.request_timeout), resent)
 
 
 class ClientSession:
-    """One client."""
+    """One client.
 
-    __slots__ = ("client_id", "heartbeat", "key", "language", "link", "peer", "repeat", "seen_at", "settings", "stream")
+    :param connect: opens its link to the brokers.
+    """
 
-    def __init__(self, account: str | None, client_id: str, peer: tuple[str, int], language: str) -> None:
-        self.key: Final = (account, client_id)
-        self.client_id: Final = client_id
-        self.peer: Final = peer
-        self.language: Final = language
-        self.link: Link
+    __slots__ = ("_resend_timer", "called_at", "heartbeat", "identity", "key", "link", "settings", "state", "stream")
+
+    def __init__(
+        self, account: str | None, identity: ClientIdentity, connect: Callable[[ClientSession], Link], called_at: float
+    ) -> None:
+        self.key: Final = (account, identity.client_id)
+        self.identity: Final = identity
+        self.state = SessionState.CALLING
         self.settings: ClientSettings | None = None
-        """Once the client has sent them."""
         self.heartbeat: HeartbeatData | None = None
         """The last heartbeat for the brokers."""
         self.stream: CommandStream | None = None
-        self.repeat: TimerHandle | None = None
-        """Sends the settings again; see :meth:`repeat_settings`."""
-        self.seen_at = 0.0
+        self.called_at = called_at
+        """The time of its last call, or of the end of its stream (monotonic seconds)."""
+        self._resend_timer: TimerHandle | None = None
+        self.link: Final = connect(self)
 
     @property
-    def is_consumer(self) -> bool:
-        """Its settings are those of a consumer."""
-        return self.settings is not None and self.settings.is_consumer
+    def is_removed(self) -> bool:
+        """The endpoint has forgotten the client."""
+        return self.state is SessionState.REMOVED
 
-    def repeat_settings(self, clock: Clock) -> None:
-        """Send the settings again soon, after a route, to a client that may not have heard them.
+    def handle(self, event: SessionEvent) -> None:
+        """Go to the next state."""
+        self.state = TRANSITIONS.get((self.state, event), self.state)
 
-        Node's client (1.0.8) looks up the routes of its topics one after the other, and asks for settings after the
-        first. Only then it waits for the settings, for ever if they have come before.
+    def use_stream(self, stream: CommandStream, settings: v2.Settings) -> None:
+        """Send commands over a stream whose settings are accepted; the one before ends."""
+        before, self.stream = self.stream, stream
+        self.settings = ClientSettings.of(settings)
+        self.handle(SessionEvent.SETTINGS)
+        if before is not None and before is not stream:
+            before.close()
+
+    def stream_ended(self, stream: CommandStream, now: float) -> None:
+        """Note the end of a stream; the end of an earlier one changes nothing."""
+        if self.stream is stream:
+            self.stream = None
+            self.called_at = now
+            self.handle(SessionEvent.STREAM_END)
+
+    def resend_settings(self, clock: Clock) -> None:
+        """Send the settings again soon, after a route, to a client that may have missed them.
+
+        Node's client (1.0.8) looks up the routes of its topics one after the other, and sends its settings after the
+        first. Only then it waits for the answer, for ever if that has come before.
         """
-        if self.settings is None or self.settings.repeated is None:
+        if self.settings is None or self.settings.resent is None:
             return
-        if self.repeat is not None:
-            self.repeat.cancel()
-        self.repeat = clock.call_later(_REPEAT_SECONDS, self._repeat)
+        self.cancel_resending()
+        self._resend_timer = clock.call_later(_RESEND_SECONDS, self._resend)
 
-    def _repeat(self) -> None:
-        self.repeat = None
-        if self.stream is not None and self.settings is not None and self.settings.repeated is not None:
-            self.stream.command(v2.TelemetryCommand(status=OK, settings=self.settings.repeated))
+    def cancel_resending(self) -> None:
+        """Do not send the settings again."""
+        if self._resend_timer is not None:
+            self._resend_timer.cancel()
+            self._resend_timer = None
+
+    def _resend(self) -> None:
+        self._resend_timer = None
+        if self.stream is not None and self.settings is not None and self.settings.resent is not None:
+            self.stream.send_command(v2.TelemetryCommand(status=OK, settings=self.settings.resent))
 
 
-def producer_heartbeat(client_id: str, topics: Iterable[str]) -> HeartbeatData:
-    """The heartbeat of a producer: each of its topics is a producer group, which transaction checks are sent to."""
-    return HeartbeatData(client_id=client_id, producer_data_set=[ProducerData(group_name=topic) for topic in topics])
-
-
-def consumer_heartbeat(
-    client_id: str, group: str, subscriptions: Iterable[SubscriptionData], *, is_push: bool
-) -> HeartbeatData:
-    """The heartbeat of a consumer."""
-    data = ConsumerData(
-        group_name=group,
-        consume_type="CONSUME_PASSIVELY" if is_push else "CONSUME_ACTIVELY",
-        subscription_data_set=list(subscriptions),
-    )
-    return HeartbeatData(client_id=client_id, consumer_data_set=[data])
+OnRequest = Callable[["Sessions", ClientSession, BrokerRequest], None]
+"""Passes a request of a broker on to a client, or to another one of its group."""
 
 
 class Sessions:
     """All clients.
 
-    :param on_command: called with a request of a broker to a client.
+    :param checker: checks the accounts of calls; ``None`` if everybody may do everything.
     """
 
-    def __init__(self, backend: Backend, clock: Clock) -> None:
+    def __init__(self, backend: Backend, checker: Checker | None, clock: Clock, on_request: OnRequest) -> None:
         self._backend = backend
+        self._checker = checker
         self._clock = clock
+        self._on_request = on_request
         self._by_key: dict[Key, ClientSession] = {}
-        self._of_address: dict[str, dict[ClientSession, None]] = {}
+        self._by_ip: dict[str, dict[ClientSession, None]] = {}
         self._sweeper: TimerHandle | None = None
-        self._leaving: set[asyncio.Task[None]] = set()
-        self.on_command: OnCommand | None = None
+        self._closing = TaskSet()
 
     def __len__(self) -> int:
         return len(self._by_key)
 
     def start(self) -> None:
-        """Forget silent clients from now on."""
+        """Remove silent clients from now on."""
         self._sweeper = self._clock.call_later(_SWEEP_SECONDS, self._sweep)
 
     async def stop(self) -> None:
-        """Forget all."""
+        """Remove all clients."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         for session in list(self._by_key.values()):
-            self.forget(session)
-        await asyncio.gather(*self._leaving, return_exceptions=True)
+            self.remove(session)
+        await self._closing.join()
 
-    def of(self, call: Call, account: str | None) -> ClientSession:
-        """The client of a call that its account may make.
+    # --- calls ----------------------------------------------------------------------------------
+    def admit(self, call: Call, needs: Sequence[Need]) -> ClientSession:
+        """Check that the account of a call may do what it asks for; return its client, which is known from then on.
 
-        :raises ProxyError: the call has no client id.
+        :raises ProxyError: the account is denied, or the call has no client id.
         """
-        return self.known(call, account) or self._new(client_id_of(call), account, call)
+        account = self.check(call, needs)
+        return self._of_call(call, account) or self._add(call, account)
 
-    def known(self, call: Call, account: str | None) -> ClientSession | None:
-        """The client of a call, if it has called before.
+    def find(self, call: Call) -> ClientSession | None:
+        """Return the client of a call if it is known; check its account first.
 
-        :raises ProxyError: the call has no client id.
+        :raises ProxyError: the account is denied, or the call has no client id.
         """
+        return self._of_call(call, self.check(call, ()))
+
+    def check(self, call: Call, needs: Sequence[Need]) -> str | None:
+        """Check that the account of a call may do what it asks for; return its name, if it has one.
+
+        :raises ProxyError: the account is denied.
+        """
+        return None if self._checker is None else self._checker.check(call, needs)
+
+    def _of_call(self, call: Call, account: str | None) -> ClientSession | None:
         session = self._by_key.get((account, client_id_of(call)))
         if session is not None:
-            session.seen_at = self._clock.monotonic()
+            session.called_at = self._clock.monotonic()
         return session
 
-    def has(self, session: ClientSession) -> bool:
-        """Tell whether a client is still there."""
-        return self._by_key.get(session.key) is session
+    def producers_of(self, group: str) -> list[ClientSession]:
+        """Return the clients that are producers of a group."""
+        return [
+            session
+            for session in self._by_key.values()
+            if session.heartbeat is not None
+            and any(producer.group_name == group for producer in session.heartbeat.producer_data_set)
+        ]
 
-    def all(self) -> list[ClientSession]:
-        """All clients."""
-        return list(self._by_key.values())
-
-    def _new(self, client_id: str, account: str | None, call: Call) -> ClientSession:
+    # --- entering and leaving -------------------------------------------------------------------
+    def _add(self, call: Call, account: str | None) -> ClientSession:
         if len(self._by_key) >= MAX_GRPC_CLIENTS:
-            self.forget(self._least_missed())
-        peer = (call.peer.peer_ip, call.peer.peer_port)
-        session = ClientSession(account, client_id, peer, language_of(call))
-        session.seen_at = self._clock.monotonic()
-
-        def asked(broker: str, code: int, header: Header | dict[str, str], body: bytes, give: Answer) -> None:
-            if self.on_command is not None:
-                self.on_command(session, broker, code, header, body, give)
-
-        session.link = self._backend.link(client_id, session.peer, session.language, asked)
+            self.remove(self._least_needed())
+        language = call.metadata.get(LANGUAGE, "OTHER")[:_MAX_LANGUAGE_CHARS].upper()
+        identity = ClientIdentity(client_id_of(call), (call.peer.peer_ip, call.peer.peer_port), language)
+        session = ClientSession(account, identity, self._connect, self._clock.monotonic())
         self._by_key[session.key] = session
-        self._of_address.setdefault(session.peer[0], {})[session] = None
+        self._by_ip.setdefault(identity.peer[0], {})[session] = None
         return session
 
-    def _least_missed(self) -> ClientSession:
-        """An old client of the address with the most; one of the first without a stream, if there is any."""
-        crowd = max(self._of_address.values(), key=len)
+    def _connect(self, session: ClientSession) -> Link:
+        return self._backend.connect(session.identity, partial(self._on_request, self, session))
+
+    def _least_needed(self) -> ClientSession:
+        """Choose an old client of the address with the most: one without a stream, if the first ones include any."""
+        crowd = max(self._by_ip.values(), key=len)
         for _ in range(_SECOND_CHANCES):
             session = next(iter(crowd))
             if session.stream is None:
@@ -207,35 +284,48 @@ class Sessions:
             crowd[session] = crowd.pop(session)
         return next(iter(crowd))
 
-    def forget(self, session: ClientSession, *, closes: bool = True) -> None:
-        """Forget a client, and tell the brokers.
+    def remove(self, session: ClientSession, *, closes_stream: bool = True) -> None:
+        """Forget a client, and unregister it at the brokers.
 
-        :param closes: end its stream; a client that says that it leaves ends it by itself.
+        :param closes_stream: end its stream; a client that says that it leaves ends the stream itself.
         """
-        if not self.has(session):
+        if session.is_removed:
             return
+        session.handle(SessionEvent.REMOVAL)
         del self._by_key[session.key]
-        neighbours = self._of_address[session.peer[0]]
-        del neighbours[session]
-        if not neighbours:
-            del self._of_address[session.peer[0]]
-        if session.repeat is not None:
-            session.repeat.cancel()
-        if closes and session.stream is not None:
+        ip = session.identity.peer[0]
+        del self._by_ip[ip][session]
+        if not self._by_ip[ip]:
+            del self._by_ip[ip]
+        session.cancel_resending()
+        if closes_stream and session.stream is not None:
             session.stream.close()
-        task = asyncio.get_running_loop().create_task(self._leave(session))
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        self._closing.start(self._close_link(session), "unregister a client of gRPC")
 
-    async def _leave(self, session: ClientSession) -> None:
+    @staticmethod
+    async def _close_link(session: ClientSession) -> None:
         try:
             await session.link.close(session.heartbeat)
         except Exception as error:
-            _log.info("the brokers do not know yet that %s has left: %s", session.client_id, error)
+            _log.info("the brokers have not unregistered %s yet: %s", session.identity.client_id, error)
 
     def _sweep(self) -> None:
         now = self._clock.monotonic()
         for session in list(self._by_key.values()):
-            if session.stream is None and now - session.seen_at > GRPC_SILENT_SECONDS:
-                self.forget(session)
+            is_silent = now - session.called_at > GRPC_SILENT_SECONDS
+            if is_silent and (session.state, SessionEvent.SILENCE) in TRANSITIONS:
+                self.remove(session)
         self._sweeper = self._clock.call_later(_SWEEP_SECONDS, self._sweep)
+
+
+def client_id_of(call: Call) -> str:
+    """Return the id of the client of a call.
+
+    :raises ProxyError: the call has no client id, or one that is too long.
+    """
+    client_id = call.metadata.get(CLIENT_ID, "")
+    if is_blank(client_id):
+        raise ProxyError(Code.CLIENT_ID_REQUIRED, "client id cannot be empty")
+    if len(client_id) > MAX_CLIENT_ID_CHARS:
+        raise ProxyError(Code.BAD_REQUEST, f"the client id is longer than {MAX_CLIENT_ID_CHARS} characters")
+    return client_id

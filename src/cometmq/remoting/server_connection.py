@@ -432,7 +432,7 @@ class ServerConnection(asyncio.Protocol):
         if self.is_behind:
             log.debug("code %d is not sent to %s, which does not read", code, self.remote_address)
             return
-        self.write(request_command(code, self._next_opaque(), header, body, flag=FLAG_ONEWAY))
+        self._write_request(code, self._next_opaque(), header, body, flag=FLAG_ONEWAY)
 
     async def invoke(
         self, code: int, header: Header | None, body: bytes = b"", timeout_s: float = 10.0
@@ -453,11 +453,15 @@ class ServerConnection(asyncio.Protocol):
 
         timer = self._server.clock.call_later(timeout_s, expire)
         try:
-            self.write(request_command(code, opaque, header, body))
+            self._write_request(code, opaque, header, body)
             return await future
         finally:
             timer.cancel()
             self._pending.pop(opaque, None)
+
+    def _write_request(self, code: int, opaque: int, header: Header | None, body: bytes, *, flag: int = 0) -> None:
+        """Queue a request of the server."""
+        self.write(request_command(code, opaque, header, body, flag=flag))
 
     def _next_opaque(self) -> int:
         self._opaque = (self._opaque + 1) & 0x7FFFFFFF

@@ -34,7 +34,7 @@ from cometmq.remoting.bodies import BodyError
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.frame import Frame
 from cometmq.remoting.permissions import CALLER, Kind
-from cometmq.remoting.processors import Processor, Request, Response, encode_response
+from cometmq.remoting.processors import Processor, Request, Response
 from cometmq.remoting.server_connection import ServerConnection
 
 MAX_DELAY_SECONDS: Final = 1.0
@@ -161,7 +161,7 @@ class Limiter:
         def answer() -> None:
             connection.count(request, response.code)
             if not request.oneway:
-                connection.write(*encode_response(request.serialize_type, request.opaque, response))
+                connection.deliver(request, response)
 
         if is_late or request.oneway or denied.limit == "topics" or not self._delayed.has_room(0):
             answer()

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from cometmq.message.names import PERM_READ, PERM_WRITE
-from cometmq.proxy.errors import refused
-from cometmq.remoting.bodies import HeartbeatData
+from cometmq.proxy.errors import ProxyError, refused
+from cometmq.proxy.protocol.v2 import Code
+from cometmq.remoting.bodies import HeartbeatData, SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.headers import Header, from_ext
 from cometmq.remoting.processors import Buffer, Response
 
 H = TypeVar("H", bound=Header)
 
-ASK_SECONDS = 3.0
-"""Time of a request to a broker that does not wait for messages."""
+ASK_SECONDS: Final = 3.0
+"""The time limit of a request to a broker that does not wait for messages."""
+MESSAGE_TYPE: Final = "message.type"
+NORMAL: Final = "NORMAL"
+MIXED: Final = "MIXED"
+"""Messages of every type."""
 
 
 class Reply(msgspec.Struct):
@@ -26,20 +31,21 @@ class Reply(msgspec.Struct):
     code: int
     remark: str | None
     header_or_fields: Header | dict[str, str]
+    """The header itself if the broker runs in this process, else its fields."""
     body: Buffer
 
     def header(self, kind: type[H]) -> H:
-        """The typed header.
+        """Return the typed header.
 
         :raises HeaderError: a field is missing.
         """
-        found = self.header_or_fields
-        return found if isinstance(found, kind) else from_ext(kind, found)  # type: ignore[arg-type]
+        header = self.header_or_fields
+        return header if isinstance(header, kind) else from_ext(kind, header)  # type: ignore[arg-type]
 
     def checked(self) -> Reply:
-        """Return itself if the broker did what it was asked.
+        """Return this answer if the broker accepts the request.
 
-        :raises ProxyError: it refuses.
+        :raises ProxyError: the broker refuses.
         """
         if self.code:
             raise refused(self.code, self.remark)
@@ -57,95 +63,135 @@ class BrokerQueues:
 
     @property
     def writable(self) -> int:
-        """The number of queues that can be written."""
+        """The number of queues that accept messages."""
         return self.write if self.perm & PERM_WRITE else 0
 
     @property
     def readable(self) -> int:
-        """The number of queues that can be read."""
+        """The number of queues that consumers may read."""
         return self.read if self.perm & PERM_READ else 0
 
 
 @dataclass(frozen=True)
 class TopicInfo:
-    """A topic as the brokers have it."""
+    """The configuration of a topic."""
 
     name: str
     queues: tuple[BrokerQueues, ...]
     """In the order of the brokers' names."""
     message_type: str
     """The attribute ``message.type``."""
-    own: tuple[BrokerQueues, ...] = field(default=())
-    """Those that this endpoint itself sends to and receives from."""
 
 
 @dataclass(frozen=True)
 class GroupInfo:
-    """A consumer group as the brokers have it; defaults for one that does not exist yet."""
+    """The configuration of a consumer group; a group that does not exist yet has the defaults."""
 
     retry_max_times: int = 16
     is_orderly: bool = False
     backoff_ms: tuple[int, ...] = ()
-    """Pauses before each attempt again; empty: RocketMQ's levels."""
+    """Pauses before each retry; empty for RocketMQ's levels."""
+
+    @classmethod
+    def of(cls, config: SubscriptionGroupConfig) -> GroupInfo:
+        """Read what the endpoint needs of a configuration."""
+        return cls(
+            config.retry_max_times,
+            config.consume_message_orderly is True,
+            _customized_pauses(config.group_retry_policy),
+        )
 
 
-Answer = Callable[[Response], None]
-"""Takes the answer of a client to a request of a broker."""
+def _customized_pauses(policy: Any) -> tuple[int, ...]:
+    """Return the pauses of a ``CustomizedRetryPolicy``; a policy of another kind or form has none."""
+    customized = policy.get("customizedRetryPolicy") if isinstance(policy, dict) else None
+    pauses = customized.get("next") if isinstance(customized, dict) else None
+    if not isinstance(pauses, list) or not all(type(pause) is int for pause in pauses):
+        return ()
+    return tuple(pauses)
 
 
-class Asked(Protocol):
-    """Takes requests of brokers to a client."""
+def message_type_of(config: TopicConfig) -> str:
+    """Return the type of a topic's messages; some tools store the attribute with the plus sign of its command."""
+    attributes = config.attributes or {}
+    return attributes.get(MESSAGE_TYPE) or attributes.get(f"+{MESSAGE_TYPE}") or NORMAL
 
-    def __call__(self, broker: str, code: int, header: Header | dict[str, str], body: bytes, give: Answer) -> None:
-        """Take one; ``give`` takes the answer of the client, if the request has one."""
+
+def no_route(topic: str) -> ProxyError:
+    """Return the refusal of a topic that does not exist."""
+    return ProxyError(
+        Code.TOPIC_NOT_FOUND, f"CODE: 17  DESC: No topic route info in name server for the topic: {topic}"
+    )
+
+
+@dataclass(frozen=True)
+class BrokerRequest:
+    """A request of a broker to a client."""
+
+    broker: str
+    """The broker's name; empty if it is not known."""
+    code: int
+    header: Header
+    body: bytes
+    respond: Callable[[Response], None]
+    """Gives the broker the client's answer; does nothing if the broker expects none."""
 
 
 def heartbeat_body(data: HeartbeatData) -> bytes:
-    """The body of HEART_BEAT; a thousand subscriptions take 1 ms."""
+    """Encode the body of HEART_BEAT; a thousand subscriptions take 1 ms."""
     return msgspec.json.encode(data)  # no field of it may be null, and no key is an object
 
 
+class ClientIdentity(NamedTuple):
+    """A client as its brokers see it."""
+
+    client_id: str
+    peer: tuple[str, int]
+    """Its IP address and port."""
+    language: str
+
+
 class Link(Protocol):
-    """The way of one client to the brokers."""
+    """The path of one client's requests to the brokers."""
 
     def ask(
         self, broker: str, code: int, header: Header | None, body: bytes = b"", *, timeout_s: float = ASK_SECONDS
     ) -> Awaitable[Reply]:
-        """Send a request to the master of that name, and return its answer.
+        """Send a request to the master of a broker name, and return its answer.
 
-        :raises ProxyError: there is no such broker, or no answer in time.
+        :raises ProxyError: the broker is unknown, or does not answer in time.
         """
 
     async def register(self, data: HeartbeatData) -> None:
-        """Tell all brokers what the client is."""
+        """Register the client at all brokers, and keep it registered by heartbeats."""
 
     async def close(self, data: HeartbeatData | None) -> None:
-        """Tell all brokers that the client has left; ``data`` is what it was registered with."""
+        """Unregister the client; ``data`` is its last heartbeat."""
 
 
 class Backend(Protocol):
     """The brokers."""
 
     async def topic(self, name: str) -> TopicInfo:
-        """Describe a topic.
+        """Return the configuration of a topic.
 
-        :raises ProxyError: it does not exist, or nobody can say.
+        :raises ProxyError: the topic does not exist, or no nameserver answers.
         """
 
     async def group(self, name: str) -> GroupInfo:
-        """Describe a consumer group."""
+        """Return the configuration of a consumer group."""
 
-    def endpoint(self, broker: str, came_by: str) -> tuple[str, int] | None:
-        """The host and port by which a client reaches the endpoint for a broker; ``None``: the way that it came.
+    def advertised_host(self, access_host: str) -> str | None:
+        """Return the host that routes name for this endpoint; ``None`` for the address that the client used.
 
-        :param came_by: the host that the client was given; empty if it does not say so.
+        :param access_host: the host that the client was configured with; empty if it does not say.
         """
 
-    def link(self, client_id: str, peer: tuple[str, int], language: str, asked: Asked) -> Link:
-        """Begin the way of a client to the brokers."""
+    def connect(self, client: ClientIdentity, on_request: Callable[[BrokerRequest], None]) -> Link:
+        """Open the link of a client; ``on_request`` gets the requests of brokers to the client."""
 
     async def start(self) -> None:
         """Connect."""
 
     async def stop(self) -> None:
-        """Leave the brokers."""
+        """Disconnect."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -18,17 +19,21 @@ from cometmq.message.properties import PGROUP
 from cometmq.message.record import RecordError
 from cometmq.proxy.backend.backend import (
     ASK_SECONDS,
-    Asked,
+    MIXED,
+    NORMAL,
     BrokerQueues,
+    BrokerRequest,
+    ClientIdentity,
     GroupInfo,
     Link,
     Reply,
     TopicInfo,
     heartbeat_body,
+    message_type_of,
+    no_route,
 )
-from cometmq.proxy.backend.topics import MIXED, NORMAL, GroupBody, group_info, message_type_of, no_route
 from cometmq.proxy.errors import ProxyError
-from cometmq.proxy.limits import HEARTBEAT_BROKER_SECONDS, MAX_FLEET_TOPICS, TOPIC_LOOK_SECONDS
+from cometmq.proxy.limits import HEARTBEAT_BROKER_SECONDS, MAX_FLEET_TOPICS, TOPIC_CACHE_SECONDS
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.remoting.admin_headers import (
     ConsumeMessageDirectlyResultRequestHeader,
@@ -36,7 +41,14 @@ from cometmq.remoting.admin_headers import (
     GetSubscriptionGroupConfigRequestHeader,
     GetTopicConfigRequestHeader,
 )
-from cometmq.remoting.bodies import BodyError, ClusterInfo, HeartbeatData, TopicConfig, decode_body
+from cometmq.remoting.bodies import (
+    BodyError,
+    ClusterInfo,
+    HeartbeatData,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    decode_body,
+)
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.client_connection import ClientConnection
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -52,19 +64,19 @@ _MAX_IN_FLIGHT: Final = 65_536
 
 
 class FleetLink:
-    """The way of one client to the brokers.
+    """The path of one client's requests to the brokers.
 
     Heartbeats have connections of their own, as those of a remoting client: brokers know a member of a group by its
     connection. Requests go over connections that all clients share.
     """
 
-    def __init__(self, fleet: FleetBackend, client_id: str, asked: Asked) -> None:
+    def __init__(self, fleet: FleetBackend, client_id: str, on_request: Callable[[BrokerRequest], None]) -> None:
         self._fleet = fleet
-        self.client_id = client_id
-        self.asked: Final = asked
-        self.data: HeartbeatData | None = None
+        self.client_id: Final = client_id
+        self.on_request: Final = on_request
+        self.heartbeat: HeartbeatData | None = None
         self._remoting: RemotingClient | None = None
-        self._renewal: TimerHandle | None = None
+        self._heartbeat_timer: TimerHandle | None = None
 
     async def ask(
         self, broker: str, code: int, header: Header | None, body: bytes = b"", *, timeout_s: float = ASK_SECONDS
@@ -74,43 +86,44 @@ class FleetLink:
 
     async def register(self, data: HeartbeatData) -> None:
         """See :class:`~cometmq.proxy.backend.backend.Link`."""
-        self.data = data
+        self.heartbeat = data
         self._fleet.links.add(self)
-        topics = {found.group_name for found in data.producer_data_set}
-        topics |= {found.topic for consumer in data.consumer_data_set for found in consumer.subscription_data_set}
+        topics = {producer.group_name for producer in data.producer_data_set}
+        topics |= {entry.topic for consumer in data.consumer_data_set for entry in consumer.subscription_data_set}
         for topic in topics:
             try:
                 await self._fleet.topic(topic)
             except ProxyError as error:
                 _log.debug("no brokers of %s yet: %s", topic, error)
-        await self._beat()
+        await self._send_heartbeat()
 
-    async def _beat(self) -> None:
-        if self.data is not None:
+    async def _send_heartbeat(self) -> None:
+        if self.heartbeat is not None:
             if self._remoting is None:
                 self._remoting = self._fleet.new_client()
-            if self._renewal is not None:
-                self._renewal.cancel()
-            self._renewal = self._fleet.clock.call_later(HEARTBEAT_BROKER_SECONDS, self._beat_soon)
-            await self._fleet.tell_all(self._remoting, RequestCode.HEART_BEAT, None, heartbeat_body(self.data))
+            if self._heartbeat_timer is not None:
+                self._heartbeat_timer.cancel()
+            self._heartbeat_timer = self._fleet.clock.call_later(HEARTBEAT_BROKER_SECONDS, self._start_heartbeat)
+            body = heartbeat_body(self.heartbeat)
+            await self._fleet.ask_all(self._remoting, RequestCode.HEART_BEAT, None, body)
 
-    def _beat_soon(self) -> None:
-        self._fleet.work.start(self._beat(), "tell brokers of a client")
+    def _start_heartbeat(self) -> None:
+        self._fleet.tasks.start(self._send_heartbeat(), "send a client's heartbeat to all brokers")
 
     async def close(self, data: HeartbeatData | None) -> None:
         """See :class:`~cometmq.proxy.backend.backend.Link`."""
-        self.data = None
+        self.heartbeat = None
         self._fleet.links.discard(self)
-        if self._renewal is not None:
-            self._renewal.cancel()
+        if self._heartbeat_timer is not None:
+            self._heartbeat_timer.cancel()
         if data is None or self._remoting is None:
             return
         for producer in data.producer_data_set:
             header = UnregisterClientRequestHeader(client_id=self.client_id, producer_group=producer.group_name)
-            await self._fleet.tell_all(self._remoting, RequestCode.UNREGISTER_CLIENT, header)
+            await self._fleet.ask_all(self._remoting, RequestCode.UNREGISTER_CLIENT, header)
         for consumer in data.consumer_data_set:
             header = UnregisterClientRequestHeader(client_id=self.client_id, consumer_group=consumer.group_name)
-            await self._fleet.tell_all(self._remoting, RequestCode.UNREGISTER_CLIENT, header)
+            await self._fleet.ask_all(self._remoting, RequestCode.UNREGISTER_CLIENT, header)
         await self._remoting.close()
 
 
@@ -126,10 +139,10 @@ class FleetBackend:
             RequestCode.CHECK_TRANSACTION_STATE, CheckTransactionStateRequestHeader, self._check_transaction
         )
         processors.register(
-            RequestCode.GET_CONSUMER_RUNNING_INFO, GetConsumerRunningInfoRequestHeader, self._ask_client
+            RequestCode.GET_CONSUMER_RUNNING_INFO, GetConsumerRunningInfoRequestHeader, self._pass_to_client
         )
         processors.register(
-            RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeMessageDirectlyResultRequestHeader, self._ask_client
+            RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeMessageDirectlyResultRequestHeader, self._pass_to_client
         )
         self.clock: Final = clock
         self.links: Final[set[FleetLink]] = set()
@@ -140,10 +153,10 @@ class FleetBackend:
         self._masters: dict[str, str] = {}
         self._topics: dict[str, tuple[float, TopicInfo]] = {}
         self._groups: dict[str, tuple[float, GroupInfo]] = {}
-        self.work: Final = TaskSet()
+        self.tasks: Final = TaskSet()
 
     def new_client(self) -> RemotingClient:
-        """Connections that brokers may ask clients by."""
+        """Return new connections, over which brokers may also send requests to clients."""
         return RemotingClient(
             processors=self._processors, security=self._security, clock=self.clock, max_in_flight=_MAX_IN_FLIGHT
         )
@@ -157,37 +170,37 @@ class FleetBackend:
         body: bytes = b"",
         *,
         timeout_s: float = ASK_SECONDS,
-        by: RemotingClient | None = None,
+        remoting: RemotingClient | None = None,
     ) -> Reply:
-        """Send a request to the master of that name.
+        """Send a request to the master of a broker name.
 
-        :param by: the connections; else those that all clients share.
-        :raises ProxyError: there is no such broker, or no answer in time.
+        :param remoting: the connections to use; by default those that all clients share.
+        :raises ProxyError: the broker is unknown, or does not answer in time.
         """
         address = self._routes.master(broker) or self._masters.get(broker)
         if address is None:
-            await self._look_for_brokers()
+            await self._find_brokers()
             address = self._masters.get(broker)
         if address is None:
             raise ProxyError(Code.INTERNAL_SERVER_ERROR, f"the broker[{broker}] not exist")
         try:
-            answer = await (by or self._remoting).invoke(address, code, header, body, timeout_s=timeout_s)
+            answer = await (remoting or self._remoting).invoke(address, code, header, body, timeout_s=timeout_s)
         except RemotingTimeoutError as error:
             raise ProxyError(Code.PROXY_TIMEOUT, error.message) from error
         except RemotingError as error:
             raise ProxyError(Code.INTERNAL_SERVER_ERROR, error.message) from error
         return Reply(answer.code, answer.remark, answer.ext_fields, answer.body)
 
-    async def tell_all(self, by: RemotingClient, code: int, header: Header | None, body: bytes = b"") -> None:
-        """Send a request to all masters that are known; what one of them answers decides nothing."""
+    async def ask_all(self, remoting: RemotingClient, code: int, header: Header | None, body: bytes = b"") -> None:
+        """Send a request to all known masters; failures are only logged."""
         names = list(self._routes.brokers)
         for result in await asyncio.gather(
-            *(self.ask(name, code, header, body, by=by) for name in names), return_exceptions=True
+            *(self.ask(name, code, header, body, remoting=remoting) for name in names), return_exceptions=True
         ):
             if isinstance(result, ProxyError):
                 _log.info("a broker did not get the heartbeat of a client: %s", result)
 
-    async def _look_for_brokers(self) -> None:
+    async def _find_brokers(self) -> None:
         try:
             answer = await self._routes.ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO, None)
             table = decode_body(ClusterInfo, answer.body).broker_addr_table
@@ -199,10 +212,10 @@ class FleetBackend:
 
     # --- topics and groups ----------------------------------------------------------------------
     async def topic(self, name: str) -> TopicInfo:
-        """See :class:`~cometmq.proxy.backend.backend.Backend`; asked for again after some seconds."""
+        """See :class:`~cometmq.proxy.backend.backend.Backend`; kept for some seconds."""
         known = self._topics.get(name)
         now = self.clock.monotonic()
-        if known is not None and now - known[0] < TOPIC_LOOK_SECONDS:
+        if known is not None and now - known[0] < TOPIC_CACHE_SECONDS:
             return known[1]
         try:
             route = await self._routes.refresh(name)
@@ -214,69 +227,69 @@ class FleetBackend:
                 return known[1]
             raise ProxyError(Code.INTERNAL_SERVER_ERROR, error.message) from error
         queues = tuple(
-            BrokerQueues(found.broker_name, found.read_queue_nums, found.write_queue_nums, found.perm)
-            for found in sorted(route.data.queue_datas, key=lambda found: found.broker_name)
+            BrokerQueues(data.broker_name, data.read_queue_nums, data.write_queue_nums, data.perm)
+            for data in sorted(route.data.queue_datas, key=lambda data: data.broker_name)
         )
-        info = TopicInfo(name, queues, await self._message_type(name, queues), queues)
+        info = TopicInfo(name, queues, await self._message_type(name, queues))
         if len(self._topics) >= MAX_FLEET_TOPICS:
             self._topics.clear()
         self._topics[name] = (now, info)
         return info
 
     async def _message_type(self, name: str, queues: tuple[BrokerQueues, ...]) -> str:
-        """The type of a topic's messages; a broker of 4.x knows none, and takes all."""
-        for found in queues:
+        """Return the type of a topic's messages; brokers of 4.x have no types and accept all messages."""
+        for broker in (broker_queues.broker for broker_queues in queues):
             header = GetTopicConfigRequestHeader(topic=name)
             try:
-                reply = await self.ask(found.broker, RequestCode.GET_TOPIC_CONFIG, header)
+                reply = await self.ask(broker, RequestCode.GET_TOPIC_CONFIG, header)
                 if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                     return MIXED
                 if not reply.code:
                     return message_type_of(decode_body(TopicConfig, bytes(reply.body)))
             except (ProxyError, CometMQError) as error:
-                _log.info("%s does not say of which type messages of %s are: %s", found.broker, name, error)
+                _log.info("%s does not return the message type of %s: %s", broker, name, error)
         return NORMAL
 
     async def group(self, name: str) -> GroupInfo:
-        """See :class:`~cometmq.proxy.backend.backend.Backend`; asked for again after some seconds."""
+        """See :class:`~cometmq.proxy.backend.backend.Backend`; kept for some seconds."""
         known = self._groups.get(name)
         now = self.clock.monotonic()
-        if known is not None and now - known[0] < TOPIC_LOOK_SECONDS:
+        if known is not None and now - known[0] < TOPIC_CACHE_SECONDS:
             return known[1]
         info = GroupInfo() if known is None else known[1]
         if not self._routes.brokers:
-            await self._look_for_brokers()
+            await self._find_brokers()
         for broker in self._routes.brokers or self._masters:
             header = GetSubscriptionGroupConfigRequestHeader(group=name)
             try:
                 reply = await self.ask(broker, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header)
                 if not reply.code:
-                    info = group_info(decode_body(GroupBody, bytes(reply.body)))
+                    info = GroupInfo.of(decode_body(SubscriptionGroupConfig, bytes(reply.body)))
                     break
             except (ProxyError, CometMQError) as error:
-                _log.info("%s does not describe the group %s: %s", broker, name, error)
+                _log.info("%s does not return the configuration of the group %s: %s", broker, name, error)
         if len(self._groups) >= MAX_FLEET_TOPICS:
             self._groups.clear()
         self._groups[name] = (now, info)
         return info
 
-    def endpoint(self, broker: str, came_by: str) -> tuple[str, int] | None:
-        """See :class:`~cometmq.proxy.backend.backend.Backend`: clients come back the way that they came."""
+    def advertised_host(self, access_host: str) -> str | None:
+        """See :class:`~cometmq.proxy.backend.backend.Backend`: clients keep the address that they used."""
         return None
 
-    def link(self, client_id: str, peer: tuple[str, int], language: str, asked: Asked) -> Link:
+    def connect(self, client: ClientIdentity, on_request: Callable[[BrokerRequest], None]) -> Link:
         """See :class:`~cometmq.proxy.backend.backend.Backend`."""
-        return FleetLink(self, client_id, asked)
+        return FleetLink(self, client.client_id, on_request)
 
     # --- requests of brokers ----------------------------------------------------------------------
     def _check_transaction(
         self, connection: ClientConnection, request: Request[CheckTransactionStateRequestHeader], body: bytes
     ) -> None:
-        """Pass a question on to a producer of the group."""
+        """Pass a transaction check on to a producer of the group."""
         try:
             (message,) = split_records(body)
         except (RecordError, ValueError) as error:
-            _log.warning("a transaction check of %s cannot be read: %s", connection.address, error)
+            _log.warning("cannot read a transaction check of %s: %s", connection.address, error)
             return
         group = message.properties.get(PGROUP, "")
         addresses = {address: name for name, address in self._masters.items()}
@@ -285,36 +298,38 @@ class FleetBackend:
         }
         broker = addresses.get(connection.address, "")
         for link in self.links:
-            if link.data is not None and any(found.group_name == group for found in link.data.producer_data_set):
-                link.asked(broker, RequestCode.CHECK_TRANSACTION_STATE, request.header, body, _nobody)
+            data = link.heartbeat
+            if data is not None and any(producer.group_name == group for producer in data.producer_data_set):
+                link.on_request(BrokerRequest(broker, request.code, request.header, body, _drop_response))
                 return
 
-    def _ask_client(
+    def _pass_to_client(
         self,
         connection: ClientConnection,
         request: Request[GetConsumerRunningInfoRequestHeader] | Request[ConsumeMessageDirectlyResultRequestHeader],
         body: bytes,
     ) -> Response | None:
-        """Pass a question of an administrator on to the client that is meant."""
+        """Pass an administrator's request on to the client that it names."""
         client_id, broker = request.header.client_id, getattr(request.header, "broker_name", None)
         link = next((link for link in self.links if link.client_id == client_id), None)
         if link is None:
-            return Response(ResponseCode.SYSTEM_ERROR, remark=f"the client {client_id} is not here")
-        link.asked(broker or "", request.code, request.header, body, partial(connection.respond, request))
+            return Response(ResponseCode.SYSTEM_ERROR, remark=f"the client {client_id} is not connected here")
+        respond = partial(connection.respond, request)
+        link.on_request(BrokerRequest(broker or "", request.code, request.header, body, respond))
         return None
 
     async def start(self) -> None:
-        """Look for brokers once; nameservers that are not there yet may come later."""
+        """Find the brokers; nameservers that do not answer yet may do so later."""
         try:
-            await self._look_for_brokers()
+            await self._find_brokers()
         except ProxyError as error:
             _log.warning("no brokers are known yet: %s", error)
 
     async def stop(self) -> None:
         """Close all connections."""
-        await self.work.stop()
+        await self.tasks.stop()
         await self._remoting.close()
 
 
-def _nobody(_response: Response) -> None:
-    """Nobody waits for an answer."""
+def _drop_response(_response: Response) -> None:
+    """Drop the answer to a oneway request."""

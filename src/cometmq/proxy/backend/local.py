@@ -1,7 +1,7 @@
-"""The broker of this process: its handlers are called without a socket between.
+"""The broker of this process: its handlers get headers and give answers as objects, without frames between.
 
 Each client has a connection of its own in the broker, so that the tables of clients, quotas and hooks see it as they
-see a client of remoting. Accounts are checked by the endpoint, for each call.
+see a client of remoting. The endpoint checks the account of each call.
 """
 
 from __future__ import annotations
@@ -12,45 +12,55 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from cometmq.auth.guard import Session
 from cometmq.broker.controller import Broker
 from cometmq.clock import TimerHandle
 from cometmq.message.hosts import encode_host, format_address
 from cometmq.proxy.backend.backend import (
     ASK_SECONDS,
-    Answer,
-    Asked,
     BrokerQueues,
+    BrokerRequest,
+    ClientIdentity,
     GroupInfo,
     Link,
     Reply,
     TopicInfo,
     heartbeat_body,
+    message_type_of,
+    no_route,
 )
-from cometmq.proxy.backend.topics import GroupBody, group_info, message_type_of, no_route
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.limits import HEARTBEAT_BROKER_SECONDS
 from cometmq.proxy.protocol.v2 import Code
-from cometmq.remoting.bodies import HeartbeatData, decode_body, encode_body
+from cometmq.remoting.bodies import HeartbeatData
 from cometmq.remoting.codes import CURRENT_VERSION, RequestCode
-from cometmq.remoting.command import RemotingCommand, decode_command
-from cometmq.remoting.frame import FrameDecoder
+from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.headers import Header, NoHeader
 from cometmq.remoting.permissions import CALLER
 from cometmq.remoting.processors import Buffer, Request, Response
 from cometmq.remoting.server_connection import ServerConnection
 
 
+class _PendingRequest:
+    """A request that the broker has not answered yet."""
+
+    __slots__ = ("future", "timer")
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.timer: TimerHandle | None = None
+
+
 class LocalConnection(ServerConnection):
     """The connection of one client in the broker of this process; it has no socket."""
 
-    __slots__ = ("_asked", "_waiting")
+    __slots__ = ("_broker_name", "_on_request", "_unanswered")
 
-    def __init__(
-        self, broker: Broker, peer: tuple[str, int], asked: Callable[[int, dict[str, str], bytes, Answer], None]
-    ):
+    def __init__(self, broker: Broker, peer: tuple[str, int], on_request: Callable[[BrokerRequest], None]) -> None:
         super().__init__(broker.server)
-        self._asked = asked
-        self._waiting: dict[int, Callable[[Reply], None]] = {}
+        self._broker_name = broker.config.broker_name
+        self._on_request = on_request
+        self._unanswered: dict[int, _PendingRequest] = {}
         self.peer_ip, self.peer_port = peer
         self.peer_bytes = encode_host(*peer)
         self.remote_address = format_address(*peer)
@@ -65,74 +75,80 @@ class LocalConnection(ServerConnection):
         """Commands to the client are bounded by its Telemetry stream."""
         return False
 
-    def expect(self, opaque: int, done: Callable[[Reply], None]) -> None:
-        """Call a function with the answer to a request."""
-        self._waiting[opaque] = done
+    def use_account(self, session: Session) -> None:
+        """Let quotas count for an account; its meters are looked up again only when it changes."""
+        if self.account is None or self.account.account is not session.account:
+            self.account = session
 
-    def forget(self, opaque: int) -> None:
-        """Drop the answer to a request."""
-        self._waiting.pop(opaque, None)
+    # --- requests of the client -----------------------------------------------------------------
+    def add_pending(self, opaque: int) -> _PendingRequest:
+        """Expect the answer to a request."""
+        pending = self._unanswered[opaque] = _PendingRequest()
+        return pending
+
+    def expire(self, opaque: int) -> None:
+        """Give up a request: its answer is late."""
+        pending = self._unanswered.pop(opaque, None)
+        if pending is not None and not pending.future.done():
+            words = f"the broker[{self._broker_name}] does not answer in time"
+            pending.future.set_exception(ProxyError(Code.PROXY_TIMEOUT, words))
 
     def deliver(self, request: Request[Any], response: Response) -> None:
-        """Give the answer to the caller that waits for it."""
-        done = self._waiting.pop(request.opaque, None)
-        if done is None:
+        """Give the caller the answer of the broker."""
+        pending = self._unanswered.pop(request.opaque, None)
+        if pending is None:
             return
-        body = response.body
-        whole: Buffer = body if isinstance(body, (bytes, memoryview)) else b"".join(body)
-        done(Reply(response.code, response.remark, response.header or {}, whole))
+        if pending.timer is not None:
+            pending.timer.cancel()
+        if not pending.future.done():
+            header: Header | dict[str, str] = response.header or {}
+            pending.future.set_result(Reply(response.code, response.remark, header, _joined(response.body)))
+
+    # --- requests of the broker -----------------------------------------------------------------
+    def _write_request(self, code: int, opaque: int, header: Header | None, body: bytes, *, flag: int = 0) -> None:
+        """Pass a request of the broker on to the client."""
+        respond = partial(self._take_response, opaque)
+        self._on_request(BrokerRequest(self._broker_name, code, header or NoHeader(), body, respond))
+
+    def _take_response(self, opaque: int, response: Response) -> None:
+        """Give the broker the answer of the client."""
+        body = bytes(_joined(response.body))
+        self.take_answer(RemotingCommand(response.code, opaque, remark=response.remark, body=body))
 
     def write(self, *chunks: Buffer) -> None:
-        """Take answers and requests of the broker that are encoded already."""
-        if self.closed:
-            return
-        for frame in FrameDecoder().feed(b"".join(chunks)):
-            command = decode_command(frame)
-            if not command.is_response:
-                self._asked(command.code, command.ext_fields, command.body, partial(self._answered, command.opaque))
-                continue
-            done = self._waiting.pop(command.opaque, None)
-            if done is not None:
-                done(Reply(command.code, command.remark, command.ext_fields, command.body))
-
-    def _answered(self, opaque: int, response: Response) -> None:
-        """Give the broker the answer of the client."""
-        body = response.body
-        whole = bytes(body) if isinstance(body, (bytes, memoryview)) else b"".join(body)
-        self.take_answer(RemotingCommand(response.code, opaque, remark=response.remark, body=whole))
+        """Drop frames that go to all members of a group: clients of gRPC have no commands for those notices."""
 
     def flush(self) -> None:
-        """Nothing is queued."""
+        """Do nothing: no bytes are queued."""
 
+    # --- the end --------------------------------------------------------------------------------
     def close(self) -> None:
-        """End it."""
+        """End the connection."""
         if not self.closed:
             self.closed = True
             for callback in self.on_close:
                 callback(self)
 
     def abort(self) -> None:
-        """End it."""
+        """End the connection."""
         self.close()
 
 
-class LocalLink:
-    """The way of one client to the broker of this process."""
+def _joined(body: Buffer | Any) -> Buffer:
+    return body if isinstance(body, (bytes, memoryview)) else b"".join(body)
 
-    def __init__(self, broker: Broker, client_id: str, peer: tuple[str, int], language: str, asked: Asked) -> None:
+
+class LocalLink:
+    """The path of one client's requests to the broker of this process."""
+
+    def __init__(self, broker: Broker, client: ClientIdentity, on_request: Callable[[BrokerRequest], None]) -> None:
         self._broker = broker
         self._name = broker.config.broker_name
-        self._language = language
-        self._peer = peer
-        self._asked = asked
+        self._language = client.language
         self._opaques = itertools.count(1)
-        self._data: HeartbeatData | None = None
-        self._renewal: TimerHandle | None = None
-        self.connection = self._connect()
-
-    def _connect(self) -> LocalConnection:
-        name, asked = self._name, self._asked
-        return LocalConnection(self._broker, self._peer, partial(asked, name))
+        self._heartbeat: HeartbeatData | None = None
+        self._heartbeat_timer: TimerHandle | None = None
+        self._connection = LocalConnection(broker, client.peer, on_request)
 
     def ask(
         self, broker: str, code: int, header: Header | None, body: bytes = b"", *, timeout_s: float = ASK_SECONDS
@@ -140,63 +156,51 @@ class LocalLink:
         """See :class:`~cometmq.proxy.backend.backend.Link`."""
         if broker != self._name:
             raise ProxyError(Code.INTERNAL_SERVER_ERROR, f"the broker[{broker}] not exist")
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        opaque = next(self._opaques) & 0x7FFFFFFF
-        connection = self.connection
-        caller: Any = CALLER.get()
-        if caller is not None and (connection.account is None or connection.account.account is not caller.account):
-            connection.account = caller  # quotas count for it
-        timer: TimerHandle | None = None
-
-        def done(reply: Reply) -> None:
-            if timer is not None:
-                timer.cancel()
-            if not future.done():
-                future.set_result(reply)
-
-        def late() -> None:
-            connection.forget(opaque)
-            if not future.done():
-                future.set_exception(ProxyError(Code.PROXY_TIMEOUT, f"the broker[{broker}] does not answer in time"))
-
-        connection.expect(opaque, done)
+        connection = self._connection
+        caller = CALLER.get()
+        if isinstance(caller, Session):
+            connection.use_account(caller)
         request = Request(
-            code=code, header=header or NoHeader(), opaque=opaque, language=self._language, version=CURRENT_VERSION
+            code=code,
+            header=header or NoHeader(),
+            opaque=next(self._opaques) & 0x7FFFFFFF,
+            language=self._language,
+            version=CURRENT_VERSION,
         )
+        pending = connection.add_pending(request.opaque)
         self._broker.server.serve(connection, request, body)
-        if not future.done():
-            timer = self._broker.clock.call_later(timeout_s, late)
-        return future
+        if not pending.future.done():
+            pending.timer = self._broker.clock.call_later(timeout_s, connection.expire, request.opaque)
+        return pending.future
 
     async def register(self, data: HeartbeatData) -> None:
         """See :class:`~cometmq.proxy.backend.backend.Link`."""
         (await self.ask(self._name, RequestCode.HEART_BEAT, None, heartbeat_body(data))).checked()
-        self._data = data
-        if self._renewal is not None:
-            self._renewal.cancel()
-        self._renewal = self._broker.clock.call_later(HEARTBEAT_BROKER_SECONDS, self._renew)
+        self._heartbeat = data
+        self._schedule_heartbeat()
 
-    def _renew(self) -> None:
-        assert self._data is not None
-        self._renewal = self._broker.clock.call_later(HEARTBEAT_BROKER_SECONDS, self._renew)
-        self.ask(self._name, RequestCode.HEART_BEAT, None, heartbeat_body(self._data))
+    def _schedule_heartbeat(self) -> None:
+        if self._heartbeat_timer is not None:
+            self._heartbeat_timer.cancel()
+        self._heartbeat_timer = self._broker.clock.call_later(HEARTBEAT_BROKER_SECONDS, self._send_heartbeat)
+
+    def _send_heartbeat(self) -> None:
+        assert self._heartbeat is not None
+        self._schedule_heartbeat()
+        self.ask(self._name, RequestCode.HEART_BEAT, None, heartbeat_body(self._heartbeat))
 
     async def close(self, data: HeartbeatData | None) -> None:
         """See :class:`~cometmq.proxy.backend.backend.Link`."""
-        if self._renewal is not None:
-            self._renewal.cancel()
-        self.connection.close()
+        if self._heartbeat_timer is not None:
+            self._heartbeat_timer.cancel()
+        self._connection.close()
 
 
 class LocalBackend:
-    """The broker of this process.
+    """The broker of this process."""
 
-    :param port: gives the port of the endpoint.
-    """
-
-    def __init__(self, broker: Broker, port: Callable[[], int]) -> None:
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._port = port
 
     async def topic(self, name: str) -> TopicInfo:
         """See :class:`~cometmq.proxy.backend.backend.Backend`."""
@@ -210,26 +214,26 @@ class LocalBackend:
             config.write_queue_nums,
             config.perm & broker.config.broker_permission,
         )
-        return TopicInfo(name, (queues,), message_type_of(config), (queues,))
+        return TopicInfo(name, (queues,), message_type_of(config))
 
     async def group(self, name: str) -> GroupInfo:
         """See :class:`~cometmq.proxy.backend.backend.Backend`."""
         config = self._broker.groups.get(name)
-        return GroupInfo() if config is None else group_info(decode_body(GroupBody, encode_body(config)))
+        return GroupInfo() if config is None else GroupInfo.of(config)
 
-    def endpoint(self, broker: str, came_by: str) -> tuple[str, int] | None:
-        """See :class:`~cometmq.proxy.backend.backend.Backend`: the host of a listener leads to this broker only."""
+    def advertised_host(self, access_host: str) -> str | None:
+        """See :class:`~cometmq.proxy.backend.backend.Backend`: the host of a named listener stays the client's."""
         config = self._broker.config
-        if came_by and any(name and address.host == came_by for name, address in config.advertised.items()):
+        if access_host and any(name and address.host == access_host for name, address in config.advertised.items()):
             return None
-        return config.broker_ip1, self._port()
+        return config.broker_ip1
 
-    def link(self, client_id: str, peer: tuple[str, int], language: str, asked: Asked) -> Link:
+    def connect(self, client: ClientIdentity, on_request: Callable[[BrokerRequest], None]) -> Link:
         """See :class:`~cometmq.proxy.backend.backend.Backend`."""
-        return LocalLink(self._broker, client_id, peer, language, asked)
+        return LocalLink(self._broker, client, on_request)
 
     async def start(self) -> None:
         """Do nothing: the broker runs."""
 
     async def stop(self) -> None:
-        """Do nothing."""
+        """Do nothing: the broker stops itself."""

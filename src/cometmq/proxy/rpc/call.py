@@ -17,6 +17,7 @@ from cometmq.proxy.http2.stream import Stream
 from cometmq.proxy.limits import MAX_GRPC_MESSAGE_BYTES
 from cometmq.proxy.rpc.pace import Pace
 from cometmq.proxy.rpc.status import HEADERS, OK_TRAILERS, GrpcError, GrpcStatus, trailers
+from cometmq.remoting.permissions import Caller
 
 _log = logging.getLogger(__name__)
 
@@ -73,8 +74,8 @@ class CallOwner(Protocol):
 class Peer(Protocol):
     """The connection of a call."""
 
-    account: Any
-    """For the service: the account of the last call whose signature was checked."""
+    account: Caller | None
+    """The account of the last call whose signature was accepted."""
     peer_ip: str
     peer_port: int
     remote_address: str
@@ -103,7 +104,6 @@ class Call:
         "arrived",
         "metadata",
         "peer",
-        "session",
     )
 
     def __init__(
@@ -126,8 +126,6 @@ class Call:
         self.peer: Final = peer
         self.metadata: Final = metadata
         self.arrived: Final = owner.clock.monotonic()
-        self.session: Any = None
-        """For the service: the client of the call."""
         self._weight: Final = _CALL_BYTES + metadata_bytes
         peer.unfinished(self._weight)
         if method.converse is not None:
@@ -259,7 +257,7 @@ class Call:
     async def _run(self, request: Any) -> None:
         assert self._method.handler is not None
         try:
-            await self._owner.pace.turn()
+            await self._owner.pace.wait_for_time()
             answer = await self._method.handler(self, request)
             if answer is not None:
                 self.send(answer)
@@ -272,18 +270,18 @@ class Call:
         finally:
             self._task = None  # no circle of task and call for the collector
 
-    async def turn(self, size: int, most: int) -> None:
-        """Wait until something may be done; its bytes count as held by the connection meanwhile.
+    async def wait_for_time(self, size: int, large: int) -> None:
+        """Wait until a piece of work may begin; meanwhile its bytes count as held by the connection.
 
-        :param most: it is a large piece of work with more bytes.
+        :param large: a piece with more bytes is large work.
         """
         pace = self._owner.pace
-        if size <= most:
-            await pace.turn()
+        if size <= large:
+            await pace.wait_for_time()
             return
         self.peer.unfinished(size)
         try:
-            await pace.large_turn()
+            await pace.wait_for_large_time()
         finally:
             self.peer.unfinished(-size)
 

@@ -41,13 +41,13 @@ class Pace:
         """Work waits: no further calls should begin."""
         return bool(self._small)
 
-    async def turn(self) -> None:
-        """Wait until a piece of work may be done."""
+    async def wait_for_time(self) -> None:
+        """Wait until a piece of work may begin."""
         if self._small or not self._has_time():
             await self._wait(self._small)
 
-    async def large_turn(self) -> None:
-        """Wait until a large piece of work may be done."""
+    async def wait_for_large_time(self) -> None:
+        """Wait until a large piece of work may begin."""
         await self._wait(self._large)
 
     def _has_time(self) -> bool:

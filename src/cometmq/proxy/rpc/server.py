@@ -16,7 +16,7 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.limits import (
@@ -42,6 +42,7 @@ from cometmq.proxy.rpc.call import Call, Method
 from cometmq.proxy.rpc.pace import Pace
 from cometmq.proxy.rpc.status import HEADERS, GrpcStatus, plain_answer, trailers
 from cometmq.remoting.listener import Listener, close_all
+from cometmq.remoting.permissions import Caller
 from cometmq.remoting.tls.opening import Openings
 from cometmq.remoting.tls.server import ServerTls
 
@@ -228,7 +229,7 @@ class GrpcConnection(asyncio.Protocol):
         self._is_paused = False
         self._is_waiting = False
         self._silent_s = 0.0
-        self.account: Any = None
+        self.account: Caller | None = None
         self.peer_ip = "0.0.0.0"
         self.peer_port = 0
         self.remote_address = ""

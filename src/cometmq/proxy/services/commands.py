@@ -1,8 +1,9 @@
-"""Questions of administrators that clients answer over Telemetry (``GrpcClientChannel``).
+"""Requests of brokers to clients, sent over Telemetry (``GrpcClientChannel``).
 
-GET_CONSUMER_RUNNING_INFO (307) with ``jstackEnable`` asks a client for the stacks of its threads, and
-CONSUME_MESSAGE_DIRECTLY (309) lets a push consumer consume one message. Each command has a nonce, which comes back with
-the answer. The broker waits for the answer some seconds; one that comes later, or from another client, is dropped.
+CHECK_TRANSACTION_STATE (39) asks a producer about a half message. GET_CONSUMER_RUNNING_INFO (307) with
+``jstackEnable`` asks a client for the stacks of its threads, and CONSUME_MESSAGE_DIRECTLY (309) lets a push consumer
+consume one message. The last two have a nonce, which comes back with the client's answer. The broker waits some
+seconds for it; a later answer, or one of another client, is dropped.
 """
 
 from __future__ import annotations
@@ -10,22 +11,23 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
-from cometmq.clock import TimerHandle
+from cometmq.clock import Clock, TimerHandle
 from cometmq.message.message import split_records
 from cometmq.message.record import RecordError
-from cometmq.proxy.backend.backend import Answer
-from cometmq.proxy.context import EndpointContext
+from cometmq.proxy.backend.backend import BrokerRequest
+from cometmq.proxy.converter import to_proto
 from cometmq.proxy.limits import COMMAND_SECONDS, MAX_WAITING_COMMANDS
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
-from cometmq.proxy.sessions import ClientSession
-from cometmq.proxy.stored_message import to_proto
+from cometmq.proxy.services.transactions import check_transaction
+from cometmq.proxy.sessions import ClientSession, Sessions
 from cometmq.remoting.admin_bodies import ConsumeMessageDirectlyResult, ConsumerRunningInfo
+from cometmq.remoting.admin_headers import GetConsumerRunningInfoRequestHeader
 from cometmq.remoting.bodies import encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.remoting.headers import Header, to_ext
 from cometmq.remoting.processors import Response
 
 _log = logging.getLogger(__name__)
@@ -38,85 +40,103 @@ _RESULTS: Final = {
 """Java's ``CMResult`` by the status of a client."""
 
 
+class _PendingCommand(NamedTuple):
+    """A command that a client has not answered yet."""
+
+    session: ClientSession
+    request: BrokerRequest
+    timer: TimerHandle
+
+
 class ClientCommands:
-    """The commands that clients have not answered yet."""
+    """Passes requests of brokers on to clients, and the clients' answers back."""
 
-    def __init__(self, context: EndpointContext) -> None:
-        self._context = context
-        self._waiting: dict[str, tuple[ClientSession, Answer, TimerHandle]] = {}
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._pending: dict[str, _PendingCommand] = {}
+        """By nonce."""
 
-    def ask(
-        self, session: ClientSession, broker: str, code: int, fields: Header | dict[str, str], body: bytes, give: Answer
-    ) -> None:
-        """Ask a client on behalf of a broker.
+    def pass_on(self, sessions: Sessions, session: ClientSession, request: BrokerRequest) -> None:
+        """Pass a request of a broker on to the client that it names; other requests than these are dropped."""
+        if request.code == RequestCode.CHECK_TRANSACTION_STATE:
+            check_transaction(sessions, session, request)
+        elif request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+            self._get_running_info(session, request)
+        elif request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
+            self._consume_directly(session, request)
 
-        :param give: takes the answer for the broker.
-        """
-        texts = to_ext(fields) if isinstance(fields, Header) else fields
-        if code == RequestCode.GET_CONSUMER_RUNNING_INFO:
-            if texts.get("jstackEnable") != "true":
-                give(Response(body=encode_body(_running_info(session))))
-                return
-            self._send(session, give, _stack_command)
-            return
-        try:
-            (message,) = split_records(body, broker)
-        except (RecordError, ValueError) as error:
-            give(Response(ResponseCode.SYSTEM_ERROR, remark=f"the body is not one message: {error}"))
-            return
-        found = to_proto(message, topic=message.topic)
-        self._send(session, give, lambda nonce: _verify_command(nonce, found))
-
-    def answered(self, session: ClientSession | None, command: v2.TelemetryCommand) -> None:
-        """Take the answer of a client: stacks, the result of a message, or that it does not do that."""
-        kind = command.WhichOneof("command")
-        nonce = getattr(command, kind or "status").nonce
-        waiting = self._waiting.get(nonce)
-        if session is None or waiting is None or waiting[0] is not session:
-            _log.debug("an answer that nobody waits for: %s", kind)
-            return
-        _, give, timer = waiting
-        del self._waiting[nonce]
-        timer.cancel()
-        code = command.status.code
-        if kind == "thread_stack_trace" and code == Code.OK:
-            info = _running_info(session)
-            info.jstack = command.thread_stack_trace.thread_stack_trace
-            give(Response(body=encode_body(info)))
-        elif kind == "verify_message_result" and code in _RESULTS:
-            remark = command.status.message or None
-            result = ConsumeMessageDirectlyResult(consume_result=_RESULTS[Code(code)], remark=remark)
-            give(Response(body=encode_body(result)))
-        elif code == Code.VERIFY_FIFO_MESSAGE_UNSUPPORTED:
-            give(Response(ResponseCode.NO_PERMISSION, remark="the client verifies no ordered messages"))
+    def _get_running_info(self, session: ClientSession, request: BrokerRequest) -> None:
+        assert isinstance(request.header, GetConsumerRunningInfoRequestHeader)
+        if request.header.jstack_enable:
+            self._send(session, request, _stack_command)
         else:
-            words = command.status.message or f"status {code}"
-            give(Response(ResponseCode.SYSTEM_ERROR, remark=f"the client does not do that: {words}"))
+            request.respond(Response(body=encode_body(_running_info(session))))
 
-    def _send(self, session: ClientSession, give: Answer, make: Callable[[str], v2.TelemetryCommand]) -> None:
-        if len(self._waiting) >= MAX_WAITING_COMMANDS:
-            give(Response(ResponseCode.SYSTEM_BUSY, remark="too many commands wait for clients"))
+    def _consume_directly(self, session: ClientSession, request: BrokerRequest) -> None:
+        try:
+            (message,) = split_records(request.body, request.broker)
+        except (RecordError, ValueError) as error:
+            remark = f"the body does not consist of one message: {error}"
+            request.respond(Response(ResponseCode.SYSTEM_ERROR, remark=remark))
+            return
+        self._send(session, request, partial(_verify_command, to_proto(message, topic=message.topic)))
+
+    def _send(
+        self, session: ClientSession, request: BrokerRequest, make_command: Callable[[str], v2.TelemetryCommand]
+    ) -> None:
+        if len(self._pending) >= MAX_WAITING_COMMANDS:
+            request.respond(Response(ResponseCode.SYSTEM_BUSY, remark="too many commands wait for clients"))
             return
         nonce = secrets.token_hex(16)
-        if session.stream is None or not session.stream.command(make(nonce)):
-            give(Response(ResponseCode.SYSTEM_ERROR, remark=f"the client {session.client_id} has no Telemetry stream"))
+        if session.stream is None or not session.stream.send_command(make_command(nonce)):
+            remark = f"the client {session.identity.client_id} has no Telemetry stream"
+            request.respond(Response(ResponseCode.SYSTEM_ERROR, remark=remark))
             return
-        timer = self._context.clock.call_later(COMMAND_SECONDS, self._waiting.pop, nonce, None)
-        self._waiting[nonce] = session, give, timer
+        timer = self._clock.call_later(COMMAND_SECONDS, self._pending.pop, nonce, None)
+        self._pending[nonce] = _PendingCommand(session, request, timer)
+
+    def handle_answer(self, session: ClientSession | None, answer: v2.TelemetryCommand) -> None:
+        """Give a broker the answer of a client: stacks, the result of a message, or a refusal."""
+        kind = answer.WhichOneof("command")
+        nonce = getattr(answer, kind or "status").nonce
+        pending = self._pending.get(nonce)
+        if session is None or pending is None or pending.session is not session:
+            _log.debug("dropped an answer that no request waits for: %s", kind)
+            return
+        del self._pending[nonce]
+        pending.timer.cancel()
+        pending.request.respond(_response(session, kind, answer))
+
+
+def _response(session: ClientSession, kind: str | None, answer: v2.TelemetryCommand) -> Response:
+    """Return the answer for the broker."""
+    code = answer.status.code
+    if kind == "thread_stack_trace" and code == Code.OK:
+        info = _running_info(session)
+        info.jstack = answer.thread_stack_trace.thread_stack_trace
+        return Response(body=encode_body(info))
+    if kind == "verify_message_result" and code in _RESULTS:
+        remark = answer.status.message or None
+        result = ConsumeMessageDirectlyResult(consume_result=_RESULTS[Code(code)], remark=remark)
+        return Response(body=encode_body(result))
+    if code == Code.VERIFY_FIFO_MESSAGE_UNSUPPORTED:
+        return Response(ResponseCode.NO_PERMISSION, remark="the client does not verify ordered messages")
+    reason = answer.status.message or f"status {code}"
+    return Response(ResponseCode.SYSTEM_ERROR, remark=f"the client refuses the command: {reason}")
 
 
 def _stack_command(nonce: str) -> v2.TelemetryCommand:
     return v2.TelemetryCommand(print_thread_stack_trace_command=v2.PrintThreadStackTraceCommand(nonce=nonce))
 
 
-def _verify_command(nonce: str, message: v2.Message) -> v2.TelemetryCommand:
+def _verify_command(message: v2.Message, nonce: str) -> v2.TelemetryCommand:
     return v2.TelemetryCommand(verify_message_command=v2.VerifyMessageCommand(nonce=nonce, message=message))
 
 
 def _running_info(session: ClientSession) -> ConsumerRunningInfo:
-    """The state of a consumer that the endpoint knows itself."""
+    """Return the state of a consumer, as far as the endpoint knows it."""
     groups = [] if session.heartbeat is None else session.heartbeat.consumer_data_set
-    properties = {"PROP_CLIENT_VERSION": f"gRPC, {session.language}"}
+    properties = {"PROP_CLIENT_VERSION": f"gRPC, {session.identity.language}"}
     for group in groups:
         properties["PROP_CONSUME_TYPE"] = group.consume_type
     subscriptions = [subscription for group in groups for subscription in group.subscription_data_set]

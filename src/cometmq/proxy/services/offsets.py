@@ -1,4 +1,4 @@
-"""PullMessage, UpdateOffset, GetOffset and QueryOffset, for clients that keep their place themselves."""
+"""PullMessage, UpdateOffset, GetOffset and QueryOffset, for clients that choose the offsets themselves."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from typing import Final
 from cometmq.message.message import split_records
 from cometmq.proxy.backend.backend import ASK_SECONDS
 from cometmq.proxy.context import EndpointContext
+from cometmq.proxy.converter import group_of, ms_of, to_proto, topic_of
 from cometmq.proxy.errors import OK, ProxyError, refused
 from cometmq.proxy.limits import LARGE_ANSWER_BYTES
-from cometmq.proxy.names import group_of, topic_of
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code, FilterType, QueryOffsetPolicy
 from cometmq.proxy.rpc.call import Call
-from cometmq.proxy.stored_message import to_proto
-from cometmq.proxy.times import ms_of
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
     LOWER,
@@ -43,7 +41,7 @@ _NO_MESSAGES: Final = {
 
 
 class OffsetService:
-    """Reads queues at offsets."""
+    """Reads messages at offsets, and the offsets of groups and queues."""
 
     def __init__(self, context: EndpointContext) -> None:
         self._context = context
@@ -64,7 +62,7 @@ class OffsetService:
     async def _pull(self, call: Call, request: v2.PullMessageRequest) -> tuple[list[v2.Message], int]:
         config = self._context.config
         topic, group = topic_of(request.message_queue.topic), group_of(request.group)
-        self._context.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
+        session = self._context.sessions.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
         if request.offset < 0:
             raise ProxyError(Code.ILLEGAL_OFFSET, f"the offset {request.offset} is below 0")
         wait_ms = min(max(ms_of(request.long_polling_timeout), 0), config.long_polling_max_ms)
@@ -83,50 +81,48 @@ class OffsetService:
             expression_type="SQL92" if is_sql else "TAG",
         )
         broker = request.message_queue.broker.name
-        reply = await call.session.link.ask(
-            broker, RequestCode.PULL_MESSAGE, header, timeout_s=wait_ms / 1000 + ASK_SECONDS
-        )
-        await call.turn(len(reply.body), LARGE_ANSWER_BYTES)
+        reply = await session.link.ask(broker, RequestCode.PULL_MESSAGE, header, timeout_s=wait_ms / 1000 + ASK_SECONDS)
+        await call.wait_for_time(len(reply.body), LARGE_ANSWER_BYTES)
         if reply.code in _NO_MESSAGES:
             return [], reply.header(PullMessageResponseHeader).next_begin_offset
         if reply.code:
             raise refused(reply.code, reply.remark)
-        messages = [to_proto(found, topic=topic) for found in split_records(bytes(reply.body), broker)]
+        messages = [to_proto(message, topic=topic) for message in split_records(bytes(reply.body), broker)]
         return messages, reply.header(PullMessageResponseHeader).next_begin_offset
 
     async def update_offset(self, call: Call, request: v2.UpdateOffsetRequest) -> v2.UpdateOffsetResponse:
         """Set the offset of a group."""
         queue = request.message_queue
         topic, group = topic_of(queue.topic), group_of(request.group)
-        self._context.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
+        session = self._context.sessions.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
         if request.offset < 0:
             raise ProxyError(Code.ILLEGAL_OFFSET, f"the offset {request.offset} is below 0")
         header = UpdateConsumerOffsetRequestHeader(
             consumer_group=group, topic=topic, queue_id=queue.id, commit_offset=request.offset
         )
-        (await call.session.link.ask(queue.broker.name, RequestCode.UPDATE_CONSUMER_OFFSET, header)).checked()
+        (await session.link.ask(queue.broker.name, RequestCode.UPDATE_CONSUMER_OFFSET, header)).checked()
         return v2.UpdateOffsetResponse(status=OK)
 
     async def get_offset(self, call: Call, request: v2.GetOffsetRequest) -> v2.GetOffsetResponse:
-        """The offset of a group."""
+        """Return the offset of a group."""
         queue = request.message_queue
         topic, group = topic_of(queue.topic), group_of(request.group)
-        self._context.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
+        session = self._context.sessions.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
         header = QueryConsumerOffsetRequestHeader(
             consumer_group=group, topic=topic, queue_id=queue.id, set_zero_if_not_found=False
         )
-        reply = await call.session.link.ask(queue.broker.name, RequestCode.QUERY_CONSUMER_OFFSET, header)
+        reply = await session.link.ask(queue.broker.name, RequestCode.QUERY_CONSUMER_OFFSET, header)
         if reply.code == ResponseCode.QUERY_NOT_FOUND:
-            raise ProxyError(Code.OFFSET_NOT_FOUND, reply.remark or "the group has no offset there")
+            raise ProxyError(Code.OFFSET_NOT_FOUND, reply.remark or "the group has no offset in this queue")
         offset = reply.checked().header(QueryConsumerOffsetResponseHeader).offset
         return v2.GetOffsetResponse(status=OK, offset=offset)
 
     async def query_offset(self, call: Call, request: v2.QueryOffsetRequest) -> v2.QueryOffsetResponse:
-        """The first or last offset of a queue, or that of a time."""
+        """Return the first or the last offset of a queue, or the first one since a time."""
         queue = request.message_queue
         topic = topic_of(queue.topic)
-        self._context.admit(call, [on_topic(topic, Action.SUB)])
-        ask = call.session.link.ask
+        session = self._context.sessions.admit(call, [on_topic(topic, Action.SUB)])
+        ask = session.link.ask
         policy = request.query_offset_policy
         if policy == QueryOffsetPolicy.TIMESTAMP:
             time = ms_of(request.timestamp)

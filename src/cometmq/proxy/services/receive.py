@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
+from cometmq.loop import TaskSet
 from cometmq.message.message import MessageExt, split_records
 from cometmq.message.pop_info import HandleError, ReceiptHandle, parse_handle
 from cometmq.message.properties import POP_CK
 from cometmq.message.tags import split_tags
 from cometmq.proxy.backend.backend import ASK_SECONDS, Reply
 from cometmq.proxy.context import EndpointContext
+from cometmq.proxy.converter import group_of, ms_of, timestamp, to_proto, topic_of
 from cometmq.proxy.errors import OK, ProxyError, refused
 from cometmq.proxy.limits import LARGE_ANSWER_BYTES
-from cometmq.proxy.names import group_of, topic_of
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code, FilterType
-from cometmq.proxy.receipts import Receipt
-from cometmq.proxy.renewals import Renewals, change_time
+from cometmq.proxy.receipts import Delivery, acknowledge, change_invisible_time, forward_to_dead_letters
+from cometmq.proxy.renewals import Renewals
 from cometmq.proxy.rpc.call import Call
-from cometmq.proxy.services.dead_letters import acknowledge, forward
 from cometmq.proxy.sessions import ClientSession
-from cometmq.proxy.stored_message import to_proto
-from cometmq.proxy.times import ms_of, timestamp
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.permissions import Action, on_group, on_topic
 from cometmq.remoting.pop_headers import MAX, PopMessageRequestHeader, PopMessageResponseHeader
@@ -35,30 +33,39 @@ _log = logging.getLogger(__name__)
 _ALL: Final = "*"
 _TAG: Final = "TAG"
 
-_NOT_FOUND: Final = {
+_NO_MESSAGES: Final = {
     ResponseCode.POLLING_TIMEOUT,
     ResponseCode.NO_MESSAGE,
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.PULL_RETRY_IMMEDIATELY,
 }
-_UNSENT_MS: Final = 1_000
-"""Messages for a client that is gone are visible again after this time."""
-_NEEDED_MS: Final = 1_000
-"""A poll that is cut to the rest of its deadline leaves so much for the answer."""
+_RELEASE_MS: Final = 1_000
+"""Messages for a client that has cancelled its call become visible again after this time."""
+_ANSWER_MS: Final = 1_000
+"""Time that a poll leaves for its answer when the deadline of the call cuts it short."""
+
+
+class _Received(NamedTuple):
+    """A message that was popped."""
+
+    message: MessageExt
+    delivery: Delivery
+    attempt: int
+    """The delivery attempt; the first one is 1."""
 
 
 class ReceiveService:
-    """Gives messages to consumers."""
+    """Delivers messages to consumers."""
 
     def __init__(self, context: EndpointContext, renewals: Renewals) -> None:
         self._context = context
         self._renewals = renewals
-        self._unsent: set[asyncio.Task[None]] = set()
+        self._releases = TaskSet()
 
     async def receive_message(self, call: Call, request: v2.ReceiveMessageRequest) -> None:
-        """Wait for messages and send each by itself, after the status and before the time."""
+        """Wait for messages; send the status, each message by itself, and the time."""
         try:
-            status, messages = await self._receive(call, request)
+            status, messages = OK, await self._receive(call, request)
         except ProxyError as error:
             status, messages = error.status, []
         call.send(v2.ReceiveMessageResponse(status=status))
@@ -66,77 +73,73 @@ class ReceiveService:
             call.send(v2.ReceiveMessageResponse(message=message))
         call.send(v2.ReceiveMessageResponse(delivery_timestamp=timestamp(self._context.clock.now_ms())))
 
-    async def _receive(self, call: Call, request: v2.ReceiveMessageRequest) -> tuple[v2.Status, list[v2.Message]]:
+    async def _receive(self, call: Call, request: v2.ReceiveMessageRequest) -> list[v2.Message]:
         context = self._context
         topic, group = topic_of(request.message_queue.topic), group_of(request.group)
-        context.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
-        session: ClientSession = call.session
-        poll_ms = self._poll_ms(call, request)
+        session = context.sessions.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
+        poll_ms = self._poll_ms(call, session, request)
         invisible_ms = self._invisible_ms(request)
         info = await context.backend.group(group)
-        broker = request.message_queue.broker.name
-        if not broker:
-            topic_info = await context.backend.topic(topic)
-            broker = next((found.broker for found in topic_info.own if found.readable), "")
+        broker = request.message_queue.broker.name or await self._readable_broker(topic)
         expression = request.filter_expression
-        wanted = expression.expression or _ALL
         header = PopMessageRequestHeader(
             consumer_group=group,
             topic=topic,
             queue_id=-1,
-            max_msg_nums=min(request.batch_size or 1, context.config.long_polling_batch),
+            max_msg_nums=self._batch_size(request),
             invisible_time=invisible_ms,
             poll_time=poll_ms,
             born_time=context.clock.now_ms(),
             init_mode=MAX,
             exp_type="SQL92" if expression.type == FilterType.SQL else _TAG,
-            exp=wanted,
+            exp=expression.expression or _ALL,
             order=info.is_orderly,
             by_message_group=info.is_orderly or None,
             attempt_id=request.attempt_id or None,
         )
-        if header.max_msg_nums < 0:
-            raise ProxyError(Code.BAD_REQUEST, "batch size must be greater than 0")
-        asked = session.link.ask(broker, RequestCode.POP_MESSAGE, header, timeout_s=poll_ms / 1000 + ASK_SECONDS)
-        reply = await self._answer(call, asked, group, topic, broker)
-        if reply.code in _NOT_FOUND:
-            raise ProxyError(Code.MESSAGE_NOT_FOUND, "no new message")
-        if reply.code == ResponseCode.POLLING_FULL:
-            raise ProxyError(Code.TOO_MANY_REQUESTS, reply.remark or "too many polls wait at the broker")
-        if reply.code:
-            raise refused(reply.code, reply.remark)
-        found = received(reply, broker)
-        if header.exp_type == _TAG and wanted != _ALL:
-            found = await self._tagged(session, group, topic, found, wanted)
+        pop = session.link.ask(broker, RequestCode.POP_MESSAGE, header, timeout_s=poll_ms / 1000 + ASK_SECONDS)
+        received = await self._wait_for_pop(call, session, header, broker, pop)
+        if header.exp_type == _TAG and expression.expression not in ("", _ALL):
+            received = await self._with_tags(session, received, expression.expression)
         if not info.is_orderly:
-            found = await self._without_dead(session, group, topic, found, info.retry_max_times)
-        if not found:
+            received = await self._without_dead(session, received, info.retry_max_times)
+        if not received:
             raise ProxyError(Code.MESSAGE_NOT_FOUND, "no match message")
         if request.auto_renew and self._renewals.has_room:
-            for _, receipt, _ in found:
-                self._renewals.hold(session, group, topic, receipt)
-        return OK, [
-            to_proto(message, topic=topic, handle=receipt.encode(), attempt=attempt)
-            for message, receipt, attempt in found
+            for one in received:
+                self._renewals.add(session, one.delivery)
+        return [
+            to_proto(message, topic=topic, handle=delivery.encode(), attempt=attempt)
+            for message, delivery, attempt in received
         ]
 
-    # --- times ----------------------------------------------------------------------------------
-    def _poll_ms(self, call: Call, request: v2.ReceiveMessageRequest) -> int:
-        """Milliseconds to wait for messages (``ReceiveMessageActivity``).
+    async def _readable_broker(self, topic: str) -> str:
+        """Return the first broker from which a topic may be read; empty if there is none."""
+        info = await self._context.backend.topic(topic)
+        return next((queues.broker for queues in info.queues if queues.readable), "")
 
-        :raises ProxyError: the deadline of the call leaves no time for that.
+    def _batch_size(self, request: v2.ReceiveMessageRequest) -> int:
+        size = min(request.batch_size or 1, self._context.config.long_polling_batch)
+        if size < 0:
+            raise ProxyError(Code.BAD_REQUEST, "batch size must be greater than 0")
+        return size
+
+    # --- times ----------------------------------------------------------------------------------
+    def _poll_ms(self, call: Call, session: ClientSession, request: v2.ReceiveMessageRequest) -> int:
+        """Return the milliseconds to wait for messages (``ReceiveMessageActivity``).
+
+        :raises ProxyError: the deadline of the call leaves too little time.
         """
         config = self._context.config
         left_s = call.left_s
         left_ms = None if left_s is None else int(left_s * 1000)
-        settings = call.session.settings
         if request.HasField("long_polling_timeout"):
             poll_ms = ms_of(request.long_polling_timeout)
         elif left_ms is None:
             poll_ms = config.long_polling_max_ms
         else:
-            asked_ms = settings.request_timeout_ms if settings is not None else 0
-            poll_ms = left_ms - asked_ms // 2
+            request_timeout_ms = 0 if session.settings is None else session.settings.request_timeout_ms
+            poll_ms = left_ms - request_timeout_ms // 2
         poll_ms = min(max(poll_ms, config.long_polling_min_ms), config.long_polling_max_ms)
         if left_ms is None or poll_ms <= left_ms:
             return poll_ms
@@ -145,7 +148,7 @@ class ReceiveService:
                 Code.ILLEGAL_POLLING_TIME,
                 "The deadline time remaining is not enough for polling, please check network condition",
             )
-        return max(left_ms - _NEEDED_MS, 0)
+        return max(left_ms - _ANSWER_MS, 0)
 
     def _invisible_ms(self, request: v2.ReceiveMessageRequest) -> int:
         config = self._context.config
@@ -154,97 +157,101 @@ class ReceiveService:
         invisible_ms = ms_of(request.invisible_duration)
         if invisible_ms > config.invisible_max_ms:
             raise ProxyError(
-                Code.ILLEGAL_INVISIBLE_TIME,
-                f"the invisibleTime is too large. max is {config.invisible_max_ms}",
+                Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too large. max is {config.invisible_max_ms}"
             )
         if invisible_ms < config.invisible_min_ms:
             raise ProxyError(
-                Code.ILLEGAL_INVISIBLE_TIME,
-                f"the invisibleTime is too small. min is {config.invisible_min_ms}",
+                Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too small. min is {config.invisible_min_ms}"
             )
         return invisible_ms
 
-    # --- a client that leaves -------------------------------------------------------------------
-    async def _answer(self, call: Call, asked: Awaitable[Reply], group: str, topic: str, broker: str) -> Reply:
-        """The answer of the broker; what it gives to a client that is gone is made visible again."""
-        future = asyncio.ensure_future(asked)
+    # --- the answer of the broker ---------------------------------------------------------------
+    async def _wait_for_pop(
+        self,
+        call: Call,
+        session: ClientSession,
+        header: PopMessageRequestHeader,
+        broker: str,
+        pop: Awaitable[Reply],
+    ) -> list[_Received]:
+        """Return the messages of a pop; if the client cancels the call, they become visible again.
+
+        :raises ProxyError: there are none, or the broker refuses.
+        """
+        read = partial(_read_pop, topic=header.topic, group=header.consumer_group, broker=broker)
+        future = asyncio.ensure_future(pop)
         try:
             reply = await asyncio.shield(future)
-            await call.turn(len(reply.body), LARGE_ANSWER_BYTES)
+            await call.wait_for_time(len(reply.body), LARGE_ANSWER_BYTES)
         except asyncio.CancelledError:
-            future.add_done_callback(partial(self._give_back_soon, call.session, group, topic, broker))
+            future.add_done_callback(lambda done: self._release(session, done, read))
             raise
-        return reply
+        if reply.code in _NO_MESSAGES:
+            raise ProxyError(Code.MESSAGE_NOT_FOUND, "no new message")
+        if reply.code == ResponseCode.POLLING_FULL:
+            raise ProxyError(Code.TOO_MANY_REQUESTS, reply.remark or "too many polls wait at the broker")
+        if reply.code:
+            raise refused(reply.code, reply.remark)
+        return read(reply)
 
-    def _give_back_soon(
-        self, session: ClientSession, group: str, topic: str, broker: str, future: asyncio.Future[Reply]
+    def _release(
+        self, session: ClientSession, pop: asyncio.Future[Reply], read: Callable[[Reply], list[_Received]]
     ) -> None:
-        if future.cancelled() or future.exception() is not None or future.result().code:
-            return
-        task = asyncio.get_running_loop().create_task(
-            self._give_back(session, group, topic, received(future.result(), broker))
-        )
-        self._unsent.add(task)
-        task.add_done_callback(self._unsent.discard)
+        if not pop.cancelled() and pop.exception() is None and not pop.result().code:
+            self._releases.start(self._release_all(session, read(pop.result())), "release messages of a cancelled call")
 
-    async def _give_back(self, session: ClientSession, group: str, topic: str, found: list[Received]) -> None:
+    @staticmethod
+    async def _release_all(session: ClientSession, received: list[_Received]) -> None:
         try:
-            for _, receipt, _ in found:
-                await change_time(session.link, group, topic, receipt, _UNSENT_MS)
+            for one in received:
+                await change_invisible_time(session.link, one.delivery, _RELEASE_MS)
         except ProxyError as error:
-            _log.info("messages for a client that is gone stay invisible: %s", error)
+            _log.info("messages of a cancelled call stay invisible: %s", error)
 
-    # --- tags -----------------------------------------------------------------------------------
-    async def _tagged(
-        self, session: ClientSession, group: str, topic: str, found: list[Received], expression: str
-    ) -> list[Received]:
-        """Acknowledge messages whose tag has only the hash of a wanted one: Apache's brokers hand them out."""
+    # --- messages that are not for the client ---------------------------------------------------
+    async def _with_tags(self, session: ClientSession, received: list[_Received], expression: str) -> list[_Received]:
+        """Return the messages with wanted tags; Apache's brokers compare only hashes, so others are acknowledged."""
         wanted = frozenset(split_tags(expression))
         tagged = []
-        for message, receipt, attempt in found:
-            if message.tags in wanted:
-                tagged.append((message, receipt, attempt))
+        for one in received:
+            if one.message.tags in wanted:
+                tagged.append(one)
                 continue
             try:
-                await acknowledge(session.link, group, topic, receipt)
-            except ProxyError as error:  # it comes again
-                _log.warning("a message with another tag is not acknowledged for %s: %s", group, error)
+                await acknowledge(session.link, one.delivery)
+            except ProxyError as error:  # it is delivered again
+                _log.warning("a message with another tag is not acknowledged for %s: %s", one.delivery.group, error)
         return tagged
 
-    # --- dead letters ---------------------------------------------------------------------------
     async def _without_dead(
-        self, session: ClientSession, group: str, topic: str, found: list[Received], retries: int
-    ) -> list[Received]:
-        """Move messages that have failed too often to the dead letters; return the others."""
+        self, session: ClientSession, received: list[_Received], max_retries: int
+    ) -> list[_Received]:
+        """Return the messages that may be tried again; others go to the dead letters."""
         alive = []
-        for message, receipt, attempt in found:
-            if attempt <= retries + 1:
-                alive.append((message, receipt, attempt))
+        for one in received:
+            if one.attempt <= max_retries + 1:
+                alive.append(one)
                 continue
             try:
-                await forward(session.link, group, topic, receipt, message.msg_id)
-            except ProxyError as error:  # it comes again
-                _log.warning("a message of %s is no dead letter yet: %s", group, error)
+                await forward_to_dead_letters(session.link, one.delivery, one.message.msg_id)
+            except ProxyError as error:  # it is delivered again
+                _log.warning("a message of %s does not go to the dead letters yet: %s", one.delivery.group, error)
         return alive
 
 
-Received = tuple[MessageExt, Receipt, int]
-"""A message, its receipt, and its delivery attempt, which begins at 1."""
+def _read_pop(reply: Reply, *, topic: str, group: str, broker: str) -> list[_Received]:
+    """Return the messages of a pop with their handles.
 
-
-def received(reply: Reply, broker: str) -> list[Received]:
-    """The messages of a pop with their receipts.
-
-    :raises ProxyError: the answer of the broker makes no sense.
+    :raises ProxyError: the answer of the broker is malformed.
     """
     header = reply.header(PopMessageResponseHeader)
-    starts = _starts(header.start_offset_info or "")
-    counts = _order_counts(header.order_count_info or "")
-    found = []
+    starts = _start_offsets(header.start_offset_info or "")
+    failures = _failed_deliveries(header.order_count_info or "")
+    received = []
     try:
         for message in split_records(bytes(reply.body), broker):
             text = message.properties.get(POP_CK)
-            place = (message.queue_id, message.queue_offset)
+            position = (message.queue_id, message.queue_offset)
             if text is not None:
                 handle = parse_handle(text)
             else:
@@ -255,16 +262,19 @@ def received(reply: Reply, broker: str) -> list[Received]:
                     header.revive_qid,
                     "0",
                     message.broker_name,
-                    *place,
+                    *position,
                 )
-            times = counts.get(place, message.reconsume_times)
-            found.append((message, Receipt(handle, message.commit_log_offset), times + 1))
+            failed = failures.get(position, message.reconsume_times)
+            delivery = Delivery(topic, group, handle, message.commit_log_offset)
+            received.append(_Received(message, delivery, failed + 1))
     except (KeyError, ValueError, HandleError) as error:
-        raise ProxyError(Code.INTERNAL_SERVER_ERROR, f"the pop of the broker cannot be read: {error}") from error
-    return found
+        words = f"cannot read the pop of the broker: {error}"
+        raise ProxyError(Code.INTERNAL_SERVER_ERROR, words) from error
+    return received
 
 
-def _starts(info: str) -> dict[tuple[str, int], int]:
+def _start_offsets(info: str) -> dict[tuple[str, int], int]:
+    """Read startOffsetInfo: the first offset by topic type and queue."""
     starts = {}
     for part in filter(None, info.split(";")):
         kind, queue_id, start = part.split(" ")
@@ -272,12 +282,12 @@ def _starts(info: str) -> dict[tuple[str, int], int]:
     return starts
 
 
-def _order_counts(info: str) -> dict[tuple[int, int], int]:
-    """Failed deliveries of messages popped in order: ``type qo<queueId>%<queueOffset> count``."""
-    counts = {}
+def _failed_deliveries(info: str) -> dict[tuple[int, int], int]:
+    """Read orderCountInfo: the failed deliveries by queue and offset (``type qo<queueId>%<queueOffset> count``)."""
+    failures = {}
     for part in filter(None, info.split(";")):
-        _, place, count = part.split(" ")
-        if place.startswith("qo"):
-            queue_id, _, offset = place[2:].partition("%")
-            counts[int(queue_id), int(offset)] = int(count)
-    return counts
+        _, position, count = part.split(" ")
+        if position.startswith("qo"):
+            queue_id, _, offset = position[2:].partition("%")
+            failures[int(queue_id), int(offset)] = int(count)
+    return failures

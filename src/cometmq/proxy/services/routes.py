@@ -8,13 +8,12 @@ from typing import Final
 
 from cometmq.proxy.backend.backend import BrokerQueues
 from cometmq.proxy.context import EndpointContext
+from cometmq.proxy.converter import group_of, topic_of
 from cometmq.proxy.errors import OK, ProxyError
 from cometmq.proxy.limits import LARGE_ROUTE_QUEUES
-from cometmq.proxy.names import group_of, topic_of
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code, MessageType, Permission
 from cometmq.proxy.rpc.call import Call
-from cometmq.proxy.sessions import ClientSession
 from cometmq.remoting.permissions import Action, on_group, on_topic
 
 _TYPES: Final[dict[str, tuple[MessageType, ...]]] = {
@@ -29,43 +28,42 @@ _TYPES: Final[dict[str, tuple[MessageType, ...]]] = {
 
 
 class RouteService:
-    """Answers where the queues of a topic are."""
+    """Returns the queues of topics."""
 
     def __init__(self, context: EndpointContext) -> None:
         self._context = context
 
     async def query_route(self, call: Call, request: v2.QueryRouteRequest) -> v2.QueryRouteResponse:
-        """All queues of a topic, each with the endpoint for its broker."""
+        """Return all queues of a topic, each with the address of the endpoint for its broker."""
         topic = topic_of(request.topic)
-        self._context.admit(call, [on_topic(topic, Action.PUB, Action.SUB, Action.GET)])
+        session = self._context.sessions.admit(call, [on_topic(topic, Action.PUB, Action.SUB, Action.GET)])
         info = await self._context.backend.topic(topic)
-        await call.turn(sum(max(found.read, found.write) for found in info.queues), LARGE_ROUTE_QUEUES)
+        await call.wait_for_time(sum(max(queues.read, queues.write) for queues in info.queues), LARGE_ROUTE_QUEUES)
         answer = v2.QueryRouteResponse(status=OK)
         types = _TYPES.get(info.message_type, (MessageType.MESSAGE_TYPE_UNSPECIFIED,))
-        for found in info.queues:
-            broker = self._broker(call, request.endpoints, found.broker)
+        for queues in info.queues:
+            broker = self._broker(call, request.endpoints, queues.broker)
             queue = v2.MessageQueue(topic=request.topic, broker=broker, accept_message_types=types)
-            for number, permission in enumerate(_permissions(found)):
+            for number, permission in enumerate(_permissions(queues)):
                 queue.id, queue.permission = number, permission
-                answer.message_queues.append(queue)  # a copy: it takes less than another construction
-        session: ClientSession = call.session
-        session.repeat_settings(self._context.clock)
+                answer.message_queues.append(queue)  # appending copies, which is faster than constructing another one
+        session.resend_settings(self._context.clock)
         return answer
 
     async def query_assignment(self, call: Call, request: v2.QueryAssignmentRequest) -> v2.QueryAssignmentResponse:
-        """The queues that a push consumer asks: one for each broker, or in order each of them."""
+        """Return the queues that a push consumer receives from: one a broker, or in order each queue."""
         topic, group = topic_of(request.topic), group_of(request.group)
-        self._context.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
+        self._context.sessions.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
         info = await self._context.backend.topic(topic)
         is_orderly = (await self._context.backend.group(group)).is_orderly
         if is_orderly:
-            await call.turn(sum(found.readable for found in info.queues), LARGE_ROUTE_QUEUES)
+            await call.wait_for_time(sum(queues.readable for queues in info.queues), LARGE_ROUTE_QUEUES)
         answer = v2.QueryAssignmentResponse(status=OK)
-        for found in info.queues:
-            broker = self._broker(call, request.endpoints, found.broker)
+        for queues in info.queues:
+            broker = self._broker(call, request.endpoints, queues.broker)
             queue = v2.MessageQueue(topic=request.topic, permission=Permission.READ_WRITE, broker=broker)
             assignment = v2.Assignment(message_queue=queue)
-            for number in _readable(found, is_orderly=is_orderly):
+            for number in _assigned(queues, is_orderly=is_orderly):
                 assignment.message_queue.id = number
                 answer.assignments.append(assignment)
         if not len(answer.assignments):
@@ -73,23 +71,24 @@ class RouteService:
         return answer
 
     def _broker(self, call: Call, access_point: v2.Endpoints, name: str) -> v2.Broker:
-        came_by = access_point.addresses[0].host if len(access_point.addresses) else ""
-        found = self._context.backend.endpoint(name, came_by)
-        if found is None and came_by:
+        access_host = access_point.addresses[0].host if len(access_point.addresses) else ""
+        host = self._context.backend.advertised_host(access_host)
+        if host is None and access_host:
             return v2.Broker(name=name, endpoints=access_point)
-        host, port = found or call.peer.local_address
+        local_host, port = call.peer.local_address
+        host = host or local_host
         addresses = [v2.Address(host=host, port=port)]
         return v2.Broker(name=name, endpoints=v2.Endpoints(scheme=_scheme(host), addresses=addresses))
 
 
-def _readable(queues: BrokerQueues, *, is_orderly: bool) -> Sequence[int]:
+def _assigned(queues: BrokerQueues, *, is_orderly: bool) -> Sequence[int]:
     if is_orderly:
         return range(queues.readable)
     return (-1,) if queues.readable else ()
 
 
 def _permissions(queues: BrokerQueues) -> Iterator[Permission]:
-    """First the queues that are for one thing only, as Apache counts them."""
+    """Queues with a single permission come first, as Apache numbers them."""
     both = min(queues.readable, queues.writable)
     yield from (Permission.READ for _ in range(queues.readable - both))
     yield from (Permission.WRITE for _ in range(queues.writable - both))

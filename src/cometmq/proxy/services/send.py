@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from cometmq.message import properties as names
 from cometmq.message.batch import BatchPiece, encode_batch
@@ -13,15 +13,22 @@ from cometmq.message.properties import KEY_SEPARATOR, encode_properties
 from cometmq.message.sysflag import COMPRESSED, TRANSACTION_PREPARED
 from cometmq.proxy.backend.backend import Reply, TopicInfo
 from cometmq.proxy.context import EndpointContext
+from cometmq.proxy.converter import (
+    BORN_HOST,
+    BORN_TIMESTAMP,
+    PRIORITY,
+    TRACE_CONTEXT,
+    ms_of,
+    topic_of,
+    type_of,
+)
 from cometmq.proxy.errors import OK, ProxyError, refused
-from cometmq.proxy.names import topic_of
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code, Encoding, MessageType
 from cometmq.proxy.rpc.call import Call
 from cometmq.proxy.services.send_checks import check_message
 from cometmq.proxy.services.transaction_id import TransactionId
-from cometmq.proxy.stored_message import BORN_HOST, BORN_TIMESTAMP, PRIORITY, TRACE_CONTEXT, type_of
-from cometmq.proxy.times import ms_of
+from cometmq.proxy.sessions import ClientSession
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
     RecallMessageRequestHeader,
@@ -42,12 +49,20 @@ _MULTIPLIER: Final = 2862933555777941757
 _MASK: Final = 2**64 - 1
 
 
+class _Outgoing(NamedTuple):
+    """A message of a request and the properties that are stored with it."""
+
+    message: v2.Message
+    properties: dict[str, str]
+
+
 class SendService:
-    """Stores messages."""
+    """Stores messages, and recalls delayed ones."""
 
     def __init__(self, context: EndpointContext) -> None:
         self._context = context
-        self._turns: dict[str, Iterator[int]] = {}
+        self._counters: dict[str, Iterator[int]] = {}
+        """By topic: messages without a group take its queues one after the other."""
 
     async def send_message(self, call: Call, request: v2.SendMessageRequest) -> v2.SendMessageResponse:
         """Store the messages of a request, all of one topic."""
@@ -57,30 +72,27 @@ class SendService:
             raise ProxyError(Code.MESSAGE_CORRUPTED, "no message to send")
         first = messages[0]
         topic = topic_of(first.topic)
-        context.admit(call, [on_topic(topic, Action.PUB)])
+        session = context.sessions.admit(call, [on_topic(topic, Action.PUB)])
         now_ms = context.clock.now_ms()
         for message in messages:
             if message.topic != first.topic:
                 raise ProxyError(Code.MESSAGE_CORRUPTED, "different message topic")
             check_message(message, context.config, now_ms)
-        prepared = [self._properties(message, topic, call) for message in messages]
-        info = await self._topic(topic, [type_of(properties) for properties in prepared])
-        if len(messages) == 1:
-            entries = [await self._send_one(call, info, first, prepared[0])]
-        elif all(type_of(properties) == MessageType.NORMAL for properties in prepared):
-            entries = [await self._send_batch(call, info, list(messages), prepared)]
-        else:  # a batch has one queue and no delay, so they are stored one by one
-            entries = [
-                await self._send_one(call, info, message, properties)
-                for message, properties in zip(messages, prepared, strict=True)
-            ]
+        ip = call.peer.peer_ip
+        outgoing = [_Outgoing(message, self._stored_properties(message, topic, ip)) for message in messages]
+        types = [type_of(one.properties) for one in outgoing]
+        info = await self._topic_that_accepts(topic, types)
+        if len(outgoing) > 1 and set(types) == {MessageType.NORMAL}:
+            entries = [await self._send_batch(session, info, outgoing)]
+        else:  # a batch has one queue and no delay, so other messages are stored one by one
+            entries = [await self._send_one(session, info, one) for one in outgoing]
         return v2.SendMessageResponse(status=_common_status(entries), entries=entries)
 
     # --- checks ---------------------------------------------------------------------------------
-    async def _topic(self, topic: str, types: Sequence[MessageType]) -> TopicInfo:
-        """The topic, if it takes such messages.
+    async def _topic_that_accepts(self, topic: str, types: Sequence[MessageType]) -> TopicInfo:
+        """Return the configuration of a topic that accepts messages of some types.
 
-        :raises ProxyError: it does not exist, or takes others.
+        :raises ProxyError: the topic does not exist, or accepts messages of another type.
         """
         expected, info = "UNSPECIFIED", None
         try:
@@ -89,8 +101,7 @@ class SendService:
         except ProxyError as error:
             if error.code != Code.TOPIC_NOT_FOUND:
                 raise
-        for kind in types:
-            actual = MessageType(kind).name
+        for actual in (message_type.name for message_type in types):
             if info is None or (self._context.config.validates_type and expected not in (actual, "MIXED")):
                 raise ProxyError(
                     Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
@@ -99,8 +110,8 @@ class SendService:
         assert info is not None
         return info
 
-    def _properties(self, message: v2.Message, topic: str, call: Call) -> dict[str, str]:
-        """The stored properties (``buildMessageProperty``)."""
+    def _stored_properties(self, message: v2.Message, topic: str, peer_ip: str) -> dict[str, str]:
+        """Return the properties that are stored with a message (``buildMessageProperty``)."""
         system = message.system_properties
         stored = dict(message.user_properties)
         stored[names.UNIQ_KEY] = system.message_id
@@ -127,45 +138,44 @@ class SendService:
             stored[PRIORITY] = str(system.priority)
         if system.trace_context:
             stored[TRACE_CONTEXT] = system.trace_context
-        stored[BORN_HOST] = system.born_host or call.peer.peer_ip
+        stored[BORN_HOST] = system.born_host or peer_ip
         if system.HasField("born_timestamp"):
             stored[BORN_TIMESTAMP] = str(ms_of(system.born_timestamp))
         return stored
 
     # --- sending --------------------------------------------------------------------------------
-    def _queue(self, info: TopicInfo, group: str | None) -> tuple[str, int]:
-        """The broker and queue of a message: always the same for one message group, else the next."""
-        queues = sum(found.writable for found in info.own)
-        if not queues:
-            raise ProxyError(Code.FORBIDDEN, "no writable queue")
-        if group is not None:
-            number = consistent_hash(java_hash(group), queues)
-        else:
-            turn = self._turns.get(info.name)
-            if turn is None:
-                turn = self._turns[info.name] = itertools.count()
-            number = next(turn) % queues
-        for found in info.own:
-            if number < found.writable:
-                break
-            number -= found.writable
-        return found.broker, number
+    def _choose_queue(self, info: TopicInfo, message_group: str | None) -> tuple[str, int]:
+        """Return the broker and queue id for a message: the same ones for a message group, else the next queue.
 
-    async def _send_one(
-        self, call: Call, info: TopicInfo, message: v2.Message, properties: dict[str, str]
-    ) -> v2.SendResultEntry:
+        :raises ProxyError: no queue accepts messages.
+        """
+        count = sum(queues.writable for queues in info.queues)
+        if not count:
+            raise ProxyError(Code.FORBIDDEN, "no writable queue")
+        if message_group is not None:
+            number = consistent_hash(java_hash(message_group), count)
+        else:
+            counter = self._counters.get(info.name)
+            if counter is None:
+                counter = self._counters[info.name] = itertools.count()
+            number = next(counter) % count
+        for queues in info.queues:
+            if number < queues.writable:
+                break
+            number -= queues.writable
+        return queues.broker, number
+
+    async def _send_one(self, session: ClientSession, info: TopicInfo, outgoing: _Outgoing) -> v2.SendResultEntry:
+        message, properties = outgoing
         system = message.system_properties
-        group = system.message_group if system.HasField("message_group") else None
-        broker, queue_id = self._queue(info, group)
+        broker, queue_id = self._choose_queue(info, system.message_group if system.HasField("message_group") else None)
         flag = COMPRESSED if system.body_encoding == Encoding.GZIP else 0
         is_transaction = names.TRAN_MSG in properties
         if is_transaction:
             flag |= TRANSACTION_PREPARED
-        header = self._header(info.name, queue_id, flag, properties, call)
-        reply = await call.session.link.ask(broker, RequestCode.SEND_MESSAGE_V2, header, message.body)
-        if reply.code not in _STORED:
-            raise refused(reply.code, reply.remark)
-        stored = reply.header(SendMessageResponseHeader)
+        header = self._header(info.name, queue_id, flag, properties)
+        reply = await session.link.ask(broker, RequestCode.SEND_MESSAGE_V2, header, message.body)
+        stored = _stored(reply)
         transaction_id = system.message_id
         if is_transaction:
             offset = decode_offset_msg_id(stored.msg_id)[2]
@@ -179,32 +189,27 @@ class SendService:
         )
 
     async def _send_batch(
-        self, call: Call, info: TopicInfo, messages: list[v2.Message], prepared: list[dict[str, str]]
+        self, session: ClientSession, info: TopicInfo, outgoing: Sequence[_Outgoing]
     ) -> v2.SendResultEntry:
-        broker, queue_id = self._queue(info, None)
-        if any(message.system_properties.body_encoding == Encoding.GZIP for message in messages):
-            raise ProxyError(Code.MESSAGE_CORRUPTED, "messages of a batch are not compressed one by one")
+        broker, queue_id = self._choose_queue(info, None)
+        if any(message.system_properties.body_encoding == Encoding.GZIP for message, _ in outgoing):
+            raise ProxyError(Code.MESSAGE_CORRUPTED, "compressed messages cannot be sent as a batch")
         try:
             body = encode_batch(
-                BatchPiece(0, message.body, encode_properties(properties))
-                for message, properties in zip(messages, prepared, strict=True)
+                BatchPiece(0, message.body, encode_properties(properties)) for message, properties in outgoing
             )
         except ValueError as error:
             raise ProxyError(Code.MESSAGE_PROPERTIES_TOO_LARGE, str(error)) from error
-        header = self._header(info.name, queue_id, 0, {}, call)
+        header = self._header(info.name, queue_id, 0, {})
         header.batch = True
-        reply = await call.session.link.ask(broker, RequestCode.SEND_BATCH_MESSAGE, header, body)
-        if reply.code not in _STORED:
-            raise refused(reply.code, reply.remark)
-        stored = reply.header(SendMessageResponseHeader)
-        first = messages[0].system_properties.message_id
+        reply = await session.link.ask(broker, RequestCode.SEND_BATCH_MESSAGE, header, body)
+        stored = _stored(reply)
+        first = outgoing[0].message.system_properties.message_id
         return v2.SendResultEntry(
             status=_status(reply), message_id=first, transaction_id=first, offset=stored.queue_offset
         )
 
-    def _header(
-        self, topic: str, queue_id: int, flag: int, properties: dict[str, str], call: Call
-    ) -> SendMessageRequestHeaderV2:
+    def _header(self, topic: str, queue_id: int, flag: int, properties: dict[str, str]) -> SendMessageRequestHeaderV2:
         try:
             text = encode_properties(properties)
         except ValueError as error:
@@ -224,16 +229,26 @@ class SendService:
 
     # --- recall ---------------------------------------------------------------------------------
     async def recall_message(self, call: Call, request: v2.RecallMessageRequest) -> v2.RecallMessageResponse:
-        """Take back a delayed message."""
+        """Recall a delayed message."""
         topic = topic_of(request.topic)
-        self._context.admit(call, [on_topic(topic, Action.PUB)])
+        session = self._context.sessions.admit(call, [on_topic(topic, Action.PUB)])
         try:
             broker = RecallHandle.decode(request.recall_handle).broker_name
         except RecallHandleError as error:
             raise ProxyError(Code.INTERNAL_SERVER_ERROR, error.message) from error
         header = RecallMessageRequestHeader(topic=topic, recall_handle=request.recall_handle, producer_group=topic)
-        reply = (await call.session.link.ask(broker, RequestCode.RECALL_MESSAGE, header)).checked()
+        reply = (await session.link.ask(broker, RequestCode.RECALL_MESSAGE, header)).checked()
         return v2.RecallMessageResponse(status=OK, message_id=reply.header(RecallMessageResponseHeader).msg_id)
+
+
+def _stored(reply: Reply) -> SendMessageResponseHeader:
+    """Return the header of the answer to a message that is stored.
+
+    :raises ProxyError: the broker refuses the message.
+    """
+    if reply.code not in _STORED:
+        raise refused(reply.code, reply.remark)
+    return reply.header(SendMessageResponseHeader)
 
 
 def _status(reply: Reply) -> v2.Status:
@@ -241,7 +256,7 @@ def _status(reply: Reply) -> v2.Status:
 
 
 def _common_status(entries: Sequence[v2.SendResultEntry]) -> v2.Status:
-    """The status of all, or that they differ."""
+    """Return the common status of all messages, or that their statuses differ."""
     first = entries[0].status
     if all(entry.status.code == first.code for entry in entries):
         return first
@@ -249,7 +264,7 @@ def _common_status(entries: Sequence[v2.SendResultEntry]) -> v2.Status:
 
 
 def consistent_hash(value: int, buckets: int) -> int:
-    """Guava's ``Hashing.consistentHash``, by which Apache's proxy chooses the queue of a message group."""
+    """Compute Guava's ``Hashing.consistentHash``; Apache's proxy chooses the queue of a message group by it."""
     state = value & _MASK
     candidate = 0
     while True:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from cometmq.java_values import is_blank
 from cometmq.proxy.config import EndpointConfig
+from cometmq.proxy.converter import RESERVED, ms_of
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
-from cometmq.proxy.stored_message import RESERVED
-from cometmq.proxy.times import ms_of
 
 
 def _has_control(text: str) -> bool:

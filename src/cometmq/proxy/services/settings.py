@@ -1,4 +1,4 @@
-"""Settings of clients, merged with what the endpoint says (``GrpcClientSettingsManager``)."""
+"""Settings of clients, merged with those of the endpoint (``GrpcClientSettingsManager``)."""
 
 from __future__ import annotations
 
@@ -8,25 +8,23 @@ from typing import Final
 from cometmq.message.tags import split_tags
 from cometmq.proxy.backend.backend import GroupInfo
 from cometmq.proxy.config import EndpointConfig
+from cometmq.proxy.converter import duration, full_name, group_of, topic_of
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.limits import MAX_SETTINGS_TOPICS
-from cometmq.proxy.names import full_name, group_of, topic_of
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import ClientType, Code, FilterType
-from cometmq.proxy.sessions import consumer_heartbeat, producer_heartbeat
-from cometmq.proxy.times import duration
-from cometmq.remoting.bodies import HeartbeatData, SubscriptionData
+from cometmq.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 
 _SECOND: Final = 1_000
 _MINUTE: Final = 60_000
-LEVELS_MS: Final = (
+_LEVELS_MS: Final = (
     1 * _SECOND,
     5 * _SECOND,
     10 * _SECOND,
     30 * _SECOND,
     *(minutes * _MINUTE for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
 )
-"""Pauses before each attempt again (``CustomizedRetryPolicy``)."""
+"""Pauses before retries (``CustomizedRetryPolicy``)."""
 _LITE_QUOTA: Final = 2_000
 _LITE_TOPIC_CHARS: Final = 64
 
@@ -34,7 +32,7 @@ _LITE_TOPIC_CHARS: Final = 64
 def check_settings(settings: v2.Settings) -> str:
     """Check the settings of a client; return the consumer group, empty for a producer.
 
-    :raises ProxyError: they are not those of a client.
+    :raises ProxyError: they are not valid.
     """
     kind = settings.WhichOneof("pub_sub")
     if kind is None:
@@ -54,8 +52,8 @@ def check_settings(settings: v2.Settings) -> str:
     return group_of(settings.subscription.group)
 
 
-def merged(settings: v2.Settings, group: GroupInfo | None, config: EndpointConfig) -> v2.Settings:
-    """The settings for the client.
+def merge_settings(settings: v2.Settings, group: GroupInfo | None, config: EndpointConfig) -> v2.Settings:
+    """Return the settings of a client with the values that the endpoint decides.
 
     :param group: its group; ``None`` for a producer.
     """
@@ -83,7 +81,7 @@ def merged(settings: v2.Settings, group: GroupInfo | None, config: EndpointConfi
     subscription.long_polling_timeout.CopyFrom(duration(config.long_polling_max_ms))
     subscription.lite_subscription_quota = _LITE_QUOTA
     subscription.max_lite_topic_size = _LITE_TOPIC_CHARS
-    pauses = group.backoff_ms or LEVELS_MS
+    pauses = group.backoff_ms or _LEVELS_MS
     out.backoff_policy.CopyFrom(
         v2.RetryPolicy(
             max_attempts=group.retry_max_times + 1,
@@ -94,12 +92,22 @@ def merged(settings: v2.Settings, group: GroupInfo | None, config: EndpointConfi
 
 
 def heartbeat_of(client_id: str, settings: v2.Settings, version: int) -> HeartbeatData:
-    """The heartbeat of the client for the brokers."""
+    """Return the heartbeat of a client for the brokers.
+
+    Each topic of a producer is a producer group, too: brokers send transaction checks to the group.
+    """
     if settings.WhichOneof("pub_sub") == "publishing":
-        return producer_heartbeat(client_id, dict.fromkeys(map(full_name, settings.publishing.topics)))
+        topics = dict.fromkeys(map(full_name, settings.publishing.topics))
+        return HeartbeatData(
+            client_id=client_id, producer_data_set=[ProducerData(group_name=topic) for topic in topics]
+        )
     is_push = settings.client_type in (ClientType.PUSH_CONSUMER, ClientType.LITE_PUSH_CONSUMER)
-    group = full_name(settings.subscription.group)
-    return consumer_heartbeat(client_id, group, _subscriptions(settings, version), is_push=is_push)
+    consumer = ConsumerData(
+        group_name=full_name(settings.subscription.group),
+        consume_type="CONSUME_PASSIVELY" if is_push else "CONSUME_ACTIVELY",
+        subscription_data_set=list(_subscriptions(settings, version)),
+    )
+    return HeartbeatData(client_id=client_id, consumer_data_set=[consumer])
 
 
 def _subscriptions(settings: v2.Settings, version: int) -> Iterator[SubscriptionData]:

@@ -1,8 +1,8 @@
 """Telemetry: settings both ways, and commands to clients (``ClientActivity``).
 
-A client opens the stream and sends its settings; the answer are the merged ones, and from then on the stream carries
-commands. A second stream of one client takes the place of the first. The stream gets errors by gRPC's status, as
-Apache's proxy does.
+A client opens the stream and sends its settings; the answer has the merged ones, and from then on the stream carries
+commands. A second stream of a client replaces the first. Errors end the stream with a status of gRPC, as in Apache's
+proxy.
 """
 
 from __future__ import annotations
@@ -12,37 +12,37 @@ import logging
 from typing import Final
 
 from cometmq.proxy.context import EndpointContext
+from cometmq.proxy.converter import full_name
 from cometmq.proxy.errors import OK, ProxyError
 from cometmq.proxy.limits import LARGE_SETTINGS_BYTES, MAX_TELEMETRY_WAITING_BYTES
-from cometmq.proxy.names import full_name
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.rpc.call import Call
 from cometmq.proxy.rpc.status import GrpcError, GrpcStatus
 from cometmq.proxy.services.commands import ClientCommands
-from cometmq.proxy.services.settings import check_settings, heartbeat_of, merged
-from cometmq.proxy.sessions import ClientSession, ClientSettings
+from cometmq.proxy.services.settings import check_settings, heartbeat_of, merge_settings
+from cometmq.proxy.sessions import ClientSession
 from cometmq.remoting.permissions import Action, Need, on_group, on_topic
 
 _log = logging.getLogger(__name__)
 
 _ANSWERS: Final = ("thread_stack_trace", "verify_message_result", "verify_message_command")
-"""Answers to commands; Node's client sends the command back that it does not follow."""
+"""Answers to commands; Node's client returns a command that it does not support."""
 _CLIENT_ERRORS: Final = range(40_000, 50_000)
 _MAX_WAITING_SETTINGS: Final = 16
-"""Settings of one stream that wait for the ones before; a client sends them again every few minutes."""
+"""Settings of one stream that wait for earlier ones; a client sends them again every few minutes."""
 
 
 class TelemetryService:
-    """Begins the streams."""
+    """Opens Telemetry streams."""
 
     def __init__(self, context: EndpointContext, commands: ClientCommands) -> None:
         self._context = context
         self._commands = commands
         self._work: set[asyncio.Task[None]] = set()
 
-    def converse(self, call: Call) -> TelemetryStream:
-        """Begin a stream. Its account is checked with the settings: some clients cannot read why it ends before."""
+    def open_stream(self, call: Call) -> TelemetryStream:
+        """Open a stream. Its account is checked with the settings: some clients cannot read an earlier error."""
         return TelemetryStream(self._context, self._commands, call, self._work)
 
 
@@ -57,15 +57,15 @@ class TelemetryStream:
         self._call = call
         self._work = work
         self._waiting: list[tuple[v2.Settings, int]] = []
-        """Settings that are not taken yet, and their bytes."""
+        """Settings that are not handled yet, and their sizes."""
         self._task: asyncio.Task[None] | None = None
         self._session: ClientSession | None = None
 
-    # --- what the client sends ------------------------------------------------------------------
+    # --- from the client -----------------------------------------------------------------------
     def received(self, message: v2.TelemetryCommand) -> None:
-        """Take a command of the client.
+        """Handle a command of the client.
 
-        :raises GrpcError: it makes no sense.
+        :raises GrpcError: the client may not send this command.
         """
         kind = message.WhichOneof("command")
         if kind == "settings":
@@ -75,29 +75,27 @@ class TelemetryStream:
             self._call.peer.unfinished(size)
             self._waiting.append((message.settings, size))
             if self._task is None:
-                self._task = asyncio.get_running_loop().create_task(self._take_settings())
+                self._task = asyncio.get_running_loop().create_task(self._handle_settings())
                 self._work.add(self._task)
                 self._task.add_done_callback(self._work.discard)
         elif kind in _ANSWERS:
-            self._commands.answered(self._session, message)
+            self._commands.handle_answer(self._session, message)
         else:
             words = "the telemetry command is empty" if kind is None else f"clients do not send {kind}"
             raise GrpcError(GrpcStatus.INVALID_ARGUMENT, f"process client telemetryCommand failed. {words}")
 
     def ended(self) -> None:
-        """The client is gone, or will send nothing more."""
-        session = self._session
-        if session is not None and session.stream is self:
-            session.stream = None
-            session.seen_at = self._context.clock.monotonic()
+        """Note that the client will send nothing more."""
+        if self._session is not None:
+            self._session.stream_ended(self, self._context.clock.monotonic())
 
-    async def _take_settings(self) -> None:
+    async def _handle_settings(self) -> None:
         try:
             while self._waiting and not self._call.is_done:
                 settings, size = self._waiting.pop(0)
                 self._call.peer.unfinished(-size)
-                await self._call.turn(size, LARGE_SETTINGS_BYTES)
-                await self._take(settings)
+                await self._call.wait_for_time(size, LARGE_SETTINGS_BYTES)
+                await self._use_settings(settings)
         except ProxyError as error:
             status = GrpcStatus.INVALID_ARGUMENT if error.code in _CLIENT_ERRORS else GrpcStatus.INTERNAL
             self._call.fail(GrpcError(status, f"process client telemetryCommand failed. {error}"))
@@ -109,14 +107,13 @@ class TelemetryStream:
             self._call.peer.unfinished(-sum(size for _, size in self._waiting))
             self._waiting.clear()
 
-    async def _take(self, settings: v2.Settings) -> None:
+    async def _use_settings(self, settings: v2.Settings) -> None:
         context = self._context
         group = check_settings(settings)
-        context.admit(self._call, list(_needs(settings, group)))
-        session: ClientSession = self._call.session
+        session = context.sessions.admit(self._call, _needs(settings, group))
         info = await context.backend.group(group) if group else None
-        answer = merged(settings, info, context.config)
-        heartbeat = heartbeat_of(session.client_id, settings, context.clock.now_ms())
+        answer = merge_settings(settings, info, context.config)
+        heartbeat = heartbeat_of(session.identity.client_id, settings, context.clock.now_ms())
         if heartbeat != session.heartbeat:
             try:
                 await session.link.register(heartbeat)
@@ -125,20 +122,17 @@ class TelemetryStream:
             session.heartbeat = heartbeat
         if self._call.is_done:
             return
-        before, session.stream = session.stream, self
         self._session = session
-        if before is not None and before is not self:
-            before.close()
-        session.settings = ClientSettings.of(answer)
-        self.command(v2.TelemetryCommand(status=OK, settings=answer))
+        session.use_stream(self, answer)
+        self.send_command(v2.TelemetryCommand(status=OK, settings=answer))
 
-    # --- what the client gets -------------------------------------------------------------------
-    def command(self, command: v2.TelemetryCommand) -> bool:
-        """Send a command; tell whether the client reads its stream."""
+    # --- to the client --------------------------------------------------------------------------
+    def send_command(self, command: v2.TelemetryCommand) -> bool:
+        """Send a command; return false if the client does not read its stream."""
         if self._call.is_done:
             return False
         if self._call.waiting_bytes > MAX_TELEMETRY_WAITING_BYTES:
-            self._call.fail(GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, "the telemetry stream is not read"))
+            self._call.fail(GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, "the client does not read its telemetry stream"))
             return False
         self._call.send(command)
         return True

@@ -1,6 +1,6 @@
-"""Ids of transactions: the place of the half message, so that any endpoint can end it, also after a restart.
+"""Ids of transactions, which contain the position of the half message: any endpoint can end it, also after a restart.
 
-Apache's proxy keeps that place in memory, and a transaction whose proxy has died is ended only by a check.
+Apache's proxy keeps the position in memory; when it dies, the transaction ends only after a check.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from cometmq.proxy.protocol.v2 import Code
 
 
 class TransactionId(NamedTuple):
-    """The place of a half message."""
+    """The position of a half message."""
 
     broker: str
     queue_offset: int
@@ -20,14 +20,14 @@ class TransactionId(NamedTuple):
     message_id: str
 
     def encode(self) -> str:
-        """The text; a name of a broker may have any characters, so it stands last."""
+        """Return the text; the broker's name comes last, since it may contain any character."""
         return f"{self.message_id}-{self.queue_offset:x}-{self.log_offset:x}-{self.broker}"
 
     @classmethod
     def decode(cls, text: str, message_id: str) -> TransactionId:
         """Read the text.
 
-        :raises ProxyError: it is none, or of another message.
+        :raises ProxyError: the text is malformed, or belongs to another message.
         """
         rest = text.removeprefix(f"{message_id}-")
         parts = rest.split("-", 2)

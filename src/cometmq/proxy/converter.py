@@ -1,4 +1,4 @@
-"""Stored messages as gRPC's clients get them (``GrpcConverter``)."""
+"""RocketMQ's names, times and stored messages, and their form in protobuf (``GrpcConverter``, ``NamespaceUtil``)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,20 @@ from cometmq.limits import MAX_DECOMPRESSED_BYTES
 from cometmq.message import properties as names
 from cometmq.message.compression import decompress
 from cometmq.message.message import MessageExt
+from cometmq.message.names import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SYSTEM_GROUP_PREFIX,
+    SYSTEM_GROUPS,
+    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_TOPICS,
+    check_group,
+    check_topic,
+)
 from cometmq.message.sysflag import COMPRESSED
-from cometmq.proxy.names import resource_of
+from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.protocol import v2
-from cometmq.proxy.times import timestamp
+from cometmq.proxy.protocol.v2 import Code
 
 BORN_HOST: Final = "__BORN_HOST"
 BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
@@ -24,9 +34,8 @@ DLQ_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
-POP_CK: Final = "POP_CK"
 _INT32_MAX: Final = 2**31 - 1
-_GZIP: Final = b"\x1f\x8b"
+_GZIP_MAGIC: Final = b"\x1f\x8b"
 
 RESERVED: Final = names.RESERVED_NAMES | {
     BORN_HOST,
@@ -37,7 +46,7 @@ RESERVED: Final = names.RESERVED_NAMES | {
     DLQ_MESSAGE_ID,
     FIRST_POP_TIME,
     names.ORIGIN_GROUP,
-    POP_CK,
+    names.POP_CK,
     "POP_CK_OFFSET",
     "INNER_NUM",
     "INNER_BASE",
@@ -54,11 +63,87 @@ RESERVED: Final = names.RESERVED_NAMES | {
     *names.TIMER_NAMES,
     PRIORITY,
 }
-"""Names that users may not set, and do not get: those of 4.9 and those that RocketMQ 5 has added."""
+"""Properties that users may not set and do not receive: those of RocketMQ 4.9 and those that 5 has added."""
+_NANOS_OF_A_MILLISECOND: Final = 1_000_000
+_MS_OF_A_SECOND: Final = 1_000
+_FIRST_MS: Final = -62_135_596_800_000
+_LAST_MS: Final = 253_402_300_799_999
+"""The years 1 to 9999; protobuf's libraries refuse other timestamps."""
+_NAMESPACE_SEPARATOR: Final = "%"
+_NAME_PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX)
 
 
+# --- names and times ------------------------------------------------------------------------------
+def full_name(resource: v2.Resource) -> str:
+    """Return a name with its namespace before it: ``namespace%name``."""
+    name, namespace = resource.name, resource.resource_namespace
+    if not namespace or not name:
+        return name
+    prefix = next((prefix for prefix in _NAME_PREFIXES if name.startswith(prefix)), "")
+    plain = name[len(prefix) :]
+    own = namespace + _NAMESPACE_SEPARATOR
+    return name if plain.startswith(own) else prefix + own + plain
+
+
+def resource_of(name: str) -> v2.Resource:
+    """Return the resource of a name, with the namespace in a field of its own."""
+    prefix = next((prefix for prefix in _NAME_PREFIXES if name.startswith(prefix)), "")
+    namespace, separator, plain = name[len(prefix) :].partition(_NAMESPACE_SEPARATOR)
+    if not separator:
+        return v2.Resource(name=name)
+    return v2.Resource(name=prefix + plain, resource_namespace=namespace)
+
+
+def topic_of(resource: v2.Resource) -> str:
+    """Return the topic that a request names.
+
+    :raises ProxyError: the name is invalid, or belongs to a system topic.
+    """
+    name = full_name(resource)
+    wrong = check_topic(name)
+    if wrong is not None:
+        # Apache's proxy adds the name of the topic, except if it is blank.
+        words = wrong.replace("topic contains", f"topic[{name}] contains").removesuffix(".")
+        raise ProxyError(Code.ILLEGAL_TOPIC, words)
+    if name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX):
+        raise ProxyError(Code.ILLEGAL_TOPIC, "cannot access system topic")
+    return name
+
+
+def group_of(resource: v2.Resource) -> str:
+    """Return the consumer group that a request names.
+
+    :raises ProxyError: the name is invalid, or belongs to a system group.
+    """
+    name = full_name(resource)
+    wrong = check_group(name)
+    if wrong is not None:
+        raise ProxyError(Code.ILLEGAL_CONSUMER_GROUP, wrong)
+    if name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX):
+        raise ProxyError(Code.ILLEGAL_CONSUMER_GROUP, "cannot use system consumer group")
+    return name
+
+
+def ms_of(moment: v2.Timestamp | v2.Duration) -> int:
+    """Return the milliseconds of a timestamp (since 1970) or of a duration."""
+    return moment.seconds * _MS_OF_A_SECOND + moment.nanos // _NANOS_OF_A_MILLISECOND
+
+
+def timestamp(ms: int) -> v2.Timestamp:
+    """Return the timestamp of milliseconds since 1970, or the nearest one that protobuf has."""
+    seconds, rest = divmod(min(max(ms, _FIRST_MS), _LAST_MS), _MS_OF_A_SECOND)
+    return v2.Timestamp(seconds=seconds, nanos=rest * _NANOS_OF_A_MILLISECOND)
+
+
+def duration(ms: int) -> v2.Duration:
+    """Return the duration of milliseconds."""
+    seconds, rest = divmod(ms, _MS_OF_A_SECOND)
+    return v2.Duration(seconds=seconds, nanos=rest * _NANOS_OF_A_MILLISECOND)
+
+
+# --- messages -------------------------------------------------------------------------------------
 def type_of(properties: Mapping[str, str]) -> v2.MessageType:
-    """The type of a message by its properties (``TopicMessageType.parseFromMessageProperty``)."""
+    """Return the type of a message by its properties (``TopicMessageType.parseFromMessageProperty``)."""
     if properties.get(names.TRAN_MSG) == "true":
         return v2.MessageType.TRANSACTION
     if names.DELAY in properties or not names.TIMER_NAMES.isdisjoint(properties) or names.TIMER_OUT_MS in properties:
@@ -69,19 +154,19 @@ def type_of(properties: Mapping[str, str]) -> v2.MessageType:
 
 
 def to_proto(message: MessageExt, *, topic: str, handle: str | None = None, attempt: int | None = None) -> v2.Message:
-    """The message for a client.
+    """Convert a stored message for a client.
 
     :param topic: its topic as the client knows it.
     :param handle: the receipt handle of a message that was received.
-    :param attempt: its delivery attempt; by its failures unless it is given.
+    :param attempt: the delivery attempt; computed from the stored retries if it is not given.
     """
     properties = message.properties
     body = message.stored_body
     encoding = v2.Encoding.IDENTITY
     if message.sys_flag & COMPRESSED:
-        if body.startswith(_GZIP):
+        if body.startswith(_GZIP_MAGIC):
             encoding = v2.Encoding.GZIP
-        else:  # clients of gRPC know no other compression
+        else:  # clients of gRPC know only gzip
             body = decompress(body, message.sys_flag, MAX_DECOMPRESSED_BYTES)
     system = v2.SystemProperties(
         message_id=message.msg_id,
@@ -110,7 +195,7 @@ def _set_optional(system: v2.SystemProperties, properties: Mapping[str, str]) ->
     if tag is not None:
         system.tag = tag
     keys = properties.get(names.KEYS, "").rstrip(names.KEY_SEPARATOR)
-    if keys:  # Java's split leaves out what is empty at the end, and only that
+    if keys:  # Java's split drops empty parts at the end, and only there
         system.keys.extend(keys.split(names.KEY_SEPARATOR))
     group = properties.get(names.SHARDING_KEY)
     if group is not None:
@@ -131,7 +216,7 @@ def _set_optional(system: v2.SystemProperties, properties: Mapping[str, str]) ->
 
 
 def _number(text: str | None) -> int | None:
-    """The number of a property, which a producer of any protocol may have set to anything; ``None`` for no number."""
+    """Return the number of a property, or ``None``: a producer may have set it to any text."""
     with suppress(ValueError):
         return None if text is None else parse_long(text)
     return None
