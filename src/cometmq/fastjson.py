@@ -8,7 +8,8 @@ Two deviations from JSON occur (``RemotingSerializable``, ``ConfigManager``):
 
 Strict JSON is a subset and goes to the fast decoder first. Text whose only deviations are keys without quotes follows
 once it has quotes, at 0.5 µs a byte. The rest, maps with objects as keys, is parsed here: flat objects of strict JSON
-by the fast decoder of Python, all else at 1 µs a byte.
+by the fast decoder of Python, all else at 1 µs a byte. A reader that knows where such maps are turns the text into
+strict JSON with :func:`with_pairs`, four times as fast.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ _QUOTED_OR_BARE: Final = re.compile(
     """,
     re.DOTALL | re.VERBOSE,
 )
+_OBJECT_KEY: Final = re.compile(rb"(\{[^{}]*+\}):(\{[^{}]*+\}|[^{}\[\],]++)")
+"""A flat object as a key, and its value: flat, too, or a number."""
+_NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'"{}'))
 _encode_scalar = msgspec.json.Encoder().encode
 
 
@@ -93,6 +97,20 @@ def loads(text: str | bytes, *, max_parsed_bytes: int | None = None) -> Any:
 def quote_keys(text: bytes) -> bytes:
     """Return the text with quotes around its bare keys; an unterminated string stays invalid."""
     return _QUOTED_OR_BARE.sub(rb'"\1\2\3"', text)
+
+
+def with_pairs(text: bytes) -> bytes | None:
+    """Return the text with a list of pairs in place of each map whose keys are objects: ``[[{…},5],[{…},6]]``.
+
+    ``None`` for text that needs the parser, with escapes, or with braces in strings.
+    """
+    if any(byte in text for byte in (b"\\", b"\1", b"\2")):
+        return None
+    # Both quotes of a string without braces stand side by side here.
+    if b'"' in text.translate(None, _NOT_STRUCTURE).replace(b'""', b""):
+        return None
+    marked = _OBJECT_KEY.sub(b"\1\\1,\\2\2", text)
+    return marked.replace(b"{\1", b"[[").replace(b"\2,\1", b"],[").replace(b"\2}", b"]]")
 
 
 class _Parser:

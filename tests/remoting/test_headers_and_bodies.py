@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cometmq import fastjson
 from cometmq.remoting import admin_bodies, bodies
+from cometmq.remoting.admin_bodies import ConsumeStats, ConsumeStatsList, OffsetWrapper, TopicOffset, TopicStatsTable
 from cometmq.remoting.headers import (
     GetMaxOffsetRequestHeader,
     Header,
@@ -119,6 +120,43 @@ def test_flat_objects_in_maps_keyed_by_objects_are_read_as_by_the_parser_alone(p
                 except fastjson.FastjsonError:
                     read.append("refused")
         assert read[0] == read[1]
+
+
+_TEXTS = st.text(st.sampled_from('{}[]:,"\\\1\2é T'), max_size=6)
+_OFFSETS = st.builds(
+    OffsetWrapper, broker_offset=st.integers(0, 9), consumer_offset=st.just(0), last_timestamp=st.just(1)
+)
+_STATS = st.builds(
+    ConsumeStats,
+    offset_table=st.dictionaries(
+        st.builds(bodies.MessageQueue, topic=_TEXTS, broker_name=st.just("b"), queue_id=st.integers(0, 9)),
+        _OFFSETS,
+        max_size=4,
+    ),
+    consume_tps=st.just(0.5),
+)
+
+
+@given(st.lists(st.dictionaries(_TEXTS, st.lists(_STATS, max_size=3), max_size=2), max_size=3))
+def test_bodies_with_maps_keyed_by_queues_are_read_whole_whatever_their_names_are(
+    listed: list[dict[str, list[ConsumeStats]]],
+) -> None:
+    body = ConsumeStatsList(consume_stats_list=listed, total_diff=3, broker_addr="b:1")
+    assert bodies.decode_body(ConsumeStatsList, bodies.encode_body(body)) == body
+
+
+def test_bodies_with_thousands_of_queues_are_not_parsed_in_python() -> None:
+    offsets = OffsetWrapper(broker_offset=5, consumer_offset=3, last_timestamp=0)
+    stats = ConsumeStats(offset_table={bodies.MessageQueue("T", "b", number): offsets for number in range(5_000)})
+    table = TopicStatsTable(
+        offset_table={
+            bodies.MessageQueue("T", "b", 0): TopicOffset(min_offset=0, max_offset=1, last_update_timestamp=2)
+        }
+    )
+    listed = ConsumeStatsList(consume_stats_list=[{"g": [stats]}], total_diff=3, broker_addr="b:1")
+    with unittest.mock.patch.object(fastjson, "_Parser", side_effect=AssertionError):
+        for body in (stats, table, listed, bodies.ResetOffsetBody(offset_table={bodies.MessageQueue("T", "b", 0): 5})):
+            assert bodies.decode_body(type(body), bodies.encode_body(body)) == body
 
 
 @given(st.text(st.sampled_from('{}[]:,"0a tru'), max_size=30))

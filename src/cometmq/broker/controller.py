@@ -21,6 +21,7 @@ from cometmq.broker.admin.broker import BrokerAdmin
 from cometmq.broker.admin.groups import GroupAdmin
 from cometmq.broker.admin.messages import QueueAdmin, TimerAdmin, TransactionAdmin
 from cometmq.broker.admin.offsets import OffsetAdmin
+from cometmq.broker.admin.progress_sums import ProgressSumsAdmin
 from cometmq.broker.admin.quotas import QuotaAdmin
 from cometmq.broker.admin.relay import RelayAdmin
 from cometmq.broker.admin.topics import TopicAdmin
@@ -308,6 +309,7 @@ class Broker:
             TopicAdmin(context, self.registration.when_known),
             GroupAdmin(context),
             OffsetAdmin(context),
+            ProgressSumsAdmin(context),
             QueueAdmin(context),
             RelayAdmin(context),
             QuotaAdmin(self.limiter),
@@ -351,8 +353,8 @@ class Broker:
             fall_behind_max=config.ha_slave_fallbehind_max,
             in_sync=InSync(config.in_sync_replicas, config.enable_auto_in_sync_replicas, config.min_in_sync_replicas),
         )
-        ha_guard = None if self.access is None else self.access.guard
-        self.ha = HAService(config, store, transfers, self._access.tls, ha_guard)
+        guard = None if self.access is None else self.access.guard
+        self.ha = HAService(config, store, transfers, self._access.tls, guard)
         waiters = SendWaiters(
             store,
             transfers if config.broker_role == SYNC_MASTER else None,
@@ -361,7 +363,6 @@ class Broker:
         )
         self.turn = StoreTurn(targets, waiters, self.stats, self.server.schedule_turn)
         if CORE is not None and not self.is_slave:
-            guard = None if self.access is None else self.access.guard
             sampler = None if self.audit is None else self.audit.sampler
             self._plain_sends = PlainSends(CORE, store, self.turn, targets, answers, guard, self.limiter, sampler)
             self.server.new_taker = self._plain_sends.taker

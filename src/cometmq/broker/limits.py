@@ -29,6 +29,10 @@ QUEUES_PER_SLICE: Final = 512
 """Queues that an answer about a topic reads in one turn of the loop: 3 to 15 ms."""
 LAGS_PER_ANSWER: Final = 100_000
 """Queues of groups that one answer with metrics looks at, beside those of groups that are furthest behind: 0.2 s."""
+PAIRS_PER_SLICE: Final = 1_000
+"""Pairs of topic and group whose progress is added up in one turn of the loop: 3 ms."""
+MAX_PROGRESS_SUMS_BYTES: Final = 8 * 1024 * 1024
+"""One answer with the progress of groups; the client asks again for others. 200,000 pairs have 5 to 30 MB."""
 SLICES_SECONDS: Final = 0.005
 """Time for all work in slices in one turn of the loop; one slice more may have begun then."""
 SLICED_WORKS: Final = 8

@@ -202,6 +202,37 @@ class ConsumeStats(Body):
     consume_tps: float = 0.0
 
 
+class ProgressSumsQuestion(Body):
+    """GET_PROGRESS_SUMS (30041), CometMQ's own."""
+
+    groups: list[str] = []
+    with_topics: bool = False
+    """Also the ends of all topics."""
+
+
+class TopicProgress(msgspec.Struct, array_like=True, frozen=True):
+    """A group in one topic, all queues of a broker together."""
+
+    end: int
+    lag: int
+
+
+class GroupSums(Body):
+    """The progress of a group, by topic."""
+
+    consume_tps: float = 0.0
+    topics: dict[str, TopicProgress] = {}
+
+
+class ProgressSums(Body):
+    """Answer to GET_PROGRESS_SUMS (30041)."""
+
+    groups: dict[str, GroupSums] = {}
+    """At least one of those in the question: the client asks again for those that have no room."""
+    topics: dict[str, int] = {}
+    """The messages that each topic has ever had."""
+
+
 class GetConsumerStatusBody(Body):
     """Offsets that clients hold (221, 223)."""
 

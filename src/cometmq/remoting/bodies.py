@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -355,6 +355,8 @@ def _strict_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 def _decode(kind: type[T], data: bytes, max_parsed_bytes: int | None) -> T:
+    if b"{{" in data and max_parsed_bytes is None and (body := _decode_pairs(kind, data)) is not None:
+        return body
     try:
         parsed = fastjson.loads(data, max_parsed_bytes=max_parsed_bytes)
         return msgspec.convert(_without_nulls(parsed), kind, strict=False)
@@ -362,6 +364,54 @@ def _decode(kind: type[T], data: bytes, max_parsed_bytes: int | None) -> T:
         raise BodyError(f"{kind.__name__}: {error}") from error
     except RecursionError as error:
         raise BodyError(f"{kind.__name__}: nested too deeply") from error
+
+
+def _decode_pairs(kind: type[T], data: bytes) -> T | None:
+    """Decode a body with maps keyed by queues, 1.5 µs a queue; ``None`` if it needs the parser."""
+    paired: Any = _paired(kind)  # type: ignore[arg-type]
+    text = fastjson.with_pairs(data)
+    if paired == kind or text is None:
+        return None
+    try:
+        value = _strict_decoder(paired).decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    body: T = _joined(kind, value)
+    return body
+
+
+@functools.cache
+def _paired(kind: Any) -> Any:
+    """The same type with a list of pairs in place of each map keyed by queues."""
+    arguments = tuple(map(_paired, get_args(kind)))
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind is not MessageQueue:
+        fields = msgspec.structs.fields(kind)
+        types = [_paired(field.type) for field in fields]
+        if types == [field.type for field in fields]:
+            return kind
+        made: Any = msgspec.field
+        rows = [
+            (one.name, of, made(name=one.encode_name, default=one.default, default_factory=one.default_factory))
+            for one, of in zip(fields, types, strict=True)
+        ]
+        return msgspec.defstruct(kind.__name__, rows, kw_only=True)
+    if get_origin(kind) is dict and arguments[0] is MessageQueue:
+        return list[tuple[arguments]]  # type: ignore[valid-type]
+    return get_origin(kind)[arguments] if get_origin(kind) in (dict, list) and arguments != get_args(kind) else kind
+
+
+def _joined(kind: Any, value: Any) -> Any:
+    """Return a value of the paired type as one of this type."""
+    if _paired(kind) == kind:
+        return value
+    if get_origin(kind) is dict:
+        pairs = value if isinstance(value, list) else value.items()
+        each = get_args(kind)[1]
+        return dict(pairs) if _paired(each) == each else {key: _joined(each, item) for key, item in pairs}
+    if get_origin(kind) is list:
+        return [_joined(get_args(kind)[0], item) for item in value]
+    fields = msgspec.structs.fields(kind)
+    return kind(**{field.name: _joined(field.type, getattr(value, field.name)) for field in fields})
 
 
 def _without_nulls(value: Any) -> Any:

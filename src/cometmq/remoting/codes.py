@@ -204,6 +204,8 @@ class RequestCode(IntEnum):
     """CometMQ's own: a slave copies what is not in the log (``broker/replication/store_files.py``)."""
     GET_TABLE_CHANGES = 30040
     """CometMQ's own: a slave copies what changed in a table (``broker/replication/table_changes.py``)."""
+    GET_PROGRESS_SUMS = 30041
+    """CometMQ's own: the progress of groups, without their queues (``broker/admin/progress_sums.py``)."""
     PUT_QUOTA = 30050
     """CometMQ's own: quotas of accounts, addresses and groups (``broker/admin/quotas.py``)."""
     GET_QUOTAS = 30051

@@ -1,16 +1,20 @@
-"""The progress of all groups of a broker is found also where one answer has no room for it."""
+"""The progress of all groups of a broker is told in sums, and is found also at brokers that do not know such sums."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 
 import pytest
+from tests.helpers.old_broker import without
 
 import cometmq.broker.admin.offsets
 from cometmq.client import Message
 from cometmq.client.admin import Admin, activity, group_progress
 from cometmq.client.admin.activity import ActivityWatch
 from cometmq.client.admin.group_progress import ProgressWatch, all_groups
+from cometmq.client.admin.group_summary import summaries_of
+from cometmq.remoting.codes import RequestCode
 from cometmq.testing import Cluster
 
 GROUPS = 20
@@ -32,8 +36,9 @@ async def behind() -> AsyncIterator[Cluster]:
 
 
 @pytest.fixture
-def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker refuses to tell of all groups at once."""
+def large(behind: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker knows no sums, and refuses to tell of all groups at once."""
+    without(behind.broker(0), RequestCode.GET_PROGRESS_SUMS)
     monkeypatch.setattr(cometmq.broker.admin.offsets, "MAX_FRAME_BYTES", 1_000)
 
 
@@ -44,11 +49,63 @@ async def lags_of(cluster: Cluster, *, everything: bool) -> dict[str, int]:
         return {row.group: row.lag for row in rows if row.group.startswith("g")}
 
 
-async def test_one_by_one_is_the_same_as_at_once(behind: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    at_once = await lags_of(behind, everything=True)
-    assert at_once == {f"g{number:02d}": 2 * number for number in range(GROUPS)}
+async def test_sums_are_those_of_all_groups_at_once_and_one_by_one(
+    behind: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = await lags_of(behind, everything=True)
+    assert told == {f"g{number:02d}": 2 * number for number in range(GROUPS)}
+    without(behind.broker(0), RequestCode.GET_PROGRESS_SUMS)
+    assert await lags_of(behind, everything=True) == told
     monkeypatch.setattr(cometmq.broker.admin.offsets, "MAX_FRAME_BYTES", 1_000)
-    assert await lags_of(behind, everything=True) == at_once
+    assert await lags_of(behind, everything=True) == told
+
+
+async def test_lines_of_groups_are_the_same_from_a_broker_that_knows_no_sums(behind: Cluster) -> None:
+    async with Admin(behind.namesrv_address) as admin:
+        names = ["g03", "g07", "of nobody"]
+        told = await summaries_of(admin, names)
+        assert [(one.topics, one.lag) for one in told.values()] == [(["T", "U"], 6), (["T", "U"], 14), ([], 0)]
+        without(behind.broker(0), RequestCode.GET_PROGRESS_SUMS)
+        assert await summaries_of(admin, names) == told
+
+
+@contextmanager
+def counted(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The codes of the requests that an administration sends meanwhile."""
+    codes: list[int] = []
+    call = admin._call
+
+    async def noted(address: str, code: int, *args: object, **more: object) -> bytes:
+        codes.append(code)
+        return await call(address, code, *args, **more)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(admin, "_call", noted)
+        yield codes
+
+
+async def test_a_look_sends_no_request_for_a_topic_or_a_group(behind: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(30):
+        await behind.create_topic(f"idle-{number}", 1)
+    async with Admin(behind.namesrv_address) as admin:
+        watch = ActivityWatch(admin, with_clients=False)
+        with counted(admin, monkeypatch) as codes:
+            rows = {row.topic: row for row in (await watch.look()).topics}
+        assert len(codes) <= 5
+        assert codes.count(RequestCode.GET_PROGRESS_SUMS) == 1
+    assert (rows["T"].messages, rows["T"].groups, rows["T"].lag) == (GROUPS, GROUPS, GROUPS - 1)
+    assert rows["idle-29"].messages == 0
+
+
+async def test_a_page_of_groups_asks_for_the_progress_of_its_groups_alone(
+    behind: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Admin(behind.namesrv_address) as admin:
+        with counted(admin, monkeypatch) as codes:
+            found = await summaries_of(admin, ["g01", "g02", "g03"])
+        assert codes.count(RequestCode.GET_PROGRESS_SUMS) == 1
+        assert codes.count(RequestCode.GET_CONSUME_STATS) == 0
+    assert [one.lag for one in found.values()] == [2, 4, 6]
 
 
 @pytest.mark.usefixtures("large")
@@ -89,6 +146,7 @@ async def test_topics_that_a_look_has_no_time_for_come_first_at_the_next(monkeyp
     monkeypatch.setattr(activity, "SECONDS_PER_LOOK", 0.0)
     monkeypatch.setattr(activity, "ASKED_AT_ONCE", 4)
     async with Cluster() as cluster, Admin(cluster.namesrv_address) as admin:
+        without(cluster.broker(0), RequestCode.GET_PROGRESS_SUMS)
         for number in range(10):
             await cluster.create_topic(f"idle-{number}", 1)
         monkeypatch.setattr(activity, "TOPICS_PER_LOOK", 9)

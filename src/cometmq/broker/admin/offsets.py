@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterator
 from typing import Final
 
 from msgspec import UNSET
@@ -15,7 +15,7 @@ from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import QUEUES_PER_SLICE
 from cometmq.broker.metrics.stats import GROUP_GET_NUMS
 from cometmq.broker.slices import Steps, batches, members, run_in_slices, slices
-from cometmq.broker.tables.queue_offsets import NO_OFFSET
+from cometmq.broker.tables.queue_offsets import NO_OFFSET, QueueOffsets
 from cometmq.limits import MAX_FRAME_BYTES
 from cometmq.message.names import check_group
 from cometmq.remoting.admin_bodies import MessageQueueForC, OffsetWrapper, QueryCorrectionOffsetBody, QueueTimeSpan
@@ -216,21 +216,20 @@ class OffsetAdmin:
 
     def _of_group(self, header: GetConsumeStatsRequestHeader) -> Steps:
         group = header.consumer_group
-        names = [header.topic] if header.topic else [topic for topic, _ in self._broker.offsets.of_group(group)]
         consume_tps = 0.0
         topics: list[TopicConfig] = []
-        for some_names in batches(names, QUEUES_PER_SLICE):
+        for some in batches(consumed_topics(self._broker, group, header.topic), QUEUES_PER_SLICE):
             if topics:
                 yield
-            for topic in self._consumed(group, some_names):
+            for topic, _ in some:
                 topics.append(topic)
                 consume_tps += self._broker.stats.per_minute(GROUP_GET_NUMS, f"{topic.topic_name}@{group}").tps
         parts: list[bytes] = []
         wanted = ((topic.topic_name, queue_id) for topic in topics for queue_id in range(topic.read_queue_nums))
-        for some in slices(wanted):
+        for queues in slices(wanted):
             if parts:
                 yield
-            parts.append(members({self._queue(name, at): self._offset(group, name, at) for name, at in some}))
+            parts.append(members({self._queue(name, at): self._offset(group, name, at) for name, at in queues}))
         body = b'{"consumeTps":%s,"offsetTable":{%s}}' % (encode_body(consume_tps), b",".join(parts))
         return Response(body=body)
 
@@ -250,9 +249,8 @@ class OffsetAdmin:
         room = MAX_FRAME_BYTES // _LEAST_QUEUE_BYTES
         seen = 0
         for group in list(self._broker.groups.table):
-            for name, _ in self._broker.offsets.of_group(group):
-                topic = next(iter(self._consumed(group, [name])), None)
-                if topic is not None and (topic.order or not is_order):
+            for topic, _ in consumed_topics(self._broker, group):
+                if topic.order or not is_order:
                     room -= topic.write_queue_nums
                     if room < 0:
                         return True
@@ -270,14 +268,14 @@ class OffsetAdmin:
         for group in list(self._broker.groups.table):
             progress: list[bytes] = []
             seen += 1
-            for name, _ in self._broker.offsets.of_group(group):
+            for topic, _ in consumed_topics(self._broker, group):
                 seen += 1
                 if seen >= QUEUES_PER_SLICE:
                     seen = 0
                     yield
-                topic = next(iter(self._consumed(group, [name])), None)
-                if topic is None or (is_order and not topic.order):
+                if is_order and not topic.order:
                     continue
+                name = topic.topic_name
                 parts: list[bytes] = []
                 for queue_ids in batches(range(topic.write_queue_nums), QUEUES_PER_SLICE):
                     table = {self._queue(name, at): self._offset(group, name, at) for at in queue_ids}
@@ -300,14 +298,6 @@ class OffsetAdmin:
             body=b'{"brokerAddr":%s,"consumeStatsList":[%s],"totalDiff":%d}'
             % (encode_body(self._broker.address), b",".join(listed), total_diff)
         )
-
-    def _consumed(self, group: str, names: Iterable[str]) -> Iterable[TopicConfig]:
-        """Those topics that exist and that the group, while it has members, still subscribes to."""
-        online = self._broker.clients.consumers.get(group)
-        for name in names:
-            topic = self._broker.topics.get(name)
-            if topic is not None and (online is None or not online.subscriptions or name in online.subscriptions):
-                yield topic
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self._broker.config.broker_name, queue_id)
@@ -370,6 +360,21 @@ class OffsetAdmin:
             max_time_stamp_str=_local_text(latest),
             consume_time_stamp_str=_local_text(consumed_at),
         )
+
+
+def consumed_topics(
+    broker: BrokerContext, group: str, topic: str | None = None
+) -> Iterator[tuple[TopicConfig, QueueOffsets]]:
+    """The topics, one or all, that exist and that a group has offsets of, each with these offsets.
+
+    Without those that the group, while it has members, does not subscribe to.
+    """
+    online = broker.clients.consumers.get(group)
+    found = [(topic, broker.offsets.of_queues(group, topic))] if topic else broker.offsets.of_group(group)
+    for name, offsets in found:
+        config = broker.topics.get(name)
+        if config is not None and (online is None or not online.subscriptions or name in online.subscriptions):
+            yield config, offsets
 
 
 def _for_c(table: dict[MessageQueue, int]) -> list[MessageQueueForC]:

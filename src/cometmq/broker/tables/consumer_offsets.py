@@ -212,7 +212,7 @@ class ConsumerOffsetManager:
         self._table[key] = QueueOffsets(offsets)
         self.changes.note(key)
 
-    def of_group(self, group: str) -> Iterator[tuple[str, Mapping[int, int]]]:
+    def of_group(self, group: str) -> Iterator[tuple[str, QueueOffsets]]:
         """Yield ``(topic, {queue id: offset})`` for each topic that a group has offsets of."""
         for topic in self._topics_of.of(group):
             queues = self._table.get(f"{topic}{_SEPARATOR}{group}")
@@ -223,9 +223,9 @@ class ConsumerOffsetManager:
         """The groups that have offsets of a topic (``whichGroupByTopic``)."""
         return set(self._groups_of.of(topic))
 
-    def of_queues(self, group: str, topic: str) -> Mapping[int, int]:
-        """The offsets of one group in one topic, by queue id."""
-        return self._table.get(f"{topic}{_SEPARATOR}{group}", {})
+    def of_queues(self, group: str, topic: str) -> QueueOffsets:
+        """The offsets of one group in one topic, by queue id; not to be changed."""
+        return self._table.get(f"{topic}{_SEPARATOR}{group}", _NO_OFFSETS)
 
     def drop(self, key: str) -> None:
         """Remove one pair, ``topic@group``; it may be gone already."""
@@ -324,6 +324,9 @@ class ConsumerOffsetManager:
 
     def _end(self) -> int | None:
         return None if self.log_end is None else self.log_end()
+
+
+_NO_OFFSETS: Final = QueueOffsets()
 
 
 def _none(_topic: str, _group: str, _queue_id: int) -> int:

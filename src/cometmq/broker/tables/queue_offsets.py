@@ -91,6 +91,12 @@ class QueueOffsets(Mapping[int, int]):
     def __iter__(self) -> Iterator[int]:
         return iter(self.as_dict())
 
+    def total(self, queue_nums: int) -> int:
+        """The sum of the offsets of the first queues."""
+        first = self._array if len(self._array) <= queue_nums else self._array[:queue_nums]
+        far = () if self._far is None else [offset for queue_id, offset in self._far.items() if queue_id < queue_nums]
+        return sum(first) - NO_OFFSET * first.count(NO_OFFSET) + sum(far)
+
     def as_dict(self) -> dict[int, int]:
         """A copy, in the order of the queues as far as they stand in the array."""
         found = {queue_id: offset for queue_id, offset in enumerate(self._array) if offset >= 0}

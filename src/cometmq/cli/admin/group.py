@@ -24,7 +24,7 @@ from cometmq.client.admin.group_summary import (
     demand_no_members,
     own_topics,
     progress_of,
-    summary_of,
+    summaries_of,
     users_groups,
 )
 from cometmq.client.admin.members import (
@@ -33,7 +33,6 @@ from cometmq.client.admin.members import (
     demand_group,
     subscriptions_of,
 )
-from cometmq.client.admin.several import gathered
 from cometmq.quantity import quantity
 
 _LIST: Final = (
@@ -77,8 +76,7 @@ def list_groups(everything: bool, part: Part, namesrv: str, output: str) -> None
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         names = list(await admin.groups()) if everything else await users_groups(admin)
-        rows = await gathered({name: summary_of(admin, name) for name in part.of(names)})
-        return [asdict(row) for row in rows.values()]
+        return [asdict(row) for row in (await summaries_of(admin, part.of(names))).values()]
 
     show(survey(namesrv, work), _LIST, output, title="Consumer groups")
 

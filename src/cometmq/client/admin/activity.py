@@ -1,10 +1,11 @@
 """The activity of a cluster: rates and lag of topics, groups and clients, from few requests.
 
-Each broker is asked for the progress of all its groups; that has the ends of the queues that are consumed, too.
-Topics that nobody consumes are asked one by one, :data:`TOPICS_PER_LOOK` at each look, fewer where brokers read their
-disks for them: those that grew lately at every look, the others in turn. So ten thousand topics cost as much as a
-thousand. Where all are asked, the next look asks only those that have messages, the last at most :data:`IDLE_MS` older
-than the newest one of their broker.
+A broker of CometMQ's tells the progress of all its groups and the messages of all its topics in sums. Apache's is asked
+for the progress of all groups; that has the ends of the queues that are consumed, too. Its topics that nobody consumes
+are asked one by one, :data:`TOPICS_PER_LOOK` at each look, fewer where brokers read their disks for them: those that
+grew lately at every look, the others in turn. So ten thousand topics cost as much as a thousand. Where all are asked,
+the next look asks only those that have messages, the last at most :data:`IDLE_MS` older than the newest one of their
+broker.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ GROUPS_PER_LOOK: Final = 200
 """Groups whose members are asked for at each look."""
 CLIENTS_ASKED: Final = 50
 """Consumers that are asked for their own rates at each look."""
+TOPICS_BY_QUEUE: Final = 100
+"""A group with more topics at a broker is not asked for the lag of each queue, and its members have none."""
 IDLE_MS: Final = 60_000
 TOPICS_AGAIN_SECONDS: Final = 30.0
 """Seconds after which the list of topics is read again."""
@@ -120,6 +123,10 @@ class _BrokerView:
     shown: BrokerActivity
     progress: Mapping[str, GroupProgress] = field(default_factory=dict)
     """By group."""
+    at: float = 0.0
+    """The moment of the answer, of a monotonic clock."""
+    messages: Mapping[str, int] | None = None
+    """By topic, if the broker tells them."""
     producers: ProducerTableInfo = field(default_factory=ProducerTableInfo)
 
 
@@ -185,8 +192,9 @@ class ActivityWatch:
         try:
             status = BrokerStatus.of(await self._admin.runtime_info(address))
             view = _BrokerView(BrokerActivity(name, address, status.in_per_s, status.out_per_s))
-            watch = self._progress.setdefault(name, ProgressWatch(self._admin))
+            watch = self._progress.setdefault(name, ProgressWatch(self._admin, with_topics=self._with_topics))
             view.progress = await watch.look(address, everything=everything)
+            view.at, view.messages = self._admin.instance.clock.monotonic(), watch.messages
         except CometMQError as error:
             return _BrokerView(BrokerActivity(name, address, None, None, str(error)))
         if self._with_clients:
@@ -201,6 +209,10 @@ class ActivityWatch:
     def _note_consumed(self) -> None:
         for name, view in self._views.items():
             if view.shown.trouble:
+                continue
+            if view.messages is not None:
+                for topic, total in view.messages.items():
+                    self._note(name, topic, view.at, total)
                 continue
             ends: dict[str, tuple[float, int]] = {}
             for group in view.progress.values():
@@ -217,16 +229,20 @@ class ActivityWatch:
             known.moved(now, total)
 
     async def _list_topics(self, now: float) -> None:
-        if now - self._topics_at < TOPICS_AGAIN_SECONDS:
-            return
-        self._topics_at = now
+        is_time = now - self._topics_at >= TOPICS_AGAIN_SECONDS
+        if is_time:
+            self._topics_at = now
+        hidden = SYSTEM_TOPICS | self._masters.keys() | self._clusters | set(map(reply_topic, self._clusters))
         for name, address in self._alive().items():
-            try:
-                configs = await self._admin.topic_configs(address)
-            except CometMQError:
-                continue
-            hidden = SYSTEM_TOPICS | self._masters.keys() | self._clusters | set(map(reply_topic, self._clusters))
-            self._topics[name] = {topic for topic in configs if topic not in hidden and not topic.startswith(_INNER)}
+            listed: Iterable[str] | None = self._views[name].messages
+            if listed is None:
+                if not is_time:
+                    continue
+                try:
+                    listed = await self._admin.topic_configs(address)
+                except CometMQError:
+                    continue
+            self._topics[name] = {topic for topic in listed if topic not in hidden and not topic.startswith(_INNER)}
 
     async def _ask_topics(self, began: float, *, everything: bool) -> None:
         alive = self._alive()
@@ -331,7 +347,7 @@ class ActivityWatch:
         async def ask(group: str) -> None:
             nonlocal budget
             found: dict[str, ClientActivity] = {}
-            lags = self._lags(group)
+            lags: dict[MessageQueue, int] | None = None
             for address in self._alive().values():
                 try:
                     connections = (await connection_of(self._admin, group, address)).connection_set
@@ -343,6 +359,8 @@ class ActivityWatch:
                     rate, lag = None, None
                     if budget > 0:
                         budget -= 1
+                        if lags is None:
+                            lags = await self._lags(group)
                         rate, lag = await self._of_client(group, one.client_id, address, lags)
                     found[one.client_id] = ClientActivity(
                         one.client_id, "consumer", group, one.client_addr, one.language, rate, lag
@@ -362,12 +380,18 @@ class ActivityWatch:
         rate = sum(status.consume_ok_tps for status in info.status_table.values())
         return rate, sum(lags.get(queue, 0) for queue in info.mq_table) if lags else None
 
-    def _lags(self, group: str) -> dict[MessageQueue, int]:
-        """Return the lag of a group by queue; of a large broker it is not known."""
+    async def _lags(self, group: str) -> dict[MessageQueue, int]:
+        """Return the lag of a group by queue, as far as it is known."""
         found: dict[MessageQueue, int] = {}
-        for view in self._views.values():
-            if group in view.progress:
-                found |= view.progress[group].lags or {}
+        for name, address in self._alive().items():
+            progress = self._views[name].progress.get(group)
+            if progress is None or not 0 < len(progress.topics) <= TOPICS_BY_QUEUE:
+                continue
+            try:
+                table = (await self._admin.progress_at(group, address)).offset_table
+            except CometMQError:
+                continue
+            found |= {queue: offsets.broker_offset - offsets.consumer_offset for queue, offsets in table.items()}
         return found
 
     def _client_rows(self) -> Iterable[ClientActivity]:

@@ -1,7 +1,8 @@
-"""The progress of all groups of a broker, also where one answer has no room for it.
+"""The progress of groups of a broker, also where one answer has no room for it.
 
-A broker is asked for all groups at once. Where that is too large, as with a million offsets, it is asked for one group
-after the other: by :class:`ProgressWatch` for some at each look, so that a look takes a second at most.
+A broker of CometMQ's tells sums, without queues. Apache's is asked for all groups at once. Where that is too large, as
+with a million offsets, it is asked for one group after the other: by :class:`ProgressWatch` for some at each look, so
+that a look takes a second at most.
 """
 
 from __future__ import annotations
@@ -13,21 +14,12 @@ from typing import Final
 from cometmq.client.admin import Admin
 from cometmq.client.admin.several import gathered
 from cometmq.client.errors import BrokerError
-from cometmq.remoting.admin_bodies import ConsumeStats
-from cometmq.remoting.bodies import MessageQueue
+from cometmq.remoting.admin_bodies import ConsumeStats, ProgressSums, TopicProgress
 from cometmq.remoting.codes import ResponseCode
 
 SECONDS_PER_LOOK: Final = 0.3
 """Time in which a look asks for groups one by one."""
 _AT_ONCE: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class TopicProgress:
-    """A group in one topic, all queues of a broker together."""
-
-    end: int
-    lag: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +30,6 @@ class GroupProgress:
     """The moment of the answer, of a monotonic clock."""
     per_s: float
     topics: Mapping[str, TopicProgress]
-    lags: Mapping[MessageQueue, int] | None = None
-    """By queue; ``None`` where groups are asked for one by one, since so many queues have no room in memory."""
 
     @property
     def lag(self) -> int:
@@ -47,10 +37,9 @@ class GroupProgress:
         return sum(topic.lag for topic in self.topics.values())
 
 
-def summed(listed: Iterable[ConsumeStats], at: float, *, with_queues: bool) -> GroupProgress:
+def summed(listed: Iterable[ConsumeStats], at: float) -> GroupProgress:
     """Return what a broker told of a group."""
     topics: dict[str, TopicProgress] = {}
-    lags: dict[MessageQueue, int] = {}
     per_s = 0.0
     for stats in listed:
         per_s += stats.consume_tps
@@ -58,9 +47,7 @@ def summed(listed: Iterable[ConsumeStats], at: float, *, with_queues: bool) -> G
             lag = offsets.broker_offset - offsets.consumer_offset
             known = topics.get(queue.topic, TopicProgress(0, 0))
             topics[queue.topic] = TopicProgress(known.end + offsets.broker_offset, known.lag + lag)
-            if with_queues:
-                lags[queue] = lag
-    return GroupProgress(at, per_s, topics, lags if with_queues else None)
+    return GroupProgress(at, per_s, topics)
 
 
 async def all_groups(admin: Admin, broker_address: str) -> AsyncIterator[tuple[str, list[ConsumeStats]]]:
@@ -92,11 +79,52 @@ async def _at_once(admin: Admin, broker_address: str) -> dict[str, list[ConsumeS
     return found
 
 
-class ProgressWatch:
-    """Looks at the groups of a broker again and again."""
+async def sums_of(
+    admin: Admin, broker_address: str, groups: Iterable[str], *, with_topics: bool = False
+) -> ProgressSums | None:
+    """Return the progress of groups, each topic's queues together; ``None`` if the broker does not tell it so.
 
-    def __init__(self, admin: Admin) -> None:
+    :param with_topics: also how many messages each topic has ever had.
+    """
+    try:
+        return await admin.progress_sums(broker_address, groups, with_topics=with_topics)
+    except BrokerError as error:
+        if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise
+        return None
+
+
+async def progress_of_groups(
+    admin: Admin, broker_address: str, groups: Iterable[str]
+) -> dict[str, Mapping[str, TopicProgress]]:
+    """Return the progress of groups at one broker, by group and topic; without groups that the broker does not know."""
+    wanted = list(groups)
+    sums = await sums_of(admin, broker_address, wanted)
+    if sums is not None:
+        return {group: found.topics for group, found in sums.groups.items()}
+
+    async def ask(group: str) -> Mapping[str, TopicProgress]:
+        try:
+            return summed([await admin.progress_at(group, broker_address)], 0.0).topics
+        except BrokerError as error:
+            if error.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
+                return {}
+            raise
+
+    return await gathered({group: ask(group) for group in wanted})
+
+
+class ProgressWatch:
+    """Looks at the groups of a broker again and again.
+
+    :param with_topics: also ask how many messages each topic has.
+    """
+
+    def __init__(self, admin: Admin, *, with_topics: bool = False) -> None:
         self._admin = admin
+        self._with_topics = with_topics
+        self.messages: Mapping[str, int] | None = None
+        """The messages that each topic has ever had; ``None`` if the broker tells them topic by topic only."""
         self._is_large = False
         self._known: dict[str, GroupProgress] = {}
         self._turn: list[str] = []
@@ -109,13 +137,19 @@ class ProgressWatch:
         :raises CometMQError: the broker does not answer.
         """
         clock = self._admin.instance.clock
+        there = await self._admin.groups(broker_address)
+        sums = await sums_of(self._admin, broker_address, there, with_topics=self._with_topics)
+        if sums is not None:
+            self.messages = sums.topics if self._with_topics else None
+            now = clock.monotonic()
+            return {group: GroupProgress(now, found.consume_tps, found.topics) for group, found in sums.groups.items()}
+        self.messages = None
         if not self._is_large:
             at_once = await _at_once(self._admin, broker_address)
             if at_once is not None:
                 now = clock.monotonic()
-                return {group: summed(listed, now, with_queues=True) for group, listed in at_once.items()}
+                return {group: summed(listed, now) for group, listed in at_once.items()}
             self._is_large = True
-        there = await self._admin.groups(broker_address)
         self._known = {group: known for group, known in self._known.items() if group in there}
         queued = set(self._turn)
         self._turn = [*(group for group in there if group not in queued), *self._turn]
@@ -125,7 +159,7 @@ class ProgressWatch:
             del self._turn[-_AT_ONCE:]
             asked = {group: self._admin.progress_at(group, broker_address) for group in chosen}
             for group, stats in (await gathered(asked)).items():
-                self._known[group] = summed([stats], clock.monotonic(), with_queues=False)
+                self._known[group] = summed([stats], clock.monotonic())
             if not self._turn or (not everything and clock.monotonic() >= until):
                 break
         return self._known

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cometmq.client.admin import Admin, ConsumeProgress
+from cometmq.client.admin.group_progress import progress_of_groups
 from cometmq.client.admin.members import connection_of, demand_group, members_of
 from cometmq.client.admin.reset import GroupConsumesError
+from cometmq.client.admin.several import asked_masters, gathered
 from cometmq.client.errors import BrokerError, RouteNotFoundError
 from cometmq.message.names import dlq_topic, is_system_group, retry_topic
 from cometmq.quantity import quantity
+from cometmq.remoting.admin_bodies import ConsumerConnection
 from cometmq.remoting.codes import ResponseCode
 
 
@@ -32,16 +36,26 @@ async def users_groups(admin: Admin) -> list[str]:
     return [name for name in await admin.groups() if not is_system_group(name)]
 
 
-async def summary_of(admin: Admin, group: str) -> GroupSummary:
-    """Return a group in a line."""
-    found = await connection_of(admin, group)
-    progress = await progress_of(admin, group)
-    topics = set(found.subscription_table) | {state.queue.topic for state in progress.queues}
+async def summaries_of(admin: Admin, groups: Sequence[str]) -> dict[str, GroupSummary]:
+    """Return groups in a line each; no answer of a CometMQ broker has their queues."""
+    connections = await gathered({group: connection_of(admin, group) for group in groups})
+    lags: dict[str, dict[str, int]] = {group: {} for group in groups}
+    for at_broker in (
+        await asked_masters(admin, lambda _, address: progress_of_groups(admin, address, groups))
+    ).values():
+        for group, topics in at_broker.items():
+            for topic, progress in topics.items():
+                lags[group][topic] = lags[group].get(topic, 0) + progress.lag
+    return {group: _summary(group, connections[group], lags[group]) for group in groups}
+
+
+def _summary(group: str, found: ConsumerConnection, lags: Mapping[str, int]) -> GroupSummary:
+    retry = retry_topic(group)
     return GroupSummary(
         group=group,
         members=len(found.connection_set),
-        topics=sorted(topics - {retry_topic(group)}),
-        lag=sum(state.lag for state in progress.queues if state.queue.topic != retry_topic(group)),
+        topics=sorted((found.subscription_table.keys() | lags.keys()) - {retry}),
+        lag=sum(lag for topic, lag in lags.items() if topic != retry),
         model=(found.message_model or "").lower() or None,
     )
 

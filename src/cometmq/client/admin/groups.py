@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Final
+
 import msgspec
 from msgspec import UnsetType
 
@@ -16,6 +19,8 @@ from cometmq.remoting.admin_bodies import (
     OffsetWrapper,
     ProducerConnection,
     ProducerTableInfo,
+    ProgressSums,
+    ProgressSumsQuestion,
 )
 from cometmq.remoting.admin_headers import (
     DeleteSubscriptionGroupRequestHeader,
@@ -32,10 +37,15 @@ from cometmq.remoting.bodies import (
     ResetOffsetBody,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
+    decode_body,
     encode_body,
+    encode_json,
 )
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import GetConsumerListByGroupRequestHeader
+
+GROUPS_PER_QUESTION: Final = 1_000
+"""Groups whose progress one request asks for: 130 KB of the longest names."""
 
 
 class QueueProgress(msgspec.Struct, frozen=True):
@@ -169,6 +179,27 @@ class GroupAdmin(TopicAdmin):
         """The progress of every group at one broker."""
         header, code = GetConsumeStatsInBrokerHeader(is_order=False), RequestCode.GET_BROKER_CONSUME_STATS
         return await self._ask(ConsumeStatsList, broker_address, code, header, "asking how far all groups are")
+
+    async def progress_sums(
+        self, broker_address: str, groups: Iterable[str], *, with_topics: bool = False
+    ) -> ProgressSums:
+        """The progress of groups at one CometMQ broker, each topic's queues together.
+
+        :param with_topics: also how many messages each topic of the broker has ever had.
+        :raises BrokerError: with code 3, the broker is Apache's or older, and does not know the request.
+        """
+        found = ProgressSums()
+        code, doing = RequestCode.GET_PROGRESS_SUMS, "asking how far groups are"
+        wanted = list(groups)
+        while wanted or with_topics:
+            question = ProgressSumsQuestion(wanted[:GROUPS_PER_QUESTION], with_topics)
+            answer = await self._call(broker_address, code, body=encode_json(question), doing=doing)
+            sums = decode_body(ProgressSums, answer)
+            found.groups.update(sums.groups)
+            found.topics.update(sums.topics)
+            wanted = wanted[len(sums.groups) if question.groups else 0 :]
+            with_topics = False
+        return found
 
     async def progress_at(self, group: str, broker_address: str, topic: str | None = None) -> ConsumeStats:
         """The progress of a group at one broker, in one topic or in all that it has consumed."""

@@ -423,6 +423,7 @@ class SyncAdmin(SyncClient[Admin]):
     producer_connection = blocking(Admin.producer_connection)
     producers = blocking(Admin.producers)
     progress_of_all_groups = blocking(Admin.progress_of_all_groups)
+    progress_sums = blocking(Admin.progress_sums)
     progress_at = blocking(Admin.progress_at)
     groups_of_topic = blocking(Admin.groups_of_topic)
     consume_progress = blocking(Admin.consume_progress)

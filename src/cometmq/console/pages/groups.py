@@ -10,10 +10,9 @@ import msgspec
 from starlette.responses import JSONResponse, Response
 
 from cometmq.client.admin.group_settings import differences, groups_of_brokers
-from cometmq.client.admin.group_summary import delete_whole_group, progress_of, summary_of, users_groups
+from cometmq.client.admin.group_summary import delete_whole_group, progress_of, summaries_of, users_groups
 from cometmq.client.admin.members import contradictions, demand_group, members_of, subscriptions_of
 from cometmq.client.admin.reset import EARLIEST, LATEST, Move, Target, execute_moves, planned_moves
-from cometmq.client.admin.several import gathered
 from cometmq.client.errors import BrokerError, RouteNotFoundError
 from cometmq.console.listing import listing
 from cometmq.console.page import Ask, FormError, NotFoundError, Plan, Table, change, page
@@ -37,7 +36,7 @@ async def show_list(ask: Ask) -> Response:
     everything = ask.text("kind") == "all"
     names = list(await ask.admin.groups()) if everything else await users_groups(ask.admin)
     found = listing(names, ask.text("q"), ask.whole("page"))
-    lines = await gathered({name: summary_of(ask.admin, name) for name in found.names})
+    lines = await summaries_of(ask.admin, found.names)
     template = "groups/rows.html" if ask.is_part else "groups/list.html"
     return ask.page(template, found=found, lines=lines.values(), everything=everything)
 
