@@ -18,8 +18,8 @@ from cometmq.broker.limits import MAX_FILTER_WORK
 from cometmq.filter import FilterError, parse_selector
 from cometmq.filter.block_evaluation import block_predicate
 from cometmq.filter.record_block import RecordBlock
+from cometmq.message.layout import RECORD
 from cometmq.message.properties import encode_properties
-from cometmq.message.record import PHYSICAL_OFFSET_AT
 
 BASE = 5_000_000
 TOPIC = "T"
@@ -35,7 +35,7 @@ class Log:
             at.append(len(data))
             sizes.append(len(one))
             data += one
-            struct.pack_into(">q", data, at[-1] + PHYSICAL_OFFSET_AT, BASE + at[-1])
+            struct.pack_into(">q", data, at[-1] + RECORD.offsets["physical_offset"], BASE + at[-1])
         self.view = memoryview(bytes(data) + bytes(room))
         self.at = np.array(at, np.int64)
         self.sizes = np.array(sizes, np.int64)

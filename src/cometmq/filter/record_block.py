@@ -13,21 +13,18 @@ import numpy as np
 
 from cometmq.filter.block_numbers import Bools, Bytes, Ints
 from cometmq.filter.property_rows import MARGIN, SEPARATOR, PropertyRows, copies
-from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
-from cometmq.message.record import MESSAGE_MAGIC
-from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
-
-_LENGTH_AT: Final = 84
-"""Offset of the body's length in a record with IPv4 hosts."""
-_HEAD: Final = np.dtype(
-    {
-        "names": ["magic", "offset", "flags", "length"],
-        "formats": [">i4", ">i8", ">i4", ">u4"],
-        "offsets": [4, 28, 36, _LENGTH_AT],
-        "itemsize": _LENGTH_AT + 4,
-    }
+from cometmq.message.layout import (
+    BODY_AT,
+    BODY_LENGTH_BYTES,
+    HOSTS_V6,
+    PROPERTIES_LENGTH_BYTES,
+    RECORD,
+    TOPIC_LENGTH_BYTES,
 )
-_V6_BYTES: Final = IPV6_HOST_BYTES - IPV4_HOST_BYTES
+from cometmq.message.record import MESSAGE_MAGIC
+from cometmq.message.record_arrays import dtype_of, offsets_of
+
+_HEAD: Final = dtype_of(RECORD, "magic", "physical_offset", "sys_flag", "body_length")
 _SAMPLE: Final = 20
 WIDEST_PROPERTIES: Final = 4_096
 """Largest properties in a row; larger ones are read one by one."""
@@ -48,14 +45,13 @@ class RecordBlock:
         heads = copies(view, at, _HEAD.itemsize).view(_HEAD)
         ends = at + sizes
         # A body of less than nothing is one that is too long.
-        begin = at + heads["length"] + (_LENGTH_AT + 4)
-        flags = heads["flags"]
-        if (flags & (BORNHOST_V6 | STOREHOST_V6)).any():
+        begin = at + heads["body_length"].view(">u4") + RECORD.size
+        flags = heads["sys_flag"]
+        if (flags & HOSTS_V6).any():
             begin = _begin_behind_hosts(view, at, flags)
-        # Before a text stand the topic, of a length of one byte, and the text's length, of two.
-        before = topic_bytes + 3
+        before = TOPIC_LENGTH_BYTES + topic_bytes + PROPERTIES_LENGTH_BYTES
         lengths = ends - begin - before
-        regular: Bools = (heads["magic"] == MESSAGE_MAGIC) & (heads["offset"] == at + base) & (lengths >= 0)
+        regular: Bools = (heads["magic"] == MESSAGE_MAGIC) & (heads["physical_offset"] == at + base) & (lengths >= 0)
         widest = _widest(lengths[regular])
         width = before + widest + MARGIN
         regular &= (lengths <= widest) & (begin + width <= len(view))
@@ -89,11 +85,8 @@ def _text_rows(data: Bytes, rows: Bytes, before: int, lengths: Ints) -> Property
 
 def _begin_behind_hosts(view: memoryview, at: Ints, flags: Ints) -> Ints:
     """Return the offsets of topics if some hosts have long addresses; a place behind an irregular record."""
-    length_at = at + _LENGTH_AT
-    for v6 in (BORNHOST_V6, STOREHOST_V6):
-        length_at = length_at + _V6_BYTES * (flags & v6 != 0)
-    length_at = np.minimum(length_at, len(view) - 4)
-    begin: Ints = length_at + 4 + copies(view, length_at, 4).view(">u4")
+    body_at = np.minimum(at + offsets_of(BODY_AT, flags), len(view))
+    begin: Ints = body_at + copies(view, body_at - BODY_LENGTH_BYTES, BODY_LENGTH_BYTES).view(">u4")
     return begin
 
 

@@ -10,17 +10,12 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
+from cometmq.message.layout import HOSTS_V6, PROPERTIES_LENGTH_BYTES, RECORD, TOPIC_LENGTH_BYTES
 from cometmq.message.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, decode_properties
-from cometmq.message.record import BORN_HOST_AT, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, RecordError
-from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
+from cometmq.message.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, RecordError, parts_of
 
-_HEAD: Final = struct.Struct(">4xi28xi44xi")
-"""Magic, sysFlag and the body's length of a record with IPv4 hosts."""
-_IPV4_BODY_AT: Final = 88
-_HOSTS_V6: Final = BORNHOST_V6 | STOREHOST_V6
-_INT: Final = struct.Struct(">i")
-_SHORT: Final = struct.Struct(">h")
+_HEAD: Final = RECORD.struct("magic", "sys_flag", "body_length")
+_LENGTHS_BYTES: Final = TOPIC_LENGTH_BYTES + PROPERTIES_LENGTH_BYTES
 _END: Final = PROPERTY_SEPARATOR.encode()
 REPLACEMENT: Final = "\ufffd"
 """Bytes that are not UTF-8 are read as this character: texts with it are not compared as bytes."""
@@ -33,11 +28,10 @@ def properties_of(record: memoryview) -> bytes:
     :raises struct.error: it is too short for a record.
     """
     magic, sys_flag, body_length = _HEAD.unpack_from(record)
-    if magic == MESSAGE_MAGIC and not sys_flag & _HOSTS_V6 and body_length >= 0:
-        tail = record[_IPV4_BODY_AT + body_length :].tobytes()
-    else:
-        tail = _unusual_tail(record, magic, sys_flag)
-    at = tail[0] + 3
+    if magic != MESSAGE_MAGIC or sys_flag & HOSTS_V6 or body_length < 0:
+        return _unusual_properties(record, magic)
+    tail = record[RECORD.size + body_length :].tobytes()
+    at = tail[0] + _LENGTHS_BYTES
     length = tail[at - 2] << 8 | tail[at - 1]
     if at + length != len(tail):
         raise RecordError(f"properties of {length} bytes do not end with the record")
@@ -78,21 +72,13 @@ def property_reader(name: str) -> Callable[[bytes], str | None]:
     return read
 
 
-def _unusual_tail(record: memoryview, magic: int, sys_flag: int) -> bytes:
-    """Return the bytes after the body of a record with IPv6 hosts or a two-byte topic length, without that topic."""
+def _unusual_properties(record: memoryview, magic: int) -> bytes:
+    """Return the properties of a record with IPv6 hosts or a two-byte topic length."""
     if magic not in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2):
         raise RecordError(f"{magic & 0xFFFFFFFF:#010x} is not the magic of a record")
-    hosts = (IPV6_HOST_BYTES if sys_flag & BORNHOST_V6 else IPV4_HOST_BYTES) + (
-        IPV6_HOST_BYTES if sys_flag & STOREHOST_V6 else IPV4_HOST_BYTES
-    )
-    body_at = BORN_HOST_AT + hosts + 24
-    body_length: int = _INT.unpack_from(record, body_at - 4)[0]
-    if body_length < 0:
-        raise RecordError(f"a body of {body_length} bytes")
-    tail = record[body_at + body_length :].tobytes()
-    if magic == MESSAGE_MAGIC:
-        return tail
-    topic_length: int = _SHORT.unpack_from(tail)[0]
-    if topic_length < 0:
-        raise RecordError(f"a topic of {topic_length} bytes")
-    return b"\0" + tail[2 + topic_length :]
+    parts = parts_of(record, 0, len(record))
+    if parts is not None:
+        *_, properties_at, end = parts
+        if end == len(record):
+            return record[properties_at:].tobytes()
+    raise RecordError(f"the lengths inside a record of {len(record)} bytes do not add up")

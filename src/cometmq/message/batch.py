@@ -17,8 +17,9 @@ import msgspec
 from cometmq.errors import CometMQError
 from cometmq.java_values import decode_utf8
 from cometmq.limits import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES
+from cometmq.message.layout import BATCH_HEAD
 
-_HEAD: Final = struct.Struct(">iiiii")
+_HEAD: Final = BATCH_HEAD.struct()
 _SHORT: Final = struct.Struct(">h")
 PIECE_OVERHEAD_BYTES: Final = _HEAD.size + _SHORT.size
 

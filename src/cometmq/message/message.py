@@ -14,22 +14,46 @@ from cometmq.errors import CometMQError
 from cometmq.limits import MAX_DECOMPRESSED_BYTES
 from cometmq.message import properties as names
 from cometmq.message.compression import decompress
-from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES, decode_host, format_address
+from cometmq.message.hosts import decode_host, format_address
 from cometmq.message.ids import offset_msg_id
+from cometmq.message.layout import (
+    BODY_AT,
+    HOSTS_V6,
+    RECORD,
+    RECORDS,
+    TOPIC_LENGTH_BYTES,
+    TOPIC_LENGTH_V2_BYTES,
+    record_offsets,
+)
 from cometmq.message.properties import KEY_SEPARATOR, decode_properties
 from cometmq.message.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES, RecordError, body_crc
-from cometmq.message.sysflag import BORNHOST_V6, COMPRESSED, STOREHOST_V6
+from cometmq.message.sysflag import COMPRESSED
 
 _EPOCH: Final = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _MILLISECOND: Final = datetime.timedelta(milliseconds=1)
-_SIZE_MAGIC: Final = struct.Struct(">ii")
+_SIZE_MAGIC: Final = RECORD.struct("size", "magic")
+_SIZE: Final = RECORD.struct("size").unpack_from
+_MAGIC: Final = RECORD.struct("magic").unpack_from
+_BODY_CRC: Final = RECORD.struct("body_crc").unpack_from
+_QUEUE_ID: Final = RECORD.struct("queue_id").unpack_from
+_FLAG: Final = RECORD.struct("flag").unpack_from
+_QUEUE_OFFSET: Final = RECORD.struct("queue_offset").unpack_from
+_PHYSICAL_OFFSET: Final = RECORD.struct("physical_offset").unpack_from
+_SYS_FLAG: Final = RECORD.struct("sys_flag").unpack_from
+_BORN_TIMESTAMP: Final = RECORD.struct("born_timestamp").unpack_from
+_BEHIND_HOSTS: Final = {
+    bits: layout.struct("store_timestamp", "store_host", "reconsume_times", "prepared_transaction_offset").unpack_from
+    for bits, layout in RECORDS.items()
+}
+_BORN_HOST: Final = {bits: layout.struct("born_host").unpack_from for bits, layout in RECORDS.items()}
+_BODY_LENGTH: Final = {bits: layout.struct("body_length").unpack_from for bits, layout in RECORDS.items()}
+_RECONSUME_TIMES_AT: Final = record_offsets("reconsume_times")
 _INT: Final = struct.Struct(">i")
-_LONG: Final = struct.Struct(">q")
 _SHORT: Final = struct.Struct(">h")
-_BODY_HEAD: Final = struct.Struct(">iqi")
-_FLAGS_AND_LENGTH: Final = struct.Struct(">i44xi")
+_FLAGS_AND_LENGTH: Final = RECORD.struct("sys_flag", "body_length").unpack_from
 """SysFlag and, where both hosts are IPv4, the length of the body."""
-_UNUSUAL: Final = COMPRESSED | BORNHOST_V6 | STOREHOST_V6
+_USUAL_BODY_AT: Final = BODY_AT[0]
+_UNUSUAL: Final = COMPRESSED | HOSTS_V6
 
 
 class Message(msgspec.Struct):
@@ -120,57 +144,57 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
     @property
     def store_size(self) -> int:
         """Bytes of the stored record."""
-        return int(_INT.unpack_from(self._data, self._at)[0])
+        return int(_SIZE(self._data, self._at)[0])
 
     @property
     def body_crc(self) -> int:
         """CRC32 of the stored body, 31 bits."""
-        return int(_INT.unpack_from(self._data, self._at + 8)[0])
+        return int(_BODY_CRC(self._data, self._at)[0])
 
     @property
     def queue_id(self) -> int:
         """The id of its queue."""
-        return int(_INT.unpack_from(self._data, self._at + 12)[0])
+        return int(_QUEUE_ID(self._data, self._at)[0])
 
     @property
     def flag(self) -> int:
         """The producer's own flag."""
-        return int(_INT.unpack_from(self._data, self._at + 16)[0])
+        return int(_FLAG(self._data, self._at)[0])
 
     @property
     def queue_offset(self) -> int:
         """Its offset in its queue."""
-        return int(_LONG.unpack_from(self._data, self._at + 20)[0])
+        return int(_QUEUE_OFFSET(self._data, self._at)[0])
 
     @property
     def commit_log_offset(self) -> int:
         """Its offset in the broker's log, in bytes."""
-        return int(_LONG.unpack_from(self._data, self._at + 28)[0])
+        return int(_PHYSICAL_OFFSET(self._data, self._at)[0])
 
     @property
     def sys_flag(self) -> int:
         """See :mod:`cometmq.message.sysflag`."""
-        return int(_INT.unpack_from(self._data, self._at + 36)[0])
+        return int(_SYS_FLAG(self._data, self._at)[0])
 
     @property
     def born_timestamp(self) -> int:
         """Time of its creation by the producer, ms since 1970."""
-        return int(_LONG.unpack_from(self._data, self._at + 40)[0])
+        return int(_BORN_TIMESTAMP(self._data, self._at)[0])
 
     @property
     def store_timestamp(self) -> int:
         """Time of its storage by the broker, ms since 1970."""
-        return int(_LONG.unpack_from(self._data, self._store_at())[0])
+        return int(self._behind_born_host()[0])
 
     @property
     def born_host(self) -> str:
         """``ip:port`` of the producer."""
-        return format_address(*decode_host(self._data[self._at + 48 : self._store_at()]))
+        return format_address(*decode_host(_BORN_HOST[self._hosts()](self._data, self._at)[0]))
 
     @property
     def store_host(self) -> str:
         """``ip:port`` of the broker."""
-        return format_address(*decode_host(self._store_host()))
+        return format_address(*decode_host(self._behind_born_host()[1]))
 
     @property
     def msg_id(self) -> str:
@@ -180,17 +204,17 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
     @property
     def offset_msg_id(self) -> str:
         """The broker's id: store host and log offset in hex."""
-        return offset_msg_id(self._store_host(), self.commit_log_offset)
+        return offset_msg_id(self._behind_born_host()[1], self.commit_log_offset)
 
     @property
     def reconsume_times(self) -> int:
         """Number of failed consumptions."""
-        return int(_INT.unpack_from(self._data, self._fixed_at())[0])
+        return int(self._behind_born_host()[2])
 
     @property
     def prepared_transaction_offset(self) -> int:
         """Log offset of its half message, 0 for none."""
-        return int(_LONG.unpack_from(self._data, self._fixed_at() + 4)[0])
+        return int(self._behind_born_host()[3])
 
     # --- variable fields ------------------------------------------------------------------------
 
@@ -201,9 +225,9 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
         :raises DecompressionError: it is damaged or larger than the limit.
         """
         data, at = self._data, self._at
-        flags, length = _FLAGS_AND_LENGTH.unpack_from(data, at + 36)
+        flags, length = _FLAGS_AND_LENGTH(data, at)
         if not flags & _UNUSUAL:  # the layout of nearly every message, without looking further
-            body_at = at + 88
+            body_at = at + _USUAL_BODY_AT
             return data[body_at : body_at + length]
         return decompress(self.stored_body, flags, MAX_DECOMPRESSED_BYTES)
 
@@ -266,7 +290,7 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
     def with_reconsume_times(self, times: int) -> MessageExt:
         """Return a copy with its own bytes and another number of failures."""
         record = bytearray(self._record())
-        _INT.pack_into(record, self._fixed_at() - self._at, times)
+        _INT.pack_into(record, _RECONSUME_TIMES_AT[self._hosts()], times)
         return MessageExt(bytes(record), 0, self.broker_name)
 
     def check(self) -> None:
@@ -292,27 +316,25 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
     def _record(self) -> bytes:
         return self._data[self._at : self._at + self.store_size]
 
-    def _store_at(self) -> int:
-        return self._at + 48 + (IPV6_HOST_BYTES if self.sys_flag & BORNHOST_V6 else IPV4_HOST_BYTES)
+    def _hosts(self) -> int:
+        return self.sys_flag & HOSTS_V6
 
-    def _fixed_at(self) -> int:
-        return self._store_at() + 8 + (IPV6_HOST_BYTES if self.sys_flag & STOREHOST_V6 else IPV4_HOST_BYTES)
-
-    def _store_host(self) -> bytes:
-        return self._data[self._store_at() + 8 : self._fixed_at()]
+    def _behind_born_host(self) -> tuple[int, bytes, int, int]:
+        fields: tuple[int, bytes, int, int] = _BEHIND_HOSTS[self._hosts()](self._data, self._at)
+        return fields
 
     def _locate(self) -> None:
         if not self._body_at:
-            fixed_at = self._fixed_at()
-            self._body_at = fixed_at + 16
-            self._tail_at = self._body_at + _BODY_HEAD.unpack_from(self._data, fixed_at)[2]
+            hosts = self._hosts()
+            self._body_at = self._at + BODY_AT[hosts]
+            self._tail_at = self._body_at + _BODY_LENGTH[hosts](self._data, self._at)[0]
 
     def _topic_span(self) -> tuple[int, int]:
         self._locate()
-        if _INT.unpack_from(self._data, self._at + 4)[0] == MESSAGE_MAGIC_V2:
-            start = self._tail_at + 2
+        if _MAGIC(self._data, self._at)[0] == MESSAGE_MAGIC_V2:
+            start = self._tail_at + TOPIC_LENGTH_V2_BYTES
             return start, start + _SHORT.unpack_from(self._data, self._tail_at)[0]
-        start = self._tail_at + 1
+        start = self._tail_at + TOPIC_LENGTH_BYTES
         return start, start + self._data[self._tail_at]
 
 

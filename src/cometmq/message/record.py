@@ -1,25 +1,11 @@
-"""The stored record: one message, the same bytes on disk, in answers to pulls and in replication.
-
-Layout, big-endian (``CommitLog.MessageExtEncoder``, ``MessageDecoder``)::
-
-     0 int32 total size            36 int32 sysFlag
-     4 int32 magic                 40 int64 born timestamp, ms
-     8 int32 CRC32(body)&0x7fffffff 48 born host, 8 or 20 bytes (sysFlag 0x10)
-    12 int32 queue id               . int64 store timestamp, ms
-    16 int32 flag                   . store host, 8 or 20 bytes (sysFlag 0x20)
-    20 int64 queue offset           . int32 reconsume times
-    28 int64 physical offset        . int64 prepared transaction offset
-                                    . int32 body length, body
-                                    . int8 topic length (int16 with magic V2), topic
-                                    . int16 properties length, properties
-"""
+"""The stored record, encoded and decoded (``MessageDecoder``); :mod:`cometmq.message.layout` has its fields."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -27,6 +13,16 @@ from cometmq.checksum import crc32
 from cometmq.errors import CometMQError
 from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
 from cometmq.message.ids import offset_msg_id
+from cometmq.message.layout import (
+    BODY_AT,
+    BODY_LENGTH_BYTES,
+    HOSTS_V6,
+    PROPERTIES_LENGTH_BYTES,
+    RECORD,
+    RECORDS,
+    TOPIC_LENGTH_BYTES,
+    TOPIC_LENGTH_V2_BYTES,
+)
 from cometmq.message.properties import decode_properties
 from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
 
@@ -37,17 +33,20 @@ BLANK_MAGIC: Final = 0xCBD43194 - (1 << 32)
 """Magic of the filler at the end of a log file: ``int32 size of the rest, int32 magic``."""
 
 END_FILE_MIN_BLANK_BYTES: Final = 8
-MIN_RECORD_BYTES: Final = 91
-
-QUEUE_OFFSET_AT: Final = 20
-PHYSICAL_OFFSET_AT: Final = 28
-BORN_HOST_AT: Final = 48
+MIN_RECORD_BYTES: Final = RECORD.size + TOPIC_LENGTH_BYTES + PROPERTIES_LENGTH_BYTES
+RECORD_WITHOUT_HOSTS_BYTES: Final = MIN_RECORD_BYTES - 2 * IPV4_HOST_BYTES
 
 CRC_MASK: Final = 0x7FFFFFFF
 
-_HEAD: Final = struct.Struct(">iiiiiqqiq")
-_MIDDLE: Final = struct.Struct(">q")
-_BODY_HEAD: Final = struct.Struct(">iqi")
+HEAD_PACKERS: Final = {
+    (born, stored): RECORDS[born_bit | stored_bit].struct().pack
+    for born, born_bit in ((IPV4_HOST_BYTES, 0), (IPV6_HOST_BYTES, BORNHOST_V6))
+    for stored, stored_bit in ((IPV4_HOST_BYTES, 0), (IPV6_HOST_BYTES, STOREHOST_V6))
+}
+"""Packs a record up to its body, by the sizes of its born host and store host."""
+_HEAD_READERS: Final = {bits: layout.struct().unpack_from for bits, layout in RECORDS.items()}
+_MAGIC_AND_FLAG: Final = RECORD.struct("magic", "sys_flag").unpack_from
+_INT: Final = struct.Struct(">i").unpack_from
 _SHORT: Final = struct.Struct(">h")
 
 Buffer = bytes | bytearray | memoryview
@@ -58,7 +57,7 @@ class RecordError(CometMQError):
 
 
 class StoredRecord(msgspec.Struct, frozen=True, dict=True):
-    """One stored record; ``body`` is compressed if the sysFlag has a compression."""
+    """One stored record, in the order of its layout; ``body`` is compressed if the sysFlag has a compression."""
 
     size: int
     body_crc: int
@@ -122,10 +121,11 @@ def encode_record(
         sys_flag |= BORNHOST_V6
     if len(store_host) == IPV6_HOST_BYTES:
         sys_flag |= STOREHOST_V6
-    size = 75 + len(born_host) + len(store_host) + len(body) + len(topic_bytes) + len(properties)
+    hosts = len(born_host) + len(store_host)
+    size = RECORD_WITHOUT_HOSTS_BYTES + hosts + len(body) + len(topic_bytes) + len(properties)
     return b"".join(
         (
-            _HEAD.pack(
+            HEAD_PACKERS[len(born_host), len(store_host)](
                 size,
                 MESSAGE_MAGIC,
                 body_crc(body),
@@ -135,11 +135,13 @@ def encode_record(
                 physical_offset,
                 sys_flag,
                 born_timestamp,
+                born_host,
+                store_timestamp,
+                store_host,
+                reconsume_times,
+                prepared_transaction_offset,
+                len(body),
             ),
-            born_host,
-            _MIDDLE.pack(store_timestamp),
-            store_host,
-            _BODY_HEAD.pack(reconsume_times, prepared_transaction_offset, len(body)),
             body,
             bytes((len(topic_bytes),)),
             topic_bytes,
@@ -147,6 +149,32 @@ def encode_record(
             properties,
         )
     )
+
+
+Parts = tuple[int, int, int, int, int, int]
+"""Positions in a buffer: begin and end of a record's body, topic and properties."""
+
+
+def parts_of(buffer: Buffer, at: int, end: int) -> Parts | None:
+    """Find the parts of the record that begins at byte ``at``; return None where its lengths lead behind ``end``.
+
+    There are at least ``MIN_RECORD_BYTES``. Callers compare the end of the properties, of which only the length is
+    read, with the end of the record.
+    """
+    magic, sys_flag = _MAGIC_AND_FLAG(buffer, at)
+    body = at + BODY_AT[sys_flag & HOSTS_V6]
+    if body > end:
+        return None
+    is_v2 = magic == MESSAGE_MAGIC_V2
+    body_end = body + _INT(buffer, body - BODY_LENGTH_BYTES)[0]
+    topic = body_end + (TOPIC_LENGTH_V2_BYTES if is_v2 else TOPIC_LENGTH_BYTES)
+    if body_end < body or topic > end:
+        return None
+    topic_end = topic + (_SHORT.unpack_from(buffer, body_end)[0] if is_v2 else buffer[body_end])
+    properties = topic_end + PROPERTIES_LENGTH_BYTES
+    if topic_end < topic or properties > end:
+        return None
+    return body, body_end, topic, topic_end, properties, properties + _SHORT.unpack_from(buffer, topic_end)[0]
 
 
 def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = True) -> StoredRecord:
@@ -159,53 +187,29 @@ def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = True) -> Sto
     room = len(buffer) - at
     if room < MIN_RECORD_BYTES:
         raise RecordError(f"{max(room, 0)} bytes are too few for a record")
-    size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = _HEAD.unpack_from(buffer, at)
+    magic, sys_flag = _MAGIC_AND_FLAG(buffer, at)
     if magic not in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2):
         raise RecordError(f"{magic & 0xFFFFFFFF:#010x} is not the magic of a record")
+    size: int = _INT(buffer, at)[0]
     if not MIN_RECORD_BYTES <= size <= room:
         raise RecordError(f"a record of {size} bytes does not fit into {room}")
-    end = at + size
-    store_at = at + BORN_HOST_AT + (IPV6_HOST_BYTES if sys_flag & BORNHOST_V6 else IPV4_HOST_BYTES)
-    fixed_at = store_at + 8 + (IPV6_HOST_BYTES if sys_flag & STOREHOST_V6 else IPV4_HOST_BYTES)
-    body_at = fixed_at + 16
-    if body_at > end:
-        raise RecordError(f"a record of {size} bytes is too short for its hosts")
-    reconsume_times, prepared_offset, body_length = _BODY_HEAD.unpack_from(buffer, fixed_at)
-    topic_head = 1 if magic == MESSAGE_MAGIC else 2
-    topic_at = body_at + body_length + topic_head
-    if body_length < 0 or topic_at > end:
-        raise RecordError(f"a body of {body_length} bytes does not fit into the record")
-    topic_length = buffer[topic_at - 1] if topic_head == 1 else _SHORT.unpack_from(buffer, topic_at - 2)[0]
-    properties_at = topic_at + topic_length + 2
-    if topic_length < 0 or properties_at > end:
-        raise RecordError(f"a topic of {topic_length} bytes does not fit into the record")
-    if properties_at + _SHORT.unpack_from(buffer, properties_at - 2)[0] != end:
+    parts = parts_of(buffer, at, at + size)
+    if parts is None:
+        raise RecordError(f"the body, the topic or another part does not fit into a record of {size} bytes")
+    body_at, body_end, topic_at, topic_end, properties_at, end = parts
+    if end != at + size:
         raise RecordError(f"the lengths inside a record of {size} bytes do not add up")
-    body = bytes(buffer[body_at : body_at + body_length])
-    if check_crc and body_crc(body) != crc:
+    head = _HEAD_READERS[sys_flag & HOSTS_V6](buffer, at)
+    body = bytes(buffer[body_at:body_end])
+    if check_crc and body_crc(body) != head[2]:
         raise RecordError("the body does not match its CRC")
     try:
-        topic = str(buffer[topic_at : topic_at + topic_length], "utf-8")
+        topic = str(buffer[topic_at:topic_end], "utf-8")
     except UnicodeDecodeError as error:
         raise RecordError(f"the topic is not UTF-8: {error.reason}") from error
-    return StoredRecord(
-        size=size,
-        body_crc=crc,
-        queue_id=queue_id,
-        flag=flag,
-        queue_offset=queue_offset,
-        physical_offset=physical_offset,
-        sys_flag=sys_flag,
-        born_timestamp=born,
-        born_host=bytes(buffer[at + BORN_HOST_AT : store_at]),
-        store_timestamp=_MIDDLE.unpack_from(buffer, store_at)[0],
-        store_host=bytes(buffer[store_at + 8 : fixed_at]),
-        reconsume_times=reconsume_times,
-        prepared_transaction_offset=prepared_offset,
-        body=body,
-        topic=topic,
-        properties_text=str(buffer[properties_at:end], "utf-8", "replace"),
-    )
+    properties = str(buffer[properties_at:end], "utf-8", "replace")
+    fields: tuple[Any, ...] = (size, *head[2:-1], body, topic, properties)
+    return StoredRecord(*fields)
 
 
 def iter_records(buffer: Buffer, *, check_crc: bool = False) -> Iterator[StoredRecord]:

@@ -11,11 +11,12 @@ import msgspec
 
 from cometmq.java_values import parse_int
 from cometmq.limits import MAX_DELAY_LEVELS
+from cometmq.message.layout import QUEUE_UNIT
 from cometmq.options import option
 
 ASYNC_FLUSH: Final = "ASYNC_FLUSH"
 SYNC_FLUSH: Final = "SYNC_FLUSH"
-CQ_UNIT_BYTES: Final = 20
+CQ_UNIT_BYTES: Final = QUEUE_UNIT.size
 MIN_LOG_FILE_BYTES: Final = 4096
 _HOUR: Final = r"(2[0-3]|[01]?[0-9])"
 _DELAY: Final = r"[+-]?[0-9]{1,9}[smhd]"

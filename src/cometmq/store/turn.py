@@ -27,7 +27,14 @@ from typing import Final, NamedTuple
 
 from cometmq.checksum import crc32
 from cometmq.limits import INDEX_BLOCK_KEYS, MAX_PROPERTIES_BYTES
-from cometmq.message.record import CRC_MASK, MESSAGE_MAGIC
+from cometmq.message.hosts import IPV4_HOST_BYTES
+from cometmq.message.record import (
+    CRC_MASK,
+    END_FILE_MIN_BLANK_BYTES,
+    HEAD_PACKERS,
+    MESSAGE_MAGIC,
+    RECORD_WITHOUT_HOSTS_BYTES,
+)
 from cometmq.store.errors import StoreError
 from cometmq.store.index.index_service import FEW_KEYS, INDEX_BLOCK_MESSAGES
 from cometmq.store.log.commit_log import filler
@@ -39,15 +46,10 @@ from cometmq.store.recovery.opening import OpenedStore
 
 _log = logging.getLogger(__name__)
 
-_HEADS: Final = {
-    (born, stored): struct.Struct(f">iiiiiqqiq{born}sq{stored}siqi").pack for born in (8, 20) for stored in (8, 20)
-}
-"""Packs a record up to its body, by the bytes of its hosts."""
-_HEAD_V4: Final = _HEADS[8, 8]
+_V4_BYTES: Final = 2 * IPV4_HOST_BYTES
+_HEAD_V4: Final = HEAD_PACKERS[IPV4_HOST_BYTES, IPV4_HOST_BYTES]
 _SHORT: Final = struct.Struct(">h").pack
 _UNIT: Final = UNIT.pack
-_FIXED_BYTES: Final = 75
-"""A record without hosts, body, topic and properties."""
 _UNIT_BLOCK_BYTES: Final = 4_000
 """Waiting bytes from which on the units of a queue are written to its file."""
 
@@ -138,7 +140,7 @@ class Turn:
         if not middle:
             raise ValueError(f"topic {queue.topic} is too long for a record of RocketMQ 4")
         hosts = len(born_host) + len(store_host)
-        size = _FIXED_BYTES + hosts + body_length + len(middle) - 1 + properties_length
+        size = RECORD_WITHOUT_HOSTS_BYTES + hosts + body_length + len(middle) - 1 + properties_length
         if not self._open:
             self._begin()
         in_queue = not sys_flag & NO_QUEUE_OFFSET
@@ -151,7 +153,7 @@ class Turn:
                 at = self._roll(size)
             unit = _UNIT(at, size, self._now + queue.delay_ms if queue.delay_ms else tags_code)
             tail = _SHORT(properties_length)
-            pack_head = _HEAD_V4 if hosts == 16 else _HEADS[len(born_host), len(store_host)]
+            pack_head = _HEAD_V4 if hosts == _V4_BYTES else HEAD_PACKERS[len(born_host), len(store_host)]
             head = pack_head(
                 size,
                 MESSAGE_MAGIC,
@@ -388,7 +390,7 @@ class Turn:
             self._parts.append((old, self._part_start, b"".join(self._chunks)))
             self._chunks.clear()
         self._segment = new
-        self._limit = new.end - 8
+        self._limit = new.end - END_FILE_MIN_BLANK_BYTES
         self._next = self._part_start = new.start
         self._ahead_at = self._ahead_point()
         return new.start
@@ -417,4 +419,4 @@ class Turn:
     def _use_last_segment(self) -> None:
         segments = self._log.segments
         self._segment = segments[-1] if segments else None
-        self._limit = self._segment.end - 8 if self._segment is not None else 0
+        self._limit = self._segment.end - END_FILE_MIN_BLANK_BYTES if self._segment is not None else 0

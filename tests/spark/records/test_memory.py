@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 
 from cometmq.limits import SPARK_TASK_BYTES
 from cometmq.message.hosts import encode_host
-from cometmq.message.record import PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT, encode_record
+from cometmq.message.layout import RECORD
+from cometmq.message.record import encode_record
 
 LARGE = 30_000
 """Messages of each queue of the large topic; with two queues 250 MB."""
@@ -64,9 +65,10 @@ def test_a_task_that_reads_a_store_stays_within_its_limit(tmp_path: Path, body_b
     )
     log = np.tile(np.frombuffer(record, np.uint8), (messages, 1))
     numbers = np.arange(messages, dtype=">i8")
-    log[:, QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = numbers.view(np.uint8).reshape(-1, 8)
     places = (numbers.astype(np.int64) * len(record)).astype(">i8")
-    log[:, PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8] = places.view(np.uint8).reshape(-1, 8)
+    for field, values in (("queue_offset", numbers), ("physical_offset", places)):
+        at = RECORD.offsets[field]
+        log[:, at : at + 8] = values.view(np.uint8).reshape(-1, 8)
     (tmp_path / "commitlog").mkdir()
     log.tofile(tmp_path / "commitlog" / f"{0:020d}")
     assert peak("store", None, "", messages, tmp_path / "lake") < SPARK_TASK_BYTES

@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import struct
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -35,6 +34,7 @@ from cometmq.broker.periodic import Alarm
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
 from cometmq.broker.turn.store_turn import StoreTurn
 from cometmq.broker.turn.targets import RefusedError
+from cometmq.message.layout import RECORD
 from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.message.properties import DELAY, REAL_QID, REAL_TOPIC, WAIT, decode_properties, join_properties
 from cometmq.message.record import RecordError, decode_record
@@ -49,7 +49,7 @@ from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
-_SIZE: Final = struct.Struct(">i")
+_SIZE: Final = RECORD.struct("size")
 _NOTHING: Final[Mapping[int, int]] = {}
 _HOUR_MS: Final = 3_600_000
 

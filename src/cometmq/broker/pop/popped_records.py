@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import Final
 
 from cometmq.limits import MAX_PROPERTIES_BYTES
+from cometmq.message.layout import RECORD
 from cometmq.message.pop_info import ReceiptHandle
 from cometmq.message.properties import POP_CK
-from cometmq.message.record import QUEUE_OFFSET_AT, RecordError, decode_record, encode_record
+from cometmq.message.record import RecordError, decode_record, encode_record
 
 Chunks = list[bytes | memoryview]
 """Records, in pieces of the log."""
-_RECORD_HEAD: Final = struct.Struct(">i")
-_QUEUE_OFFSET: Final = struct.Struct(">q")
+_SIZE: Final = RECORD.struct("size")
+_SIZE_AND_QUEUE_OFFSET: Final = RECORD.struct("size", "queue_offset")
 
 
 def record_offsets(chunks: Chunks) -> list[int]:
@@ -27,8 +27,8 @@ def each_record(chunks: Chunks) -> Iterator[tuple[int, bytes | memoryview]]:
     for chunk in chunks:
         at = 0
         while at < len(chunk):
-            size = _RECORD_HEAD.unpack_from(chunk, at)[0]
-            yield _QUEUE_OFFSET.unpack_from(chunk, at + QUEUE_OFFSET_AT)[0], chunk[at : at + size]
+            size, queue_offset = _SIZE_AND_QUEUE_OFFSET.unpack_from(chunk, at)
+            yield queue_offset, chunk[at : at + size]
             at += size
 
 
@@ -37,7 +37,7 @@ def as_original(records: bytes, topic: str, handle: ReceiptHandle) -> bytes:
     written: list[bytes] = []
     at = 0
     while at < len(records):
-        size = _RECORD_HEAD.unpack_from(records, at)[0]
+        size = _SIZE.unpack_from(records, at)[0]
         try:
             record = decode_record(records, at, check_crc=False)
         except RecordError:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -23,11 +23,10 @@ from cometmq.broker.send.producer_sequences import UNKNOWN_CRC, Lane, ProducerSe
 from cometmq.broker.tables.table_file import set_aside
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.durable import replace_file
-from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
+from cometmq.message.layout import HOSTS_V6, RECORD, RECORDS
 from cometmq.message.producer_sequence import ProducerSequence, SequenceError, parse_sequence
 from cometmq.message.properties import PRODUCER_SEQUENCE
 from cometmq.message.record import RecordError, StoredRecord, decode_record
-from cometmq.message.sysflag import BORNHOST_V6
 from cometmq.remoting.codes import ResponseCode
 from cometmq.store.errors import StoreError
 from cometmq.store.message_store import MessageStore
@@ -37,6 +36,12 @@ _log = logging.getLogger(__name__)
 
 _MARK: Final = f"{PRODUCER_SEQUENCE}\x01".encode()
 _VERSION: Final = 1
+_SYS_FLAG: Final = RECORD.struct("sys_flag")
+_QUEUE_OFFSET: Final = RECORD.struct("queue_offset")
+_COMMON: Final = {
+    bits: layout.struct("queue_id", "born_timestamp", "born_host", "store_timestamp")
+    for bits, layout in RECORDS.items()
+}
 
 
 class _Snapshot(msgspec.Struct):
@@ -204,14 +209,14 @@ class _Following:
         self._table = table
         self._sequence: ProducerSequence | None = None
         self._head: StoredRecord | None = None
-        self._common = b""
+        self._common: tuple[Any, ...] = ()
         self._seen = 0
 
     def record(self, view: memoryview) -> None:
         """Take in the next record."""
         sequence, head = self._sequence, self._head
         if sequence is not None and head is not None:
-            if _common(view) == self._common and _queue_offset(view) == head.queue_offset + self._seen:
+            if _common(view) == self._common and _QUEUE_OFFSET.unpack_from(view)[0] == head.queue_offset + self._seen:
                 self._saw_one_more(sequence, head)
                 return
             self._sequence = None
@@ -245,11 +250,6 @@ class _Following:
             self._sequence = None
 
 
-def _common(view: memoryview) -> bytes:
+def _common(view: memoryview) -> tuple[Any, ...]:
     """Queue number, producer's time and address, and store time of a record."""
-    host = IPV6_HOST_BYTES if view[39] & BORNHOST_V6 else IPV4_HOST_BYTES
-    return bytes(view[12:16]) + bytes(view[40 : 56 + host])
-
-
-def _queue_offset(view: memoryview) -> int:
-    return int.from_bytes(view[20:28], "big")
+    return _COMMON[_SYS_FLAG.unpack_from(view)[0] & HOSTS_V6].unpack_from(view)

@@ -20,51 +20,35 @@ import pyarrow.compute as pc
 from cometmq.core import CORE
 from cometmq.limits import MAX_DECOMPRESSED_BYTES, MAX_SPARK_BATCH_BODY_BYTES
 from cometmq.message.compression import DecompressionError, decompress
-from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES, decode_host, format_address
+from cometmq.message.hosts import decode_host, format_address
 from cometmq.message.ids import offset_msg_id
-from cometmq.message.properties import DELAY, KEYS, PGROUP, TAGS, TIMER_DELIVER_MS, UNIQ_KEY
-from cometmq.message.record import (
-    BORN_HOST_AT,
-    MESSAGE_MAGIC,
-    MESSAGE_MAGIC_V2,
-    MIN_RECORD_BYTES,
-    RecordError,
-    decode_record,
+from cometmq.message.layout import (
+    BODY_AT,
+    HOSTS_V6,
+    PROPERTIES_LENGTH_BYTES,
+    RECORD,
+    TOPIC_LENGTH_BYTES,
+    record_offsets,
 )
-from cometmq.message.sysflag import BORNHOST_V6, COMPRESSED, STOREHOST_V6
+from cometmq.message.properties import DELAY, KEYS, PGROUP, TAGS, TIMER_DELIVER_MS, UNIQ_KEY
+from cometmq.message.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES, RecordError, decode_record
+from cometmq.message.record_arrays import dtype_of, offsets_of
+from cometmq.message.sysflag import COMPRESSED
 from cometmq.spark.errors import BadBodyError
 from cometmq.spark.records.property_columns import PropertyTexts
 from cometmq.spark.records.queues import Queue
 from cometmq.spark.records.slices import Bytes, Positions, constant, slices, text, windows
 
-_SIZE: Final = struct.Struct(">i")
+_SIZE: Final = RECORD.struct("size")
 _MAX_MS: Final = (1 << 63) // 1000 - 1
 """Largest timestamp that still fits into microseconds; a producer may claim any."""
-_HEAD: Final = np.dtype(
-    [
-        ("storeSize", ">i4"),
-        ("magic", ">i4"),
-        ("bodyCrc", ">i4"),
-        ("queueId", ">i4"),
-        ("flag", ">i4"),
-        ("queueOffset", ">i8"),
-        ("physicalOffset", ">i8"),
-        ("sysFlag", ">i4"),
-        ("bornTimestamp", ">i8"),
-        ("bornHost", "u8"),
-        ("storeTimestamp", ">i8"),
-        ("storeHost", "u8"),
-        ("reconsumeTimes", ">i4"),
-        ("preparedTransactionOffset", ">i8"),
-        ("bodyLength", ">i4"),
-    ]
-)
+_HEAD: Final = dtype_of(RECORD)
 """The fields before a body where both hosts are IPv4; every record is longer."""
-_BEHIND_HOSTS: Final = ("storeTimestamp", "reconsumeTimes", "preparedTransactionOffset", "bodyLength")
+_BEHIND: Final = {"born_host": "store_timestamp", "store_host": "reconsume_times"}
+"""The field behind each host."""
+_BEHIND_HOSTS: Final = ("store_timestamp", "reconsume_times", "prepared_transaction_offset", "body_length")
 _CORE_RECORD_BYTES: Final = 4096
 """The compiled core copies the buffer once: that pays where records are on average not larger than this."""
-_V4_BYTES: Final = 2 * IPV4_HOST_BYTES
-_V6: Final = BORNHOST_V6 | STOREHOST_V6
 _HEX: Final = np.frombuffer(bytes.hex(bytes(range(256))).upper().encode(), "V2")
 
 
@@ -144,13 +128,10 @@ class Records:
         """The heads of all records as bytes: numpy copies bytes in one go, but structured values field by field."""
         raw = windows(self._bytes, f"V{_HEAD.itemsize}")[self.starts]
         heads = raw.view(_HEAD)
-        flags = heads["sysFlag"]
-        if (flags & _V6).any():
-            store_timestamp_at = self.starts + BORN_HOST_AT + _host_bytes(flags, BORNHOST_V6)
-            rest_at = store_timestamp_at + 8 + _host_bytes(flags, STOREHOST_V6)
-            places = (store_timestamp_at, rest_at, rest_at + 4, rest_at + 12)
-            for name, at in zip(_BEHIND_HOSTS, places, strict=True):
-                kind = _HEAD[name]
+        flags = heads["sys_flag"]
+        if (flags & HOSTS_V6).any():
+            for name in _BEHIND_HOSTS:
+                kind, at = _HEAD[name], self.starts + offsets_of(record_offsets(name), flags)
                 # A record may be too short for the hosts that it claims: check() finds that.
                 heads[name] = windows(self._bytes, kind)[np.minimum(at, len(self._bytes) - kind.itemsize)]
         return raw
@@ -168,32 +149,32 @@ class Records:
     @cached_property
     def queue_offsets(self) -> npt.NDArray[np.int64]:
         """Queue offsets, int64."""
-        return self.number("queueOffset")
+        return self.number("queue_offset")
 
     @cached_property
     def sys_flags(self) -> npt.NDArray[np.int32]:
         """The sysFlags, int32."""
-        return self.number("sysFlag")
+        return self.number("sys_flag")
 
     @cached_property
     def store_timestamps(self) -> npt.NDArray[np.int64]:
         """Store timestamps, ms since the epoch."""
-        return self.number("storeTimestamp")
+        return self.number("store_timestamp")
 
     @cached_property
     def sizes(self) -> npt.NDArray[np.int32]:
         """Sizes of the whole records, bytes."""
-        return self.number("storeSize")
+        return self.number("size")
 
     @cached_property
     def physical_offsets(self) -> npt.NDArray[np.int64]:
         """Offsets in the broker's log, bytes."""
-        return self.number("physicalOffset")
+        return self.number("physical_offset")
 
     @cached_property
     def queue_ids(self) -> npt.NDArray[np.int32]:
         """Queue ids, int32."""
-        return self.number("queueId")
+        return self.number("queue_id")
 
     # Geometry -------------------------------------------------------------------------------------
 
@@ -224,24 +205,23 @@ class Records:
         ends = self.starts + self.sizes
         magic, flags = self.number("magic"), self.sys_flags
         wide = magic == MESSAGE_MAGIC_V2
-        hosts = _host_bytes(flags, BORNHOST_V6) + _host_bytes(flags, STOREHOST_V6) if (flags & _V6).any() else _V4_BYTES
         layout = np.empty((7, len(self)), np.int64)
         body_at, body_length, topic_at, topic_length, properties_at, properties_length, whole = layout
-        np.add(self.starts, _HEAD.itemsize - _V4_BYTES + hosts, out=body_at)
-        body_length[:] = self._heads["bodyLength"]
+        np.add(self.starts, offsets_of(BODY_AT, flags) if self._has_v6 else RECORD.size, out=body_at)
+        body_length[:] = self._heads["body_length"]
         good = ((magic == MESSAGE_MAGIC) | wide) & (ends <= len(self._bytes)) & (body_length >= 0)
         at = body_at + body_length
-        good &= at + 3 + wide <= ends
+        good &= at + TOPIC_LENGTH_BYTES + PROPERTIES_LENGTH_BYTES + wide <= ends
         at = np.where(good, at, 0)
         topic_length[:] = self._bytes[at]
         if wide.any():
             topic_length[wide] = windows(self._bytes, ">i2")[at[wide]]
-        np.add(at + 1, wide, out=topic_at)
+        np.add(at + TOPIC_LENGTH_BYTES, wide, out=topic_at)
         at = topic_at + topic_length
-        good &= (topic_length >= 0) & (at + 2 <= ends)
+        good &= (topic_length >= 0) & (at + PROPERTIES_LENGTH_BYTES <= ends)
         at = np.where(good, at, 0)
         properties_length[:] = windows(self._bytes, ">i2")[at]
-        np.add(at, 2, out=properties_at)
+        np.add(at, PROPERTIES_LENGTH_BYTES, out=properties_at)
         np.logical_and(good, (properties_length >= 0) & (properties_at + properties_length == ends), out=whole)
         return layout
 
@@ -320,41 +300,39 @@ class Records:
     def msg_ids(self) -> Any:
         """Return offset ids: 32 hex digits, 56 with an IPv6 store host."""
         if self._has_v6:
-            places = zip(self._hosts(STOREHOST_V6), self.physical_offsets.tolist(), strict=True)
+            places = zip(self._hosts("store_host"), self.physical_offsets.tolist(), strict=True)
             return pa.array([offset_msg_id(host, offset) for host, offset in places], pa.string())
-        raw = np.empty((len(self), 2), _HEAD["physicalOffset"])
-        raw[:, 0] = self._heads["storeHost"].view(raw.dtype)
-        raw[:, 1] = self._heads["physicalOffset"]
+        raw = np.empty((len(self), 2), _HEAD["physical_offset"])
+        raw[:, 0] = self._heads["store_host"].view(raw.dtype)
+        raw[:, 1] = self._heads["physical_offset"]
         digits = _HEX[raw.view(np.uint8)]
         ends = np.arange(0, 32 * len(self) + 1, 32, dtype=np.int32)
         return pa.Array.from_buffers(pa.string(), len(self), [None, pa.py_buffer(ends), pa.py_buffer(digits)])
 
     @cached_property
     def _has_v6(self) -> bool:
-        return bool((self.sys_flags & _V6).any())
+        return bool((self.sys_flags & HOSTS_V6).any())
 
-    def _hosts(self, bit: int) -> list[bytes]:
-        born = _host_bytes(self.sys_flags, BORNHOST_V6)
-        at = self.starts + BORN_HOST_AT + (0 if bit == BORNHOST_V6 else born + 8)
-        lengths = _host_bytes(self.sys_flags, bit)
-        return [bytes(self.source[a : a + n]) for a, n in zip(at.tolist(), lengths.tolist(), strict=True)]
+    def _hosts(self, field: str) -> list[bytes]:
+        begin, end = (
+            self.starts + offsets_of(record_offsets(name), self.sys_flags) for name in (field, _BEHIND[field])
+        )
+        return [bytes(self.source[a:b]) for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
 
-    def host_texts(self, bit: int) -> Any:
-        """Return born or store hosts (named by their IPv6 bit) as ``ip:port``; each distinct one is formatted once."""
+    def host_texts(self, field: str) -> Any:
+        """Return the hosts of a field as ``ip:port``; each distinct one is formatted once."""
         if self._has_v6:
             known: dict[bytes, str] = {}
-            return pa.array([known.get(h) or known.setdefault(h, _host_text(h)) for h in self._hosts(bit)], pa.string())
+            return pa.array(
+                [known.get(h) or known.setdefault(h, _host_text(h)) for h in self._hosts(field)], pa.string()
+            )
         # As numbers in native order: only equality matters, and the bytes stay.
-        raw = self._heads["bornHost" if bit == BORNHOST_V6 else "storeHost"]
+        raw = self._heads[field].view("u8")
         if (raw == raw[:1]).all():
             return constant(_host_text(raw[:1].tobytes()), len(self))
         found = pa.array(np.ascontiguousarray(raw)).dictionary_encode()
         names = [_host_text(host.tobytes()) for host in found.dictionary.to_numpy()]
         return pa.array(names, pa.string()).take(found.indices)
-
-
-def _host_bytes(flags: npt.NDArray[np.int32], bit: int) -> Positions:
-    return np.where(flags & bit, IPV6_HOST_BYTES, IPV4_HOST_BYTES).astype(np.int64)
 
 
 def _host_text(stored: bytes) -> str:
@@ -379,8 +357,8 @@ _TRANSACTION_TYPES: Final = pa.array([None, "PREPARED", "COMMIT", "ROLLBACK"], p
 
 _COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
     "topic": lambda records, _: records.topics(),
-    "queueId": _number("queueId"),
-    "queueOffset": _number("queueOffset"),
+    "queueId": _number("queue_id"),
+    "queueOffset": _number("queue_offset"),
     "msgId": lambda records, _: records.msg_ids(),
     "uniqKey": lambda records, _: records.properties.values_of(UNIQ_KEY),
     "tags": lambda records, _: records.properties.values_of(TAGS),
@@ -390,15 +368,15 @@ _COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
     "storedBody": lambda records, _: records.packed_bodies(),
     "flag": _number("flag"),
     "sysFlag": lambda records, kind: pa.array(records.sys_flags, kind),
-    "bornTimestamp": lambda records, kind: _timestamp(records.number("bornTimestamp"), kind),
-    "bornHost": lambda records, _: records.host_texts(BORNHOST_V6),
+    "bornTimestamp": lambda records, kind: _timestamp(records.number("born_timestamp"), kind),
+    "bornHost": lambda records, _: records.host_texts("born_host"),
     "storeTimestamp": lambda records, kind: _timestamp(records.store_timestamps, kind),
-    "storeHost": lambda records, _: records.host_texts(STOREHOST_V6),
-    "reconsumeTimes": _number("reconsumeTimes"),
-    "preparedTransactionOffset": _number("preparedTransactionOffset"),
-    "physicalOffset": _number("physicalOffset"),
+    "storeHost": lambda records, _: records.host_texts("store_host"),
+    "reconsumeTimes": _number("reconsume_times"),
+    "preparedTransactionOffset": _number("prepared_transaction_offset"),
+    "physicalOffset": _number("physical_offset"),
     "storeSize": lambda records, kind: pa.array(records.sizes, kind),
-    "bodyCrc": _number("bodyCrc"),
+    "bodyCrc": _number("body_crc"),
     "delayLevel": lambda records, kind: records.property_numbers(DELAY, kind),
     "deliverTimestamp": lambda records, kind: _moments(records.property_numbers(TIMER_DELIVER_MS, pa.int64()), kind),
     "transactionType": lambda records, _: _TRANSACTION_TYPES.take(pa.array((records.sys_flags >> 2) & 3)),

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from cometmq.limits import MAX_PROPERTIES_BYTES, MAX_SPARK_BATCH_BODY_BYTES
 from cometmq.message.batch import PIECE_OVERHEAD_BYTES
+from cometmq.message.layout import BATCH_HEAD
 from cometmq.message.properties import (
     DELAY,
     KEY_SEPARATOR,
@@ -35,13 +36,15 @@ from cometmq.message.properties import (
     TIMER_DELIVER_MS,
     UNIQ_KEY,
 )
+from cometmq.message.record_arrays import dtype_of
 from cometmq.spark.errors import SinkError
 from cometmq.spark.sink.options import DELAY_COLUMNS, SinkOptions
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_HEAD: Final = struct.Struct(">iiiii")
+_HEAD: Final = BATCH_HEAD.struct()
+_HEADS: Final = dtype_of(BATCH_HEAD)
 _SHORT: Final = struct.Struct(">h")
 
 
@@ -86,11 +89,11 @@ def encode_rows(batch: pa.RecordBatch, first_row: int, identity: TaskIdentity, o
     properties = encode_properties_of(batch, identity.message_ids(first_row, count), where)
     body_lengths = np.asarray(pc.binary_length(body))
     property_lengths = np.asarray(pc.binary_length(properties))
-    heads = np.zeros((count, 5), ">i4")
-    heads[:, 0] = body_lengths + property_lengths + PIECE_OVERHEAD_BYTES
+    heads = np.zeros(count, _HEADS)
+    heads["size"] = body_lengths + property_lengths + PIECE_OVERHEAD_BYTES
     if "flag" in batch.schema.names:
-        heads[:, 3] = np.asarray(batch.column("flag").fill_null(0))
-    heads[:, 4] = body_lengths
+        heads["flag"] = np.asarray(batch.column("flag").fill_null(0))
+    heads["body_length"] = body_lengths
     pieces = pc.binary_join_element_wise(
         _fixed(heads, _HEAD.size, count),
         body,

@@ -7,7 +7,6 @@ queue have 20 bytes: ``int64 log offset, int32 size, int64 tags code``.
 from __future__ import annotations
 
 import os
-import struct
 from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +16,18 @@ import numpy as np
 import numpy.typing as npt
 
 from cometmq.client.blocking.offsets import Mark
+from cometmq.message.layout import RECORD
 from cometmq.message.record import decode_record
 from cometmq.paths import local_path
 from cometmq.spark.errors import NoStoreError, StoreReadError
 from cometmq.spark.records.slices import Positions
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.log.mapped_file import first_data
+from cometmq.store.queue.consume_queue import UNIT_DTYPE
 from cometmq.store.recovery.known_topics import known_topics
 from cometmq.store.recovery.load import Findings, offset_of_name
 
-_SIZE: Final = struct.Struct(">i")
-_UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+_SIZE: Final = RECORD.struct("size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class QueueUnits:
             count = path.stat().st_size // CQ_UNIT_BYTES
             if count:
                 self._starts.append(start // CQ_UNIT_BYTES)
-                self._units.append(np.memmap(path, _UNIT, "r", shape=(count,)))
+                self._units.append(np.memmap(path, UNIT_DTYPE, "r", shape=(count,)))
 
     def disowned(self, queue_offsets: Positions, log_offsets: Positions) -> npt.NDArray[np.bool_]:
         """Mark records that are not those that the queue has at their offsets.

@@ -24,6 +24,7 @@ from pyspark.sql.datasource import InputPartition
 
 from cometmq.checksum import crc32
 from cometmq.durable import replace_file
+from cometmq.message.layout import RECORD
 from cometmq.message.record import (
     BLANK_MAGIC,
     CRC_MASK,
@@ -38,7 +39,8 @@ from cometmq.spark.errors import StoreReadError
 from cometmq.spark.records.decode import Records
 from cometmq.spark.store.files import ConsumeQueues, LogFile, boundaries, log_files
 from cometmq.spark.store.options import StoreOptions
-from cometmq.store.log.log_reader import places_with_magic
+from cometmq.store.log.commit_log import FILLER
+from cometmq.store.log.log_reader import MAGIC_AT, places_with_magic
 from cometmq.store.log.mapped_file import find_bytes, first_data
 from cometmq.store.log.record_scan import is_stored_topic, read_log_record
 
@@ -46,11 +48,9 @@ CHUNK_BYTES: Final = 32 * 1024 * 1024
 """Bytes of records that are checked together by default; one record may be larger."""
 _CHUNK_RECORDS: Final = 64 * 1024
 """Most records that are checked together: each takes some 300 bytes beside its own."""
-_HEAD: Final = struct.Struct(">ii")
-_SIZE: Final = struct.Struct(">i")
-_LINK: Final = struct.Struct(">ii20xq")
-"""Size, magic and log offset."""
-_PHYSICAL_OFFSET: Final = struct.Struct(">q")
+_SIZE: Final = RECORD.struct("size")
+_LINK: Final = RECORD.struct("size", "magic", "physical_offset")
+_PHYSICAL_OFFSET: Final = RECORD.struct("physical_offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +150,9 @@ def _fault(fd: int, view: mmap.mmap, base: int, at: int, stored_at: int) -> str 
 
 def _is_filler(view: mmap.mmap, at: int) -> bool:
     """Tell whether the rest of the file is the filler behind the last record."""
-    if len(view) - at < 8:
+    if len(view) - at < FILLER.size:
         return False
-    size, magic = _HEAD.unpack_from(view, at)
+    size, magic = FILLER.unpack_from(view, at)
     return bool(magic == BLANK_MAGIC and size == len(view) - at)
 
 
@@ -173,17 +173,17 @@ def _next_record(view: mmap.mmap, base: int, at: int, limit: int) -> int:
     """Return where the next record or the filler seems to begin, else ``limit``."""
     nearest = limit
     for magic, confirmed in _SIGNS:
-        found = find_bytes(view, magic, at + 4, nearest + 8)
+        found = find_bytes(view, magic, at + MAGIC_AT, nearest + FILLER.size)
         while found >= 0:
-            if confirmed(view, base, found - 4):
-                nearest = min(nearest, found - 4)
+            if confirmed(view, base, found - MAGIC_AT):
+                nearest = min(nearest, found - MAGIC_AT)
                 break
-            found = find_bytes(view, magic, found + 1, nearest + 8)
+            found = find_bytes(view, magic, found + 1, nearest + FILLER.size)
     return nearest
 
 
 def _names_its_place(view: mmap.mmap, base: int, at: int) -> bool:
-    return bool(len(view) - at >= 36 and _PHYSICAL_OFFSET.unpack_from(view, at + 28)[0] == base + at)
+    return bool(len(view) - at >= _PHYSICAL_OFFSET.size and _PHYSICAL_OFFSET.unpack_from(view, at)[0] == base + at)
 
 
 _SIGNS: Final = (
@@ -223,7 +223,7 @@ def _sound(records: Records) -> npt.NDArray[np.bool_]:
     at, lengths = records.body_slices
     view = memoryview(records.source)
     crcs = [crc32(view[a : a + n]) for a, n in zip(at.tolist(), lengths.tolist(), strict=True)]
-    sound: npt.NDArray[np.bool_] = ((np.array(crcs, np.int64) & CRC_MASK) == records.number("bodyCrc")) & legal[codes]
+    sound: npt.NDArray[np.bool_] = ((np.array(crcs, np.int64) & CRC_MASK) == records.number("body_crc")) & legal[codes]
     return sound
 
 

@@ -23,13 +23,15 @@ import numpy as np
 import numpy.typing as npt
 
 from cometmq.core import CORE
+from cometmq.message.layout import INDEX_ENTRY, INDEX_HEADER
+from cometmq.message.record_arrays import dtype_of
 from cometmq.store.disk import Disk
 
-HEADER: Final = struct.Struct(">qqqqii")
-HEADER_BYTES: Final = 40
-ENTRY_BYTES: Final = 20
-ENTRY: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-_ENTRY_STRUCT: Final = struct.Struct(">iqii")
+HEADER: Final = INDEX_HEADER.struct()
+HEADER_BYTES: Final = INDEX_HEADER.size
+ENTRY_BYTES: Final = INDEX_ENTRY.size
+ENTRY: Final = dtype_of(INDEX_ENTRY)
+_ENTRY_STRUCT: Final = INDEX_ENTRY.struct()
 _SLOT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct("=q")
 _ALLOCATE_BYTES: Final = 4 << 20

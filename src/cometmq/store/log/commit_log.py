@@ -13,20 +13,21 @@ from __future__ import annotations
 
 import errno
 import logging
-import struct
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 from cometmq.durable import flush_directory
+from cometmq.message.layout import RECORD
 from cometmq.message.record import BLANK_MAGIC, END_FILE_MIN_BLANK_BYTES, MIN_RECORD_BYTES
 from cometmq.store.disk import Disk
 from cometmq.store.errors import StoreError, StoreFailedError, StoreFullError
 from cometmq.store.log.mapped_file import MappedFile, create_file, file_name, first_data
 
 _log = logging.getLogger(__name__)
-FILLER: Final = struct.Struct(">ii")
+FILLER: Final = RECORD.struct("size", "magic")
+_SIZE: Final = RECORD.struct("size")
 _ERASE_BYTES: Final = 1 << 18
 RESERVE_BYTES: Final = 16 * 1024 * 1024
 """Space that is reserved at once in a file whose space is not reserved as a whole."""
@@ -96,7 +97,7 @@ class CommitLog:
         readable = min(self.position, segment.end) - offset
         if readable < MIN_RECORD_BYTES:
             return None
-        size = int.from_bytes(segment.view[at : at + 4], "big", signed=True)
+        size: int = _SIZE.unpack_from(segment.view, at)[0]
         return segment.view[at : at + size] if MIN_RECORD_BYTES <= size <= readable else None
 
     # --- growing ------------------------------------------------------------------------------

@@ -22,19 +22,18 @@ from __future__ import annotations
 
 import mmap
 import os
-import struct
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, cast
 
-from cometmq.message.record import END_FILE_MIN_BLANK_BYTES, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
-from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
+from cometmq.message.layout import RECORD
+from cometmq.message.record import END_FILE_MIN_BLANK_BYTES, MIN_RECORD_BYTES, parts_of
 from cometmq.store.log.commit_log import CommitLog, is_filler
 from cometmq.store.log.mapped_file import MappedFile, find_bytes, first_data
 from cometmq.store.log.plain_records import PlainRecords, PlainRun
 from cometmq.store.log.record_scan import IDENTITY, LogRecord, is_stored_topic, read_log_record
 
-_INT32: Final = struct.Struct(">i")
-_INT16: Final = struct.Struct(">h")
+_SIZE: Final = RECORD.struct("size")
+MAGIC_AT: Final = RECORD.offsets["magic"]
 _LATEST_MS: Final = 1 << 48
 """A store timestamp is earlier: a damaged one must not become the time of all that is stored later."""
 _ANY_MAGIC: Final = b"\xda\xa3\x20"
@@ -77,20 +76,12 @@ def outline_of(view: memoryview, at: int) -> Outline | None:
     room = len(view) - at
     if room < MIN_RECORD_BYTES:
         return None
-    _, magic, queue_id, queue_offset, _, sys_flag = IDENTITY.unpack_from(view, at)
-    length_at = at + (68 if sys_flag & BORNHOST_V6 else 56) + (40 if sys_flag & STOREHOST_V6 else 28)
-    end = len(view)
-    if length_at + 4 > end:
+    parts = parts_of(view, at, len(view))
+    if parts is None:
         return None
-    body_end = length_at + 4 + int(_INT32.unpack_from(view, length_at)[0])
-    head = 2 if magic == MESSAGE_MAGIC_V2 else 1
-    if body_end < length_at + 4 or body_end + head > end:
-        return None
-    topic_at = body_end + head
-    topic_end = topic_at + (view[body_end] if head == 1 else int(_INT16.unpack_from(view, body_end)[0]))
-    if topic_end < topic_at or topic_end + 2 > end:
-        return None
-    size = topic_end + 2 + int(_INT16.unpack_from(view, topic_end)[0]) - at
+    _, _, queue_id, queue_offset, _, _ = IDENTITY.unpack_from(view, at)
+    _, _, topic_at, topic_end, _, properties_end = parts
+    size = properties_end - at
     try:
         topic = str(view[topic_at:topic_end], "utf-8")
     except UnicodeDecodeError:
@@ -178,7 +169,7 @@ class LogReader:
         outline = outline_of(segment.view, at - segment.start)
         own_size = 0
         if at + 4 <= segment.end and not is_filler(segment, at - segment.start):
-            own_size = int(_INT32.unpack_from(segment.view, at - segment.start)[0])
+            own_size = int(_SIZE.unpack_from(segment.view, at - segment.start)[0])
         for size in (known, own_size, outline.size if outline is not None else 0):
             end = at + size
             if size >= MIN_RECORD_BYTES and end <= limit and self._goes_on(segment, end, proven):
@@ -230,13 +221,13 @@ class LogReader:
 
 
 def places_with_magic(fd: int, view: memoryview, start: int, limit: int) -> Iterator[int]:
-    """The places of a mapped file from ``start`` on with a magic four bytes later; reserved space is not read."""
+    """The places of a mapped file from ``start`` on where a magic says that a record begins; holes are not read."""
     content = cast(mmap.mmap, view.obj)
-    at = start + 4
+    at = start + MAGIC_AT
     while (at := first_data(fd, at, limit)) < limit:
         hole = min(limit, os.lseek(fd, at, os.SEEK_HOLE))
-        at = max(start + 4, at - 3)
+        at = max(start + MAGIC_AT, at - len(_ANY_MAGIC))
         while (place := find_bytes(content, _ANY_MAGIC, at, hole)) >= 0:
-            yield place - 4
+            yield place - MAGIC_AT
             at = place + 1
         at = hole

@@ -9,14 +9,14 @@ its queue, or not. Damage ends the following of all queues.
 
 from __future__ import annotations
 
-import struct
 from typing import Any, Final, NamedTuple
 
 from cometmq.core import CORE
+from cometmq.message.layout import QUEUE_UNIT
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.log.record_scan import LogRecord
 
-_PLACE: Final = struct.Struct(">qi")
+_PLACE: Final = QUEUE_UNIT.struct("offset", "size")
 """Log offset and size in a unit."""
 _LEAST_BYTES: Final = 4 << 10
 _MOST_BYTES: Final = 1 << 20

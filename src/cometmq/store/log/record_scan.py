@@ -14,31 +14,32 @@ from typing import Final, NamedTuple
 from cometmq.checksum import crc32
 from cometmq.limits import MAX_TOPIC_CHARS
 from cometmq.message.ids import tags_code
+from cometmq.message.layout import HOSTS_V6, QUEUE_UNIT, RECORD, record_offsets
 from cometmq.message.names import check_topic
-from cometmq.message.record import BLANK_MAGIC, CRC_MASK, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
-from cometmq.message.sysflag import (
-    BORNHOST_V6,
-    STOREHOST_V6,
-    TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
-    TRANSACTION_PREPARED,
-    TRANSACTION_ROLLBACK,
+from cometmq.message.record import (
+    BLANK_MAGIC,
+    CRC_MASK,
+    MESSAGE_MAGIC,
+    MESSAGE_MAGIC_V2,
+    MIN_RECORD_BYTES,
+    parts_of,
 )
-from cometmq.store.config import CQ_UNIT_BYTES
+from cometmq.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from cometmq.store.log.commit_log import CommitLog, is_filler
 
-_HEAD: Final = struct.Struct(">iiiiiqqi")
+_HEAD: Final = RECORD.struct("size", "magic", "body_crc", "queue_id", "queue_offset", "physical_offset", "sys_flag")
 _INT64: Final = struct.Struct(">q")
-_INT32: Final = struct.Struct(">i")
-_INT16: Final = struct.Struct(">h")
-SIZE_MAGIC: Final = struct.Struct(">ii")
+_SYS_FLAG: Final = RECORD.struct("sys_flag")
+_STORE_TIMESTAMP_AT: Final = record_offsets("store_timestamp")
+_PREPARED_AT: Final = record_offsets("prepared_transaction_offset")
+SIZE_MAGIC: Final = RECORD.struct("size", "magic")
 """The first fields of every record and filler."""
-IDENTITY: Final = struct.Struct(">ii4xi4xqqi")
+IDENTITY: Final = RECORD.struct("size", "magic", "queue_id", "queue_offset", "physical_offset", "sys_flag")
 """Size, magic, queue id, queue offset, log offset and sysFlag of a record."""
 NO_QUEUE_OFFSET: Final = TRANSACTION_PREPARED
 """The bit that PREPARED and ROLLBACK have in common: such records have no unit in any queue."""
 ROLLBACK: Final = TRANSACTION_ROLLBACK
-MAX_QUEUE_OFFSET: Final = (1 << 63) // CQ_UNIT_BYTES
+MAX_QUEUE_OFFSET: Final = (1 << 63) // QUEUE_UNIT.size
 """Units from here on would have no place in a file."""
 MAX_STORED_TOPIC_CHARS: Final = 255
 """Longest name of a directory on most file systems, and of a topic in RocketMQ 5."""
@@ -72,7 +73,7 @@ def ends_in_zeros(view: memoryview, end: int) -> bool:
 
 def store_timestamp_of(view: memoryview) -> int:
     """The store timestamp of a record."""
-    return int(_INT64.unpack_from(view, 68 if view[39] & BORNHOST_V6 else 56)[0])
+    return int(_INT64.unpack_from(view, _STORE_TIMESTAMP_AT[_SYS_FLAG.unpack_from(view)[0] & HOSTS_V6])[0])
 
 
 def read_log_record(
@@ -85,36 +86,24 @@ def read_log_record(
     room = len(view) - at
     if room < MIN_RECORD_BYTES:
         return None
-    size, magic, crc, queue_id, _flag, queue_offset, found_offset, sys_flag = _HEAD.unpack_from(view, at)
+    size, magic, crc, queue_id, queue_offset, found_offset, sys_flag = _HEAD.unpack_from(view, at)
     if magic != MESSAGE_MAGIC and magic != MESSAGE_MAGIC_V2:
         return None
     if size < MIN_RECORD_BYTES or size > room or found_offset != offset:
         return None
     if queue_id < 0 or not 0 <= queue_offset < MAX_QUEUE_OFFSET:
         return None
-    store_at = at + (68 if sys_flag & BORNHOST_V6 else 56)
-    length_at = store_at + (40 if sys_flag & STOREHOST_V6 else 28)
     end = at + size
-    if length_at + 4 > end:
+    parts = parts_of(view, at, end)
+    if parts is None:
         return None
-    body_at = length_at + 4
-    body_end = body_at + _INT32.unpack_from(view, length_at)[0]
-    if body_end < body_at or body_end + 3 > end:
-        return None
-    if magic == MESSAGE_MAGIC:
-        topic_at = body_end + 1
-        topic_end = topic_at + view[body_end]
-    else:
-        topic_at = body_end + 2
-        topic_end = topic_at + _INT16.unpack_from(view, body_end)[0]
-    if topic_end < topic_at or topic_end + 2 > end:
-        return None
-    if topic_end + 2 + _INT16.unpack_from(view, topic_end)[0] != end:
+    body_at, body_end, topic_at, topic_end, properties_at, properties_end = parts
+    if properties_end != end:
         return None
     if check_crc:
         if crc32(view[body_at:body_end]) & CRC_MASK != crc:
             return None
-        if may_be_torn and end > topic_end + 2 and ends_in_zeros(view, end):
+        if may_be_torn and end > properties_at and ends_in_zeros(view, end):
             return None  # properties, which no CRC covers, that end in zeros with zeros behind: not written whole
     try:
         topic = str(view[topic_at:topic_end], "utf-8")
@@ -122,7 +111,7 @@ def read_log_record(
             return None
     except UnicodeDecodeError:
         return None
-    tag, unique_key, keys = _tag_and_keys(bytes(view[topic_end + 2 : end]))
+    tag, unique_key, keys = _tag_and_keys(bytes(view[properties_at:end]))
     return LogRecord(
         offset,
         size,
@@ -130,7 +119,7 @@ def read_log_record(
         queue_id,
         queue_offset,
         sys_flag,
-        _INT64.unpack_from(view, store_at)[0],
+        _INT64.unpack_from(view, at + _STORE_TIMESTAMP_AT[sys_flag & HOSTS_V6])[0],
         tags_code(tag),
         [unique_key, *keys] if unique_key else keys,
         unique_key,
@@ -198,7 +187,6 @@ def prepared_offsets(log: CommitLog, start: int) -> Iterator[tuple[int, int]]:
     It is asked for after a crash, when op messages may be missing.
     """
     for offset, view in walk(log, start, log.position):
-        sys_flag = _INT32.unpack_from(view, 36)[0]
+        sys_flag = _SYS_FLAG.unpack_from(view)[0]
         if sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT:
-            hosts = (12 if sys_flag & BORNHOST_V6 else 0) + (12 if sys_flag & STOREHOST_V6 else 0)
-            yield offset, _INT64.unpack_from(view, 76 + hosts)[0]
+            yield offset, _INT64.unpack_from(view, _PREPARED_AT[sys_flag & HOSTS_V6])[0]

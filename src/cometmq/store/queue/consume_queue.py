@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import struct
 from collections import deque
 from collections.abc import Iterable, Set
 from contextlib import suppress
@@ -19,13 +18,15 @@ from typing import Final
 import numpy as np
 
 from cometmq.limits import MAX_TOPIC_CHARS
+from cometmq.message.layout import QUEUE_UNIT
+from cometmq.message.record_arrays import dtype_of
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.disk import Disk, open_file, replace_whole
 from cometmq.store.log.mapped_file import clear_from, file_name, first_data
 from cometmq.store.log.record_scan import LogRecord
 
-UNIT: Final = struct.Struct(">qiq")
-UNIT_DTYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+UNIT: Final = QUEUE_UNIT.struct()
+UNIT_DTYPE: Final = dtype_of(QUEUE_UNIT)
 BLANK_UNIT: Final = UNIT.pack(0, 0x7FFFFFFF, 0)
 """Fills the units below the first one of a queue that does not begin at 0."""
 BLANK_SIZE: Final = 0x7FFFFFFF

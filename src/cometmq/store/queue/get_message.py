@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cometmq.core import CORE
+from cometmq.message.layout import RECORD
 from cometmq.message.record import MIN_RECORD_BYTES
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.log.commit_log import CommitLog
@@ -29,6 +30,7 @@ CHOOSE_UNITS_MAX: Final = 8_192
 """Units that a ``Chooser`` is offered at once."""
 FILTER_SCAN_UNITS_MIN: Final = 16_000 // CQ_UNIT_BYTES
 """Units that one filtered read looks at, at least (Apache: max(16000 bytes, 20 per message asked))."""
+_SIZE: Final = RECORD.struct("size")
 _VECTOR_UNITS_MIN: Final = 24
 """Numpy finds the matching tags of this number of units or more faster than a loop."""
 DEFAULT_MAX_BYTES: Final = 256 * 1024
@@ -182,7 +184,7 @@ def _copied(
 ) -> GetResult | None:
     """Read records by the compiled core; ``None`` when it leaves them to Python."""
     raw = queue.units(offset, max_messages if tag_codes is None else max(FILTER_SCAN_UNITS_MIN, max_messages))
-    segment = log.segment_at(int.from_bytes(raw[:8], "big")) if raw else None
+    segment = log.segment_at(UNIT.unpack_from(raw)[0]) if raw else None
     if segment is None:
         return None
     found = CORE.records(
@@ -204,7 +206,7 @@ def _records_of(chunks: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
     for chunk in chunks:
         view, at = memoryview(chunk), 0
         while at < len(view):
-            size = int.from_bytes(view[at : at + 4], "big")
+            size = _SIZE.unpack_from(view, at)[0]
             yield view[at : at + size]
             at += size
 

@@ -7,12 +7,10 @@ middle of a queue's file. Between the records of the sound units around it the l
 from __future__ import annotations
 
 import logging
-import struct
 from typing import Final
 
 from cometmq.limits import UNIT_SEARCH_BYTES, UNIT_SEARCH_UNITS
-from cometmq.message.record import BLANK_MAGIC, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
-from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
+from cometmq.message.record import BLANK_MAGIC, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES, parts_of
 from cometmq.store.disk import Disk
 from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.log.log_reader import places_with_magic
@@ -22,8 +20,6 @@ from cometmq.store.queue.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
 
 _log = logging.getLogger(__name__)
 _identity: Final = IDENTITY.unpack_from
-_INT32: Final = struct.Struct(">i")
-_INT16: Final = struct.Struct(">h")
 
 
 def matches_unit(view: memoryview, offset: int, size: int, queue: ConsumeQueue, queue_offset: int) -> bool:
@@ -43,23 +39,20 @@ def matches_unit(view: memoryview, offset: int, size: int, queue: ConsumeQueue, 
         or (magic != MESSAGE_MAGIC and magic != MESSAGE_MAGIC_V2)
     ):
         return False
-    length_at = (68 if sys_flag & BORNHOST_V6 else 56) + (40 if sys_flag & STOREHOST_V6 else 28)
-    if length_at + 4 > size:
+    parts = parts_of(view, 0, size)
+    if parts is None:
         return False
-    body_end = length_at + 4 + int(_INT32.unpack_from(view, length_at)[0])
-    topic_at = body_end + (1 if magic == MESSAGE_MAGIC else 2)
-    topic_end = topic_at + len(queue.topic_bytes)
-    if body_end < length_at or topic_end + 2 > size or view[topic_at:topic_end] != queue.topic_bytes:
-        return False
-    return topic_end + 2 + int(_INT16.unpack_from(view, topic_end)[0]) == size
+    _, _, topic_at, topic_end, _, end = parts
+    return end == size and view[topic_at:topic_end] == queue.topic_bytes
 
 
-def has_properties(view: memoryview, queue: ConsumeQueue) -> bool:
-    """True when a record of ``queue`` that :func:`matches_unit` accepted has properties."""
-    sys_flag = view[39]
-    length_at = (68 if sys_flag & BORNHOST_V6 else 56) + (40 if sys_flag & STOREHOST_V6 else 28)
-    topic_head = 1 if int(_INT32.unpack_from(view, 4)[0]) == MESSAGE_MAGIC else 2
-    return len(view) > length_at + 6 + int(_INT32.unpack_from(view, length_at)[0]) + topic_head + len(queue.topic_bytes)
+def has_properties(view: memoryview) -> bool:
+    """True when a record that :func:`matches_unit` accepted has properties."""
+    parts = parts_of(view, 0, len(view))
+    if parts is None:
+        return False
+    *_, properties_at, end = parts
+    return properties_at < end
 
 
 def leads_to_record(view: memoryview, at: int, offset: int, size: int, queue: ConsumeQueue, queue_offset: int) -> bool:
@@ -67,7 +60,7 @@ def leads_to_record(view: memoryview, at: int, offset: int, size: int, queue: Co
     end = at + size
     if not matches_unit(view[at:end], offset, size, queue, queue_offset):
         return False
-    return not ends_in_zeros(view, end) or not has_properties(view[at:end], queue)
+    return not ends_in_zeros(view, end) or not has_properties(view[at:end])
 
 
 def stands_for_lost(log: CommitLog, queue: ConsumeQueue, offset: int) -> bool:

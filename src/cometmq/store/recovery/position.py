@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cometmq.checksum import crc32
-from cometmq.message.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES, PHYSICAL_OFFSET_AT
+from cometmq.message.layout import RECORD
+from cometmq.message.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
 from cometmq.store.disk import Disk, replace_whole
 from cometmq.store.log.commit_log import CommitLog, is_filler
 from cometmq.store.log.mapped_file import MappedFile
@@ -24,6 +25,8 @@ from cometmq.store.queue.consume_queue_table import Extents
 
 _VERSION: Final = 1
 _TOPICS_AT_ONCE: Final = 256
+_MAGIC: Final = RECORD.struct("magic")
+_MARKS: Final = RECORD.struct("size", "magic", "physical_offset")
 """Topics that are joined before other threads get a turn."""
 _ROW: Final = msgspec.json.Decoder(dict[int, tuple[int, int]])
 
@@ -95,12 +98,8 @@ class Position(msgspec.Struct, frozen=True):
             return 0
         if self.last_size < MIN_RECORD_BYTES or self.last_offset + self.last_size > min(self.offset, segment.end):
             return 0
-        head = segment.view[self.last_offset - segment.start :]
-        marks = (
-            int.from_bytes(head[:4], "big") == self.last_size,
-            int.from_bytes(head[4:8], "big", signed=True) == MESSAGE_MAGIC,
-            int.from_bytes(head[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8], "big") == self.last_offset,
-        )
+        size, magic, offset = _MARKS.unpack_from(segment.view, self.last_offset - segment.start)
+        marks = (size == self.last_size, magic == MESSAGE_MAGIC, offset == self.last_offset)
         return self.offset if sum(marks) >= 2 else 0
 
 
@@ -120,8 +119,7 @@ def marks_of(log: CommitLog, known: dict[int, int]) -> dict[int, int]:
 
 def _mark_of(segment: MappedFile) -> int | None:
     head = segment.view[:MIN_RECORD_BYTES]
-    magic = int.from_bytes(head[4:8], "big", signed=True)
-    return crc32(head) if magic in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2) else None
+    return crc32(head) if _MAGIC.unpack_from(head)[0] in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2) else None
 
 
 def crc_of(sealed: msgspec.Struct) -> int:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import struct
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +33,7 @@ from cometmq.client.send.config import ProducerConfig
 from cometmq.client.send.encoding import SendEncoder
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.limits import MAX_PROPERTIES_BYTES
-from cometmq.message.batch import PIECE_OVERHEAD_BYTES
+from cometmq.message.batch import encode_piece
 from cometmq.message.properties import (
     DELAY,
     NAME_VALUE_SEPARATOR,
@@ -65,8 +64,6 @@ _TOUCHED: Final = re.compile(
     f"(?:^|{PROPERTY_SEPARATOR})(?:{'|'.join(sorted(ACTING | {REPLAY_ORIGIN}))}){NAME_VALUE_SEPARATOR}"
 )
 _ORIGIN: Final = re.compile(r"([^/]*)/(\d{1,10})/(\d{1,19})/-?\d{1,20}/(.*)", re.DOTALL)
-_HEAD: Final = struct.Struct(">iiiii")
-_SHORT: Final = struct.Struct(">h")
 
 SENT_COLUMNS: Final = (
     *("brokerName", "queueId", "queueOffset", "bornTimestamp", "flag", "sysFlag", "propertiesText"),
@@ -102,9 +99,7 @@ class Resent(NamedTuple):
     @property
     def piece(self) -> bytes:
         """Return its form in a batch."""
-        size = PIECE_OVERHEAD_BYTES + len(self.body) + len(self.properties)
-        head = _HEAD.pack(size, 0, 0, self.flag, len(self.body))
-        return b"".join((head, self.body, _SHORT.pack(len(self.properties)), self.properties))
+        return b"".join(encode_piece(self.flag, self.body, self.properties))
 
 
 def origin_text(replay_id: str, origin: Origin, born_ms: int) -> str:

@@ -1,0 +1,112 @@
+"""The layouts of records, of units, index entries and batches: fields, their types and offsets, in one place.
+
+All readers and writers take their formats and offsets from here. :mod:`cometmq.message.record_arrays` makes NumPy's
+types of a layout.
+
+A record is one message, the same bytes on disk, in answers to pulls and in replication
+(``CommitLog.MessageExtEncoder``, ``MessageDecoder``)::
+
+    the fields of RECORDS, of which two have 8 or 20 bytes: see the bits of sysFlag
+    body
+    int8 length of the topic (int16 with the magic of V2), topic
+    int16 length of the properties, properties
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Final
+
+from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
+from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
+
+
+class Layout:
+    """Fields that follow each other, big-endian.
+
+    :param formats: the format of each field, as in :mod:`struct`, by its name.
+    """
+
+    def __init__(self, formats: Mapping[str, str]) -> None:
+        self.formats: Final = formats
+        self.offsets: Final[dict[str, int]] = {}
+        """The first byte of each field."""
+        at = 0
+        for name, kind in formats.items():
+            self.offsets[name] = at
+            at += struct.calcsize(f">{kind}")
+        self.size: Final = at
+        """The length of all fields, in bytes."""
+
+    def struct(self, *names: str) -> struct.Struct:
+        """Return the struct of the fields ``names`` (all without any), which passes over the bytes before and between.
+
+        :raises ValueError: the fields are not in the order of the layout.
+        """
+        code, at = ">", 0
+        for name in names or self.formats:
+            passed = self.offsets[name] - at
+            if passed < 0:
+                raise ValueError(f"{name} stands before the field that is named before it")
+            code += f"{passed}x{self.formats[name]}" if passed else self.formats[name]
+            at = self.offsets[name] + struct.calcsize(f">{self.formats[name]}")
+        return struct.Struct(code)
+
+
+HOSTS_V6: Final = BORNHOST_V6 | STOREHOST_V6
+"""The bits of sysFlag that tell the sizes of a record's hosts."""
+
+
+def _record(bits: int) -> Layout:
+    return Layout(
+        {
+            "size": "i",
+            "magic": "i",
+            "body_crc": "i",  # CRC32 of the body, 31 bits
+            "queue_id": "i",
+            "flag": "i",
+            "queue_offset": "q",
+            "physical_offset": "q",
+            "sys_flag": "i",
+            "born_timestamp": "q",
+            "born_host": f"{IPV6_HOST_BYTES if bits & BORNHOST_V6 else IPV4_HOST_BYTES}s",
+            "store_timestamp": "q",
+            "store_host": f"{IPV6_HOST_BYTES if bits & STOREHOST_V6 else IPV4_HOST_BYTES}s",
+            "reconsume_times": "i",
+            "prepared_transaction_offset": "q",
+            "body_length": "i",
+        }
+    )
+
+
+RECORDS: Final = {bits: _record(bits) for bits in (0, BORNHOST_V6, STOREHOST_V6, HOSTS_V6)}
+"""The fields before the body of a record, by :data:`HOSTS_V6` of its sysFlag."""
+RECORD: Final = RECORDS[0]
+"""Those where both hosts are IPv4; the fields before the hosts stand there in every record."""
+
+
+def record_offsets(name: str) -> dict[int, int]:
+    """Return the offsets of a field of records, by :data:`HOSTS_V6` of the sysFlag."""
+    return {bits: layout.offsets[name] for bits, layout in RECORDS.items()}
+
+
+BODY_AT: Final = {bits: layout.size for bits, layout in RECORDS.items()}
+"""The first byte of the body, by :data:`HOSTS_V6` of the sysFlag."""
+BODY_LENGTH_BYTES: Final = struct.calcsize(">i")
+TOPIC_LENGTH_BYTES: Final = 1
+TOPIC_LENGTH_V2_BYTES: Final = 2
+PROPERTIES_LENGTH_BYTES: Final = 2
+
+QUEUE_UNIT: Final = Layout({"offset": "q", "size": "i", "tags": "q"})
+"""A unit of a ConsumeQueue: log offset and size of a record, tags code."""
+
+INDEX_HEADER: Final = Layout(
+    {"begin_time": "q", "end_time": "q", "begin_offset": "q", "end_offset": "q", "slots": "i", "next": "i"}
+)
+"""The first and the last store timestamp and log offset of an index file, slots used, the next entry."""
+INDEX_ENTRY: Final = Layout({"hash": "i", "offset": "q", "seconds": "i", "previous": "i"})
+"""Hash of a key, log offset, seconds since the first timestamp, the previous entry of the chain."""
+
+BATCH_HEAD: Final = Layout({"size": "i", "magic": "i", "body_crc": "i", "flag": "i", "body_length": "i"})
+"""The fields before the body of a message in a batch; behind it int16 length of the properties, properties."""
