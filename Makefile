@@ -27,7 +27,7 @@ docs: ## the pages and the API reference as a site in build/site
 
 bench: ## measure the broker beside Apache RocketMQ on this machine
 	@scripts/setup test
-	@$(PY) benchmarks/broker.py load
+	@$(PY) -m benchmarks.broker load
 
 clean: ## remove what the targets above made, the .venv included
 	rm -rf $(VENV) demo-report .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

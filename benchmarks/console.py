@@ -1,6 +1,6 @@
 """Measures sends to `cometmq serve` while ten people use its console, and while nobody does, in turn.
 
-    python benchmarks/console.py [--rounds 4] [--seconds 6] [--people 10] [--pause 1]
+    python -m benchmarks.console [--rounds 4] [--seconds 6] [--people 10] [--pause 1]
 
 One client sends 500 messages of 1 KB a second; each has its time from the call to the answer. Each person opens one of
 ten pages, reads it for `pause` seconds on average, and opens the next; people are threads of another process. Prints a
@@ -15,7 +15,6 @@ import http.client
 import json
 import random
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,12 +22,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from benchmarks.process_cost import cpu_seconds
+from benchmarks.machine import cpu_seconds
+from benchmarks.rounds import Figures, columns, percentiles, say
 
 from cometmq.client import Message, Producer
 
@@ -74,13 +71,13 @@ def use_pages(address: str, people: int, pause: float) -> None:
 
 
 async def send(namesrv: str, seconds: float) -> list[float]:
-    """Send at the rate; the seconds that each send took, ascending."""
+    """Send at the rate; the milliseconds that each send took."""
     took: list[float] = []
 
     async def one(producer: Producer) -> None:
         began = time.perf_counter()
         await producer.send(Message(TOPIC, bytes(1_000)))
-        took.append(time.perf_counter() - began)
+        took.append((time.perf_counter() - began) * 1000)
 
     async with Producer("senders", namesrv) as producer, asyncio.TaskGroup() as sends:
         for _ in range(WARM):
@@ -89,7 +86,7 @@ async def send(namesrv: str, seconds: float) -> list[float]:
         for number in range(int(seconds * PER_SECOND)):
             await asyncio.sleep(max(0.0, began + number / PER_SECOND - time.perf_counter()))
             sends.create_task(one(producer))
-    return sorted(took)
+    return took
 
 
 @contextmanager
@@ -115,24 +112,22 @@ def serving() -> Iterator[tuple[int, str, str]]:
 
 def measure(rounds: int, seconds: float, people: int) -> None:
     """Run everything, and print it."""
-    rows: dict[int, list[tuple[float, float, float]]] = {0: [], people: []}
+    found: dict[str, list[Figures]] = {}
     with serving() as (pid, namesrv, console):
         for number in range(2 * rounds):
             using = people if number % 4 in (1, 2) else 0
-            command = [sys.executable, __file__, "--use", console, *sys.argv[1:]] if using else ["cat"]
+            command = (
+                [sys.executable, "-m", "benchmarks.console", "--use", console, *sys.argv[1:]] if using else ["cat"]
+            )
             with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as users:
                 before, began = sum(cpu_seconds(pid)), time.monotonic()
-                took = asyncio.run(send(namesrv, seconds))
+                took_ms = asyncio.run(send(namesrv, seconds))
                 busy = (sum(cpu_seconds(pid)) - before) / (time.monotonic() - began)
                 opened = json.loads(users.communicate()[0] or "{}")
-            p50, p99 = (took[int(len(took) * share)] * 1e3 for share in (0.5, 0.99))
-            rows[using].append((p50, p99, busy))
-            line = {"people": using, "p50_ms": round(p50, 2), "p99_ms": round(p99, 2), "processor": round(busy, 3)}
-            print(json.dumps({**line, **opened}), flush=True)
-    print("\n| people | p50 | p99 | broker's share of a processor |\n|---|---|---|---|")
-    for using, found in rows.items():
-        p50, p99, busy = (statistics.median(values) for values in zip(*found, strict=True))
-        print(f"| {using} | {p50:.2f} ms | {p99:.2f} ms | {busy:.1%} |")
+            figures = {**percentiles(took_ms), "broker's share of a processor, %": busy * 100}
+            found.setdefault(f"{using} people", []).append(figures)
+            say(people=using, **figures, **opened)
+    print(f"\n{columns(found)}")
 
 
 def main() -> None:

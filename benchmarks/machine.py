@@ -1,4 +1,4 @@
-"""Says how quiet the machine was: what ran before a measurement, and what ran beside it.
+"""What processes cost, and how quiet the machine was: what ran before a measurement, and what ran beside it.
 
 A busy machine flatters a broker of one process: Apache RocketMQ needs two cores and gets them only when they are free.
 All shares are of the whole machine: 1.0 is every core. Source: ``/proc/stat`` (proc(5)), in clock ticks.
@@ -81,3 +81,23 @@ def verdict(load_before: float, before: Beside, during: Sequence[Beside]) -> str
         f"{quiet}: before the run load {load_before:.2f}, {before}; during a case at most {worst} "
         f"(of {os.cpu_count()} cores, generator and servers not counted)."
     )
+
+
+def cpu_seconds(pid: int) -> tuple[float, float]:
+    """User and system seconds of one process so far, all its threads together.
+
+    :raises OSError: there is no such process.
+    """
+    fields = process_fields(Path(f"/proc/{pid}"))
+    return int(fields[11]) / _TICKS, int(fields[12]) / _TICKS
+
+
+def process_fields(process: Path) -> list[str]:
+    """The fields of /proc/PID/stat behind the name, which may hold blanks: state, parent, …"""
+    return (process / "stat").read_text().rpartition(")")[2].split()
+
+
+def anonymous_mb(pid: int) -> float:
+    """Anonymous memory of a process in MB: what it cannot give back to the page cache."""
+    rows = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return int(next(row.split()[1] for row in rows if row.startswith("Anonymous:"))) / 1024

@@ -1,6 +1,6 @@
 """Measures what a send costs the broker in turns of one process: bytes in, bytes out, no sockets and no other process.
 
-    python benchmarks/turn_cost.py [--messages 200000] [--only 16]
+    python -m benchmarks.turn_cost [--messages 200000] [--only 16]
 
 Brokers without anything, with ACL 1.0 and 200 accounts, and with metrics take the same turns. One JSON
 line a case: the processor time of a message in a quick turn (the tenth percentile), so other processes matter
@@ -14,13 +14,10 @@ import asyncio
 import gc
 import json
 import logging
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any, Final
-
-sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from tests.broker.turn.side_by_side import Transport
 

@@ -21,7 +21,7 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -74,7 +74,7 @@ class Life:
         self._messages = 0
         self._trace: list[str] = []
         self._store = self._open()
-        self._steps: dict[str, tuple[int, Callable[[], None]]] = {
+        self._steps: dict[str, tuple[int, Callable[[], Awaitable[None] | None]]] = {
             "put": (5, self._put),
             "put large": (1, lambda: self._put(BODIES)),
             "tick": (2, lambda: self._clock.advance(self._random.choice((1, 30, 70)))),
@@ -96,7 +96,8 @@ class Life:
         for name in self._random.choices(list(self._steps), weights, k=STEPS):
             self._trace.append(name)
             try:
-                self._steps[name][1]()
+                if (work := self._steps[name][1]()) is not None:
+                    await work
             except Exception as error:
                 raise AssertionError(f"seed {self._seed}, after {self._trace}, in {self._root}: {error!r}") from error
             await asyncio.sleep(self._random.choice((0.002, 0.03)) if name == "wait" else 0)
@@ -118,8 +119,8 @@ class Life:
         for key, offset, body in turn:
             self._acknowledged.setdefault(key, []).append((offset, body))
 
-    def _delete_log_files(self) -> None:
-        self._store._flush.position = self._store.max_physical_offset
+    async def _delete_log_files(self) -> None:
+        await self._store.wait_flushed(self._store.max_physical_offset)
         self._store._maintenance.retention.delete_files(force=True)
 
     def _delete_topic(self) -> None:

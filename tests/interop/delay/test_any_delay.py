@@ -14,7 +14,7 @@ pytestmark = pytest.mark.interop
 GetClient = Callable[[str], Client]
 
 LATE_MS = 30_000
-"""A busy test machine is late, too; how exact the broker is, `benchmarks/timer.py` tells."""
+"""A busy test machine is late, too; how exact the broker is, `benchmarks/delay.py` tells."""
 RECALL_MS = 10_000
 """The least time in which two of four messages are taken back; more by ten times what this client needs to send."""
 

@@ -24,7 +24,7 @@ CLIENTS = ("java4", "java4-binary", "java5", "go", "node", "cpp")
 SHORT_LEVELS = "1s 2s 1s 1s 2s 1h"
 GROUP_FAILS = 2
 LATE_MS = 30_000
-"""A busy test machine is late, too; how exact the broker is, `benchmarks/timer.py` tells."""
+"""A busy test machine is late, too; how exact the broker is, `benchmarks/delay.py` tells."""
 NO_MAXIMUM = {"cpp"}
 """Clients that do not say how often a message may fail: the group's number counts."""
 ONE_AT_A_TIME = {"cpp"}

@@ -1,4 +1,4 @@
-"""CPU seconds of processes: of one, or of this one and those below it."""
+"""CPU seconds of this process and those below it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from benchmarks.machine import process_fields
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 JVM: Final = "JVM"
@@ -25,7 +27,7 @@ def descendants() -> Iterator[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                parent = int(_stat(entry)[1])
+                parent = int(process_fields(entry)[1])
             except OSError:
                 continue
             children.setdefault(parent, []).append(int(entry.name))
@@ -34,20 +36,6 @@ def descendants() -> Iterator[int]:
         for child in children.get(waiting.pop(), []):
             yield child
             waiting.append(child)
-
-
-def _stat(process: Path) -> list[str]:
-    """The fields of /proc/PID/stat behind the name, which may hold blanks: state, parent, …"""
-    return (process / "stat").read_text().rpartition(")")[2].split()
-
-
-def cpu_seconds(pid: int) -> tuple[float, float]:
-    """User and system seconds of one process so far, all its threads together.
-
-    :raises OSError: there is no such process.
-    """
-    fields = _stat(Path(f"/proc/{pid}"))
-    return int(fields[11]) / _TICKS, int(fields[12]) / _TICKS
 
 
 @dataclass(frozen=True)
@@ -106,7 +94,7 @@ class CpuMeter:
         for pid in (os.getpid(), *descendants()):
             process = Path(f"/proc/{pid}")
             try:
-                fields = _stat(process)
+                fields = process_fields(process)
                 is_java = (process / "comm").read_text().strip() == "java"
             except OSError:
                 continue

@@ -1,12 +1,12 @@
-"""Every row of benchmarks/scale.py runs at a small step, and its table and picture show what was measured."""
+"""Every row of benchmarks/scale runs at a small step, and its table and picture show what was measured."""
 
 from __future__ import annotations
 
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks.scale import measure, picture, table
-from benchmarks.scale_rows import ROWS, Times, worst_each_second
+from benchmarks.scale.__main__ import measure, picture, step_table
+from benchmarks.scale.rows import ROWS, Times, worst_each_second
 from tests.interop.systems import System
 
 QUICK = Times(warm=0.05, after=0.1, steady=0.2, idle=0.1)
@@ -22,7 +22,7 @@ def test_a_row_measures_each_step(row: str) -> None:
     assert figures["worst wait each second, worst, ms"] >= figures["worst wait each second, median, ms"] > 0
     assert ("ready after SIGKILL, s" in figures) == (row != "clients")
     assert len(beside) == 2
-    assert f"|  | CometMQ {STEPS[0]} |" in table(measured)
+    assert f"|  | CometMQ {STEPS[0]} |" in step_table(measured)
 
 
 def test_a_client_that_comes_has_a_connection_until_it_leaves() -> None:
@@ -42,4 +42,4 @@ def test_a_picture_has_a_curve_for_each_system_as_far_as_it_was_measured() -> No
     assert ElementTree.fromstring(drawn).tag.endswith("svg")
     lengths = [len(one.get("points", "").split()) for one in ElementTree.fromstring(drawn).iterfind(".//{*}polyline")]
     assert sorted(lengths) == [1, 1, 2, 2]
-    assert "–" in table(measured | {System.APACHE: {100: {"ready after SIGKILL, s": 1.5}}})
+    assert "–" in step_table(measured | {System.APACHE: {100: {"ready after SIGKILL, s": 1.5}}})

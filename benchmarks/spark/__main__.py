@@ -1,6 +1,6 @@
 """Measures Spark with CometMQ beside Spark with Apache Kafka, broker included, on the same machine and messages.
 
-    python benchmarks/spark.py [--cases read,place,…] [--messages 600000] [--size 1024] [--queues 8] [--rounds 5]
+    python -m benchmarks.spark [--cases read,place,…] [--messages 600000] [--size 1024] [--queues 8] [--rounds 5]
                                [--sessions plain,tuned] [--without-kafka]
 
 ==============  ================================================================================================
@@ -18,7 +18,7 @@
 ``idle``        a micro-batch of one message on a topic of 16 queues (``triggerExecution``)
 ==============  ================================================================================================
 
-Everything is measured twice, in processes of their own (``benchmarks/spark_session.py``): in a *plain* session, as
+Everything is measured twice, in processes of their own (``benchmarks/spark/session.py``): in a *plain* session, as
 ``SparkSession.builder`` makes it, and in the *tuned* one of ``cometmq pipeline``. Both are ``local[2]``. All rows are
 of the same number of messages and rounds; a figure is the median of its rounds.
 
@@ -43,20 +43,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from benchmarks import machine  # noqa: E402
-from benchmarks.figures import CPU, OURS  # noqa: E402
-from benchmarks.machine import Beside  # noqa: E402
-from benchmarks.process_cost import JVM, PYTHON  # noqa: E402
-from benchmarks.spark_session import IDLE, IDLE_QUEUES, STREAM_BATCH, arguments, demand_cases  # noqa: E402
-from benchmarks.spark_sides import SESSIONS  # noqa: E402
+from benchmarks.machine import Beside, look_before, verdict
+from benchmarks.spark.cpu_meter import JVM, PYTHON
+from benchmarks.spark.session import IDLE, IDLE_QUEUES, STREAM_BATCH, arguments, demand_cases
+from benchmarks.spark.sides import SESSIONS
 
 KAFKA: Final = "Kafka"
+OURS: Final = "CometMQ"
+CPU: Final = "CPU for a million rows, yardstick / CometMQ"
 HEADINGS: Final = ("case", "yardstick", OURS, "ratio", CPU, "of it JVM + Python + broker")
 
 
@@ -178,11 +174,11 @@ def main() -> None:
         parser.error(f"no session {', '.join(sorted(unknown))}; there are {', '.join(SESSIONS)}")
     given = [f"--{name}={getattr(options, name)}" for name in ("cases", "messages", "size", "queues", "rounds")]
     given += ["--without-kafka"] if options.without_kafka else []
-    load, before = os.getloadavg()[0], machine.look_before()
+    load, before = os.getloadavg()[0], look_before()
     print(json.dumps({"load_before": round(load, 2), "others": before.others, "steal": before.steal}), flush=True)
     results = Results()
     for session in sessions:
-        command = [sys.executable, str(ROOT / "benchmarks" / "spark_session.py"), session, *given]
+        command = [sys.executable, "-m", "benchmarks.spark.session", session, *given]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
             assert running.stdout is not None
             for line in running.stdout:
@@ -195,7 +191,7 @@ def main() -> None:
     for line in results.table(sessions):
         print(line)
     size = f"{options.messages:,} messages of {options.size:,} bytes in {options.queues} queues"
-    print(f"\n{size}, medians of {options.rounds} rounds. {machine.verdict(load, before, results.beside)}")
+    print(f"\n{size}, medians of {options.rounds} rounds. {verdict(load, before, results.beside)}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The two systems that benchmarks/spark.py compares: each with its broker, its topics and its connector in one Spark.
+"""The two systems that benchmarks/spark compares: each with its broker, its topics and its connector in one Spark.
 
 Kafka runs as one JVM in KRaft mode (1 GB heap), CometMQ as a nameserver and a broker; both are started on fresh
 directories and stopped again. Kafka's jars come from Maven Central by package name, once, into the cache of the
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import pyarrow.parquet as pq
-from benchmarks.kafka.broker import KafkaBroker, kafka_jars
+from benchmarks.clients.kafka_broker import KafkaBroker, kafka_jars
 from tests.interop.systems import System, deploy
 from tests.spark.topics import Topics
 

@@ -1,4 +1,4 @@
-"""Many clients of one broker, in a process of their own: ``python benchmarks/crowd.py PORT CLIENTS TOPIC``.
+"""Many clients of one broker, in a process of their own: ``python -m benchmarks.scale.crowd PORT CLIENTS TOPIC``.
 
 Each has a connection, and is a producer and a consumer: 50 consumers are a group. All come at once, then each sends a
 heartbeat every 30 seconds, as RocketMQ's clients do, until stdin ends; then all connections are closed. Prints one line
@@ -11,12 +11,9 @@ import asyncio
 import json
 import resource
 import sys
-from pathlib import Path
 from typing import Any, Final
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from benchmarks.wire import request
+from benchmarks.scale.wire import request
 
 from cometmq.remoting.codes import RequestCode
 

@@ -6,8 +6,7 @@ import os
 import time
 
 import pytest
-from benchmarks.machine import Beside, CpuTimes, verdict
-from benchmarks.process_cost import cpu_seconds
+from benchmarks.machine import Beside, CpuTimes, cpu_seconds, verdict
 
 QUIET = Beside(others=0.01, steal=0.0)
 

@@ -1,10 +1,10 @@
 """Measures a broker with many topics, offsets, timers or clients beside Apache RocketMQ, in turn, on this machine.
 
-    python benchmarks/scale.py topics  [--steps 100,1000,10000,20000]   topics of five queues, a message in each
-    python benchmarks/scale.py offsets [--steps 1000,10000,100000,1000000]  offsets of groups over 1,000 topics
-    python benchmarks/scale.py timers  [--steps 10000,100000,1000000]   messages that wait for two days
-    python benchmarks/scale.py clients [--steps 100,1000,10000]         connections with heartbeats
-    python benchmarks/scale.py topics --steps 100,1000 --systems cometmq    a short run: 90 seconds
+    python -m benchmarks.scale topics  [--steps 100,1000,10000,20000]  topics of five queues, a message in each
+    python -m benchmarks.scale offsets [--steps 1000,10000,100000,1000000]  offsets of groups over 1,000 topics
+    python -m benchmarks.scale timers  [--steps 10000,100000,1000000]   messages that wait for two days
+    python -m benchmarks.scale clients [--steps 100,1000,10000]         connections with heartbeats
+    python -m benchmarks.scale topics --steps 100,1000 --systems cometmq    a short run: 90 seconds
 
 Each step is a fresh broker, alone, with its default keys; the JVM has a heap of 1 GB. Timers are those of Apache 5.1.4,
 the rest is beside 4.9.7. When the broker is full, one small send every 5 to 10 ms shows how long others wait; the worst
@@ -16,24 +16,19 @@ sentence on how quiet the machine was; `--plot FILE.svg` draws waits and starts 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from benchmarks import machine  # noqa: E402
-from benchmarks.crowd import more_descriptors  # noqa: E402
-from benchmarks.curves import plot  # noqa: E402
-from benchmarks.machine import Beside  # noqa: E402
-from benchmarks.scale_rows import ROWS, Bench, Figures, Times  # noqa: E402
-from tests.interop.systems import System  # noqa: E402
+from benchmarks.machine import Beside, look_before, verdict
+from benchmarks.rounds import Figures, say, table
+from benchmarks.scale.crowd import more_descriptors
+from benchmarks.scale.curves import plot
+from benchmarks.scale.rows import ROWS, Bench, Times
+from tests.interop.systems import System
 
 STEPS: Final = {
     "topics": (100, 1_000, 10_000, 20_000),
@@ -64,14 +59,13 @@ def one_step(row: str, system: System, count: int, times: Times) -> tuple[Figure
             bench.close()
 
 
-def table(measured: Measured) -> str:
+def step_table(measured: Measured) -> str:
     """Rows are figures, columns are the steps of each system."""
     columns = [(system, count, found) for system, steps in measured.items() for count, found in steps.items()]
     names = list(dict.fromkeys(name for *_, found in columns for name in found))
     heads = [f"{_NAMES[system]} {count:,}" for system, count, _ in columns]
-    lines = [["", *heads], ["---"] * (len(heads) + 1)]
-    lines += [[name, *(_figure(found.get(name)) for *_, found in columns)] for name in names]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    rows = [[name, *(_figure(found.get(name)) for *_, found in columns)] for name in names]
+    return table(["", *heads], *rows)
 
 
 _NAMES: Final = {System.APACHE: "Apache", System.APACHE5: "Apache 5", System.COMETMQ: "CometMQ"}
@@ -104,8 +98,7 @@ def measure(row: str, wanted: Mapping[System, Sequence[int]], times: Times) -> t
             if count in steps:
                 measured[system][count], busy = one_step(row, system, count, times)
                 beside += busy
-                rounded = {name: round(value, 2) for name, value in measured[system][count].items()}
-                print(json.dumps({"row": row, "system": system.value, "count": count, **rounded}), flush=True)
+                say(row=row, system=system.value, count=count, **measured[system][count])
     return measured, beside
 
 
@@ -127,9 +120,9 @@ def main() -> None:
     wanted = {system: [one for one in steps if system is System.COMETMQ or one <= most] for system in systems}
     times = Times(**{part.name: getattr(options, part.name) for part in fields(Times)})
     more_descriptors()
-    load, before = os.getloadavg()[0], machine.look_before()
+    load, before = os.getloadavg()[0], look_before()
     measured, beside = measure(options.row, wanted, times)
-    print(f"\n{machine.verdict(load, before, beside)}\n\n{table(measured)}")
+    print(f"\n{verdict(load, before, beside)}\n\n{step_table(measured)}")
     if options.plot:
         options.plot.write_text(picture(options.row, measured), encoding="utf-8")
 

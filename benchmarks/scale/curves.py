@@ -14,7 +14,6 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 190, 20, 50
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 """Told apart by colour-blind people too (Okabe and Ito)."""
 _LABEL_HEIGHT: Final = 16.0
-_UNITS: Final = {9: "1 G", 10: "10 G", 11: "100 G", 12: "1 T"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ def plot(x: Sequence[float], curves: Mapping[str, Sequence[float]], x_title: str
         '<g font-family="sans-serif" font-size="13">',
     ]
     for power in across.powers:
-        place, name = across.at(10**power), _UNITS.get(power, f"{10**power:,}")
+        place, name = across.at(10**power), f"{10**power:,}"
         lines.append(f'<path d="M{place} {_TOP}V{HEIGHT - _BOTTOM}" stroke="#ddd"/>')
         lines.append(f'<text x="{place}" y="{HEIGHT - _BOTTOM + 18}" text-anchor="middle">{name}</text>')
     for power in up.powers:

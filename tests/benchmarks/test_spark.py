@@ -1,4 +1,4 @@
-"""The report of benchmarks/spark.py about its runs, and its meter of processor time."""
+"""The report of benchmarks/spark about its runs, and its meter of processor time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
-from benchmarks.figures import CPU, OURS, measured, tables
-from benchmarks.hosts import Figures
-from benchmarks.spark import KAFKA, ROWS, Results
+from benchmarks.spark.__main__ import KAFKA, OURS, Results
 
 BURN = "while __import__('time').process_time() < 0.3: pass"
 ORPHAN = f"__import__('subprocess').Popen([__import__('sys').executable, '-c', {BURN!r}])"
@@ -27,7 +25,7 @@ time.sleep(2)
 """
 METER = f"""
 import json, subprocess, sys, time
-from benchmarks.process_cost import CpuMeter
+from benchmarks.spark.cpu_meter import CpuMeter
 meter = CpuMeter()
 broker = subprocess.Popen([sys.executable, "-c", {BURN!r} + "\\ninput()"], stdin=subprocess.PIPE)
 meter.brokers[broker.pid] = "CometMQ"
@@ -77,17 +75,3 @@ def test_a_row_has_the_medians_of_its_rounds_and_none_of_the_warm_one() -> None:
         "| archive from a broker, plain | 250 k rows/s | 500 k rows/s | 2.00 × | 7.0 s / 3.5 s "
         "| 4.0 + 2.0 + 1.0 / 2.0 + 1.0 + 0.5 |"
     ]
-    assert measured(tables("\n".join(lines)), "archive from a broker, plain", CPU).value == 3.5
-
-
-def test_every_row_that_the_model_of_scale_reads_is_one_that_is_measured() -> None:
-    results = Results()
-    for row in ROWS:
-        for case, side in ((row.case, OURS), row.beside):
-            results.add(run_of(case, side, 1, 1.0) | {"session": "tuned"})
-    brokers = ("send, 64 connections, 128 B", "send, 64 connections, 1 KB, 2 keys, 4 properties, 3 topics")
-    others = "".join(f"| {row} | 1/s |\n" for row in (*brokers, "SYNC_FLUSH, 64 connections", "drain by pulls of 32"))
-    found = Figures.read("\n".join(results.table(["tuned"])) + f"\n\n| case | {OURS} |\n|---|---|\n{others}")
-    assert found.archive_cpu_s.measured
-    assert found.stream_cpu_s.measured
-    assert found.exactly_once_cpu_s.measured

@@ -1,11 +1,11 @@
 """Measures the gRPC endpoint beside that of Apache RocketMQ 5.5.0, in turn, on this machine, with Apache's Java client.
 
-    python benchmarks/five.py [--rounds 3] [--messages 30000]
+    python -m benchmarks.five [--rounds 3] [--messages 30000]
 
 Phases: sends with 64 in flight; eight SimpleConsumers that receive 32 and acknowledge each; the time from a send to
 the listener of a PushConsumer at 500 messages a second. Each system runs alone, fresh, broker and endpoint in one
 process (Apache: LOCAL mode, a heap of 1 GB), and each phase has a warm series before. Prints messages a second,
-processor time of that process for a message, and times. At the end the memory of CometMQ's process.
+processor time of that process for a message, times, and its memory at the end of the phase.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,23 +21,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from benchmarks.machine import Beside, CpuTimes, anonymous_mb, cpu_seconds
+from benchmarks.rounds import in_turn, medians, say, table
+from benchmarks.servers import JAVA
+from tests.helpers.waiting import wait_for
+from tests.interop import builds, probe, systems
+from tests.interop.five.apache_endpoint import start_apache
+from tests.interop.five.tables import make_group, make_topic
+from tests.interop.systems import Server, System
 
-from benchmarks.machine import Beside, CpuTimes  # noqa: E402
-from benchmarks.process_cost import cpu_seconds  # noqa: E402
-from tests.helpers.waiting import wait_for  # noqa: E402
-from tests.interop import builds, probe, systems  # noqa: E402
-from tests.interop.five.apache_endpoint import start_apache  # noqa: E402
-from tests.interop.five.tables import make_group, make_topic  # noqa: E402
-from tests.interop.systems import Server, System  # noqa: E402
+from cometmq.remoting.client import RemotingClient
+from cometmq.testing import free_port
 
-from cometmq.remoting.client import RemotingClient  # noqa: E402
-from cometmq.testing import free_port  # noqa: E402
-
-HERE: Final = Path(__file__).with_name("five")
-HEAP: Final = ("-Xms1g", "-Xmx1g")
+SOURCE: Final = Path(__file__).with_name("Load.java")
 PHASES: Final = ("send", "receive", "latency")
+SIDES: Final = (System.APACHE55, System.COMETMQ)
 KEYS: Final = {"autoCreateTopicEnable": "false", "autoCreateSubscriptionGroup": "true"}
 
 
@@ -48,10 +44,10 @@ def _load_classes() -> tuple[Path, Path]:
     client = builds.java_client_five("5.2.0")
 
     def make(target: Path) -> None:
-        command = [builds.tool("javac"), "-cp", f"{client / 'lib'}/*", "-d", str(target), str(HERE / "Load.java")]
+        command = [builds.tool("javac"), "-cp", f"{client / 'lib'}/*", "-d", str(target), str(SOURCE)]
         subprocess.run(command, check=True)
 
-    return builds.built(builds.Build("java-load-five", (HERE / "Load.java",), make)), client
+    return builds.built(builds.Build("java-load-five", (SOURCE,), make)), client
 
 
 @contextmanager
@@ -65,7 +61,7 @@ def _endpoint(system: System) -> Iterator[tuple[Server, str]]:
                 keys = {**KEYS, "grpcServerPort": address.rpartition(":")[2]}
                 server = systems.start_broker(system, directory / "broker", namesrv.address, keys)
             else:
-                server, address = start_apache(directory / "broker", namesrv.address, KEYS, HEAP)
+                server, address = start_apache(directory / "broker", namesrv.address, KEYS, JAVA)
             with server:
                 wait_for(lambda: probe.port_open(address), "the endpoint answers", 60)
                 asyncio.run(_prepare(server.address))
@@ -79,12 +75,6 @@ async def _prepare(broker: str) -> None:
             await make_topic(client, broker, topic, "NORMAL", queues=8)
         for group in ("Receivers", "Listeners"):
             await make_group(client, broker, group)
-
-
-def _memory_mb(pid: int) -> float:
-    """Resident memory of a process."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
 
 
 def one_round(system: System, messages: int) -> dict[str, dict[str, float]]:
@@ -107,15 +97,15 @@ def one_round(system: System, messages: int) -> dict[str, dict[str, float]]:
                 continue
             count = told["messages"]
             found[told["phase"]] = {
-                "rate": count / (now - began),
-                "cpu_us": (cpu - before) / count * 1e6,
-                "p50_ms": told["p50_us"] / 1000,
-                "p99_ms": told["p99_us"] / 1000,
-                "steal": Beside.between(machine, CpuTimes.now()).steal,
+                "messages/s": count / (now - began),
+                "CPU a message, µs": (cpu - before) / count * 1e6,
+                "p50, ms": told["p50_us"] / 1000,
+                "p99, ms": told["p99_us"] / 1000,
+                "stolen": Beside.between(machine, CpuTimes.now()).steal,
+                "anonymous memory, MB": anonymous_mb(server.pid),
             }
         if load.wait() != 0 or set(found) != set(PHASES):
             raise RuntimeError(f"the load failed\n{server.logs()}")
-        found["end"] = {"rss_mb": _memory_mb(server.pid)}
     return found
 
 
@@ -125,20 +115,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--messages", type=int, default=30_000, help="of a series")
     options = parser.parse_args()
-    rounds: dict[System, list[dict[str, dict[str, float]]]] = {System.APACHE55: [], System.COMETMQ: []}
-    for number in range(options.rounds):
-        for system, done in rounds.items():
-            done.append(one_round(system, options.messages))
-            print(json.dumps({"round": number + 1, "system": system.value, **done[-1]}), flush=True)
-
-    def median(system: System, phase: str, figure: str) -> float:
-        return statistics.median(one[phase][figure] for one in rounds[system])
-
+    found: dict[tuple[str, System], list[dict[str, float]]] = {}
+    for number, system in in_turn(SIDES, options.rounds):
+        for phase, figures in one_round(system, options.messages).items():
+            found.setdefault((phase, system), []).append(figures)
+            say(round=number, system=system.value, phase=phase, **figures)
+    rows = []
     for phase in PHASES:
-        for figure in ("rate", "cpu_us", "p50_ms", "p99_ms"):
-            apache, ours = (median(system, phase, figure) for system in rounds)
-            print(f"{phase} {figure}: Apache {apache:,.1f}, CometMQ {ours:,.1f}: {ours / apache:.2f} ×")
-    print(f"memory at the end: CometMQ {median(System.COMETMQ, 'end', 'rss_mb'):,.0f} MB")
+        apache, ours = (medians(found[phase, system]) for system in SIDES)
+        rows += [[f"{phase}: {name}", f"{apache[name]:,.1f}", f"{ours[name]:,.1f}"] for name in ours]
+    print("\n" + table(("", "Apache 5.5.0", "CometMQ"), *rows))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Measures the cases of benchmarks/spark.py, which starts it for each kind of session; one JSON line for each run.
+"""Measures the cases of benchmarks/spark, which starts it for each kind of session; one JSON line for each run.
 
-    python benchmarks/spark_session.py plain|tuned [--cases read,place,…] [--messages 600000] [--size 1024]
+    python -m benchmarks.spark.session plain|tuned [--cases read,place,…] [--messages 600000] [--size 1024]
                                                    [--queues 8] [--rounds 5] [--without-kafka]
 
 Both sides run in one Spark, one after the other and each first in turn; round 0 is not for the table (cold workers,
@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,18 +24,14 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from benchmarks.machine import Beside, CpuTimes
+from benchmarks.spark.cpu_meter import CpuMeter
+from benchmarks.spark.sides import SESSIONS, CometSide, KafkaSide, Side, prepare_class_path, remove
 from pyspark.sql import Observation
 from pyspark.sql.functions import count, lit
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.machine import Beside, CpuTimes  # noqa: E402
-from benchmarks.process_cost import CpuMeter  # noqa: E402
-from benchmarks.spark_sides import SESSIONS, CometSide, KafkaSide, Side, prepare_class_path, remove  # noqa: E402
-
-from cometmq.spark.jobs.archive.from_store import archive_store  # noqa: E402
-from cometmq.spark.jobs.archive.job import archive  # noqa: E402
+from cometmq.spark.jobs.archive.from_store import archive_store
+from cometmq.spark.jobs.archive.job import archive
 
 FILES: Final = 4
 STREAM_BATCH: Final = 200_000

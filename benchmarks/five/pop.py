@@ -1,6 +1,6 @@
 """Measures POP over remoting beside Apache RocketMQ 5.5.0, in turn, on this machine: pops of 32 and one batch ack each.
 
-    python benchmarks/pop.py [--rounds 2] [--messages 100000] [--connections 8]
+    python -m benchmarks.five.pop [--rounds 2] [--messages 100000] [--connections 8]
 
 Each system runs alone, fresh, with a 1 GB heap for the JVM, and is warmed by a first series. The load is this process:
 it reads the header of each answer and no message. Prints messages a second, and the broker's processor time a message.
@@ -12,24 +12,18 @@ import argparse
 import asyncio
 import base64
 import json
-import statistics
-import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Final
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from benchmarks.machine import cpu_seconds
+from benchmarks.rounds import Figures, columns, in_turn, say
+from benchmarks.servers import running
+from tests.broker.wire import Wire, send_header
+from tests.interop.systems import System
 
-from benchmarks.process_cost import cpu_seconds  # noqa: E402
-from tests.broker.wire import Wire, send_header  # noqa: E402
-from tests.interop import systems  # noqa: E402
-from tests.interop.systems import System  # noqa: E402
-
-from cometmq.message.pop_info import read_offset_info  # noqa: E402
-from cometmq.remoting.codes import RequestCode  # noqa: E402
-from cometmq.remoting.pop_headers import PopMessageRequestHeader  # noqa: E402
+from cometmq.message.pop_info import read_offset_info
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.pop_headers import PopMessageRequestHeader
 
 TOPIC: Final = "BenchPop"
 BODY: Final = b"x" * 128
@@ -114,19 +108,15 @@ async def measure(port: int, pid: int, group: str, messages: int, connections: i
 
 def one_round(system: System, messages: int, connections: int) -> tuple[float, float]:
     """A fresh system, warmed with a group of its own."""
-    with tempfile.TemporaryDirectory(prefix="bench-pop-") as directory:
-        deployment = systems.deploy(system, Path(directory))
-        try:
-            broker = deployment.broker
+    with running(system) as deployment:
+        broker = deployment.broker
 
-            async def work() -> tuple[float, float]:
-                await fill(broker.port, messages)
-                await measure(broker.port, broker.pid, "warm", messages, connections)
-                return await measure(broker.port, broker.pid, "measured", messages, connections)
+        async def work() -> tuple[float, float]:
+            await fill(broker.port, messages)
+            await measure(broker.port, broker.pid, "warm", messages, connections)
+            return await measure(broker.port, broker.pid, "measured", messages, connections)
 
-            return asyncio.run(work())
-        finally:
-            deployment.close()
+        return asyncio.run(work())
 
 
 def main() -> None:
@@ -136,14 +126,12 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--connections", type=int, default=8)
     options = parser.parse_args()
-    rates: dict[System, list[float]] = {System.APACHE55: [], System.COMETMQ: []}
-    for number in range(options.rounds):
-        for system, found in rates.items():
-            rate, cpu_us = one_round(system, options.messages, options.connections)
-            found.append(rate)
-            print(json.dumps({"round": number + 1, "system": system.value, "rate": rate, "cpu_us": cpu_us}), flush=True)
-    apache, ours = (statistics.median(found) for found in rates.values())
-    print(f"Apache 5.5.0 {apache:,.0f}/s, CometMQ {ours:,.0f}/s: {ours / apache:.2f} ×")
+    found: dict[str, list[Figures]] = {}
+    for number, system in in_turn((System.APACHE55, System.COMETMQ), options.rounds):
+        rate, cpu_us = one_round(system, options.messages, options.connections)
+        found.setdefault(system.value, []).append({"messages/s": rate, "CPU a message, µs": cpu_us})
+        say(round=number, system=system.value, **found[system.value][-1])
+    print(f"\n{columns(found)}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The rows of `scale.py`: each fills one broker, sends a little while it is at rest, and most start it again."""
+"""The rows: each fills one broker, sends a little while it is at rest, and most start the broker again."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.machine import Beside, CpuTimes
-from benchmarks.process_cost import cpu_seconds
-from benchmarks.wire import RefusedError, Wire, commit, make_topic, send
+from benchmarks.machine import Beside, CpuTimes, anonymous_mb, cpu_seconds
+from benchmarks.rounds import Figures
+from benchmarks.scale.wire import RefusedError, Wire, commit, make_topic, send
+from benchmarks.servers import JAVA
 from tests.interop import systems
 from tests.interop.systems import Server, System
 
-JAVA: Final = ("-Xms1g", "-Xmx1g")
 PROBE: Final = "Probe"
 PROBE_QUEUES: Final = 4
 PAUSE_S: Final = (0.005, 0.010)
@@ -35,8 +35,6 @@ OFFSET_QUEUES: Final = 10
 TIMER_S: Final = 47 * 3_600
 READY_S: Final = 300.0
 LOOK_S: Final = 0.005
-
-Figures = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -158,13 +156,9 @@ class Bench:
 
     def held(self) -> Figures:
         """Anonymous memory and descriptors of the broker."""
-        process = Path(f"/proc/{self._running.pid}")
-        rows = (process / "smaps_rollup").read_text().splitlines()
-        kilobytes = next(int(row.split()[1]) for row in rows if row.startswith("Anonymous:"))
-        return {
-            "anonymous memory, MB": kilobytes / 1024,
-            "descriptors": float(sum(1 for _ in (process / "fd").iterdir())),
-        }
+        pid = self._running.pid
+        descriptors = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+        return {"anonymous memory, MB": anonymous_mb(pid), "descriptors": float(descriptors)}
 
     @contextmanager
     def _share(self) -> Iterator[list[float]]:
@@ -269,7 +263,7 @@ def clients(bench: Bench, count: int) -> Figures:
     with bench.wire() as wire:
         wire.ask(make_topic("Crowd"))
     before = bench.held()["anonymous memory, MB"]
-    command = [sys.executable, str(Path(__file__).with_name("crowd.py")), str(bench.port), str(count), "Crowd"]
+    command = [sys.executable, "-m", "benchmarks.scale.crowd", str(bench.port), str(count), "Crowd"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as crowd:
         assert crowd.stdin is not None
         assert crowd.stdout is not None

@@ -1,0 +1,74 @@
+"""The servers of one system for a measurement, fresh and alone."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+from tests.helpers.waiting import wait_for
+from tests.interop.systems import Deployment, Server, System, start_broker, start_namesrv
+
+from cometmq.client import BrokerError, Message
+from cometmq.client.sync import SyncAdmin, SyncProducer
+
+JAVA: Final = ("-Xms1g", "-Xmx1g")
+ACCOUNTS: Final = 200
+ACCOUNT: Final = ("account-100", "secret-of-account-100")
+"""One of the accounts of a broker that has them."""
+_FOLLOWS_S: Final = 60.0
+
+
+@contextmanager
+def running(
+    system: System, keys: Mapping[str, str] | None = None, *, role: str = "", accounts: bool = False
+) -> Iterator[Deployment]:
+    """A nameserver and a broker on a fresh store; the JVM has a heap of 1 GB.
+
+    :param keys: of the broker's configuration.
+    :param role: brokerRole of a master with one slave of its own system, which follows it.
+    :param accounts: the broker has ACL 1.0 with :data:`ACCOUNTS` accounts, which may send to every topic.
+    """
+    with tempfile.TemporaryDirectory(prefix="cometmq-bench-", ignore_cleanup_errors=True) as name, ExitStack() as undo:
+        directory = Path(name)
+        keys = {**(keys or {}), **(_accounts(directory / "broker") if accounts else {})}
+        names = undo.enter_context(start_namesrv(system, directory / "namesrv"))
+
+        def started(of: str, **more: str) -> Server:
+            return start_broker(system, directory / of, names.address, {**keys, **more}, None, JAVA)
+
+        deployment = Deployment(names, started("broker", brokerRole=role or "ASYNC_MASTER"), dict(keys))
+        undo.callback(lambda: deployment.broker.close())  # another one, if it was started again
+        if role:
+            slave = undo.enter_context(started("slave", brokerRole="SLAVE", brokerId="1"))
+            _wait_until_it_follows(names.address, deployment.broker.address, slave.address)
+        yield deployment
+
+
+def _accounts(directory: Path) -> dict[str, str]:
+    conf = directory / "home" / "conf"
+    conf.mkdir(parents=True)
+    accounts = conf / "plain_acl.yml"
+    rows = [
+        f"- accessKey: account-{number}\n  secretKey: secret-of-account-{number}\n  defaultTopicPerm: PUB|SUB\n"
+        for number in range(ACCOUNTS)
+    ]
+    accounts.write_text("accounts:\n" + "".join(rows))
+    return {"aclEnable": "true", "aclPath": str(conf)}
+
+
+def _wait_until_it_follows(namesrv: str, master: str, slave: str) -> None:
+    """Wait until a slave has a message of its master."""
+    with SyncProducer("benchmark", namesrv) as producer, SyncAdmin(namesrv) as admin:
+        producer.send(Message("First", b"message"))
+
+        def follows() -> bool:
+            try:
+                ends = {admin.runtime_info(address)["commitLogMaxOffset"] for address in (master, slave)}
+            except BrokerError:  # Apache's cannot tell before it has a log
+                return False
+            return len(ends) == 1
+
+        wait_for(follows, "the slave follows", _FOLLOWS_S)
