@@ -16,6 +16,7 @@ from cometmq.spark.store.reader import StoreScan
 from cometmq.spark.store.scan import splits
 from cometmq.store.config import StoreConfig
 from cometmq.store.message_store import MessageStore
+from cometmq.store.write_batch import NewRecord
 from cometmq.testing import VirtualClock
 
 Row = tuple[str, int, int, str]
@@ -58,8 +59,8 @@ def write_store(
         clock.advance(0.001)
         queue = store.queue(topic, number % 3)
         text = f"KEYS\x01k{number}\x02TAGS\x01t{number % 2}"
-        offsets.append(store.put(queue, body(number), text.encode(), 0, 0, 0, HOST, HOST, 0, 0, 0, ()))
-        store.commit()
+        offsets.append(store.batch.put(queue, NewRecord(body(number), text.encode(), 0, 0, 0, HOST, HOST, 0, 0, 0, ())))
+        store.batch.commit()
     store.close_now()
     return offsets
 

@@ -15,6 +15,7 @@ from cometmq.message.record import decode_record
 from cometmq.store.config import StoreConfig
 from cometmq.store.disk import Disk
 from cometmq.store.message_store import GetMessageStatus, MessageStore
+from cometmq.store.write_batch import NewRecord
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
 SEGMENT_BYTES = 65_536
@@ -85,19 +86,21 @@ def put(
         properties.append(f"KEYS\x01{key}")
     if tag:
         properties.append(f"TAGS\x01{tag}")
-    return store.put(
+    return store.batch.put(
         store.queue(topic, queue_id),
-        body,
-        "\x02".join(properties).encode(),
-        0,
-        flag,
-        1_700_000_000_000,
-        HOST,
-        HOST,
-        0,
-        0,
-        tags_code(tag or None),
-        [key] if key else [],
+        NewRecord(
+            body,
+            "\x02".join(properties).encode(),
+            0,
+            flag,
+            1_700_000_000_000,
+            HOST,
+            HOST,
+            0,
+            0,
+            tags_code(tag or None),
+            [key] if key else [],
+        ),
     )
 
 
@@ -109,8 +112,8 @@ def fill(
         body = (b"%d " % number) * (10 + number % 37)
         put(store, topic, number % queues, body, key=f"key-{number}", tag=f"tag-{number % 3}")
         if number % turn == turn - 1:
-            store.commit()
-    store.commit()
+            store.batch.commit()
+    store.batch.commit()
 
 
 def served(store: MessageStore) -> Served:

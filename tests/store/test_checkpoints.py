@@ -65,7 +65,7 @@ def saved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def put_into_all(store: MessageStore) -> None:
     for number in range(TOPICS):
         put(store, f"T{number}", 0, b"first")
-    store.commit()
+    store.batch.commit()
 
 
 async def checkpoint(store: MessageStore, saved: list[int]) -> None:
@@ -86,7 +86,7 @@ async def test_a_checkpoint_after_one_message_touches_one_queue(bench: StoreBenc
     disk.flushed.clear()
     disk.writers.clear()
     put(store, "T7", 0, b"second")
-    store.commit()
+    store.batch.commit()
     await checkpoint(store, saved)
     assert saved[-1] == 1
     assert [Path(name).parent.parent.name for name in disk.flushed] == ["T7"]
@@ -129,7 +129,7 @@ async def test_messages_that_come_while_queues_are_written_have_their_units(
     store.clock.advance(1.0)  # the thread has its first queues now
     for number in range(0, TOPICS, 3):
         put(store, f"T{number}", 0, b"second")
-    store.commit()
+    store.batch.commit()
     await until(lambda: bool(saved) and not store._maintenance.checkpoints._saving)
     expected = served(store)
     assert served(bench.crashed_copy(tmp_path / "crashed").open()) == expected
@@ -146,7 +146,7 @@ async def test_a_stop_while_queues_are_written_is_clean(bench: StoreBench) -> No
     assert isinstance(store.clock, VirtualClock)
     store.clock.advance(1.0)
     put(store, "T1", 0, b"second")
-    store.commit()
+    store.batch.commit()
     expected = served(store)
     store.close_now()
     assert not (bench.root / "abort").exists()
@@ -261,7 +261,7 @@ async def test_a_queue_that_is_deleted_while_it_is_written_stays_deleted(
     put(store, "T6", 0, b"second")
     store.delete_topic("T6")
     put(store, "T6", 0, b"of a new life")
-    store.commit()
+    store.batch.commit()
     deleted.set()
     await until(lambda: bool(saved) and not store._maintenance.checkpoints._saving)
     assert not (bench.root / "consumequeue" / "T5").exists()
@@ -395,7 +395,7 @@ async def test_after_retention_queues_follow_a_few_in_each_turn(bench: StoreBenc
     for number in range(4):
         for topic in range(TOPICS):
             put(store, f"T{topic}", 0, b"%d" % number * 100)
-        store.commit()
+        store.batch.commit()
     store._flush.flush_now()
     queues = [of[0] for of in store.queues().values()]
     assert store._maintenance.retention.delete_files(force=True) > 0
@@ -403,7 +403,7 @@ async def test_after_retention_queues_follow_a_few_in_each_turn(bench: StoreBenc
     assert began[0] == 0
     assert began[1] > 0
     followed = [sum(queue.min_offset() > 0 for queue in queues)]
-    while store._maintenance.retention._turn is not None:
+    while store._maintenance.retention._next_step is not None:
         await asyncio.sleep(0)
         followed.append(sum(queue.min_offset() > 0 for queue in queues))
     assert max(after - before for before, after in itertools.pairwise(followed)) <= 64

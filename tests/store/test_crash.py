@@ -13,6 +13,7 @@ WRITER = """
 import asyncio, sys
 from cometmq.store.config import StoreConfig
 from cometmq.store.message_store import MessageStore
+from cometmq.store.write_batch import NewRecord
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
 
@@ -29,10 +30,10 @@ async def main():
         for _ in range(7):
             body = b"%d " % number * (5 + number % 31)
             key = f"key-{number}"
-            store.put(store.queue("TopicTest", number % 3), body, f"KEYS\\x01{key}".encode(), 0, 0, 0, HOST, HOST,
-                      0, 0, 0, [key])
+            store.batch.put(store.queue("TopicTest", number % 3), NewRecord(
+                body, f"KEYS\\x01{key}".encode(), 0, 0, 0, HOST, HOST, keys=[key]))
             number += 1
-        position = store.commit()
+        position = store.batch.commit()
         if store.sync_flush:
             done = asyncio.get_running_loop().create_future()
             store.when_flushed(position, done.set_result)

@@ -21,6 +21,7 @@ from cometmq.store.config import StoreConfig
 from cometmq.store.disk import Disk
 from cometmq.store.message_store import MessageStore
 from cometmq.store.recovery.known_files import KnownFiles
+from cometmq.store.write_batch import NewRecord
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
 root, segment_bytes, topics, life, step, count, ending = sys.argv[1:]
@@ -59,9 +60,9 @@ async def main():
     store.start()
     for number in range(int(topics)):
         queue = store.queue(f"T{number}", number % 3)
-        store.put(queue, f"{life} {number}".encode(), b"", 0, 0, 0, HOST, HOST, 0, 0, 0, [])
+        store.batch.put(queue, NewRecord(f"{life} {number}".encode(), b"", 0, 0, 0, HOST, HOST, 0, 0, 0, []))
         if number % 100 == 99:
-            store.commit()
+            store.batch.commit()
             print(number + 1, flush=True)
             if ending == "none":
                 await asyncio.sleep(0.005)

@@ -29,7 +29,7 @@ def test_forty_descriptors_are_enough_for_hundreds_of_topics(bench: StoreBench) 
     store = bench.open()
     for number in range(_TOPICS):
         put(store, f"T{number}", 0, b"%d" % number)
-    store.commit()
+    store.batch.commit()
     store.close_now()
     store = bench.open()
     for _ in range(2):
@@ -38,4 +38,4 @@ def test_forty_descriptors_are_enough_for_hundreds_of_topics(bench: StoreBench) 
             assert found.status is GetMessageStatus.FOUND
         for number in range(_TOPICS):
             put(store, f"T{number}", 0, b"%d" % number)
-        store.commit()
+        store.batch.commit()

@@ -51,14 +51,14 @@ def test_a_turn_without_room_fails_whole(bench: StoreBench, room: int) -> None:
     for number in range(8):
         put(store, "TopicTest", 0, b"lost %d" % number * 30, key="lost")
     with pytest.raises(StoreFullError, match="free space"):
-        store.commit()
+        store.batch.commit()
     assert (store.max_physical_offset, queue.next_offset, queue.max_offset()) == (end, offset, offset)
     assert served(store) == before
     assert store.query("TopicTest", "lost", 32, 0, 1 << 62).records == []
 
     disk.room = 1 << 40
     put(store, "TopicTest", 0, b"again")
-    store.commit()
+    store.batch.commit()
     assert queue.max_offset() == offset + 1
     assert len(served(store)["TopicTest", 0]) == len(before["TopicTest", 0]) + 1
 
@@ -72,7 +72,7 @@ def test_what_a_failed_turn_left_is_no_record_after_a_kill(bench: StoreBench, tm
     for _ in range(8):
         put(store, "TopicTest", 0, b"refused")
     with pytest.raises(StoreFullError):
-        store.commit()
+        store.batch.commit()
     copy = bench.crashed_copy(tmp_path / "copy")
     assert served(copy.open()) == before
     copy.close_all()
@@ -89,10 +89,10 @@ def test_a_failed_turn_is_cleared_whole_so_that_a_shorter_one_uncovers_none_of_i
     for _ in range(8):
         put(store, "TopicTest", 0, b"refused " * 8)
     with pytest.raises(StoreFullError):
-        store.commit()
+        store.batch.commit()
     disk.room = 1 << 40
     put(store, "TopicTest", 0, b"taken")
-    end = store.commit()
+    end = store.batch.commit()
     expected = served(store)
     copy = bench.crashed_copy(tmp_path / "copy")
     assert not any(copy.log_files[0].read_bytes()[end:])
@@ -120,13 +120,13 @@ def test_while_a_failed_turn_cannot_be_cleared_nothing_more_is_written(bench: St
     for _ in range(4):
         put(store, "TopicTest", 0, b"refused " * 8)
     with pytest.raises(StoreFailedError):
-        store.commit()
+        store.batch.commit()
     put(store, "TopicTest", 0, b"refused, too")
     with pytest.raises(StoreFailedError):
-        store.commit()
+        store.batch.commit()
     disk.writes_left = 1 << 30
     put(store, "TopicTest", 0, b"taken")
-    end = store.commit()
+    end = store.batch.commit()
     assert not any(bench.log_files[0].read_bytes()[end:])
     copy = bench.crashed_copy(tmp_path / "copy")
     again = copy.open()
@@ -137,7 +137,7 @@ def test_while_a_failed_turn_cannot_be_cleared_nothing_more_is_written(bench: St
 def store_one(store: MessageStore) -> StoreError | None:
     put(store, "TopicTest", 0, b"x" * 2000)
     try:
-        store.commit()
+        store.batch.commit()
     except StoreError as error:
         return error
     return None
@@ -168,18 +168,18 @@ def test_no_room_for_units_refuses_messages_but_serves_them(bench: StoreBench) -
     fill(store, 30)
     store._maintenance.write_derived()
     put(store, "TopicTest", 0, b"units wait")
-    store.commit()
+    store.batch.commit()
     disk.room = 0
     assert not store._maintenance.write_derived()
     assert isinstance(store.writable(), StoreFullError)
     put(store, "TopicTest", 0, b"refused")
     with pytest.raises(StoreFullError):
-        store.commit()
+        store.batch.commit()
     assert len(served(store)["TopicTest", 0]) == 11
     disk.room = 1 << 40
     assert store.writable() is None
     put(store, "TopicTest", 0, b"accepted")
-    store.commit()
+    store.batch.commit()
     assert len(served(store)["TopicTest", 0]) == 12
 
 
@@ -202,7 +202,7 @@ def test_a_real_disk_full_to_the_last_byte(small_disk: Path) -> None:
     while len(errors) < 20:
         try:
             put(store, "TopicTest", acknowledged % 3, b"%06d" % acknowledged * 40, key=f"key-{acknowledged}")
-            store.commit()
+            store.batch.commit()
             acknowledged += 1
         except StoreError as error:
             errors.append(error)
@@ -217,7 +217,7 @@ def test_a_real_disk_full_to_the_last_byte(small_disk: Path) -> None:
     assert served(again) == full
     ballast.unlink()
     put(again, "TopicTest", 0, b"there is room")
-    again.commit()
+    again.batch.commit()
     assert sum(map(len, served(again).values())) == acknowledged + 1
     again.close_now()
     store._closed = True  # the killed one
@@ -255,7 +255,7 @@ async def test_after_a_failed_flush_nothing_is_acknowledged_until_reopened(bench
     assert await flushed(store.max_physical_offset) is None
     disk.failures = 1
     put(store, "TopicTest", 0, b"not kept")
-    position = store.commit()
+    position = store.batch.commit()
     assert isinstance(await flushed(position), StoreFailedError)
     # The disk would now say yes again; it is not believed.
     assert isinstance(await flushed(position), StoreFailedError)
@@ -263,13 +263,13 @@ async def test_after_a_failed_flush_nothing_is_acknowledged_until_reopened(bench
     assert store.flushed_position < position
     put(store, "TopicTest", 0, b"refused")
     with pytest.raises(StoreFailedError, match="restart the broker"):
-        store.commit()
+        store.batch.commit()
     assert served(store)
     store.close_now()
     again = bench.open()
     assert any(line.startswith("abort: ") for line in again.findings)
     put(again, "TopicTest", 0, b"accepted")
-    again.commit()
+    again.batch.commit()
 
 
 async def test_one_flush_covers_everything_written_before_it(bench: StoreBench) -> None:
@@ -287,7 +287,7 @@ async def test_one_flush_covers_everything_written_before_it(bench: StoreBench) 
     done = asyncio.Event()
     for number in range(20):
         put(store, "TopicTest", 0, b"%d" % number)
-        position = store.commit()
+        position = store.batch.commit()
 
         def answered(error: StoreError | None) -> None:
             answers.append(error)
@@ -330,10 +330,10 @@ async def test_a_checkpoint_within_a_turn_knows_only_what_was_committed(bench: S
     assert len(store.query("TopicTest", "key-4", 32, 0, 1 << 62).records) == 1
     disk.room = 0
     with pytest.raises(StoreFullError):
-        store.commit()
+        store.batch.commit()
     disk.room = 1 << 40
     put(store, "TopicTest", 0, b"in the same place", key="accepted")
-    store.commit()
+    store.batch.commit()
     assert store.query("TopicTest", "refused", 32, 0, 1 << 62).records == []
     assert len(store.query("TopicTest", "accepted", 32, 0, 1 << 62).records) == 1
 

@@ -30,7 +30,7 @@ def put_into_all(store: MessageStore, body: bytes) -> None:
     for number in range(TOPICS):
         put(store, f"T{number}", number % 3, b"%b of %d" % (body, number))
         if number % 100 == 99:
-            store.commit()
+            store.batch.commit()
 
 
 def is_saving(store: MessageStore) -> bool:
@@ -119,7 +119,7 @@ async def test_a_power_cut_that_takes_what_was_not_flushed_takes_no_flushed_mess
     put_into_all(store, b"second")
     for number in range(TOPICS, TOPICS + 500):
         put(store, f"T{number}", 0, b"first of a new topic")
-    position = store.commit()
+    position = store.batch.commit()
     flushed: list[object] = []
     store.when_flushed(position, flushed.append)
     await until(lambda: flushed)
@@ -146,7 +146,7 @@ async def test_a_disk_that_is_full_while_the_thread_writes_and_has_room_again_co
     put_into_all(store, b"second")
     for number in range(TOPICS, TOPICS + 500):
         put(store, f"T{number}", 0, b"first of a new topic")
-    store.commit()
+    store.batch.commit()
     expected = served(store)
     disk.left["write"], disk.fails_with = 900, errno.ENOSPC
     assert isinstance(store.clock, VirtualClock)

@@ -14,6 +14,7 @@ from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.message.record import BLANK_MAGIC, decode_record, encode_record
 from cometmq.store.errors import StoreClosedError, StoreError, StoreLockedError
 from cometmq.store.message_store import ConsumeQueue, GetMessageStatus, MessageStore
+from cometmq.store.write_batch import NewRecord
 from cometmq.testing import VirtualClock
 
 V6 = bytes(15) + b"\x01" + (20911).to_bytes(4, "big")
@@ -26,8 +27,10 @@ def test_a_record_is_what_the_codec_makes(bench: StoreBench, born_host: bytes, s
     store = bench.open(clock=clock)
     queue = store.queue("TopicTest", 3)
     sys_flag = (0x10 if born_host is V6 else 0) | (0x20 if store_host is V6 else 0)
-    offset = store.put(queue, b"body", b"TAGS\x01TagA", 7, sys_flag, 123, born_host, store_host, 2, 99, 1, [])
-    store.commit()
+    offset = store.batch.put(
+        queue, NewRecord(b"body", b"TAGS\x01TagA", 7, sys_flag, 123, born_host, store_host, 2, 99, 1, [])
+    )
+    store.batch.commit()
     assert store.record_at(offset) == encode_record(
         topic="TopicTest",
         queue_id=3,
@@ -45,20 +48,20 @@ def test_a_record_is_what_the_codec_makes(bench: StoreBench, born_host: bytes, s
     )
 
 
-def test_a_turn_is_seen_only_once_committed(bench: StoreBench) -> None:
+def test_a_batch_is_seen_only_once_committed(bench: StoreBench) -> None:
     store = bench.open()
     arrived: list[list[ConsumeQueue]] = []
-    store.on_arrival = lambda queues: arrived.append(list(queues))
+    store.batch.on_arrival.append(lambda queues: arrived.append(list(queues)))
     first, second = store.queue("TopicTest", 0), store.queue("TopicTest", 1)
     put(store, "TopicTest", 0, b"one")
     put(store, "TopicTest", 1, b"two")
     put(store, "TopicTest", 0, b"three")
     assert (first.next_offset, first.max_offset(), arrived) == (2, 0, [])
     assert store.get_message(first, 0, 32).status is GetMessageStatus.NO_MESSAGE_IN_QUEUE
-    assert store.commit() == store.max_physical_offset > 0
+    assert store.batch.commit() == store.max_physical_offset > 0
     assert arrived == [[first, second]]
     assert [len(records) for records in served(store).values()] == [2, 1]
-    assert store.commit() == store.max_physical_offset
+    assert store.batch.commit() == store.max_physical_offset
     assert len(arrived) == 1
 
 
@@ -81,13 +84,13 @@ def test_a_record_that_just_fits(bench: StoreBench, spare: int) -> None:
     """Eight bytes must stay free behind the last record of a file, for the filler."""
     store = bench.open()
     put(store, "TopicTest", 0, b"")
-    store.commit()
+    store.batch.commit()
     overhead = store.max_physical_offset
     put(store, "TopicTest", 0, b"x" * (SEGMENT_BYTES - 2 * overhead - spare))
-    store.commit()
+    store.batch.commit()
     assert len(store._log.segments) == (2 if spare < 8 else 1)
     put(store, "TopicTest", 0, b"next")
-    store.commit()
+    store.batch.commit()
     expected = served(store)
     store.close_now()
     assert served(bench.open()) == expected
@@ -98,9 +101,9 @@ def test_records_too_large_are_refused_without_harm(bench: StoreBench) -> None:
     with pytest.raises(ValueError, match="log file"):
         put(store, "TopicTest", 0, b"x" * SEGMENT_BYTES)
     with pytest.raises(ValueError, match="properties"):
-        store.put(store.queue("TopicTest", 0), b"", b"p" * 32_768, 0, 0, 0, HOST, HOST, 0, 0, 0, [])
+        store.batch.put(store.queue("TopicTest", 0), NewRecord(b"", b"p" * 32_768, 0, 0, 0, HOST, HOST, 0, 0, 0, []))
     put(store, "TopicTest", 0, b"fine")
-    store.commit()
+    store.batch.commit()
     assert [len(records) for records in served(store).values()] == [1]
 
 
@@ -179,14 +182,14 @@ def test_store_timestamps_never_go_back(bench: StoreBench) -> None:
     for jump in (0, 5_000, -60_000, 6_000):
         clock.offset_ms = jump
         put(store, "TopicTest", 0, b"x")
-        store.commit()
+        store.batch.commit()
     times = [decode_record(raw).store_timestamp for raw in served(store)["TopicTest", 0]]
     assert times == sorted(times)
     store.close_now()
     clock.offset_ms = -1_000_000
     again = bench.open(clock=clock)
     put(again, "TopicTest", 0, b"x")
-    again.commit()
+    again.batch.commit()
     assert decode_record(served(again)["TopicTest", 0][-1]).store_timestamp >= times[-1]
 
 
@@ -197,7 +200,7 @@ async def test_a_clock_that_was_ahead_once_is_told_of_until_it_is_right(
     ahead = VirtualClock(1_700_000_000_000 + 3 * year * 1_000)
     store = bench.open(clock=ahead)
     put(store, "TopicTest", 0, b"x")
-    store.commit()
+    store.batch.commit()
     store.start()
     ahead.advance(20)
     assert (store.clock_behind_ms, "behind" in caplog.text) == (0, False)
@@ -209,7 +212,7 @@ async def test_a_clock_that_was_ahead_once_is_told_of_until_it_is_right(
     assert again.clock_behind_ms == (3 * year - 20) * 1_000
     assert caplog.text.count("the clock is 1095 days behind") == 1
     put(again, "TopicTest", 0, b"x")
-    again.commit()
+    again.batch.commit()
     assert again.store_time("TopicTest", 0, 1) == 1_700_000_000_000 + 3 * year * 1_000
     clock.offset_ms = 3 * year * 1_000
     clock.advance(20)
@@ -226,7 +229,7 @@ async def test_a_clock_that_goes_back_in_a_running_store_is_told_of_from_a_minut
     for back_ms, told in ((0, 0), (35_000, 0), (200_000, 1), (0, 1), (500_000, 2)):
         clock.offset_ms = 0
         put(store, "TopicTest", 0, b"x")
-        store.commit()
+        store.batch.commit()
         clock.advance(10)
         clock.offset_ms = -back_ms
         clock.advance(20)  # two looks
@@ -265,7 +268,7 @@ def test_offsets_by_time(bench: StoreBench) -> None:
     store = bench.open(clock=clock)
     for _ in range(150):
         put(store, "TopicTest", 0, b"x")
-        store.commit()
+        store.batch.commit()
         clock.advance(0.010)
     assert store.store_time("TopicTest", 0, 7) == 1_000_070
     assert store.store_time("TopicTest", 0, 999) == -1
@@ -281,7 +284,7 @@ def test_prepared_and_rolled_back_records_are_in_no_queue(bench: StoreBench) -> 
     store = bench.open()
     queue = store.queue("TopicTest", 0)
     offsets = [put(store, "TopicTest", 0, b"tx", key="key-1", flag=flag) for flag in (0x4, 0x8, 0xC, 0)]
-    store.commit()
+    store.batch.commit()
     assert queue.max_offset() == 2
     assert [decode_record(store.record_at(offset) or b"").queue_offset for offset in offsets] == [0, 0, 0, 1]
     assert len(store.query("TopicTest", "key-1", 32, 0, 1 << 62).records) == 3, "rolled back ones are not indexed"
@@ -294,7 +297,7 @@ def test_the_schedule_topic_keeps_the_due_time_as_tags_code(bench: StoreBench, t
     clock = VirtualClock()
     store = bench.open(clock=clock)
     put(store, SCHEDULE_TOPIC, 2, b"ten seconds", tag="ignored")
-    store.commit()
+    store.batch.commit()
     unit = store.queue(SCHEDULE_TOPIC, 2).unit(0)
     assert unit is not None
     assert unit[2] == clock.now_ms() + 10_000
@@ -375,10 +378,10 @@ def test_reopening_in_turn_keeps_everything(bench: StoreBench) -> None:
 def test_properties_that_end_in_a_zero_survive_a_kill(bench: StoreBench, tmp_path: Path) -> None:
     """Recovery takes zeros at the end of the log for torn properties, so none are stored that end so."""
     store = bench.open()
-    store.put(store.queue("TopicTest", 0), b"x", b"name\x01value\0", 0, 0, 0, HOST, HOST, 0, 0, 0, [])
-    store.commit()
+    store.batch.put(store.queue("TopicTest", 0), NewRecord(b"x", b"name\x01value\0", 0, 0, 0, HOST, HOST, 0, 0, 0, []))
+    store.batch.commit()
     put(store, "TopicTest", 1, b"no properties")
-    store.commit()
+    store.batch.commit()
     expected = served(store)
     assert decode_record(expected["TopicTest", 0][0]).properties == {"name": "value\0"}
     copy = bench.crashed_copy(tmp_path / "copy")

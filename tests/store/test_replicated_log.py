@@ -24,6 +24,7 @@ from cometmq.store.errors import StoreError
 from cometmq.store.log.commit_log import filler
 from cometmq.store.message_store import MessageStore
 from cometmq.store.replicated_log import NotTheLogError
+from cometmq.store.write_batch import NewRecord
 
 Benches = Callable[[Path], StoreBench]
 
@@ -143,7 +144,7 @@ def test_a_queue_whose_messages_are_older_than_the_log_ends_in_a_unit_below_it(
     offset, size, _ = queue.unit(end - 1) or (0, 0, 0)
     assert 0 < offset + size <= slave.min_physical_offset
     assert put(slave, "Old", 2, b"next")
-    slave.commit()
+    slave.batch.commit()
     assert [record[20:28] for record in served(slave)["Old", 2]] == [end.to_bytes(8, "big")]
     slave.close_now()
 
@@ -177,7 +178,7 @@ def test_a_damaged_record_is_not_taken(bench: StoreBench, bench_at: Benches, byt
     put(master, "TopicTest", 0, b"first " * 20)
     at = put(master, "TopicTest", 0, b"second " * 20)
     put(master, "TopicTest", 0, b"third " * 20)
-    master.commit()
+    master.batch.commit()
     damaged = bytearray(bytes_of(master, 0))
     damaged[at + byte] ^= 0x80
     other = bench_at(bench.root.with_name("slave"))
@@ -199,7 +200,7 @@ def test_no_name_becomes_a_path(bench: StoreBench, bench_at: Benches, end: str) 
     master = bench.open()
     topic = "t" * 127
     put(master, topic, 0, b"1")
-    master.commit()
+    master.batch.commit()
     record = bytearray(bytes_of(master, 0))
     at = record.index(topic.encode())
     record[at - 1 : at + 127] = struct.pack(">h", 127 + len(end)) + topic.encode() + end.encode()
@@ -239,7 +240,7 @@ def test_prepared_records_have_no_place_in_a_queue(bench: StoreBench, bench_at: 
     master = bench.open()
     put(master, "TopicTest", 0, b"prepared", flag=TRANSACTION_PREPARED)
     put(master, "TopicTest", 0, b"plain")
-    master.commit()
+    master.batch.commit()
     slave = bench_at(bench.root.with_name("slave")).open()
     follow(master, slave)
     assert derived(slave) == derived(master)
@@ -280,7 +281,7 @@ class FollowingMachine(RuleBasedStateMachine):
         for _ in range(count):
             self.count += 1
             put(self.master, "T", queue, b"x" * size, key=f"key-{self.count}", tag="a")
-        self.master.commit()
+        self.master.batch.commit()
 
     @rule(sizes=st.lists(st.integers(1, 3000), min_size=1, max_size=5))
     def transfer(self, sizes: list[int]) -> None:
@@ -459,8 +460,9 @@ def test_a_record_whose_keys_are_not_utf8_is_replicated_and_indexed(bench: Store
     fill(master, 3)
     bad = b"KEYS\x01k\xff\x02TAGS\x01\xfe"
     host = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
-    master.put(master.queue("TopicTest", 0), b"body", bad, 0, 0, 1, host, host, 0, 0, 0, ["k\ufffd"])
-    master.commit()
+    record = NewRecord(b"body", bad, 0, 0, 1, host, host, keys=["k\ufffd"])
+    master.batch.put(master.queue("TopicTest", 0), record)
+    master.batch.commit()
     fill(master, 6, start=3)
     expected = served(master)
     slave = bench_at(bench.root.with_name("slave")).open()

@@ -22,6 +22,7 @@ from cometmq.message.record import iter_records
 from cometmq.store.config import StoreConfig
 from cometmq.store.errors import StoreError
 from cometmq.store.message_store import MessageStore
+from cometmq.store.write_batch import NewRecord
 
 QUEUES = [("A", 0), ("A", 1), ("B", 0)]
 
@@ -72,13 +73,14 @@ class StoreMachine(RuleBasedStateMachine):
             body = b"%d:" % self.count + b"x" * size
             queue = self.opened.queue(*place)
             key = f"key{self.count}"
-            self.opened.put(queue, body, b"KEYS\x01" + key.encode(), 0, 0, 1, HOST, HOST, 0, 0, 0, (key,))
+            record = NewRecord(body, b"KEYS\x01" + key.encode(), 0, 0, 1, HOST, HOST, keys=(key,))
+            self.opened.batch.put(queue, record)
             assert queue.next_offset == len(self.model[place]) + sum(k == place for k, _ in self.turn) + 1
             self.turn.append((place, body))
 
     @rule()
     def commit(self) -> None:
-        self.opened.commit()
+        self.opened.batch.commit()
         for key, body in self.turn:
             self.model[key].append(body)
         self.turn.clear()
@@ -88,7 +90,7 @@ class StoreMachine(RuleBasedStateMachine):
     def commit_fails(self, error: int, after_bytes: int) -> None:
         self.disk.fails_with, self.disk.after_bytes = error, after_bytes
         try:
-            self.opened.commit()
+            self.opened.batch.commit()
         except StoreError:
             pass
         else:

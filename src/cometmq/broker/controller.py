@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import platform
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -85,7 +84,7 @@ from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.processors import ProcessorTable
 from cometmq.remoting.rpc_latency import RpcLatency
 from cometmq.store.disk import Disk
-from cometmq.store.message_store import ConsumeQueue, MessageStore
+from cometmq.store.message_store import MessageStore
 from cometmq.threads import look_up
 
 _log = logging.getLogger(__name__)
@@ -275,7 +274,6 @@ class Broker:
         context = self._build_context(host)
         self.schedule = ScheduleMessageService(context)
         self.producers = ProducerSequenceLog(self.store)
-        self.hold = PullRequestHoldService(self.store)
         self.registration = BrokerRegistration(
             self.live, self.topics, self._registrar, addresses=self.addresses, clock=self.clock
         )
@@ -292,9 +290,8 @@ class Broker:
         else:
             detours, of_master = self._build_master(context, filters)
             self._tables.take_as_own()
-        pulls = PullMessageProcessor(context, filters, self.hold)
-        self.hold.answer = pulls.again
-        context.deletions.on_topic.append(self.hold.topic_is_gone)
+        pulls = PullMessageProcessor(context, filters)
+        self.hold = pulls.hold
         for part in (
             SendMessageProcessor(context, sequenced, detours, batches),
             sequenced,
@@ -361,10 +358,12 @@ class Broker:
             answers,
             timeout_s=config.sync_flush_timeout / 1000,
         )
-        self.turn = StoreTurn(targets, waiters, self.stats, self.server.schedule_turn)
+        self.turn = StoreTurn(
+            targets, waiters, self.stats, self.server.schedule_turn, no_messages() if self.is_slave else None
+        )
         if CORE is not None and not self.is_slave:
             sampler = None if self.audit is None else self.audit.sampler
-            self._plain_sends = PlainSends(CORE, store, self.turn, targets, answers, guard, self.limiter, sampler)
+            self._plain_sends = PlainSends(CORE, self.turn, targets, answers, guard, self.limiter, sampler)
             self.server.new_taker = self._plain_sends.taker
         return BrokerContext(
             live=self.live,
@@ -395,7 +394,6 @@ class Broker:
         self.pops = PopService(context, filters, self._registrar)
         self._stops.add("popped messages", self.pops.save)
         self._stops.add("request modes", self.pops.modes.save_last)
-        self.store.on_arrival = self._arrived
         return [self.transactions.detour, TimerDetour(context), self.schedule.detour], [
             self.transactions.ends,
             self.transactions.resumes,
@@ -406,20 +404,9 @@ class Broker:
             *self.pops.parts,
         ]
 
-    def _arrived(self, queues: Iterable[ConsumeQueue]) -> None:
-        self.hold.arrived(queues)
-        self.pops.arrived(queues)
-
     def _build_slave(self, context: BrokerContext) -> None:
-        self.turn.forbid(no_messages())
         self.slave = Slave(context, self._access.own)
         self.registration.on_answer = self.slave.master.registered
-        self.store.on_arrival = self._replicated
-
-    def _replicated(self, queues: Iterable[ConsumeQueue]) -> None:
-        queues = list(queues)
-        self.slave.arrived(queues)
-        self.hold.arrived(queues)
 
     # --- listening ------------------------------------------------------------------------------
     async def _listen(self) -> None:

@@ -27,7 +27,7 @@ from cometmq.store.recovery.position import Extent, ExtentRows, Position, Positi
 _log = logging.getLogger(__name__)
 
 _QUEUES_AT_ONCE: Final = 512
-"""Queues that are handed to the thread in one turn of the loop: a millisecond."""
+"""Queues that are handed to the thread in one round of the loop: a millisecond."""
 _FLUSHED_AT_ONCE: Final = 32
 _FLUSHERS: Final = 8
 """Threads that flush the files of many queues, 32 each at a time: the file system takes their flushes together."""
@@ -124,7 +124,7 @@ class Checkpoints:
         self._write_some(asyncio.get_running_loop())
 
     def _take_moment(self) -> Moment:
-        """The store as it is now, between two turns."""
+        """The store as it is now, between two batches."""
         opened = self._opened
         log, index, queues = opened.log, opened.index, opened.queues
         last_offset, last_size = log.last_record

@@ -10,7 +10,7 @@ class StoreError(CometMQError):
 
 
 class StoreFullError(StoreError):
-    """The disk has no room: nothing of the turn was stored; reads go on, writes heal when there is room."""
+    """The disk has no room: nothing of the batch was stored; reads go on, writes heal when there is room."""
 
 
 class StoreFailedError(StoreError):

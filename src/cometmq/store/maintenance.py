@@ -36,7 +36,7 @@ class Maintenance:
         self._clock = opened.clock
         self._disk = opened.disk
         self._timers: dict[str, TimerHandle] = {}
-        self._index_turn: asyncio.Handle | None = None
+        self._next_block: asyncio.Handle | None = None
         self.checkpoints = Checkpoints(opened, flush, self._write_index_for_checkpoint, self._derived_failed)
         self._closing = False
         self._derived_error: StoreError | None = None
@@ -63,8 +63,8 @@ class Maintenance:
         except OSError as error:
             self._derived_failed(error, "the index")
 
-    def write_index_in_turns(self) -> None:
-        """Write a block of the waiting index entries; the rest follows in the next turns of the loop."""
+    def write_index_in_blocks(self) -> None:
+        """Write a block of the waiting index entries; the rest follows in the next rounds of the loop."""
         index = self._opened.index
         if index is None or self.index_is_behind:
             return
@@ -76,16 +76,16 @@ class Maintenance:
             self._derived_failed(error, "the index")
             return
         if index.committed and index.many_keys > INDEX_BLOCK_KEYS and self._timers:
-            self._index_turn = asyncio.get_running_loop().call_soon(self._next_index_turn)
+            self._next_block = asyncio.get_running_loop().call_soon(self._write_next_block)
 
     @property
     def index_is_behind(self) -> bool:
-        """True while more entries wait than one turn of the loop writes."""
-        return self._index_turn is not None
+        """True while more entries wait than one round of the loop writes."""
+        return self._next_block is not None
 
-    def _next_index_turn(self) -> None:
-        self._index_turn = None
-        self.write_index_in_turns()
+    def _write_next_block(self) -> None:
+        self._next_block = None
+        self.write_index_in_blocks()
 
     def write_derived(self) -> bool:
         """Write all that waits; return whether it worked."""
@@ -108,7 +108,7 @@ class Maintenance:
         return all(self.write_units(queue) for queue in self.checkpoints.held) and self.write_derived()
 
     def _write_index_for_checkpoint(self) -> bool:
-        """Write the index entries that wait; false where that takes more turns, or failed."""
+        """Write the index entries that wait; false where that takes more rounds, or failed."""
         if self.index_is_behind:
             return False
         self._derived_error = None
@@ -155,8 +155,8 @@ class Maintenance:
         self._closing = True
         for timer in self._timers.values():
             timer.cancel()
-        if self._index_turn is not None:
-            self._index_turn.cancel()
+        if self._next_block is not None:
+            self._next_block.cancel()
         self.retention.stop()
         self.checkpoints.stop()
         opened = self._opened

@@ -1,6 +1,6 @@
 """MessageStore: one store on disk, opened, and all that is asked of it (``DefaultMessageStore``).
 
-Messages are stored in turns (:mod:`cometmq.store.turn`): any number of ``put``, then one ``commit``.
+Messages are stored in batches (:mod:`cometmq.store.write_batch`): any number of ``put``, then one ``commit``.
 
 All methods belong to the event loop's thread. Before :meth:`MessageStore.start` nothing runs in the
 background, so that tools can open, read and close a store without a loop.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +47,7 @@ from cometmq.store.queue.get_message import (
 from cometmq.store.recovery.opening import OpenedStore, open_store
 from cometmq.store.replicated_log import ReplicatedLog
 from cometmq.store.retention import LogHolder
-from cometmq.store.turn import Arrival, Turn
+from cometmq.store.write_batch import WriteBatch
 
 __all__ = ["ConsumeQueue", "GetMessageStatus", "GetResult", "MessageStore", "QueryResult"]
 
@@ -70,11 +71,8 @@ class MessageStore:
         self._queues = opened.queues
         self._flush = FlushService(opened.log, opened.clock)
         self._maintenance = Maintenance(opened, self._flush)
-        self._turn = turn = Turn(opened, self._maintenance)
-        # The methods of the turn are these attributes, so that a message costs no further call.
-        self.put, self.commit, self.rollback = turn.put, turn.commit, turn.rollback
-        self.mark, self.undo_to = turn.mark, turn.undo_to
-        self.next_place, self.put_encoded = turn.next_place, turn.put_encoded
+        self.batch: Final = WriteBatch(opened, self._maintenance)
+        """Stores messages."""
         self._replicated: ReplicatedLog | None = None
         self._closed = False
 
@@ -113,17 +111,8 @@ class MessageStore:
             self._closed = True
             if self._replicated is not None:
                 self._replicated.drop_tail()
-            self.rollback()
+            self.batch.rollback()
             self._maintenance.close()
-
-    @property
-    def on_arrival(self) -> Arrival:
-        """Called by each commit, once, with the queues that got messages."""
-        return self._turn.on_arrival
-
-    @on_arrival.setter
-    def on_arrival(self, arrival: Arrival) -> None:
-        self._turn.on_arrival = arrival
 
     # --- queues -------------------------------------------------------------------------------
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
@@ -149,7 +138,7 @@ class MessageStore:
     def replicated(self) -> ReplicatedLog:
         """The end of a slave's log, to which its master's bytes are appended; nothing may be put into its store."""
         if self._replicated is None:
-            self._replicated = ReplicatedLog(self._log, self._queues, self._index, self.disk, self._turn.follow)
+            self._replicated = ReplicatedLog(self._log, self._queues, self._index, self.disk, self.batch.follow)
         return self._replicated
 
     # --- durability ---------------------------------------------------------------------------
@@ -300,7 +289,7 @@ class MessageStore:
         """
         queues = self._queues.by_topic.get(topic, {})
         gone = {queue for queue in queues.values() if before is None or self._last_record(queue) < before}
-        self._turn.forget(gone)
+        self.batch.forget(gone)
         self._queues.delete(topic, gone)
         return bool(gone)
 
@@ -355,7 +344,7 @@ class MessageStore:
         return sum(self.missing_entries_by_topic())
 
     def missing_entries_by_topic(self) -> Iterator[int]:
-        """The same, topic by topic: for a look that may last longer than one turn."""
+        """The same, topic by topic: for a look that may last longer than one round."""
         for queues in list(self._queues.by_topic.values()):
             yield sum(
                 sum(offset >= queue.min_logical for offset in queue.missing)

@@ -24,7 +24,7 @@ from cometmq.store.recovery.opening import OpenedStore
 _log = logging.getLogger(__name__)
 _HOUR_MS = 3_600_000
 _QUEUES_PER_TURN: Final = 64
-"""Queues that follow the beginning of the log in one turn of the loop: 3 ms."""
+"""Queues that follow the beginning of the log in one round of the loop: 3 ms."""
 
 
 class LogHolder(Protocol):
@@ -59,7 +59,7 @@ class Retention:
         self.holders: list[LogHolder] = []
         self._kept = -1
         """The end of the last file that a holder kept, which is logged once."""
-        self._turn: asyncio.Handle | None = None
+        self._next_step: asyncio.Handle | None = None
         self._following: list[ConsumeQueue] = []
         """The queues that have yet to follow the beginning of the log."""
         self.refusal: StoreFullError | None = None
@@ -131,7 +131,7 @@ class Retention:
     def _follow(self) -> None:
         """Delete the files of queues and index whose messages are not in the log any more.
 
-        Some queues at once, the others in the next turns of the loop; all at once where none runs.
+        Some queues at once, the others in the next rounds of the loop; all at once where none runs.
         """
         opened = self._opened
         if opened.index is not None:
@@ -143,20 +143,20 @@ class Retention:
     def _follow_some(self) -> None:
         opened, following = self._opened, self._following
         log_min = opened.log.min_offset
-        self._turn = None
+        self._next_step = None
         while following:
             for queue in following[-_QUEUES_PER_TURN:]:
                 opened.queues.remove_files_below(queue, log_min)
                 queue.min_logical = queue.offset_of_log(log_min)
             del following[-_QUEUES_PER_TURN:]
             with suppress(RuntimeError):  # without a loop, as in a tool, nobody waits
-                self._turn = asyncio.get_running_loop().call_soon(self._follow_some)
+                self._next_step = asyncio.get_running_loop().call_soon(self._follow_some)
                 return
         opened.known_files.resume()
 
     def stop(self) -> None:
         """Look at no further queues."""
-        if self._turn is not None:
-            self._turn.cancel()
-            self._turn = None
+        if self._next_step is not None:
+            self._next_step.cancel()
+            self._next_step = None
         self._following = []

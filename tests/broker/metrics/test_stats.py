@@ -9,6 +9,7 @@ import pytest
 import cometmq.broker.metrics.stats_items
 from cometmq.broker.metrics.stats import PUT_TIME_LABELS, BrokerStats
 from cometmq.broker.metrics.stats_items import StatsItem
+from cometmq.broker.metrics.traffic import NORMAL
 from cometmq.remoting.admin_bodies import BrokerStatsData, BrokerStatsItem
 from cometmq.testing import VirtualClock
 
@@ -111,7 +112,7 @@ def test_every_figure_is_a_number_from_the_first_moment(clock: VirtualClock) -> 
 
 def test_put_times_fall_into_their_classes(stats: BrokerStats) -> None:
     for milliseconds in (0, 1, 9, 10, 4999, 5000, 10_000):
-        stats.put_took(milliseconds, 1)
+        stats.stored([(("T", NORMAL), 1, 100, ())], milliseconds)
     counts = dict(part.rsplit(":", 1) for part in stats.runtime_info()["putMessageDistributeTime"].split())
     assert list(counts) == list(PUT_TIME_LABELS)
     assert {label for label, count in counts.items() if count != "0"} == {

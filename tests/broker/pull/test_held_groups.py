@@ -68,7 +68,7 @@ async def test_pulls_of_other_tags_cost_an_arriving_message_nothing_each(
         nonlocal spent
         spent += loop_cpu_of(lambda: arrived(queues))
 
-    monkeypatch.setattr(broker.store, "on_arrival", timed)
+    monkeypatch.setattr(broker.store.batch, "on_arrival", [timed])
     for _ in range(100):
         await wire.send("T", properties="TAGS\x01other")
     assert reads == 0

@@ -16,6 +16,7 @@ from cometmq.filter import Selector, parse_selector
 from cometmq.message.record import iter_records
 from cometmq.store.config import StoreConfig
 from cometmq.store.message_store import GetMessageStatus, GetResult, MessageStore
+from cometmq.store.write_batch import NewRecord
 from cometmq.testing import VirtualClock
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
@@ -46,8 +47,8 @@ def fill(store: MessageStore, chance: random.Random, count: int, topic: str = "T
         properties = f"n\x01{chance.randrange(1_000)}\x02kind\x01{chance.choice('xxxy')}".encode()
         for queue_id in (0, 1):
             queue = store.queue(topic, queue_id)
-            store.put(queue, b"b" * chance.randrange(60), properties, 0, 0, 1, HOST, HOST, 0, 0, 0, "")
-    store.commit()
+            store.batch.put(queue, NewRecord(b"b" * chance.randrange(60), properties, 0, 0, 1, HOST, HOST, 0, 0, 0, ""))
+    store.batch.commit()
 
 
 def pulled(
@@ -166,8 +167,8 @@ def test_a_backlog_that_is_much_work_is_pulled_whole_in_parts(store: MessageStor
     queue = store.queue("T", 0)
     much = b"\x02".join(b"p%d\x01%d" % (number, number) for number in range(2_000))
     for number in range(300):
-        store.put(queue, b"", b"%b\x02n\x01%d" % (much, number % 10), 0, 0, 1, HOST, HOST, 0, 0, 0, "")
-        store.commit()
+        store.batch.put(queue, NewRecord(b"", b"%b\x02n\x01%d" % (much, number % 10), 0, 0, 1, HOST, HOST, 0, 0, 0, ""))
+        store.batch.commit()
     heavy = parse_selector("n = 3 OR " + " OR ".join(f"q{number} = 'x'" for number in range(100)))
     scan = FilterScan(store)
     first = store.get_message(queue, 0, 32, predicate=heavy.matches_record, choose=partial(scan.choose, heavy))
@@ -180,10 +181,12 @@ def test_one_pull_looks_at_no_more_bytes_of_properties_than_promised(store: Mess
     queue = store.queue("T", 0)
     text = b"pad\x01%b\x02n\x01%d"
     for number in range(2_500):
-        store.put(queue, b"", text % (b"p" * value_bytes, number % 10), 0, 0, 1, HOST, HOST, 0, 0, 0, "")
+        store.batch.put(
+            queue, NewRecord(b"", text % (b"p" * value_bytes, number % 10), 0, 0, 1, HOST, HOST, 0, 0, 0, "")
+        )
         if number % 20 == 0:
-            store.commit()
-    store.commit()
+            store.batch.commit()
+    store.batch.commit()
     selector = parse_selector("n = 10")
     scan = FilterScan(store)
     looked: list[int] = []

@@ -279,16 +279,15 @@ async def test_a_failure_that_nobody_expected_does_not_end_following(
     start_slave: StartSlave, master: RawMaster, log: bytes, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     slave = await start_slave()
-    arrived = slave.store.on_arrival
 
     def fails(_queues: object) -> None:
         raise KeyError("unexpected")
 
-    slave.store.on_arrival = fails
+    slave.store.batch.on_arrival.append(fails)
     await master.transfer(0, log[:1000])
     assert not master.is_open()
     assert "KeyError" in caplog.text
-    slave.store.on_arrival = arrived
+    slave.store.batch.on_arrival.remove(fails)
     await clock.run_for(REPLICATION_RETRY_SECONDS)
     at = master.reports[0]
     await master.transfer(at, log[at:])

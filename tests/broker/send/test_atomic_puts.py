@@ -15,7 +15,7 @@ from tests.broker.transacting import COMMIT, TOPIC, Half, end, end_header, half_
 from tests.broker.wire import Wire, send_header
 from tests.helpers.contents import bodies, stored
 
-import cometmq.store.turn
+import cometmq.store.write_batch
 from cometmq.broker.controller import Broker
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
 from cometmq.broker.turn.targets import RefusedError
@@ -192,8 +192,8 @@ async def test_what_a_service_cannot_store_leaves_the_turn_as_it_was(broker: Bro
             broker.turn.put_inner(bad, outcomes.append)
         broker.turn.put_inner(InnerMessage(**(good | {"body": b"%d" % times})), outcomes.append)
         with pytest.raises(RefusedError):
-            broker.turn.put_together([(InnerMessage(**good), None), (bad, None)], outcomes.append)
-        assert broker.turn.put_all([bad, InnerMessage(**good), bad], outcomes.append) == 1
+            broker.turn.put_together([InnerMessage(**good), bad], outcomes.append)
+        assert broker.turn.put_due([bad, InnerMessage(**good), bad], outcomes.append) == 1
     broker.turn.end()
     assert all(isinstance(outcome, Stored) for outcome in outcomes)
     assert len(outcomes) == 4
@@ -316,10 +316,10 @@ class Traffic:
 
 
 FAULTS: dict[str, tuple[str, BaseException]] = {
-    "crc": ("cometmq.store.turn.crc32", MemoryError("on purpose")),
-    "head": ("cometmq.store.turn._HEAD_V4", struct.error("on purpose")),
-    "unit": ("cometmq.store.turn._UNIT", struct.error("on purpose")),
-    "length": ("cometmq.store.turn._SHORT", TypeError("on purpose")),
+    "crc": ("cometmq.store.write_batch.crc32", MemoryError("on purpose")),
+    "head": ("cometmq.store.write_batch._HEAD_V4", struct.error("on purpose")),
+    "unit": ("cometmq.store.write_batch._UNIT", struct.error("on purpose")),
+    "length": ("cometmq.store.write_batch._SHORT", TypeError("on purpose")),
     "next file": ("cometmq.store.log.commit_log.CommitLog.next_segment", RuntimeError("on purpose")),
     "disk is full": ("disk", OSError(errno.ENOSPC, "on purpose")),
     "disk is broken": ("disk", OSError(errno.EIO, "on purpose")),
@@ -345,10 +345,10 @@ async def test_what_is_answered_is_served_and_what_is_refused_is_not_whichever_s
     where, error = FAULTS[fault]
     if where == "disk":
         fails = disk.writes
-    elif where.rpartition(".")[0] == "cometmq.store.turn":
+    elif where.rpartition(".")[0] == "cometmq.store.write_batch":
         name = where.rpartition(".")[2]
-        fails = FailsOnce(getattr(cometmq.store.turn, name))
-        monkeypatch.setattr(cometmq.store.turn, name, fails)
+        fails = FailsOnce(getattr(cometmq.store.write_batch, name))
+        monkeypatch.setattr(cometmq.store.write_batch, name, fails)
     else:
         owner, _, name = where.rpartition(".")
         module, _, cls = owner.rpartition(".")

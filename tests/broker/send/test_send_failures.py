@@ -138,14 +138,14 @@ async def test_a_large_turn_is_written_in_parts(
         monkeypatch.setattr(module, "MAX_TURN_BYTES", 1000)
     broker = await start_on()
     commits = 0
-    commit = broker.store.commit
+    commit = broker.store.batch.commit
 
     def counted() -> int:
         nonlocal commits
         commits += 1
         return commit()
 
-    monkeypatch.setattr(broker.store, "commit", counted)
+    monkeypatch.setattr(broker.store.batch, "commit", counted)
     wire = await connect_to(broker)
     assert set(await post_turn(wire, 100)) == {ResponseCode.SUCCESS}
     assert commits >= 10

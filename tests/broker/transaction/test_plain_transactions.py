@@ -260,12 +260,11 @@ async def test_a_write_that_fails_leaves_transactions_open_alike(
     ends = end(ending(*place(pair, 0))) + end(ending(*place(pair, 1), ROLLBACK), 8, serialize=ROCKETMQ)
     ends += end(ending(*place(pair, 0)), 10)
     for side in pair.sides:
-        monkeypatch.setattr(side.broker.store, "commit", fail)
+        monkeypatch.setattr(side.broker.store.batch, "commit", fail)
     pair.receive(0, ends + half(3) + end(ending(*place(pair, 1)), 9, command_flag=2))
     pair.end_turn()
     for side in pair.sides:
-        monkeypatch.delattr(side.broker.store, "commit")
-        side.broker.store.commit = side.broker.store._turn.commit
+        monkeypatch.delattr(side.broker.store.batch, "commit")
     assert tables(pair)[0][1] == [0, 1]
     pair.receive(0, ends)
     pair.end_turn()

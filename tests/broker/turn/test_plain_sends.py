@@ -383,13 +383,12 @@ async def test_a_turn_that_cannot_be_written_is_refused_alike(
         raise StoreError("the disk is full")
 
     for side in pair.sides:
-        monkeypatch.setattr(side.broker.store, "commit", fail)
+        monkeypatch.setattr(side.broker.store.batch, "commit", fail)
     pair.receive(0, send(20) + send(21, serialize=ROCKETMQ) + CASES["a delay"] + send(22))
     pair.receive(1, send(23, command_flag=2))
     pair.end_turn()
     for side in pair.sides:
-        monkeypatch.delattr(side.broker.store, "commit")
-        side.broker.store.commit = side.broker.store._turn.commit
+        monkeypatch.delattr(side.broker.store.batch, "commit")
     pair.receive(0, send(24))
     pair.end_turn()
     await pair.stop()

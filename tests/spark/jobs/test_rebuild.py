@@ -21,6 +21,7 @@ from cometmq.spark.jobs.rebuild.job import rebuild
 from cometmq.store.config import StoreConfig
 from cometmq.store.errors import StoreError
 from cometmq.store.message_store import MessageStore
+from cometmq.store.write_batch import NewRecord
 from cometmq.testing import VirtualClock
 
 pytestmark = pytest.mark.spark
@@ -48,8 +49,8 @@ def fill(directory: Path, messages: int) -> None:
         keys = [f"u{number}", f"k{number % 7}"]
         text = f"UNIQ_KEY\x01{keys[0]}\x02KEYS\x01{keys[1]}" + (f"\x02TAGS\x01tag{number % 3}" if number % 5 else "")
         queue = store.queue(topic, number // 4 % 3)
-        store.put(queue, b"%d" % number, text.encode(), 0, 0, 0, HOST, HOST, 0, 0, _code(text), keys)
-        store.commit()
+        store.batch.put(queue, NewRecord(b"%d" % number, text.encode(), 0, 0, 0, HOST, HOST, 0, 0, _code(text), keys))
+        store.batch.commit()
     store.close_now()
 
 
@@ -98,8 +99,8 @@ def test_queues_of_an_earlier_life_are_not_made_again(spark: Any, tmp_path: Path
             store.delete_topic("Empty")
             deleted = {name: {"position": store.max_physical_offset, "timeMs": 0} for name in ("Anew", "Empty")}
         for _ in range(messages):
-            store.put(store.queue(topic, queue_id), b"body", b"", 0, 0, 0, HOST, HOST, 0, 0, 0, ())
-        store.commit()
+            store.batch.put(store.queue(topic, queue_id), NewRecord(b"body", b"", 0, 0, 0, HOST, HOST, 0, 0, 0, ()))
+        store.batch.commit()
     store.close_now()
     (tmp_path / "comet" / "deletedTopics.json").write_text(json.dumps({"topics": deleted}))
     done = rebuild(tmp_path, config=config(tmp_path), spark=spark)

@@ -64,7 +64,7 @@ def test_queues_keep_their_numbering_after_their_log_was_lost(spark: Any, bench:
         bench.open()
     store = MessageStore.open(bench.config, begin_anew=True)
     put(store, "TopicTest", 0, b"new")
-    store.commit()
+    store.batch.commit()
     expected = extents(store)
     assert [end for _, end in expected.values()] == [EMPTIED + 1, EMPTIED, EMPTIED]
     store.close_now()

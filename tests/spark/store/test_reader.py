@@ -26,6 +26,7 @@ from cometmq.spark.store.scan import sound_records, splits
 from cometmq.store.config import StoreConfig
 from cometmq.store.log.commit_log import filler
 from cometmq.store.message_store import MessageStore
+from cometmq.store.write_batch import NewRecord
 from cometmq.testing import VirtualClock
 
 
@@ -227,8 +228,8 @@ def test_the_same_topic_made_anew_shows_only_its_new_life(tmp_path: Path, new: i
     store = MessageStore.open(config)
     for life, count in ((b"old", 5), (b"new", new)):
         for _ in range(count):
-            store.put(store.queue("T", 0), life, b"", 0, 0, 0, HOST, HOST, 0, 0, 0, ())
-        store.commit()
+            store.batch.put(store.queue("T", 0), NewRecord(life, b"", 0, 0, 0, HOST, HOST, 0, 0, 0, ()))
+        store.batch.commit()
         if life == b"old":
             store.delete_topic("T")
             deleted = {"T": {"position": store.max_physical_offset, "timeMs": 0}}

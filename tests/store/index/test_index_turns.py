@@ -15,6 +15,7 @@ from cometmq.store.index.index_file import IndexFile
 from cometmq.store.index.index_service import INDEX_BLOCK_MESSAGES
 from cometmq.store.message_store import MessageStore
 from cometmq.store.queue.consume_queue import UNIT
+from cometmq.store.write_batch import EncodedRecords, NewRecord
 from cometmq.testing import VirtualClock
 
 KEYS = 3_000
@@ -26,7 +27,7 @@ def put_many(store: MessageStore, first: int = 0) -> None:
     for number in range(first, first + MESSAGES):
         keys = tuple(f"k{number}-{key}" for key in range(KEYS))
         text = f"KEYS\x01{keys[0]} {keys[-1]}".encode()
-        store.put(queue, b"", text, 0, 0, 1, HOST, HOST, 0, 0, 0, keys)
+        store.batch.put(queue, NewRecord(b"", text, 0, 0, 1, HOST, HOST, 0, 0, 0, keys))
 
 
 def found(store: MessageStore, number: int) -> int:
@@ -51,7 +52,7 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def put_hashed(store: MessageStore, messages: int) -> None:
     """Store a turn of messages with one key each, as the compiled core puts them."""
     queue = store.queue("T", 0)
-    place = store.next_place()
+    place = store.batch.next_place()
     assert place is not None
     at, _, timestamp = place
     records, units, offsets = b"", b"", []
@@ -78,16 +79,17 @@ def put_hashed(store: MessageStore, messages: int) -> None:
         at += len(record)
     hashes = struct.pack(f"={messages}i", *range(messages))
     queues = [(queue, messages, units)]
-    store.put_encoded(records, at, len(record), messages, queues, hashes, struct.pack(f"={messages}q", *offsets))
-    store.commit()
+    hashed_at = struct.pack(f"={messages}q", *offsets)
+    store.batch.put_encoded(EncodedRecords(records, at, len(record), messages, queues, hashes, hashed_at))
+    store.batch.commit()
 
 
 @pytest.mark.parametrize("each", [1, 4])
 async def test_a_block_is_written_once_its_messages_are_there(bench: StoreBench, blocks: list[int], each: int) -> None:
     store = bench.open(clock=VirtualClock(), max_index_num=10_000)
     store.start()
-    store.put(store.queue("T", 0), b"", b"", 0, 0, 1, HOST, HOST, 0, 0, 0, ())  # the log has a file from now on
-    store.commit()
+    store.batch.put(store.queue("T", 0), NewRecord(b"", b"", 0, 0, 1, HOST, HOST))  # the log has a file from now on
+    store.batch.commit()
     for _ in range(INDEX_BLOCK_MESSAGES // each - 1):
         put_hashed(store, each)
     assert blocks == []
@@ -99,7 +101,7 @@ async def test_no_turn_writes_more_than_a_block(bench: StoreBench, blocks: list[
     store = bench.open(clock=VirtualClock(), max_index_num=1_000_000)
     store.start()
     put_many(store)
-    store.commit()
+    store.batch.commit()
     assert sum(blocks) < INDEX_BLOCK_KEYS + KEYS
     assert found(store, 0) == 1
     assert found(store, MESSAGES - 1) == 0, "a query does not make everybody wait either"
@@ -109,7 +111,7 @@ async def test_no_turn_writes_more_than_a_block(bench: StoreBench, blocks: list[
         assert sum(blocks) - before < INDEX_BLOCK_KEYS + KEYS
         if len(blocks) == 3:
             put_many(store, MESSAGES)
-            store.commit()  # what comes meanwhile waits in its place
+            store.batch.commit()  # what comes meanwhile waits in its place
     assert found(store, MESSAGES - 1) == 1
     while not found(store, 2 * MESSAGES - 1):
         await asyncio.sleep(0)
@@ -122,10 +124,10 @@ async def test_what_waits_for_the_index_is_there_after_a_restart(bench: StoreBen
     store = bench.open(clock=VirtualClock(), max_index_num=1_000_000)
     store.start()
     put_many(store)
-    store.commit()
+    store.batch.commit()
     if way == "rollback":
         put_many(store, MESSAGES)
-        store.rollback()
+        store.batch.rollback()
     left = bench.crashed_copy(tmp_path / "left") if way == "crash" else bench
     await store.close()
     again = left.open(max_index_num=1_000_000)
@@ -141,7 +143,7 @@ async def test_so_many_keys_that_memory_would_fill_are_written_at_once(
     store = bench.open(clock=VirtualClock(), max_index_num=1_000_000)
     store.start()
     put_many(store)
-    store.commit()
+    store.batch.commit()
     assert MESSAGES * KEYS - sum(blocks) <= most
     await store.close()
     assert sum(blocks) == MESSAGES * KEYS

@@ -72,8 +72,8 @@ def send(store: MessageStore, first: int, count: int) -> None:
         body = b"%04d " % number * (5 + number * 7 % 50)
         put(store, topic, queue_id, body, key=f"key-{number}", tag="t")
         if number % 3 == 0:
-            store.commit()
-    store.commit()
+            store.batch.commit()
+    store.batch.commit()
 
 
 def write_store(root: Path, *, killed: bool) -> Written:

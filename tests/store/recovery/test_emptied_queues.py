@@ -64,7 +64,7 @@ def test_an_emptied_queue_goes_on_where_it_ended_without_its_files(
     (bench.root / "comet" / "position.json").unlink()
     store = bench.open()
     put(store, "TopicTest", 0, b"new")
-    store.commit()
+    store.batch.commit()
     queue = store.queue("TopicTest", 0)
     assert (queue.min_offset(), queue.max_offset()) == (EMPTIED, EMPTIED + 1)
     assert len(served(store)["TopicTest", 0]) == 1

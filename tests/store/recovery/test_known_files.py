@@ -104,7 +104,7 @@ def test_only_the_topics_that_got_messages_before_a_crash_are_looked_at(
     store = bench.open()
     fill(store, 7, topic="Topic3", start=500)
     put(store, "New", 0, b"of a new topic")
-    store.commit()
+    store.batch.commit()
     store._maintenance.write_derived()
     expected = served(store)
     again = killed(store)

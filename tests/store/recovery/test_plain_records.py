@@ -21,6 +21,7 @@ from cometmq.core import CORE
 from cometmq.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from cometmq.store.log.plain_records import PlainRecords, PlainRun
 from cometmq.store.message_store import MessageStore
+from cometmq.store.write_batch import NewRecord
 from cometmq.testing import VirtualClock
 
 pytestmark = pytest.mark.skipif(CORE is None, reason="the compiled core is not installed")
@@ -161,26 +162,28 @@ def test_messages_of_all_kinds_are_read_as_python_reads_them(spoilt: str, seed: 
     for number in range(300):
         topic, queue_id = dice.choice([("A", 0), ("A", 1), ("B", 0), ("SCHEDULE_TOPIC_XXXX", 2), (f"T{number}", 7)])
         body = dice.randbytes(dice.choice([0, 10, 300, 9000]))
-        store.put(
+        store.batch.put(
             store.queue(topic, queue_id),
-            body,
-            dice.choice(PROPERTIES),
-            0,
-            dice.choice(KINDS),
-            1,
-            dice.choice(hosts),
-            dice.choice(hosts),
-            0,
-            0,
-            0,
-            ["k"],
+            NewRecord(
+                body,
+                dice.choice(PROPERTIES),
+                0,
+                dice.choice(KINDS),
+                1,
+                dice.choice(hosts),
+                dice.choice(hosts),
+                0,
+                0,
+                0,
+                ["k"],
+            ),
         )
         if not dice.randrange(5):
-            store.commit()
+            store.batch.commit()
         if number == 150 and seed % 2:
-            store.commit()
+            store.batch.commit()
             store.delete_topic("B")
-    store.commit()
+    store.batch.commit()
     store.close_now()
     SPOILT[spoilt](root)
     assert_equal(root, (0, 63)[seed % 2], **large)

@@ -259,7 +259,7 @@ def test_torn_tail_at_every_byte_of_the_last_records(bench: StoreBench, tmp_path
     ends = []
     for number in range(3):
         put(store, "TopicTest", number % 2, b"tail %d " % number * 8, key=f"tail-{number}", tag="t")
-        ends.append(store.commit())
+        ends.append(store.batch.commit())
     everything = served(store)
     store._maintenance.write_derived()
     end = store.max_physical_offset
@@ -273,7 +273,7 @@ def test_torn_tail_at_every_byte_of_the_last_records(bench: StoreBench, tmp_path
         assert again.max_physical_offset >= ([start, *ends])[whole]
         assert_is_prefix(served(again), everything, 40 + [start, *ends].index(again.max_physical_offset))
         put(again, "TopicTest", 0, b"after")
-        again.commit()
+        again.batch.commit()
         assert sum(map(len, served(again).values())) == 41 + [start, *ends].index(again.last_record[0])
         copy.close_all()
         shutil.rmtree(copy.root)
@@ -293,7 +293,7 @@ def test_records_that_were_cut_never_come_back(bench: StoreBench, tmp_path: Path
     base = store.max_physical_offset
     for _ in range(4):
         put(store, "TopicTest", 0, b"o" * 50)
-        store.commit()
+        store.batch.commit()
     copy = bench.crashed_copy(tmp_path / "copy")
     for number in range(4):
         overwrite(copy.log_files[0], base + 150 * number + 90, b"#")
@@ -302,7 +302,7 @@ def test_records_that_were_cut_never_come_back(bench: StoreBench, tmp_path: Path
     again = copy.open()
     assert again.max_physical_offset == base
     put(again, "TopicTest", 0, b"n" * 50)
-    again.commit()
+    again.batch.commit()
     expected = served(again)
     again._maintenance.write_derived()
     once_more = copy.crashed_copy(tmp_path / "again")

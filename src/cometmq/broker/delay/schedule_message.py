@@ -180,7 +180,7 @@ class DelayLevel:
         self._under_way = True
         self._put = self._store.max_physical_offset, found.next_begin_offset
         try:
-            put = self._turn.put_all(messages, partial(self._stored, found.next_begin_offset))
+            put = self._turn.put_due(messages, partial(self._stored, found.next_begin_offset))
         except RefusedError as refused:
             self._refused(refused)
         else:

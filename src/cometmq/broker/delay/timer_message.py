@@ -301,7 +301,7 @@ class TimerMessageService:
         self._under_way.append(batch)
         self._idle.clear()
         try:
-            put = self._turn.put_all(messages, partial(self._stored, batch))
+            put = self._turn.put_due(messages, partial(self._stored, batch))
         except RefusedError as refused:
             self._stored(batch, refused)
         else:

@@ -3,7 +3,7 @@
 Two families, as in Apache: *items* by name and key (``BrokerStatsManager``: TOPIC_PUT_NUMS of a topic,
 GROUP_GET_NUMS of ``topic@group``, …), seen over the last minute, hour and day; and *totals* of the
 broker (``StoreStatsService``), seen over 10, 60 and 600 seconds. Counting is a few additions, done once
-per turn of the loop or per pull; everything else is sampled by the clock.
+per turn or per pull; everything else is sampled by the clock.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from cometmq.broker.metrics.creation_times import CreationTimes
@@ -53,6 +53,20 @@ PUT_TIME_LABELS: Final = (
     "[10s~]",
 )
 _PUT_TIME_BOUNDS_MS: Final = (10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
+
+
+Counted = tuple[str, str]
+"""A topic and a type of message (:mod:`cometmq.broker.metrics.traffic`), by which stored messages are counted."""
+
+
+class _Total:
+    """The messages of a turn by topic and type."""
+
+    __slots__ = ("large", "messages", "size_bytes")
+
+    def __init__(self) -> None:
+        self.messages = self.size_bytes = 0
+        self.large: list[int] = []
 
 
 class Taken(NamedTuple):
@@ -101,6 +115,33 @@ class BrokerStats:
         self._samples: deque[tuple[int, int, int, int, int]] = deque(maxlen=_TOTAL_SAMPLES)
 
     # --- counting -----------------------------------------------------------------------------
+    def stored(self, counts: Iterable[tuple[Counted, int, int, Sequence[int]]], took_ms: int) -> None:
+        """Count the messages of a turn.
+
+        :param counts: topic and type, messages, their bytes, and the sizes of those above
+            :data:`~cometmq.broker.metrics.traffic.SMALL_BYTES`; one topic and type may come several times.
+        :param took_ms: milliseconds that the messages waited for the write.
+        """
+        totals: dict[Counted, _Total] = {}
+        last: Counted | None = None
+        for counted, messages, size_bytes, large in counts:
+            if counted is not last:
+                last = counted
+                total = totals.get(counted)
+                if total is None:
+                    total = totals[counted] = _Total()
+            total.messages += messages
+            total.size_bytes += size_bytes
+            if large:
+                total.large += large
+        stored = 0
+        for (topic, kind), total in totals.items():
+            stored += total.messages
+            self.put(topic, total.messages, total.size_bytes)
+            if self.traffic is not None:
+                self.traffic.stored(topic, kind, total.messages, total.size_bytes, total.large)
+        self._put_took(took_ms, stored)
+
     def put(self, topic: str, messages: int, size_bytes: int) -> None:
         """Count messages stored for one topic; call once per topic and turn."""
         item = self._topic_put.get(topic)
@@ -111,8 +152,8 @@ class BrokerStats:
         self.put_messages += messages
         self.put_bytes += size_bytes
 
-    def put_took(self, milliseconds: int, messages: int) -> None:
-        """Count the time that ``messages`` waited for their turn's write; call once per turn."""
+    def _put_took(self, milliseconds: int, messages: int) -> None:
+        """Count the time that ``messages`` waited for their turn's write."""
         if milliseconds > self.put_ms_max:
             self.put_ms_max = milliseconds
         place = 1 + bisect_right(_PUT_TIME_BOUNDS_MS, milliseconds) if milliseconds > 0 else 0

@@ -87,37 +87,21 @@ class Traffic:
         self._pulled_queues = 0
         self.pops: Final = PopCounts()
 
-    def stored(
-        self, topic: str, messages: int, size_bytes: int, large: Sequence[int], typed: Mapping[str, Sequence[int]]
-    ) -> None:
-        """Count the messages of one topic and turn.
+    def stored(self, topic: str, kind: str, messages: int, size_bytes: int, large: Sequence[int]) -> None:
+        """Count the messages of one topic, type and turn.
 
-        :param large: sizes of the normal messages above :data:`SMALL_BYTES`.
-        :param typed: sizes of all messages of other types.
+        :param large: sizes of the messages above :data:`SMALL_BYTES`.
         """
-        if not large and not typed:
-            found = self._plain.get(topic)
-            if found is None:
-                found = self._plain[topic] = self._of(topic, _TYPE_OF.get(topic, NORMAL))
-            found.count += messages
-            found.bytes += size_bytes
-            return
-        for kind, sizes in typed.items():
-            counted = self._of(topic, kind)
-            total = sum(sizes)
-            messages -= len(sizes)
-            size_bytes -= total
-            counted.count += len(sizes)
-            counted.bytes += total
-            for size in sizes:
-                if size > SMALL_BYTES:
-                    counted.large.observe(size)
-        if messages:
-            counted = self._of(topic, _TYPE_OF.get(topic, NORMAL))
-            counted.count += messages
-            counted.bytes += size_bytes
-            for size in large:
-                counted.large.observe(size)
+        if kind is not NORMAL:
+            found = self._of(topic, kind)
+        elif (known := self._plain.get(topic)) is not None:
+            found = known
+        else:
+            found = self._plain[topic] = self._of(topic, _TYPE_OF.get(topic, NORMAL))
+        found.count += messages
+        found.bytes += size_bytes
+        for size in large:
+            found.large.observe(size)
 
     def count(self, event: Event, topic: str) -> None:
         """Count an event."""

@@ -117,9 +117,7 @@ class PopLog:
             self._finish(waiting, [done], outcome if isinstance(outcome, RefusedError) else None)
 
         try:
-            self._turn.put_together(
-                [(self.record(list(entries)), None), *((message, None) for message in messages)], when_stored
-            )
+            self._turn.put_together([self.record(list(entries)), *messages], when_stored)
         except RefusedError as refused:
             self._finish(waiting, [], refused)
             raise

@@ -162,8 +162,7 @@ class PopReviveService:
         :param dead: those that are dead letters, however often they were stored.
         :raises RefusedError: nothing can be stored now.
         """
-        if self._turn.settle is not None:
-            self._turn.settle()
+        self._turn.take_back()
         self._log.check()
         entries: list[AnyEntry] = []
         copies: list[InnerMessage] = []

@@ -23,7 +23,6 @@ from cometmq.broker.pop.state import PopState
 from cometmq.broker.pull.filters import PullFilters
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.remoting.client import RemotingClient
-from cometmq.store.message_store import ConsumeQueue
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +56,7 @@ class PopService:
         """The parts that answer requests."""
         broker.offsets.on_back = self._moved_back
         broker.offsets.in_flight = self._in_flight
+        broker.store.batch.on_arrival.extend((self.polling.arrived, self._apache.arrived))
         broker.topics.on_change.append(self._topic_changed)
         broker.deletions.on_group.append(self._group_deleted)
 
@@ -74,11 +74,6 @@ class PopService:
     async def save(self) -> None:
         """Write the snapshot."""
         await self._snapshot.save()
-
-    def arrived(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Messages became visible in these queues."""
-        self.polling.arrived(queues)
-        self._apache.arrived(queues)
 
     def end_turn(self) -> None:
         """Put the entries of the turn, which is stored then."""

@@ -47,7 +47,7 @@ _CODES: Final = {
 class PullMessageProcessor:
     """Answers pulls, or holds them until messages come."""
 
-    def __init__(self, broker: BrokerContext, filters: PullFilters, hold: PullRequestHoldService) -> None:
+    def __init__(self, broker: BrokerContext, filters: PullFilters) -> None:
         self._live = broker.live
         self._topics = broker.topics
         self._groups = broker.groups
@@ -56,7 +56,8 @@ class PullMessageProcessor:
         self._lives = broker.deletions.lives
         self._store = broker.store
         self._stats = broker.stats
-        self._hold = hold
+        self.hold: Final = PullRequestHoldService(broker.store, self._answer_held)
+        broker.deletions.on_topic.append(self.hold.topic_is_gone)
         self._clock = broker.clock
         self._limiter = broker.limiter
 
@@ -85,11 +86,11 @@ class PullMessageProcessor:
         code = result_code(result.status, header.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PULL_SUSPEND:
             wait_ms = header.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_mills
-            if self._hold.hold(HeldPull(connection, request, wanted), wait_ms):
+            if self.hold.hold(HeldPull(connection, request, wanted), wait_ms):
                 return None
         return self._response(connection, header, result, code)
 
-    def again(self, held: HeldPull) -> Response:
+    def _answer_held(self, held: HeldPull) -> Response:
         """Run a held pull once more, this time for an answer."""
         header: PullMessageRequestHeader = held.request.header
         try:

@@ -52,10 +52,10 @@ class _Held(msgspec.Struct):
 class PullRequestHoldService:
     """The pulls that wait, by queue.
 
-    ``answer`` runs a held pull again and must be set before the first is held.
+    :param answer: runs a held pull again.
     """
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MessageStore, answer: Callable[[HeldPull], Response]) -> None:
         self._store = store
         self._clock = store.clock
         self._queues: dict[str, dict[int, HeldQueue]] = {}
@@ -76,7 +76,8 @@ class PullRequestHoldService:
         self._stopped = False
         self._left: deque[_Work] = deque()
         """Work that did not fit into its turn; while there is any, a later turn is scheduled."""
-        self.answer: Callable[[HeldPull], Response] | None = None
+        self._answer = answer
+        store.batch.on_arrival.append(self.arrived)
 
     def __len__(self) -> int:
         return self._count
@@ -297,9 +298,8 @@ class PullRequestHoldService:
         held.chars -= pull.chars
         self._count -= 1
         self._chars -= pull.chars
-        assert self.answer is not None
         try:
-            response = self.answer(pull)
+            response = self._answer(pull)
         except Exception as error:  # one broken pull must not keep the others from being answered
             _log.exception("a held pull of %s failed", connection.remote_address)
             response = Response(1, remark=f"{type(error).__name__}: {error}")

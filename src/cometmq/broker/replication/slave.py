@@ -115,6 +115,7 @@ class Slave:
         self.follower: Final = HAClient(broker.config, broker.store, self.master, self._client)
         self.tables: Final = SlaveSynchronize(broker, self.master, self._client, self.follower)
         self._unknown = UnknownTopics(broker.store, broker.topics)
+        broker.store.batch.on_arrival.append(self._arrived)
 
     @answers(*_OF_MASTERS, permission=ANY_ACCOUNT)
     def refuse(self, _connection: ServerConnection, _request: Request[Any], _body: bytes) -> Response:
@@ -143,7 +144,7 @@ class Slave:
         )
         return Response(body=encode_body(info))
 
-    def arrived(self, queues: Iterable[ConsumeQueue]) -> None:
+    def _arrived(self, queues: Iterable[ConsumeQueue]) -> None:
         """Note the queues that got messages."""
         if self._unknown.arrived(queues):
             self.tables.soon()

@@ -17,10 +17,10 @@ from cometmq.broker.turn.targets import SendHeader, SendTarget
 from cometmq.limits import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES
 from cometmq.message.hosts import IPV6_HOST_BYTES
 from cometmq.message.producer_sequence import ProducerSequence
-from cometmq.message.record import MIN_RECORD_BYTES
 from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
 from cometmq.store.message_store import ConsumeQueue
 from cometmq.store.queue.consume_queue import UNIT
+from cometmq.store.write_batch import EncodedRecords
 
 
 class _LeftToPythonError(Exception):
@@ -35,7 +35,6 @@ class PlainBatches:
 
     def __init__(self, core: Any, broker: BrokerContext, sequenced: SequencedSends) -> None:
         self._encode: Final = core.batch_records
-        self._store = broker.store
         self._turn = broker.turn
         self._sequenced = sequenced
         self._host = broker.answers.store_host
@@ -63,7 +62,7 @@ class PlainBatches:
             return None
         try:
             with self._turn.all_or_none():
-                return self._put(target, queue, header, body, tail.encode(), born_host, sequence)
+                return self._put(target, queue, header, body, tail, born_host, sequence)
         except _LeftToPythonError:
             return None
 
@@ -73,16 +72,16 @@ class PlainBatches:
         queue: ConsumeQueue,
         header: SendHeader,
         body: bytes,
-        tail: bytes,
+        tail: str,
         born_host: bytes,
         sequence: ProducerSequence | None,
     ) -> bytes:
-        place = self._store.next_place()
+        place = self._turn.next_place()
         if place is None:
             raise _LeftToPythonError
         made = self._encode(
             body,
-            (tail, tail if sequence is None else tail + self._sequenced.mark(sequence)),
+            (tail.encode(), (tail if sequence is None else tail + self._sequenced.mark(sequence)).encode()),
             (*place, queue.next_offset),
             (queue.queue_id, queue.record_middle, queue.index_prefix if self._is_indexed else None),
             (
@@ -100,12 +99,12 @@ class PlainBatches:
         if sequence is not None and not self._sequenced.is_next(sequence, queue, messages):
             raise _LeftToPythonError
         first = place[0], queue.next_offset
-        self._store.put_encoded(
+        encoded = EncodedRecords(
             records, place[0] + len(records), last_size, messages, ((queue, messages, units),), hashes, hashed_at
         )
-        size_bytes = content_bytes + messages * (len(target.topic) + MIN_RECORD_BYTES)
+        size_bytes = content_bytes + messages * target.fixed_bytes
         large = [size for _, size, _ in UNIT.iter_unpack(units) if size > SMALL_BYTES] if self._counts else []
-        self._turn.put_plain(((target, messages, size_bytes, (large, []) if large else None),), [])
+        self._turn.put_encoded(encoded, ((target, messages, size_bytes, (large, []) if large else None),))
         if sequence is not None:
             self._sequenced.put(sequence, queue, first)
         found: bytes = offsets

@@ -130,7 +130,7 @@ class ReplyMessageProcessor:
             target.topic,
             queue_id,
             body,
-            read_properties(header.properties or "", cluster).stored.decode(),
+            read_properties(header.properties or "", cluster).text,
             header.flag,
             header.sys_flag | target.sys_flag,
             header.born_timestamp,

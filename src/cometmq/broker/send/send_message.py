@@ -19,7 +19,7 @@ from cometmq.broker.turn.answers import OFFSET_BYTES, PendingSend, packed_offset
 from cometmq.broker.turn.inner_message import Detour, InnerMessage, SendProperties, read_properties
 from cometmq.broker.turn.targets import RefusedError, SendHeader, SendTarget
 from cometmq.limits import MAX_PROPERTIES_BYTES
-from cometmq.message.batch import BatchError, BatchPiece, decode_batch
+from cometmq.message.batch import BatchError, decode_batch
 from cometmq.message.compression import DecompressionError, decompress
 from cometmq.message.names import RETRY_PREFIX
 from cometmq.message.producer_sequence import ProducerSequence
@@ -32,6 +32,7 @@ from cometmq.remoting.permissions import Action, needs_topic
 from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import ConsumeQueue
+from cometmq.store.write_batch import NewRecord
 
 _TRANSACTION_FLAGS: Final = TRANSACTION_ROLLBACK
 """Both bits of a message that belongs to a transaction."""
@@ -60,6 +61,7 @@ class SendMessageProcessor:
         self._known = broker.targets.known
         self._store = broker.store
         self._turn = broker.turn
+        self._store_host = broker.turn.store_host
         self._answers = broker.answers
         self._limiter = broker.limiter
         self._sequenced = sequenced
@@ -92,33 +94,37 @@ class SendMessageProcessor:
             return self.send_batch(connection, request, body)
         try:
             target = self._target(connection, header)
-            queue = self._queue(connection, target, header)
+            queue = target.queues.get(header.queue_id) or target.open_queue(header.queue_id, connection.remote_address)
             queue_id = queue.queue_id
             if target.is_retry:
                 target, queue = self._after_retries(target, queue, request)
             properties = read_properties(header.properties or "", self._cluster)
             handle: str | None = None
-            if len(body) > self._max_body_bytes or len(properties.stored) > MAX_PROPERTIES_BYTES:
-                raise self._illegal()
-            if self._segments_are_small:
-                self._check_fits(body, properties)
             if properties.detour is not None:
                 physical_offset, queue_offset, handle = self._put_detoured(
                     connection, target, queue, header, body, properties
                 )
             else:
-                physical_offset, queue_offset = self._turn.put(
-                    target,
-                    queue,
+                stored = properties.text.encode()
+                if len(body) > self._max_body_bytes or len(stored) > MAX_PROPERTIES_BYTES:
+                    raise self._illegal()
+                if self._segments_are_small:
+                    self._check_fits(body, len(stored))
+                record = NewRecord(
                     body,
-                    properties,
+                    stored,
                     header.flag,
                     header.sys_flag | target.sys_flag,
                     header.born_timestamp,
                     connection.peer_bytes,
+                    self._store_host,
                     header.reconsume_times or 0,
-                    kind=FIFO if self._traffic is not None and _SHARDED in (header.properties or "") else NORMAL,
+                    0,
+                    properties.tags_code,
+                    properties.index_keys,
                 )
+                is_fifo = self._traffic is not None and _SHARDED in (header.properties or "")
+                physical_offset, queue_offset = self._turn.put(target, queue, record, FIFO if is_fifo else NORMAL)
         except RefusedError as refused:
             return refused.response(self._answers.ext)
         if not request.flag & FLAG_ONEWAY or connection.hooked:
@@ -149,19 +155,19 @@ class SendMessageProcessor:
         header = request.header
         try:
             target = self._target(connection, header)
-            queue = self._queue(connection, target, header)
+            queue = target.queues.get(header.queue_id) or target.open_queue(header.queue_id, connection.remote_address)
             sequence = self._sequenced.take(header)
             plain, tail = self._check_batch(header, body)
             offsets = None
             if self._batches is not None:
                 offsets = self._batches.put(target, queue, header, plain, tail, connection.peer_bytes, sequence)
             if offsets is None:
-                pieces = self._read_batch(plain, tail)
+                records = self._read_batch(connection, target, header, plain, tail)
                 if sequence is not None:
-                    before = self._sequenced.stored_before(sequence, queue, pieces)
+                    before = self._sequenced.stored_before(sequence, queue, records)
                     if before is not None:
                         return before
-                offsets = self._put_pieces(connection, target, queue, header, pieces, sequence)
+                offsets = self._put_records(target, queue, records, sequence)
             self._limiter.more(connection, header.producer_group, len(offsets) // OFFSET_BYTES - 1)
         except RefusedError as refused:
             return refused.response(self._answers.ext)
@@ -196,13 +202,6 @@ class SendMessageProcessor:
             raise RefusedError(ResponseCode.SYSTEM_BUSY, BUSY)
         return self._known.get(header.topic) or self._targets.resolve(header)
 
-    def _queue(self, connection: ServerConnection, target: SendTarget, header: SendHeader) -> ConsumeQueue:
-        """The queue of a send.
-
-        :raises RefusedError: the topic has no such queue.
-        """
-        return target.queues.get(header.queue_id) or target.open_queue(header.queue_id, connection.remote_address)
-
     def _after_retries(
         self, target: SendTarget, queue: ConsumeQueue, request: Request[Any]
     ) -> tuple[SendTarget, ConsumeQueue]:
@@ -234,16 +233,22 @@ class SendMessageProcessor:
         :raises RefusedError: a detour refuses it.
         """
         assert properties.detour is not None
+        if len(body) > self._max_body_bytes or len(properties.text) > MAX_PROPERTIES_BYTES:
+            raise self._illegal()  # what is longer only in UTF-8 is refused when it is put
+        if self._segments_are_small:
+            self._check_fits(body, len(properties.text))
         message = InnerMessage(
             target.topic,
             queue.queue_id,
             body,
-            properties.stored.decode(),
+            properties.text,
             header.flag,
             header.sys_flag | target.sys_flag,
             header.born_timestamp,
             connection.peer_bytes,
             header.reconsume_times or 0,
+            tags_code=properties.tags_code,
+            index_keys=properties.index_keys,
         )
         for detour in self._detours:
             parked = detour(message, properties.detour)
@@ -251,7 +256,7 @@ class SendMessageProcessor:
                 message = parked
                 break
         handle = recall_handle(message, self._broker_name)
-        stored = self._turn.put_message(message, properties)
+        stored = self._turn.put_message(message)
         return stored.physical_offset, stored.queue_offset, handle
 
     def _illegal(self) -> RefusedError:
@@ -261,9 +266,9 @@ class SendMessageProcessor:
             f"{self._max_body_bytes}B, msg properties length limit 32KB.",
         )
 
-    def _check_fits(self, body: bytes, properties: SendProperties) -> None:
+    def _check_fits(self, body: bytes, properties_bytes: int) -> None:
         """Refuse a message that does not fit into one log file, where files are smaller than the largest message."""
-        if len(body) + len(properties.stored) > self._max_stored_bytes:
+        if len(body) + properties_bytes > self._max_stored_bytes:
             raise self._illegal()
 
     def _unpack_batch(self, header: SendHeader, body: bytes) -> bytes:
@@ -290,50 +295,49 @@ class SendMessageProcessor:
             raise _no_detours()
         return body, f"{common}{PROPERTY_SEPARATOR}{self._cluster}" if common else self._cluster
 
-    def _read_batch(self, body: bytes, tail: str) -> list[tuple[BatchPiece, SendProperties]]:
-        """The messages of a batch with their properties, ``tail`` appended to each."""
+    def _read_batch(
+        self, connection: ServerConnection, target: SendTarget, header: SendHeader, body: bytes, tail: str
+    ) -> list[NewRecord]:
+        """The records of a batch, ``tail`` appended to the properties of each."""
         try:
-            pieces = [(piece, read_properties(piece.properties_text, tail)) for piece in decode_batch(body)]
+            pieces = decode_batch(body)
         except BatchError as error:
             raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from error
         if not pieces:
             raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal: the batch holds no message")
-        for piece, properties in pieces:
-            if len(properties.stored) > MAX_PROPERTIES_BYTES:
+        records = []
+        for piece in pieces:
+            properties = read_properties(piece.properties_text, tail)
+            stored = properties.text.encode()
+            if len(stored) > MAX_PROPERTIES_BYTES:
                 raise self._illegal()
             if self._segments_are_small:
-                self._check_fits(piece.body, properties)
+                self._check_fits(piece.body, len(stored))
             if properties.detour is not None:
                 raise _no_detours()
-        return pieces
-
-    def _put_pieces(
-        self,
-        connection: ServerConnection,
-        target: SendTarget,
-        queue: ConsumeQueue,
-        header: SendHeader,
-        pieces: list[tuple[BatchPiece, SendProperties]],
-        sequence: ProducerSequence | None,
-    ) -> bytes:
-        """Put the messages of a batch one by one; return their log offsets as big-endian int64."""
-        put, sys_flag, born_timestamp = self._turn.put, header.sys_flag | target.sys_flag, header.born_timestamp
-        born_host, reconsume_times = connection.peer_bytes, header.reconsume_times or 0
-        with self._turn.all_or_none():
-            places = [
-                put(
-                    target,
-                    queue,
+            records.append(
+                NewRecord(
                     piece.body,
-                    properties,
+                    stored,
                     piece.flag,
-                    sys_flag,
-                    born_timestamp,
-                    born_host,
-                    reconsume_times,
+                    header.sys_flag | target.sys_flag,
+                    header.born_timestamp,
+                    connection.peer_bytes,
+                    self._store_host,
+                    header.reconsume_times or 0,
+                    0,
+                    properties.tags_code,
+                    properties.index_keys,
                 )
-                for piece, properties in pieces
-            ]
+            )
+        return records
+
+    def _put_records(
+        self, target: SendTarget, queue: ConsumeQueue, records: list[NewRecord], sequence: ProducerSequence | None
+    ) -> bytes:
+        """Put the records of a batch one by one; return their log offsets as big-endian int64."""
+        with self._turn.all_or_none():
+            places = [self._turn.put(target, queue, record) for record in records]
             if sequence is not None:
                 self._sequenced.put(sequence, queue, places[0])
         return packed_offsets([offset for offset, _ in places])

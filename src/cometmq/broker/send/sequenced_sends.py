@@ -15,10 +15,9 @@ from cometmq.broker.context import BrokerContext
 from cometmq.broker.send.producer_sequence_log import ProducerSequenceLog
 from cometmq.broker.send.producer_sequences import UNKNOWN_CRC, Lane, ProducerState, lane_name, queue_of
 from cometmq.broker.turn.answers import OneAnswer
-from cometmq.broker.turn.inner_message import InnerMessage, SendProperties, Stored
+from cometmq.broker.turn.inner_message import InnerMessage, Stored
 from cometmq.broker.turn.targets import RefusedError, SendHeader
 from cometmq.limits import MAX_PROPERTIES_BYTES
-from cometmq.message.batch import BatchPiece
 from cometmq.message.names import PRODUCER_RUNS_TOPIC
 from cometmq.message.producer_sequence import (
     ProducerLane,
@@ -38,9 +37,8 @@ from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import ConsumeQueue
 from cometmq.store.queue.consume_queue import BLANK_SIZE
+from cometmq.store.write_batch import NewRecord
 
-Pieces = list[tuple[BatchPiece, SendProperties]]
-_SEPARATOR: Final = PROPERTY_SEPARATOR.encode()
 _LATE: Final = Response(ResponseCode.SYSTEM_BUSY, remark="the disk has not taken the log in time, try again")
 
 
@@ -151,21 +149,23 @@ class SequencedSends:
         except SequenceError as error:
             raise _illegal(f"property {PRODUCER_SEQUENCE}: {error}") from error
 
-    def stored_before(self, sequence: ProducerSequence, queue: ConsumeQueue, pieces: Pieces) -> Response | None:
-        """Remove the stored messages from ``pieces``; when all are stored, return their original answer.
+    def stored_before(
+        self, sequence: ProducerSequence, queue: ConsumeQueue, records: list[NewRecord]
+    ) -> Response | None:
+        """Remove the stored messages from ``records``; when all are stored, return their original answer.
 
         :raises RefusedError: as ``ProducerSequences.stored_of``, or the sequence is not that of the batch.
         """
-        if sequence.count != len(pieces):
-            raise _illegal(f"its sequence has {sequence.count} messages, the batch {len(pieces)}")
+        if sequence.count != len(records):
+            raise _illegal(f"its sequence has {sequence.count} messages, the batch {len(records)}")
         self._demand_run(sequence)
         self._forget_other(sequence.producer, queue)
         lane = lane_name(queue.topic, queue.queue_id)
         table = self._sequences.table()
         stored = table.stored_of(sequence, lane)
-        if stored == len(pieces):
+        if stored == len(records):
             return self._original(sequence, queue, table.lane(sequence.producer, lane))
-        del pieces[:stored]
+        del records[:stored]
         left = ProducerSequence(
             sequence.producer,
             sequence.batch,
@@ -175,16 +175,16 @@ class SequencedSends:
             sequence.crc,
             sequence.note,
         )
-        head = pieces[0][1]
-        head.stored += self.mark(left)
-        if len(head.stored) > MAX_PROPERTIES_BYTES:
+        head = records[0]
+        head.properties += self.mark(left).encode()
+        if len(head.properties) > MAX_PROPERTIES_BYTES:
             raise _illegal("its properties and the sequence have more than 32 KB")
         return None
 
     @staticmethod
-    def mark(sequence: ProducerSequence) -> bytes:
+    def mark(sequence: ProducerSequence) -> str:
         """Text that is added to the properties of the first message of a sequence."""
-        return _SEPARATOR + f"{PRODUCER_SEQUENCE}\x01{sequence.text()}".encode()
+        return f"{PROPERTY_SEPARATOR}{PRODUCER_SEQUENCE}\x01{sequence.text()}"
 
     def is_next(self, sequence: ProducerSequence, queue: ConsumeQueue, messages: int) -> bool:
         """Tell whether a sequence is that of so many messages, and none of them is stored.

@@ -16,10 +16,11 @@ import msgspec
 
 from cometmq.broker.config import LiveConfig
 from cometmq.broker.limits import HALF_PROPERTIES_RESERVE_BYTES, MAX_OPEN_TRANSACTIONS
-from cometmq.broker.turn.inner_message import Detour, InnerMessage, inner_message, read_properties
+from cometmq.broker.turn.inner_message import Detour, InnerMessage, index_fields, inner_message
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.java_values import parse_long
 from cometmq.limits import MAX_PROPERTIES_BYTES
+from cometmq.message.ids import tags_code
 from cometmq.message.names import RETRY_PREFIX, TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from cometmq.message.properties import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
@@ -69,8 +70,7 @@ _MAX_IMMUNITY_SECONDS: Final = 10**9
 
 OP_PROPERTIES: Final = f"TAGS{NAME_VALUE_SEPARATOR}d{PROPERTY_SEPARATOR}{WAIT}{NAME_VALUE_SEPARATOR}true"
 
-OP_READ: Final = read_properties(OP_PROPERTIES, "")
-"""The tag of op messages, read once."""
+OP_TAGS_CODE: Final = tags_code("d")
 
 
 def room_for_halves(open_now: int) -> int:
@@ -134,6 +134,7 @@ def committed(half: StoredRecord) -> InnerMessage:
     text = half.properties_text
     if TRAN_PREPARED_QUEUE_OFFSET in text:
         text = _with(text, frozenset({TRAN_PREPARED_QUEUE_OFFSET}), {})
+    tags, keys = index_fields(half.properties)
     return msgspec.structs.replace(
         inner_message(half),
         topic=topic,
@@ -141,12 +142,25 @@ def committed(half: StoredRecord) -> InnerMessage:
         properties=text,
         sys_flag=with_transaction(half.sys_flag, TRANSACTION_COMMIT),
         prepared_transaction_offset=half.physical_offset,
+        tags_code=tags,
+        index_keys=keys,
     )
 
 
 def op_message(half_offset: int, store_host: bytes, now_ms: int) -> InnerMessage:
     """The op message that ends the half message at ``half_offset`` of the half queue."""
-    return InnerMessage(TRANS_OP_HALF_TOPIC, HALF_QUEUE, b"%d" % half_offset, OP_PROPERTIES, 0, 0, now_ms, store_host)
+    return InnerMessage(
+        TRANS_OP_HALF_TOPIC,
+        HALF_QUEUE,
+        b"%d" % half_offset,
+        OP_PROPERTIES,
+        0,
+        0,
+        now_ms,
+        store_host,
+        tags_code=OP_TAGS_CODE,
+        index_keys=(),
+    )
 
 
 def op_offsets(body: bytes | memoryview) -> Iterator[int]:

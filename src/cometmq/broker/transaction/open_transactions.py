@@ -106,8 +106,7 @@ class OpenTransactions:
     @property
     def count(self) -> int:
         """The number of open transactions, with those whose turn is not stored yet."""
-        if self._turn.settle is not None:
-            self._turn.settle()
+        self._turn.take_back()
         return self.count_before_batch
 
     @property
@@ -223,7 +222,7 @@ class OpenTransactions:
 
         self.begin_change(offset)
         try:
-            places = self._turn.put_together(((message, None), (self.op_message(offset), None)), stored)
+            places = self._turn.put_together((message, self.op_message(offset)), stored)
         except RefusedError:
             self.unchanged(offset)
             raise

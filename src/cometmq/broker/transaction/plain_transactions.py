@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from cometmq.broker.config import LiveConfig
 from cometmq.broker.limits import HALF_PROPERTIES_RESERVE_BYTES
-from cometmq.broker.transaction.half_message import HALF_QUEUE, OP_PROPERTIES, OP_READ, room_for_halves
+from cometmq.broker.transaction.half_message import HALF_QUEUE, OP_PROPERTIES, OP_TAGS_CODE, room_for_halves
 from cometmq.broker.transaction.open_transactions import OpenTransactions
 from cometmq.broker.turn.inner_message import Stored
 from cometmq.broker.turn.plain_sends import End
@@ -80,7 +80,7 @@ class PlainTransactions:
         core.take_transactions(
             halves,
             ops,
-            (OP_PROPERTIES.encode(), OP_READ.tags_code),
+            (OP_PROPERTIES.encode(), OP_TAGS_CODE),
             MAX_PROPERTIES_BYTES - HALF_PROPERTIES_RESERVE_BYTES,
             self._table.record_of_open if self._takes_ends else _left_to_python,
             self._table.begin_change,

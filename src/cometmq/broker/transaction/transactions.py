@@ -40,11 +40,11 @@ from cometmq.broker.metrics.traffic import TRANSACTION, Event
 from cometmq.broker.periodic import Alarm, Periodic
 from cometmq.broker.stored_access import may_use, not_found
 from cometmq.broker.transaction.check import ResumeCheckProcessor, TransactionalMessageCheck
-from cometmq.broker.transaction.half_message import HALF_QUEUE, OP_READ, committed, first_offset, half_detour
+from cometmq.broker.transaction.half_message import HALF_QUEUE, committed, first_offset, half_detour
 from cometmq.broker.transaction.open_transactions import OpenTransactions
 from cometmq.broker.transaction.plain_transactions import PlainTransactions
 from cometmq.broker.turn.answers import OneAnswer
-from cometmq.broker.turn.inner_message import Stored, from_map
+from cometmq.broker.turn.inner_message import Stored
 from cometmq.broker.turn.store_turn import Late, WhenStored
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.message.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_GROUP
@@ -136,11 +136,9 @@ class EndTransactionProcessor:
         """
         op = self._table.op_message(half.queue_offset)
         if commits:
-            message = committed(half)
-            read = from_map(message.properties, half.properties)
-            self._turn.put_together(((message, read), (op, OP_READ)), ended, late, TRANSACTION)
+            self._turn.put_together((committed(half), op), ended, late, TRANSACTION)
         else:
-            self._turn.put_inner(op, ended, OP_READ, late)
+            self._turn.put_inner(op, ended, late)
 
     def count(self, is_commit: bool) -> None:
         """Count a transaction that is over."""

@@ -52,6 +52,9 @@ class InnerMessage(msgspec.Struct, frozen=True, gc=False):
     """8 or 20 bytes."""
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
+    tags_code: int = 0
+    index_keys: tuple[str, ...] | None = None
+    """As in :class:`SendProperties`, where the properties were read before; ``None`` when they must be read."""
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
@@ -88,7 +91,7 @@ def inner_message(record: StoredRecord) -> InnerMessage:
 class SendProperties(msgspec.Struct, gc=False):
     """The properties of one message, read and ready to be stored."""
 
-    stored: bytes
+    text: str
     tags_code: int
     index_keys: tuple[str, ...]
     """The unique key and each of KEYS, as they go into the index."""
@@ -142,7 +145,7 @@ def read_properties(text: str, tail: str) -> SendProperties:
     else:
         index_keys = (unique, keys) if unique else (keys,)
     return SendProperties(
-        "\x02".join(pieces).encode(),
+        "\x02".join(pieces),
         tags_code(tag) if tag else 0,
         index_keys,
         wait != "false",
@@ -150,12 +153,12 @@ def read_properties(text: str, tail: str) -> SendProperties:
     )
 
 
-def from_map(text: str, properties: Mapping[str, str]) -> SendProperties:
-    """The same for properties that are decoded already and stored as ``text``; without WAIT and detours."""
+def index_fields(properties: Mapping[str, str]) -> tuple[int, tuple[str, ...]]:
+    """The tags code and the index keys of decoded properties, as :func:`read_properties` reads them."""
     unique = properties.get(UNIQ_KEY)
     keys = properties.get(KEYS)
     index_keys: tuple[str, ...] = (unique,) if unique else ()
     if keys:
         index_keys += tuple([key for key in keys.split(" ") if key])
     tag = properties.get(TAGS)
-    return SendProperties(text.encode(), tags_code(tag) if tag else 0, index_keys, True, None)
+    return tags_code(tag) if tag else 0, index_keys

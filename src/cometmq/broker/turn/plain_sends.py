@@ -5,13 +5,13 @@ beginning that are plain sends: SEND_MESSAGE and SEND_MESSAGE_V2 in the form tha
 that :class:`~cometmq.broker.turn.targets.SendTargets` has checked, without a detour, within all limits. It takes
 transactions, too (:mod:`cometmq.broker.transaction.plain_transactions`). The first other frame is left to Python with
 all that follows, so that requests keep their order. What the core takes it puts into its batch;
-:meth:`PlainSends.settle` moves the batch into the store's turn.
+:meth:`PlainSends._put_batch` puts the batch into the turn.
 
 Invariants.
 
 * The core takes a message only if Python would store it, and what it makes is byte for byte what Python makes: the
   record, the queue unit, the index entry, the answer.
-* A batch lies in one piece behind what the turn had before. Python settles it before it puts a record, marks a place in
+* A batch lies in one piece behind what the turn had before. Python puts it before it puts a record, marks a place in
   the turn or ends it, so that it meets queues and log offsets as if it had put the records itself.
 * Where accounts are checked, the core takes only what the account of the connection has signed, to topics that it may
   publish to. Python finds the account by the connection's first request, and again after each change of accounts.
@@ -32,18 +32,19 @@ from cometmq.auth.audit.recorder import Sampler
 from cometmq.auth.guard import AccessGuard
 from cometmq.auth.quota.limiter import NO_BOUNDS, Limiter, Room
 from cometmq.broker.limits import MAX_TURN_BYTES
-from cometmq.broker.turn.answers import SendAnswers
+from cometmq.broker.turn.answers import PlainAnswers, SendAnswers
 from cometmq.broker.turn.inner_message import Stored
-from cometmq.broker.turn.store_turn import StoreTurn
+from cometmq.broker.turn.store_turn import Place, StoreTurn
 from cometmq.broker.turn.targets import RefusedError, SendTarget, SendTargets
 from cometmq.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES, MAX_PROPERTIES_BYTES
 from cometmq.message.properties import CLUSTER
 from cometmq.remoting.frame import FrameTaker
 from cometmq.remoting.server_connection import ServerConnection
-from cometmq.store.message_store import ConsumeQueue, MessageStore
+from cometmq.store.message_store import ConsumeQueue
+from cometmq.store.write_batch import EncodedRecords
 
 BATCH_BYTES: Final = 1024 * 1024
-"""Records of a batch from which on the next message is Python's, which settles the batch: so no large buffer stays."""
+"""Records of a batch from which on the next message is Python's, which puts the batch: so no large buffer stays."""
 
 
 _NO_PLACE: Final = Stored(0, 0)
@@ -75,7 +76,6 @@ class PlainSends:
     def __init__(
         self,
         core: Any,
-        store: MessageStore,
         turn: StoreTurn,
         targets: SendTargets,
         answers: SendAnswers,
@@ -84,7 +84,6 @@ class PlainSends:
         sampler: Sampler | None = None,
     ) -> None:
         config = targets.config
-        self._store = store
         self._turn = turn
         self._guard = guard
         self._limiter = limiter
@@ -107,8 +106,8 @@ class PlainSends:
             turn.waits,
         )
         self._transactions: CoreTransactions | None = None
-        targets.on_queue = self._add
-        targets.on_forget = self._forget
+        targets.on_queue.append(self._add)
+        targets.on_forget.append(self._forget)
 
     def take_transactions(self, transactions: CoreTransactions) -> None:
         """Let the core take half messages and the ends of transactions, too."""
@@ -158,26 +157,18 @@ class PlainSends:
                 limiter.took(connection, room[0], messages, end - at)
         return end
 
-    def _open(self) -> tuple[int, int, int] | None:
+    def _open(self) -> Place | None:
         """Begin a batch: its place in the log; ``None`` when Python must refuse."""
-        turn = self._turn
-        if not turn.is_open:
-            turn.begin()
-        if turn.refusal is not None:
-            return None
-        place = self._store.next_place()
-        if place is not None:
-            turn.settle = self._settle
-        return place
+        return self._turn.lend(self._put_batch)
 
-    def _settle(self) -> None:
-        self._turn.settle = None
+    def _put_batch(self) -> None:
+        """Put what the core has taken."""
         batch = self._core.settle()
         if batch is None:
             return
         records, end, last_size, messages, queues, topics, hashes, offsets, answers, ends = batch
-        self._store.put_encoded(records, end, last_size, messages, queues, hashes, offsets)
-        self._turn.put_plain(topics, answers)
+        encoded = EncodedRecords(records, end, last_size, messages, queues, hashes, offsets)
+        self._turn.put_encoded(encoded, topics, PlainAnswers(answers) if answers else None)
         if ends:
             assert self._transactions is not None
             self._turn.notify(partial(self._transactions.ended, ends, not answers), _NO_PLACE)
@@ -187,8 +178,7 @@ class PlainSends:
             self._core.add(target.topic, target, target.sys_flag, queue.queue_id, queue)
 
     def _forget(self, topic: str | None) -> None:
-        if self._turn.settle is not None:
-            self._turn.settle()
+        self._turn.take_back()
         if topic is None:
             self._core.clear()
             if self._transactions is not None:

@@ -6,11 +6,13 @@ The checks have Apache's order and words. A topic that passed is remembered unti
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from cometmq.broker.config import BrokerConfig, LiveConfig
 from cometmq.broker.limits import MAX_TOPICS
+from cometmq.broker.metrics.stats import Counted
+from cometmq.broker.metrics.traffic import NORMAL
 from cometmq.broker.tables.groups import SubscriptionGroupManager
 from cometmq.broker.tables.topics import TopicConfigManager, describe_topic
 from cometmq.message.names import (
@@ -22,6 +24,7 @@ from cometmq.message.names import (
     check_topic,
     dlq_topic,
 )
+from cometmq.message.record import MIN_RECORD_BYTES
 from cometmq.message.sysflag import MULTI_TAGS, TOPIC_UNIT, TOPIC_UNIT_SUB
 from cometmq.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.codes import ResponseCode
@@ -38,70 +41,54 @@ V3_4_9: Final = 121
 DLQ_QUEUES: Final = 1
 """Queues of a dead-letter topic."""
 _MULTI_TAG: Final = "MULTI_TAG"
-_NO_SIZES: Final[list[int]] = []
-_NO_TYPES: Final[dict[str, list[int]]] = {}
-"""Of all topics without such messages in the current turn; nothing is added to them."""
 
 
 class RefusedError(RpcRejectedError):
     """A request that the broker itself refuses."""
 
 
-class SendTarget:
-    """A topic for sends; ``messages`` and ``size_bytes`` count the records of the current turn.
+QueueFound = Callable[["SendTarget", ConsumeQueue], None]
+"""Called with a queue that is sent to for the first time."""
 
-    ``large`` and ``typed`` are for :meth:`cometmq.broker.metrics.traffic.Traffic.stored`.
+
+class SendTarget:
+    """A topic for sends, and the queues of it that were sent to.
+
+    :param on_queue: each gets each queue once: the compiled core may hold messages for those that it knows.
     """
 
     __slots__ = (
+        "_on_queue",
         "_store",
         "config",
+        "counted",
+        "fixed_bytes",
         "is_retry",
-        "large",
-        "messages",
-        "on_queue",
         "queues",
-        "size_bytes",
         "sys_flag",
         "topic",
-        "typed",
     )
 
-    def __init__(self, config: TopicConfig, store: MessageStore) -> None:
+    def __init__(
+        self,
+        config: TopicConfig,
+        store: MessageStore,
+        on_queue: Sequence[QueueFound] = (),
+    ) -> None:
         self.config = config
         self.topic = config.topic_name
         self.is_retry = self.topic.startswith(RETRY_PREFIX)
         self.sys_flag = MULTI_TAGS if config.topic_filter_type == _MULTI_TAG else 0
-        self.messages = 0
-        self.size_bytes = 0
-        self.large = _NO_SIZES
-        self.typed = _NO_TYPES
+        self.counted: Counted = (self.topic, NORMAL)
+        """The topic with the usual type of its messages, for statistics."""
+        self.fixed_bytes = len(self.topic) + MIN_RECORD_BYTES
+        """The bytes of a record without body and properties."""
         self._store = store
+        self._on_queue = on_queue
         self.queues: dict[int, ConsumeQueue] = {}
-        self.on_queue: Callable[[SendTarget, ConsumeQueue], None] | None = None
-
-    def forget_turn(self) -> None:
-        """Begin to count again."""
-        self.messages = self.size_bytes = 0
-        self.large = _NO_SIZES
-        self.typed = _NO_TYPES
-
-    def count_large(self, sizes: Iterable[int]) -> None:
-        """Count the sizes of normal messages that are large."""
-        if self.large is _NO_SIZES:
-            self.large = []
-        self.large += sizes
-
-    def count_typed(self, kind: str, sizes: Iterable[int]) -> None:
-        """Count the sizes of messages of another type."""
-        if self.typed is _NO_TYPES:
-            self.typed = {}
-        self.typed.setdefault(kind, []).extend(sizes)
 
     def open_queue(self, queue_id: int, peer: str) -> ConsumeQueue:
         """The queue that a producer named, from now on in ``queues``; a negative id is any queue that may be written.
-
-        ``on_queue`` gets each queue once: the compiled core may hold messages for those that it knows.
 
         :raises RefusedError: the topic has no such queue.
         """
@@ -116,8 +103,8 @@ class SendTarget:
         if (known := self.queues.get(queue_id)) is not None:
             return known
         queue = self.queues[queue_id] = self._store.queue(self.topic, queue_id)
-        if self.on_queue is not None:
-            self.on_queue(self, queue)
+        for found in self._on_queue:
+            found(self, queue)
         return queue
 
     def open_inner(self, queue_id: int) -> ConsumeQueue:
@@ -156,9 +143,9 @@ class SendTargets:
         self._groups = groups
         self._store = store
         self._clock = store.clock
-        self.on_queue: Callable[[SendTarget, ConsumeQueue], None] | None = None
+        self.on_queue: Final[list[QueueFound]] = []
         """Called with each queue of a topic that passed all checks, but those of retry topics."""
-        self.on_forget: Callable[[str | None], None] | None = None
+        self.on_forget: Final[list[Callable[[str | None], None]]] = []
         """Called when a topic must be checked again; with ``None`` when all must."""
         self._known: dict[str, SendTarget] = {}
         self._inner: dict[str, SendTarget] = {}
@@ -179,13 +166,13 @@ class SendTargets:
     def _forget(self, topic: str) -> None:
         self._known.pop(topic, None)
         self._inner.pop(topic, None)
-        if self.on_forget is not None:
-            self.on_forget(topic)
+        for forget in self.on_forget:
+            forget(topic)
 
     def _forget_all(self) -> None:
         self._known.clear()
-        if self.on_forget is not None:
-            self.on_forget(None)
+        for forget in self.on_forget:
+            forget(None)
 
     def resolve(self, header: SendHeader) -> SendTarget:
         """Check the topic of a send, making it where that is allowed.
@@ -217,9 +204,8 @@ class SendTargets:
             self._has_unsaved = True
         if topic is None:
             topic = self._create(header)
-        target = self._known[topic.topic_name] = SendTarget(topic, self._store)
-        if not target.is_retry:
-            target.on_queue = self.on_queue
+        on_queue = () if name.startswith(RETRY_PREFIX) else self.on_queue
+        target = self._known[topic.topic_name] = SendTarget(topic, self._store, on_queue)
         return target
 
     def after_retries(self, target: SendTarget, header: SendHeader, version: int) -> SendTarget:

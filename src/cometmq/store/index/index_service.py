@@ -1,7 +1,7 @@
 """IndexService: the index files, and the entries that wait to be written in one block.
 
 Queries first write the waiting entries, so that they find every committed message; messages with thousands of keys
-are written over several turns of the loop, and may be found some milliseconds later.
+are written over several rounds of the loop, and may be found some milliseconds later.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class IndexService:
         self.pending: list[_Waiting] = []
         """The keys that wait, in log order."""
         self.committed = 0
-        """The number of these items that are committed; the rest is taken back when the turn's commit fails."""
+        """The number of these items that are committed; the rest is taken back when the batch's commit fails."""
         self.hashed_messages = 0
         """Messages of those items that are :class:`HashedKeys`, beyond the first of each item."""
         self.many_keys = 0
@@ -88,7 +88,7 @@ class IndexService:
         """Count all that waits as committed."""
         self.committed = len(self.pending)
 
-    def undo_turn(self) -> None:
+    def undo_batch(self) -> None:
         """Drop the entries added since the last commit."""
         self.undo_to(self.committed)
 
@@ -98,7 +98,7 @@ class IndexService:
         del self.pending[count:]
 
     def add_hashed(self, hashes: bytes, offsets: bytes, timestamp: int, messages: int) -> None:
-        """Add the keys of messages of one turn, as native int32 and int64."""
+        """Add the keys of messages of one batch, as native int32 and int64."""
         self.add_keys(Keys(hashes, offsets, _LONG(timestamp) * (len(hashes) // 4)), messages)
 
     def add_keys(self, keys: Keys, messages: int) -> None:

@@ -207,7 +207,7 @@ class CommitLog:
         try:
             self._erase(start, end)
         except OSError as error:
-            _log.warning("an unfinished turn at %d is not erased, messages are refused until it is: %s", start, error)
+            _log.warning("an unfinished write at %d is not erased, messages are refused until it is: %s", start, error)
             self.owe(lambda: self._erase(start, end))
 
     def _erase(self, start: int, end: int) -> None:

@@ -11,7 +11,7 @@ ends or it is damaged there:
   which it is proven: bytes that were damaged on their way from the master stand there, unread, and it sends them again.
 
 Fault model. Any bytes may be any others, anywhere, in any number. Bytes that never belonged to the log can look like
-sound records in two cases only. Our files are made anew and full of zeros, and the rest of a failed turn is cleared;
+sound records in two cases only. Our files are made anew and full of zeros, and the rest of a failed write is cleared;
 Apache leaves the bytes that it cut off behind the end of its log, and appends over them. Such records are older than
 the one that was written over them: behind a damage that nothing proves to be inside the log, a record that was stored
 before the one ahead of the damage is not taken. And a body can carry the image of a record: inside a record whose

@@ -65,8 +65,8 @@ class LogRecord(NamedTuple):
 def ends_in_zeros(view: memoryview, end: int) -> bool:
     """True when the byte before ``end`` is zero and only zeros follow.
 
-    Then the end of a record's properties, which no CRC covers, did not get onto the disk: records put
-    here never end in a zero (see :meth:`cometmq.store.turn.Turn.put`), and zeros follow only at the end of the log.
+    Then the end of a record's properties, which no CRC covers, did not get onto the disk: records put here never end
+    in a zero (see :meth:`cometmq.store.write_batch.WriteBatch.put`), and zeros follow only at the end of the log.
     """
     return view[end - 1] == 0 and not any(view[end : end + 8])
 

@@ -1,7 +1,7 @@
 """ConsumeQueue: one queue of one topic, with a 20-byte unit for each message.
 
 A unit is ``int64 log offset, int32 size, int64 tags code``; unit n stands at byte n x 20 of a sequence of
-files of one size. Units of the running turn and those not yet written stay in ``pending``; they are
+files of one size. Units of the batch and those not yet written stay in ``pending``; they are
 readable from there at once and are written to the files in blocks: after a crash recovery makes them again.
 """
 
@@ -86,7 +86,7 @@ class ConsumeQueue:
     """One queue: names in bytes as records need them, offsets, and the units.
 
     ``next_offset`` is the offset that the next message gets; ``committed`` is the offset up to which
-    messages can be read; the messages between belong to the turn that is being put together.
+    messages can be read; the messages between belong to the batch that is being put together.
     """
 
     __slots__ = (
@@ -282,7 +282,7 @@ class ConsumeQueue:
             at = first - 1
 
     # --- writing ------------------------------------------------------------------------------
-    def undo_turn(self) -> None:
+    def undo_batch(self) -> None:
         """Forget the units put since the last commit."""
         self.next_offset = self.committed
         del self.pending[(self.committed - self._written) * CQ_UNIT_BYTES :]

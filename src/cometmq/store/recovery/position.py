@@ -24,10 +24,10 @@ from cometmq.store.log.mapped_file import MappedFile
 from cometmq.store.queue.consume_queue_table import Extents
 
 _VERSION: Final = 1
-_TOPICS_AT_ONCE: Final = 256
 _MAGIC: Final = RECORD.struct("magic")
 _MARKS: Final = RECORD.struct("size", "magic", "physical_offset")
-"""Topics that are joined before other threads get a turn."""
+_TOPICS_AT_ONCE: Final = 256
+"""Topics that are joined before other threads may run."""
 _ROW: Final = msgspec.json.Decoder(dict[int, tuple[int, int]])
 
 

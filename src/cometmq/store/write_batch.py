@@ -1,18 +1,18 @@
-"""Turn: messages that are stored by one write and dispatched (``CommitLog.putMessage``, ``ReputMessageService``).
+"""WriteBatch: records that are stored by one write and dispatched (``CommitLog.putMessage``, ``ReputMessageService``).
 
-Theory of operation. A turn is any number of :meth:`Turn.put`, then one :meth:`Turn.commit`. Putting encodes the record
-into its final bytes and hands out its offsets; nothing of it can be read yet. Committing writes all bytes of the turn,
-one write for each log file, and then publishes: queues move their ends, units and index entries that are derived from
-the records wait in memory and are written in blocks, and the pulls that wait for messages are woken. A crash loses
-nothing of what is derived: recovery reads the log again.
+Theory of operation. A batch is any number of :meth:`WriteBatch.put`, then one :meth:`WriteBatch.commit`, which begins
+the next batch. Putting encodes the record into its final bytes and hands out its offsets; nothing of it can be read
+yet. Committing writes all bytes of the batch, one write for each log file, and then publishes: queues move their ends,
+units and index entries that are derived from the records wait in memory and are written in blocks, and the pulls that
+wait for messages are woken. A crash loses nothing of what is derived: recovery reads the log again.
 
 Invariants.
 
-* ``log.position`` is the end of the last committed turn. Between turns the log ends there, and no queue has an offset
-  that was handed out and not committed.
-* A turn is stored whole or not at all. A put that raises leaves no trace; a commit that raises takes back all offsets,
+* ``log.position`` is the end of the last committed batch. Between batches the log ends there, and no queue has an
+  offset that was handed out and not committed.
+* A batch is stored whole or not at all. A put that raises leaves no trace; a commit that raises takes back all offsets,
   and what a write that failed half-way left in the log becomes zeros before anything else is written.
-* A disk that is full or has failed is noted when the turn begins or rolls into the next file; puts go on, so that
+* A disk that is full or has failed is noted when the batch begins or rolls into the next file; puts go on, so that
   their callers need not care, and the commit raises.
 
 A commit does not flush: see :mod:`cometmq.store.log.flush` for the group commit.
@@ -25,9 +25,11 @@ import struct
 from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Final, NamedTuple
 
+import msgspec
+
 from cometmq.checksum import crc32
 from cometmq.limits import INDEX_BLOCK_KEYS, MAX_PROPERTIES_BYTES
-from cometmq.message.hosts import IPV4_HOST_BYTES
+from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
 from cometmq.message.record import (
     CRC_MASK,
     END_FILE_MIN_BLANK_BYTES,
@@ -35,6 +37,7 @@ from cometmq.message.record import (
     MESSAGE_MAGIC,
     RECORD_WITHOUT_HOSTS_BYTES,
 )
+from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
 from cometmq.store.errors import StoreError
 from cometmq.store.index.index_service import FEW_KEYS, INDEX_BLOCK_MESSAGES
 from cometmq.store.log.commit_log import filler
@@ -48,14 +51,53 @@ _log = logging.getLogger(__name__)
 
 _V4_BYTES: Final = 2 * IPV4_HOST_BYTES
 _HEAD_V4: Final = HEAD_PACKERS[IPV4_HOST_BYTES, IPV4_HOST_BYTES]
+_NO_HOST_FLAGS: Final = ~(BORNHOST_V6 | STOREHOST_V6)
 _SHORT: Final = struct.Struct(">h").pack
 _UNIT: Final = UNIT.pack
 _UNIT_BLOCK_BYTES: Final = 4_000
 """Waiting bytes from which on the units of a queue are written to its file."""
 
 
-class TurnMark(NamedTuple):
-    """A place in the turn that is being put together."""
+class NewRecord(msgspec.Struct, gc=False):
+    """A record to be stored in a queue, which gives it topic and queue id."""
+
+    body: bytes
+    """The body as it is stored: compressed where ``sys_flag`` says so."""
+    properties: bytes
+    flag: int
+    sys_flag: int
+    """The bits of the hosts are set by the hosts' lengths."""
+    born_timestamp: int
+    """Milliseconds since 1970, by the producer's clock."""
+    born_host: bytes
+    """8 or 20 bytes, as ``store_host``."""
+    store_host: bytes
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    tags_code: int = 0
+    """For the queue's unit; in the schedule topic that has the due time, whatever is given."""
+    keys: Sequence[str] = ()
+    """The index finds the record by them: UNIQ_KEY and each of KEYS."""
+
+
+class EncodedRecords(NamedTuple):
+    """Records that were encoded elsewhere, from a :meth:`WriteBatch.next_place` on."""
+
+    records: bytes
+    end: int
+    """The log offset after them."""
+    last_size: int
+    messages: int
+    queues: Iterable[tuple[ConsumeQueue, int, bytes]]
+    """Each queue with the number of its records and their units."""
+    hashes: bytes
+    """The index hashes of their keys, as native int32."""
+    offsets: bytes
+    """The log offset of each hash, as native int64."""
+
+
+class BatchMark(NamedTuple):
+    """A place in the batch that is being put together."""
 
     is_open: bool
     error: StoreError | None
@@ -69,22 +111,23 @@ class TurnMark(NamedTuple):
     index_entries: int
 
 
-Arrival = Callable[[Iterable[ConsumeQueue]], None]
+Arrival = Callable[[Sequence[ConsumeQueue]], None]
 
 
-def _nobody(_queues: Iterable[ConsumeQueue]) -> None:
-    """Used while no part of the broker waits for messages."""
+def _host_flags(record: NewRecord) -> int:
+    born = BORNHOST_V6 if len(record.born_host) == IPV6_HOST_BYTES else 0
+    return born | STOREHOST_V6 if len(record.store_host) == IPV6_HOST_BYTES else born
 
 
-class Turn:
-    """The turn that is being put together, and the end of the log where it will be stored."""
+class WriteBatch:
+    """The batch that is being put together, and the end of the log where it will be stored."""
 
     def __init__(self, opened: OpenedStore, maintenance: Maintenance) -> None:
         log = opened.log
-        self.on_arrival: Arrival = _nobody
-        """Called by each commit, once, with the queues that got messages."""
+        self.on_arrival: Final[list[Arrival]] = []
+        """Each is called once by a commit, with the queues that got messages."""
         self.timestamp = log.last_timestamp
-        """Store timestamp (ms) of the running turn, or of the last one; never goes back."""
+        """Store timestamp (ms) of this batch, or of the last one; never goes back."""
         self._log = log
         self._queues = opened.queues
         self._index = opened.index
@@ -95,7 +138,9 @@ class Turn:
         self._error: StoreError | None = None
         self._chunks: list[bytes] = []
         self._parts: list[tuple[MappedFile, int, bytes]] = []
-        self._next = self._part_start = log.position
+        self.end = log.position
+        """The log offset of the next record."""
+        self._part_start = log.position
         self._segment: MappedFile | None = None
         self._limit = 0
         self._touched: list[ConsumeQueue] = []
@@ -103,34 +148,19 @@ class Turn:
         self._use_last_segment()
         self._ahead_at = self._ahead_point()
 
-    def put(
-        self,
-        queue: ConsumeQueue,
-        body: bytes,
-        properties: bytes,
-        flag: int,
-        sys_flag: int,
-        born_timestamp: int,
-        born_host: bytes,
-        store_host: bytes,
-        reconsume_times: int,
-        prepared_transaction_offset: int,
-        tags_code: int,
-        keys: Sequence[str],
-    ) -> int:
-        """Encode one record into the running turn; return its log offset.
+    def put(self, queue: ConsumeQueue, record: NewRecord) -> int:
+        """Encode one record into the batch; return its log offset.
 
         Its queue offset is ``queue.next_offset - 1`` afterwards, or 0 for a PREPARED or ROLLBACK
-        record, which has no place in a queue. ``keys`` are what the index finds it by: UNIQ_KEY and
-        each of KEYS. In the schedule topic the unit's tags code is the due time, whatever is given.
-        A turn for which there is no room fails as a whole in :meth:`commit`.
+        record, which has no place in a queue. A batch for which there is no room fails as a whole in :meth:`commit`.
 
         :raises ValueError: properties over 32,767 bytes, a record larger than a log file, a topic that no record
-            has room for, or a number larger than its field. Whatever is raised, the turn is as it was before.
+            has room for, or a number larger than its field. Whatever is raised, the batch is as it was before.
         """
+        body, properties, sys_flag = record.body, record.properties, record.sys_flag
         body_length = len(body)
         properties_length = len(properties)
-        at = self._next
+        at = self.end
         if properties_length and not properties[-1]:
             properties += b"\x02"  # a separator that parsers pass over: recovery takes zeros at the end for torn
             properties_length += 1
@@ -139,6 +169,7 @@ class Turn:
         middle = queue.record_middle
         if not middle:
             raise ValueError(f"topic {queue.topic} is too long for a record of RocketMQ 4")
+        born_host, store_host = record.born_host, record.store_host
         hosts = len(born_host) + len(store_host)
         size = RECORD_WITHOUT_HOSTS_BYTES + hosts + body_length + len(middle) - 1 + properties_length
         if not self._open:
@@ -146,29 +177,31 @@ class Turn:
         in_queue = not sys_flag & NO_QUEUE_OFFSET
         queue_offset = queue.next_offset if in_queue else 0
         before = None
-        # All that can fail comes first: what is refused leaves no trace in the queue, the turn and the index.
+        # All that can fail comes first: what is refused leaves no trace in the queue, the batch and the index.
         try:
             if at + size > self._limit:
                 before = self.mark()
                 at = self._roll(size)
-            unit = _UNIT(at, size, self._now + queue.delay_ms if queue.delay_ms else tags_code)
+            unit = _UNIT(at, size, self._now + queue.delay_ms if queue.delay_ms else record.tags_code)
             tail = _SHORT(properties_length)
-            pack_head = _HEAD_V4 if hosts == _V4_BYTES else HEAD_PACKERS[len(born_host), len(store_host)]
+            pack_head, host_flags = _HEAD_V4, 0
+            if hosts != _V4_BYTES:
+                pack_head, host_flags = HEAD_PACKERS[len(born_host), len(store_host)], _host_flags(record)
             head = pack_head(
                 size,
                 MESSAGE_MAGIC,
                 crc32(body) & CRC_MASK,
                 queue.queue_id,
-                flag,
+                record.flag,
                 queue_offset,
                 at,
-                sys_flag,
-                born_timestamp,
+                sys_flag & _NO_HOST_FLAGS | host_flags,
+                record.born_timestamp,
                 born_host,
                 self.timestamp,
                 store_host,
-                reconsume_times,
-                prepared_transaction_offset,
+                record.reconsume_times,
+                record.prepared_transaction_offset,
                 body_length,
             )
         except BaseException as error:
@@ -185,8 +218,9 @@ class Turn:
                 self._touched.append(queue)
             queue.pending += unit
         self._chunks += (head, body, middle, tail, properties)
-        self._next = at + size
+        self.end = at + size
         self._last_size = size
+        keys = record.keys
         if keys and self._index is not None and sys_flag & ROLLBACK != ROLLBACK:
             self._index.pending.append((queue.index_prefix, at, self.timestamp, keys))
             if len(keys) > FEW_KEYS:
@@ -203,39 +237,25 @@ class Turn:
             self._begin()
         if self._error is not None or self._segment is None:
             return None
-        return self._next, self._limit, self.timestamp
+        return self.end, self._limit, self.timestamp
 
-    def put_encoded(
-        self,
-        records: bytes,
-        end: int,
-        last_size: int,
-        messages: int,
-        queues: Iterable[tuple[ConsumeQueue, int, bytes]],
-        hashes: bytes,
-        offsets: bytes,
-    ) -> None:
-        """Put records that were encoded from the last :meth:`next_place` on; nothing was put since.
-
-        :param end: the log offset after them.
-        :param queues: each queue with the number of its records and their units.
-        :param hashes: index hashes of their keys, as native int32; ``offsets`` has the log offset of each, as int64.
-        """
-        for queue, count, units in queues:
+    def put_encoded(self, encoded: EncodedRecords) -> None:
+        """Put records that were encoded from the last :meth:`next_place` on; nothing was put since."""
+        for queue, count, units in encoded.queues:
             if queue.next_offset == queue.committed:
                 self._touched.append(queue)
             queue.next_offset += count
             queue.pending += units
-        self._chunks.append(records)
-        self._next = end
-        self._last_size = last_size
-        if hashes and self._index is not None:
-            self._index.add_hashed(hashes, offsets, self.timestamp, messages)
+        self._chunks.append(encoded.records)
+        self.end = encoded.end
+        self._last_size = encoded.last_size
+        if encoded.hashes and self._index is not None:
+            self._index.add_hashed(encoded.hashes, encoded.offsets, self.timestamp, encoded.messages)
 
     def commit(self) -> int:
         """Write everything put since the last commit and make it readable; return the log's end.
 
-        :raises StoreError: nothing of the turn was stored; all its offsets are taken back.
+        :raises StoreError: nothing of the batch was stored; all its offsets are taken back.
         """
         if not self._open:
             return self._log.position
@@ -247,7 +267,7 @@ class Turn:
         except BaseException:
             self.rollback()
             raise
-        position = self._next
+        position = self.end
         log.position = position
         self._part_start = position
         self._chunks.clear()
@@ -266,7 +286,7 @@ class Turn:
         return position
 
     def _write(self) -> None:
-        """Write all bytes of the turn; when that fails, none of it is a record."""
+        """Write all bytes of the batch; when that fails, none of it is a record."""
         log = self._log
         try:
             for segment, at, data in self._parts:
@@ -275,7 +295,7 @@ class Turn:
                 assert self._segment is not None
                 log.write(self._segment, self._part_start, b"".join(self._chunks))
         except BaseException:
-            log.erase(log.position, self._next)
+            log.erase(log.position, self.end)
             raise
 
     def _publish(self, position: int, touched: list[ConsumeQueue]) -> None:
@@ -299,12 +319,13 @@ class Turn:
         if index is not None and (
             committed + index.hashed_messages >= INDEX_BLOCK_MESSAGES or index.many_keys > INDEX_BLOCK_KEYS
         ):
-            self._maintenance.write_index_in_turns()
+            self._maintenance.write_index_in_blocks()
         if position > self._ahead_at:
             self._log.allocate_ahead()
             self._ahead_at = 1 << 62
         if touched:
-            self.on_arrival(touched)
+            for arrived in self.on_arrival:
+                arrived(touched)
 
     def follow(self, position: int, last: LogRecord | None, touched: list[ConsumeQueue]) -> None:
         """Publish what a :class:`~cometmq.store.replicated_log.ReplicatedLog` has written up to ``position``.
@@ -316,7 +337,7 @@ class Turn:
         if segment is not self._segment:
             self._segment = segment
             self._ahead_at = self._ahead_point()
-        log.position = self._next = self._part_start = position
+        log.position = self.end = self._part_start = position
         if last is not None:
             log.last_record = (last.offset, last.size)
             self.timestamp = log.last_timestamp = max(self.timestamp, last.store_timestamp)
@@ -326,13 +347,13 @@ class Turn:
         """These queues are being deleted."""
         self._touched = [queue for queue in self._touched if queue not in queues]
 
-    def mark(self) -> TurnMark:
-        """The turn as it is now, for :meth:`undo_to`."""
+    def mark(self) -> BatchMark:
+        """The batch as it is now, for :meth:`undo_to`."""
         index = self._index
-        return TurnMark(
+        return BatchMark(
             self._open,
             self._error,
-            self._next,
+            self.end,
             self._segment,
             self._part_start,
             self._last_size,
@@ -341,8 +362,8 @@ class Turn:
             len(index.pending) if index is not None else 0,
         )
 
-    def undo_to(self, mark: TurnMark) -> None:
-        """Take back what was put since ``mark`` was made in this turn, with its offsets; what came before stays."""
+    def undo_to(self, mark: BatchMark) -> None:
+        """Take back what was put since ``mark`` was made in this batch, with its offsets; what came before stays."""
         if not mark.is_open:
             self.rollback()
             return
@@ -361,7 +382,7 @@ class Turn:
         while log.segments and log.segments[-1] is not mark.segment and len(log.segments) > 1:
             log.undo_segment(log.segments[-1])
         self._use_last_segment()
-        self._next, self._part_start, self._last_size = mark.end, mark.part_start, mark.last_size
+        self.end, self._part_start, self._last_size = mark.end, mark.part_start, mark.last_size
         self._error = mark.error
 
     def _begin(self) -> None:
@@ -377,21 +398,21 @@ class Turn:
         if size > log.max_record_bytes:
             raise ValueError(f"a record of {size} bytes does not fit into a log file of {log.segment_size}")
         if self._error is not None:
-            self._next += size
-            return self._next - size
+            self.end += size
+            return self.end - size
         old = self._segment
         try:
             new = log.next_segment()
         except StoreError as error:
             self._error = error
-            return self._next
-        if old is not None and self._next < old.end:
-            self._chunks.append(filler(old.end - self._next))
+            return self.end
+        if old is not None and self.end < old.end:
+            self._chunks.append(filler(old.end - self.end))
             self._parts.append((old, self._part_start, b"".join(self._chunks)))
             self._chunks.clear()
         self._segment = new
         self._limit = new.end - END_FILE_MIN_BLANK_BYTES
-        self._next = self._part_start = new.start
+        self.end = self._part_start = new.start
         self._ahead_at = self._ahead_point()
         return new.start
 
@@ -403,16 +424,16 @@ class Turn:
         """Take back everything put since the last commit, with all its offsets."""
         log = self._log
         for queue in self._touched:
-            queue.undo_turn()
+            queue.undo_batch()
         self._touched = []
         if self._index is not None:
-            self._index.undo_turn()
+            self._index.undo_batch()
         self._chunks.clear()
         self._parts.clear()
         while log.segments and log.segments[-1].start >= log.position and len(log.segments) > 1:
             log.undo_segment(log.segments[-1])
         self._use_last_segment()
-        self._next = self._part_start = log.position
+        self.end = self._part_start = log.position
         self._open = False
         self._error = None
 
