@@ -106,7 +106,7 @@ class StoreTurn:
         self._inner: list[tuple[WhenStored, Stored]] = []
         self._late: list[Late] = []
         self._counts: list[tuple[Counted, int, int, Sequence[int]]] = []
-        """What was put: topic and type, messages, their bytes, and the sizes of large ones."""
+        """The records that were put: topic and type, messages, their bytes, and the sizes of large ones."""
         self._began_ms = self._full_at = 0
         self._give_back: Callable[[], None] | None = None
         self._stopping = False
