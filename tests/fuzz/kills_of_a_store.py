@@ -109,14 +109,14 @@ class Life:
 
     # --- steps ----------------------------------------------------------------------------------
     def _put(self, sizes: tuple[int, ...] = (5,)) -> None:
-        turn: list[tuple[Key, int, bytes]] = []
+        batch: list[tuple[Key, int, bytes]] = []
         for _ in range(self._random.choice(TURNS)):
             self._messages += 1
             key = (f"T{self._random.randrange(TOPICS)}", self._random.randrange(QUEUES))
             body = b"%d " % self._messages + b"x" * self._random.choice(sizes)
-            turn.append((key, put(self._store, *key, body), body))
-        self._store.commit()
-        for key, offset, body in turn:
+            batch.append((key, put(self._store, *key, body), body))
+        self._store.batch.commit()
+        for key, offset, body in batch:
             self._acknowledged.setdefault(key, []).append((offset, body))
 
     async def _delete_log_files(self) -> None:
@@ -153,8 +153,8 @@ class Life:
         maintenance._closing = maintenance.checkpoints._closing = flush._closed = store._closed = True
         for timer in maintenance._timers.values():
             timer.cancel()
-        if maintenance._index_turn is not None:
-            maintenance._index_turn.cancel()
+        if maintenance._next_block is not None:
+            maintenance._next_block.cancel()
         maintenance.retention.stop()
         for part in (maintenance.checkpoints, flush, log):
             part._worker.shutdown()

@@ -123,17 +123,16 @@ class BrokerStats:
         :param took_ms: milliseconds that the messages waited for the write.
         """
         totals: dict[Counted, _Total] = {}
-        last: Counted | None = None
+        last, total = None, _Total()
         for counted, messages, size_bytes, large in counts:
             if counted is not last:
                 last = counted
-                total = totals.get(counted)
-                if total is None:
-                    total = totals[counted] = _Total()
+                total = totals.get(counted) or _Total()
+                totals[counted] = total
             total.messages += messages
             total.size_bytes += size_bytes
             if large:
-                total.large += large
+                total.large.extend(large)
         stored = 0
         for (topic, kind), total in totals.items():
             stored += total.messages
