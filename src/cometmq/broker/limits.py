@@ -29,6 +29,11 @@ QUEUES_PER_SLICE: Final = 512
 """Queues that an answer about a topic reads in one turn of the loop: 3 to 15 ms."""
 LAGS_PER_ANSWER: Final = 100_000
 """Queues of groups that one answer with metrics looks at, beside those of groups that are furthest behind: 0.2 s."""
+LAGS_SLICE_SECONDS: Final = 0.005
+"""Time for the ages of messages that groups are behind in one turn of the loop; one file more may be opened then."""
+AGES_PER_ANSWER: Final = 1_000
+"""Messages that one answer with metrics looks up for their ages, beside those that the last answer knew: 0.3 to 0.7 s
+where the file of each one's queue is opened."""
 PAIRS_PER_SLICE: Final = 1_000
 """Pairs of topic and group whose progress is added up in one turn of the loop: 3 ms."""
 MAX_PROGRESS_SUMS_BYTES: Final = 8 * 1024 * 1024

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Iterator
 from functools import partial
-from typing import cast
+from typing import NoReturn, cast
 
 import pytest
 from tests.broker.conftest import ConnectTo
@@ -19,7 +19,7 @@ import cometmq.broker.tables.clients
 from cometmq.broker.controller import Broker
 from cometmq.broker.limits import CLIENT_EXPIRY_SECONDS, CLIENTS_PER_SLICE, LARGE_HEARTBEAT_BYTES, SLICED_WORKS
 from cometmq.broker.slices import do_in_slices
-from cometmq.broker.tables.clients import ClientRegistry
+from cometmq.broker.tables.clients import ClientChannel, ClientRegistry
 from cometmq.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.server_connection import ServerConnection
@@ -117,6 +117,33 @@ def test_a_client_that_beats_while_it_is_taken_out_stays(
     for _ in works[0]:
         pass
     assert members(registry) == 2 * GROUPS
+
+
+class Unwalked(dict[ServerConnection, ClientChannel]):
+    """The members of a group, which may not be gone through one by one."""
+
+    def __iter__(self) -> Iterator[ServerConnection]:
+        raise AssertionError
+
+    def keys(self) -> NoReturn:
+        raise AssertionError
+
+
+def test_a_member_joins_and_beats_without_a_look_at_the_others(
+    steps_of: tuple[ClientRegistry, list[Iterator[None]]],
+) -> None:
+    registry, _ = steps_of
+    data = ConsumerData(group_name="g", subscription_data_set=[SubscriptionData(topic="T")])
+    group = None
+    for number in range(100):
+        connection = cast(ServerConnection, Connection())
+        registry.consumers.register(data, registry.channel(connection, f"c{number}", "JAVA", 397))
+        registry.consumers.register(data, registry.channel(connection, f"c{number}", "JAVA", 397))
+        if group is None:
+            group = registry.consumers.get("g")
+            assert group is not None
+            group.channels = Unwalked(group.channels)
+    assert registry.consumers.members == 100
 
 
 async def test_a_large_heartbeat_is_answered_when_all_its_groups_are_there(broker: Broker, wire: Wire) -> None:

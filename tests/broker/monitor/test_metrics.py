@@ -265,6 +265,37 @@ async def test_a_round_over_the_groups_may_take_several_answers(
         assert lags[3:] == [40] * 5
 
 
+async def test_an_answer_looks_up_few_messages_for_their_ages_and_none_twice(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_lags, "AGES_PER_ANSWER", 3)
+    async with Cluster(clock=clock, broker_keys=KEYS) as cluster:
+        broker = cluster.broker(0)
+        for number in range(8):
+            await cluster.create_topic(f"T{number}", 1)
+            await cluster.send(Message(f"T{number}", b"x"))
+            for group in ("g", "h", "i"):
+                assert broker.offsets.commit(group, f"T{number}", 0, 0)
+        await clock.run_for(5)
+        looked_up: list[str] = []
+        store_time = broker.store.store_time
+
+        def noted(topic: str, queue_id: int, offset: int) -> int:
+            looked_up.append(topic)
+            return store_time(topic, queue_id, offset)
+
+        monkeypatch.setattr(broker.store, "store_time", noted)
+        latency = "rocketmq_consumer_lag_latency_milliseconds"
+        told = []
+        for _ in range(4):
+            found = await scrape(cluster)
+            assert found.value("rocketmq_consumer_lag_messages") == 24
+            told.append(found.text.count(f"\n{latency}{{"))
+        assert told == [9, 18, 24, 24]
+        assert sorted(looked_up) == [f"T{number}" for number in range(8)]
+        assert found.value(latency, topic="T7", consumer_group="i") >= 5_000
+
+
 async def test_what_is_deleted_is_told_no_more(clock: VirtualClock) -> None:
     async with Cluster(clock=clock, broker_keys=KEYS) as cluster:
         await cluster.create_topic("Gone")

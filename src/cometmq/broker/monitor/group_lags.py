@@ -4,29 +4,32 @@ The pairs of group and topic that are furthest behind, as many as a family of me
 their own. So that an answer costs as much with a million offsets as with a hundred thousand, these pairs are looked at
 for each answer, and of all others as many as have :data:`~cometmq.broker.limits.LAGS_PER_ANSWER` queues, in turn: one
 that falls behind takes the place of one that does not, and the sum of the others is that of the last round.
+
+The age of what waits is that of the message that a group reads next. Where thousands of queues have not been read since
+the start, an answer opens the files of :data:`~cometmq.broker.limits.AGES_PER_ANSWER`, and leaves out the ages of other
+pairs: the next answers have them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush, heappushpop
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from cometmq.broker.context import BrokerContext
-from cometmq.broker.limits import LAGS_PER_ANSWER, QUEUES_PER_SLICE
+from cometmq.broker.limits import AGES_PER_ANSWER, LAGS_PER_ANSWER, LAGS_SLICE_SECONDS, QUEUES_PER_SLICE
 from cometmq.broker.metrics.traffic import Traffic
 from cometmq.broker.monitor import families as f
+from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.names import RETRY_PREFIX, is_system_group, is_system_topic
 from cometmq.metrics.family import OVERFLOW, Sample, Steps
-
-_AGES_PER_SLICE: Final = 32
-"""Queues of groups whose messages one turn of the loop looks up: a millisecond where each one's file is opened."""
+from cometmq.store.message_store import ConsumeQueue, MessageStore
 
 
 class _Behind(NamedTuple):
     """The place of a group in a queue."""
 
-    queue_id: int
+    queue: ConsumeQueue
     offset: int
     """The first message that is not consumed."""
     sent: int
@@ -58,6 +61,34 @@ class _Sum:
         return lag
 
 
+class _StoreTimes:
+    """The store times of messages that groups read next, each looked up once: most are those of the last answer."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._before: dict[tuple[ConsumeQueue, int], int] = {}
+        self._now: dict[tuple[ConsumeQueue, int], int] = {}
+        self._left = 0
+
+    def begin(self) -> None:
+        """Begin an answer."""
+        self._before, self._now = self._now, {}
+        self._left = AGES_PER_ANSWER
+
+    def of(self, queue: ConsumeQueue, offset: int) -> int | None:
+        """The store time of a message (ms), -1 without one; ``None`` if this answer has looked up enough."""
+        place = queue, offset
+        found = self._now.get(place, self._before.get(place))
+        if found is None:
+            if not self._left:
+                return None
+            self._left -= 1
+            found = self._store.store_time(queue.topic, queue.queue_id, offset)
+        if found >= 0:
+            self._now[place] = found
+        return found
+
+
 class GroupLags:
     """Knows, from answer to answer, the pairs that are furthest behind."""
 
@@ -72,6 +103,7 @@ class GroupLags:
         """Those that it has looked at."""
         self._all: _Sum | None = None
         """All pairs, in the last round."""
+        self._times = _StoreTimes(broker.store)
 
     def steps(self, limit: int) -> Steps:
         """The samples of this moment.
@@ -81,7 +113,9 @@ class GroupLags:
         yield from self._look(limit)
         own, by_queue = _Sum(), _Sum()
         some: list[Sample] = []
-        seen = queues_told = 0
+        queues_told = 0
+        until = SYSTEM_CLOCK.monotonic() + LAGS_SLICE_SECONDS
+        self._times.begin()
         is_whole = len(self._broker.offsets.table) <= limit
         for key in list(self._own):
             queues = self._queues(key)
@@ -89,15 +123,19 @@ class GroupLags:
                 self._own.pop(key, None)
                 continue
             self._own[key] = own.add(queues)
-            some += self._samples(key, queues)
+            oldest: int | None = 0
+            oldest_ready: int | None = 0
+            for one in queues:
+                oldest = _older(oldest, self._age_ms(one, one.offset))
+                oldest_ready = _older(oldest_ready, self._age_ms(one, one.sent))
+                if SYSTEM_CLOCK.monotonic() >= until:
+                    yield some
+                    some, until = [], SYSTEM_CLOCK.monotonic() + LAGS_SLICE_SECONDS
+            some += _samples(key, queues, oldest, oldest_ready)
             if self._broker.config.metrics_per_queue and queues_told + len(queues) <= limit:
                 queues_told += len(queues)
                 by_queue.add(queues)
-                some += self._of_queues(key, queues)
-            seen += len(queues)
-            if seen >= _AGES_PER_SLICE:
-                yield some
-                some, seen = [], 0
+                some += _of_queues(key, queues)
         yield some
         known = own if is_whole else self._all or self._seen
         if not is_whole:
@@ -153,36 +191,39 @@ class GroupLags:
                 end = queue.max_offset()
                 offset = min(max(offset, queue.min_offset()), end)
                 sent = min(max(pulled.get(queue_id, offset), offset), end)
-                yield _Behind(queue_id, offset, sent, end, broker.offsets.in_flight(topic, group, queue_id))
+                yield _Behind(queue, offset, sent, end, broker.offsets.in_flight(topic, group, queue_id))
 
-    def _samples(self, key: str, queues: list[_Behind]) -> Iterator[Sample]:
-        topic, _, group = key.partition("@")
-        sums = _Sum()
-        sums.add(queues)
-        oldest = oldest_ready = 0
-        for one in queues:
-            age_ms = self._age_ms(topic, one.queue_id, one.offset, one.end)
-            oldest = max(oldest, age_ms)
-            is_sent = one.sent != one.offset
-            ready_ms = self._age_ms(topic, one.queue_id, one.sent, one.end) if is_sent else age_ms
-            oldest_ready = max(oldest_ready, ready_ms)
-        is_system = "true" if is_system_topic(topic) else "false"
-        labels = (topic, group, "true" if topic.startswith(RETRY_PREFIX) else "false", is_system)
-        yield f.LAG_MESSAGES, labels, sums.lag
+    def _age_ms(self, one: _Behind, offset: int) -> int | None:
+        """Milliseconds since the message at an offset was stored; 0 without one, ``None`` if it is not known yet."""
+        if offset >= one.end:
+            return 0
+        stored_ms = self._times.of(one.queue, offset)
+        if stored_ms is None:
+            return None
+        return 0 if stored_ms < 0 else max(self._broker.clock.now_ms() - stored_ms, 0)
+
+
+def _older(one_ms: int | None, other_ms: int | None) -> int | None:
+    """The greater age; ``None`` if one is not known."""
+    return None if one_ms is None or other_ms is None else max(one_ms, other_ms)
+
+
+def _samples(key: str, queues: list[_Behind], oldest: int | None, oldest_ready: int | None) -> Iterator[Sample]:
+    topic, _, group = key.partition("@")
+    sums = _Sum()
+    sums.add(queues)
+    is_system = "true" if is_system_topic(topic) else "false"
+    labels = (topic, group, "true" if topic.startswith(RETRY_PREFIX) else "false", is_system)
+    yield f.LAG_MESSAGES, labels, sums.lag
+    yield f.INFLIGHT, labels, sums.lag - sums.ready
+    yield f.READY, labels, sums.ready
+    if oldest is not None:
         yield f.LAG_LATENCY, labels, oldest
-        yield f.INFLIGHT, labels, sums.lag - sums.ready
-        yield f.READY, labels, sums.ready
+    if oldest_ready is not None:
         yield f.QUEUEING_LATENCY, labels, oldest_ready
 
-    @staticmethod
-    def _of_queues(key: str, queues: list[_Behind]) -> Iterator[Sample]:
-        topic, _, group = key.partition("@")
-        for one in queues:
-            yield f.QUEUE_LAG, (topic, group, str(one.queue_id)), one.end - one.offset
 
-    def _age_ms(self, topic: str, queue_id: int, offset: int, end: int) -> int:
-        """Milliseconds since the message at an offset was stored; 0 without one."""
-        if offset >= end:
-            return 0
-        stored_ms = self._broker.store.store_time(topic, queue_id, offset)
-        return 0 if stored_ms < 0 else max(self._broker.clock.now_ms() - stored_ms, 0)
+def _of_queues(key: str, queues: list[_Behind]) -> Iterator[Sample]:
+    topic, _, group = key.partition("@")
+    for one in queues:
+        yield f.QUEUE_LAG, (topic, group, str(one.queue.queue_id)), one.end - one.offset

@@ -210,7 +210,7 @@ class ConsumerManager:
         before = group.channels.get(channel.connection)
         joined = before is None
         self._beats.enter(channel, before)
-        if group.channels.keys() - {channel.connection}:
+        if len(group.channels) > (not joined):  # it has other members
             _warn_of_contradiction(group, data)
         self._members += joined
         group.channels[channel.connection] = channel
