@@ -268,7 +268,11 @@ BODIES = {
         GrpcStatus.RESOURCE_EXHAUSTED,
         "gRPC message exceeds maximum size 16777216: 16777217",
     ),
-    "compressed": (b"\1\0\0\0\1x", GrpcStatus.UNIMPLEMENTED, "messages are not compressed here: send them as identity"),
+    "compressed": (
+        b"\1\0\0\0\1x",
+        GrpcStatus.UNIMPLEMENTED,
+        "compressed messages are not supported: send them as identity",
+    ),
     "no-protobuf": (prefixed(b"\xff" * 100), GrpcStatus.INTERNAL, "Invalid protobuf byte sequence"),
     "cut": (b"\0\0\0\0\x09x", GrpcStatus.INTERNAL, "Half-closed without a request"),
     "empty": (b"", GrpcStatus.INTERNAL, "Half-closed without a request"),
@@ -293,7 +297,7 @@ async def test_data_after_the_end_ends_the_connection(server: Server) -> None:
         )
         attacker.send(headers(1, "ReceiveMessage") + data(1, prefixed(receive.SerializeToString())) + data(1, b"more"))
         code, words = await attacker.goaway()
-    assert (code, words) == (ErrorCode.STREAM_CLOSED, "data after the end")
+    assert (code, words) == (ErrorCode.STREAM_CLOSED, "DATA after END_STREAM")
 
 
 async def test_a_call_without_a_client_id_is_refused(server: Server) -> None:
@@ -348,7 +352,7 @@ async def test_answers_that_are_never_read_are_bounded(server: Server) -> None:
             await attacker.begun(number)
         await server.answers()
         status, words = await attacker.status(101, headers(101, "PullMessage") + data(101, pull))
-        assert (status, "are not read" in words) == (GrpcStatus.RESOURCE_EXHAUSTED, True)
+        assert (status, "does not read the answers" in words) == (GrpcStatus.RESOURCE_EXHAUSTED, True)
         assert server.memory - before < 2 * GROWTH_BYTES
 
 

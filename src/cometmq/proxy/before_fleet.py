@@ -1,4 +1,4 @@
-"""The gRPC endpoint of a process of its own, before a fleet of brokers."""
+"""The gRPC endpoint in a process of its own, in front of a fleet of brokers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class FleetProxy:
     """The endpoint, its accounts and its connections.
 
     :raises AuthError: the accounts cannot be read.
-    :raises ConfigError: keys contradict each other.
-    :raises TlsError: a file of TLS cannot be used.
+    :raises ConfigError: options contradict each other.
+    :raises TlsError: a TLS file cannot be used.
     """
 
     def __init__(self, config: ProxyConfig, *, clock: Clock = SYSTEM_CLOCK) -> None:

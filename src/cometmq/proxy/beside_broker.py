@@ -17,7 +17,7 @@ from cometmq.remoting.tls.server import ServerTls
 _log = logging.getLogger(__name__)
 
 ALPN: Final = ("h2",)
-"""HTTP/2, as clients name it when they open TLS."""
+"""The name of HTTP/2 in TLS handshakes."""
 
 
 class BrokerEndpoint:
@@ -26,7 +26,7 @@ class BrokerEndpoint:
     def __init__(self, broker: Broker) -> None:
         """Build the parts.
 
-        :raises TlsError: a file of TLS cannot be used.
+        :raises TlsError: a TLS file cannot be used.
         """
         config = broker.config
         self.is_open = False

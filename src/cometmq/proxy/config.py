@@ -1,4 +1,4 @@
-"""Configuration of an endpoint: the keys of Apache's ``rmq-proxy.json`` that mean something here (``ProxyConfig``)."""
+"""Configuration of an endpoint: the supported keys of Apache's ``rmq-proxy.json`` (``ProxyConfig``)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cometmq.limits import MAX_MESSAGE_BYTES
 
 @dataclass(frozen=True)
 class EndpointConfig:
-    """Settings that an endpoint sends its clients, and bounds of their requests; times in milliseconds."""
+    """Settings that an endpoint sends to clients, and limits of their requests; times in milliseconds."""
 
     long_polling_min_ms: int = 5_000
     long_polling_max_ms: int = 20_000

@@ -17,7 +17,7 @@ from cometmq.remoting.tls.server import ServerTls
 
 
 class GrpcEndpoint:
-    """The gRPC endpoint before some brokers."""
+    """The gRPC endpoint in front of one broker or many."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Refusals of the endpoint, with Apache's codes and words."""
+"""Refusals of the endpoint, with Apache's codes and messages."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from cometmq.remoting.codes import ResponseCode
 
 
 class ProxyError(Exception):
-    """A request is refused; the code and the words stand in the ``status`` of its answer."""
+    """A request is refused; the ``status`` of the answer has the code and the message."""
 
-    def __init__(self, code: Code, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message)
         self.code = code
 
     @property
@@ -37,10 +37,10 @@ _CODES: Final[dict[int, Code]] = {
 
 
 def code_of(response_code: int) -> Code:
-    """The code of an answer of a broker (``ResponseBuilder``)."""
+    """Return the code for an answer of a broker (``ResponseBuilder``)."""
     return _CODES.get(response_code, Code.INTERNAL_SERVER_ERROR)
 
 
 def refused(response_code: int, remark: str | None) -> ProxyError:
-    """The refusal by a broker."""
+    """Return the refusal by a broker."""
     return ProxyError(code_of(response_code), remark or f"the broker answers with code {response_code}")

@@ -1,4 +1,4 @@
-"""Configuration of ``cometmq proxy``: Apache's ``rmq-proxy.json``, as far as it means something here."""
+"""Configuration of ``cometmq proxy``: the supported keys of Apache's ``rmq-proxy.json``."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from cometmq.properties_file import format_pairs
 from cometmq.proxy.config import EndpointConfig
 
 CLUSTER: Final = "CLUSTER"
-_SAME: Final = {
+_RENAMED: Final = {
     "tlsKeyPath": "tls.server.keyPath",
     "tlsKeyPassword": "tls.server.keyPassword",
     "tlsCertPath": "tls.server.certPath",
     "tlsTestModeEnable": "tls.test.mode.enable",
     "rocketMQClusterName": "rocketmqClusterName",
 }
-"""Keys of Apache's proxy that have other names here."""
+"""Keys of Apache's proxy that have other names in CometMQ."""
 _HOUR_MS: Final = 3_600_000
 
 
@@ -57,7 +57,7 @@ class ProxyConfig(SecurityOptions):
 
     @property
     def endpoint(self) -> EndpointConfig:
-        """The settings that the endpoint sends its clients."""
+        """The settings that the endpoint sends to its clients."""
         return EndpointConfig(
             long_polling_min_ms=self.grpc_client_consumer_min_long_polling_timeout_millis,
             long_polling_max_ms=self.grpc_client_consumer_max_long_polling_timeout_millis,
@@ -69,9 +69,9 @@ class ProxyConfig(SecurityOptions):
 
 
 def load_proxy_config(path: Path | None, overrides: Mapping[str, Any]) -> tuple[ProxyConfig, list[str]]:
-    """Read a ``rmq-proxy.json``; return the configuration and a warning for each key that is not known.
+    """Read a ``rmq-proxy.json``; return the configuration and a warning for each unknown key.
 
-    :raises ConfigError: it cannot be read, or a value is not allowed.
+    :raises ConfigError: the file cannot be read, or a value is not allowed.
     """
     text = "" if path is None else _properties(path)
     config, warnings = load_options(ProxyConfig, text, source=str(path or "-"), overrides=overrides)
@@ -84,20 +84,20 @@ def load_proxy_config(path: Path | None, overrides: Mapping[str, Any]) -> tuple[
 
 
 def _properties(path: Path) -> str:
-    """The file as lines of ``key=value``.
+    """Read the file as lines of ``key=value``.
 
-    :raises ConfigError: it is no JSON object.
+    :raises ConfigError: the file does not contain a JSON object.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        settings = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {reason_of(error)}") from None
     except ValueError as error:
         raise ConfigError(f"{path} is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(settings, dict):
         raise ConfigError(f"{path} is not a JSON object", next_step='write it as {"namesrvAddr": "…"}')
     texts = {
-        _SAME.get(str(key), str(key)): json.dumps(value) if isinstance(value, (bool, dict, list)) else str(value)
-        for key, value in found.items()
+        _RENAMED.get(str(key), str(key)): json.dumps(value) if isinstance(value, (bool, dict, list)) else str(value)
+        for key, value in settings.items()
     }
     return format_pairs(texts)

@@ -39,13 +39,13 @@ class Server(Inbound):
     def _unfinish(self, change: int) -> None:
         self.unfinished += change
 
-    def data(self, chunk: bytes) -> None:
+    def receive_data(self, chunk: bytes) -> None:
         """Drop it."""
 
-    def ended(self) -> None:
+    def receive_end(self) -> None:
         """Do nothing."""
 
-    def cancelled(self) -> None:
+    def cancel(self) -> None:
         """Do nothing."""
 
     def open(self, number: int) -> Stream:
@@ -54,8 +54,8 @@ class Server(Inbound):
         return self.streams[number]
 
     def receive(self, data: bytes) -> None:
-        self.connection.push(data)
-        while self.connection.handle(1_000):
+        self.connection.add_bytes(data)
+        while self.connection.handle_frames(1_000):
             pass
         self._read()
 
@@ -131,5 +131,5 @@ def test_headers_that_are_not_complete_are_counted_until_the_connection_ends() -
     server = Server(first_window=0)
     server.receive(frame(frames.HEADERS, 0, 1, bytes(1_000)) + frame(frames.CONTINUATION, 0, 1, bytes(500)))
     assert server.unfinished == 1_500
-    server.connection.lost()
+    server.connection.cancel_streams()
     assert server.unfinished == 0

@@ -1,1 +1,1 @@
-"""The brokers behind the endpoint: the one of this process, or those of a fleet."""
+"""The brokers behind the endpoint: that of this process, or a fleet."""

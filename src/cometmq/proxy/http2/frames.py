@@ -1,10 +1,13 @@
-"""The frames of HTTP/2 (RFC 9113, 6): their numbers, and those that a server writes."""
+"""The frames of HTTP/2 (RFC 9113, 6): their numbers, those that a server writes, and a bound on those of clients."""
 
 from __future__ import annotations
 
 import enum
 import struct
 from typing import Final
+
+from cometmq.clock import Clock
+from cometmq.proxy.limits import HTTP2_CONTROL_FRAMES, HTTP2_CONTROL_FRAMES_A_SECOND
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """The first bytes of a client."""
@@ -37,10 +40,12 @@ HEAD: Final = struct.Struct(">HBBBI")
 """Length (two bytes and one), type, flags, stream."""
 SETTING: Final = struct.Struct(">HI")
 NUMBER: Final = struct.Struct(">I")
+_EARNED_BY_DATA: Final = 2
+"""Control frames that a frame of an answer allows: Java's clients send a ping after each, to measure the bandwidth."""
 
 
 class ErrorCode(enum.IntEnum):
-    """The reason for which a stream or a connection ends (RFC 9113, 7)."""
+    """The reason why a stream or a connection ends (RFC 9113, 7)."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
@@ -55,10 +60,10 @@ class ErrorCode(enum.IntEnum):
 
 
 class Http2Error(Exception):
-    """The connection must end; ``code`` and text are for the GOAWAY."""
+    """The connection must end; the GOAWAY contains ``code`` and text."""
 
-    def __init__(self, code: ErrorCode, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        super().__init__(reason)
         self.code = code
 
 
@@ -83,16 +88,49 @@ def reset(stream: int, code: ErrorCode) -> bytes:
     return frame(RST_STREAM, 0, stream, NUMBER.pack(code))
 
 
-def goaway(last_stream: int, code: ErrorCode, words: str = "") -> bytes:
+def goaway(last_stream: int, code: ErrorCode, reason: str = "") -> bytes:
     """Encode GOAWAY."""
-    return frame(GOAWAY, 0, 0, NUMBER.pack(last_stream) + NUMBER.pack(code) + words.encode())
+    return frame(GOAWAY, 0, 0, NUMBER.pack(last_stream) + NUMBER.pack(code) + reason.encode())
 
 
 def unpadded(payload: bytes) -> bytes:
-    """The payload of a padded frame without its padding.
+    """Return the payload of a padded frame without its padding.
 
-    :raises Http2Error: there is more padding than payload.
+    :raises Http2Error: the padding is longer than the payload.
     """
     if not payload or payload[0] >= len(payload):
-        raise Http2Error(ErrorCode.PROTOCOL_ERROR, "more padding than payload")
+        raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the padding is longer than the payload")
     return payload[1 : len(payload) - payload[0]]
+
+
+class ControlFrameBudget:
+    """The control frames that a client may still send: pings, settings, resets, empty data.
+
+    They make work without asking for anything. A connection may send more with time, and with each frame of an answer.
+    """
+
+    __slots__ = ("_clock", "_left", "_since")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._left = float(HTTP2_CONTROL_FRAMES)
+        self._since = clock.monotonic()
+
+    def earn(self) -> None:
+        """Allow more frames, since a frame of an answer is sent."""
+        self._left = min(self._left + _EARNED_BY_DATA, HTTP2_CONTROL_FRAMES)
+
+    def spend(self) -> None:
+        """Count a control frame.
+
+        :raises Http2Error: the client has sent too many.
+        """
+        self._left -= 1
+        if self._left >= 0:
+            return
+        now = self._clock.monotonic()
+        earned = (now - self._since) * HTTP2_CONTROL_FRAMES_A_SECOND
+        self._since = now
+        self._left = min(self._left + earned, HTTP2_CONTROL_FRAMES)
+        if self._left < 0:
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "too many pings, resets or other control frames")

@@ -1,7 +1,7 @@
-"""Header compression of HTTP/2 (RFC 7541): blocks of clients are decoded, our own have no state.
+"""Header compression of HTTP/2 (RFC 7541): decodes the blocks of clients; the server's own blocks use no table.
 
-Clients put nearly every header into the table of the connection once, and name it by its number later. So a block is a
-row of numbers, and one or two texts that are new in each request.
+Clients put nearly every header into the connection's table once, and refer to it by its number later. So a block
+consists of numbers, and one or two texts that are new in each request.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import sys
 from typing import Final
 
 TABLE_BYTES: Final = 4_096
-"""Largest table of a client; HTTP/2's default."""
+"""The size of a client's table; HTTP/2's default."""
 _ENTRY_BYTES: Final = 32
-"""Bytes that an entry counts beside its texts (RFC 7541, 4.1)."""
+"""Bytes that count for an entry beside its texts (RFC 7541, 4.1)."""
 _MAX_UPDATES: Final = 2
 """Changes of the table's size at the beginning of a block (RFC 7541, 4.2)."""
-_BOMB: Final = 16
-"""A list of headers so many times larger than the largest is an attack: its block names one large entry repeatedly."""
+_BOMB_FACTOR: Final = 16
+"""A list of headers that exceeds the limit so many times is an attack: its block repeats one large entry."""
 
 _STATIC_TEXT: Final = (
     "=;:authority=;:method=GET;:method=POST;:path=/;:path=/index.html;:scheme=http;:scheme=https;:status=200;"
@@ -45,22 +45,22 @@ _CODE_LENGTHS: Final = (
     "26 24 25 19 21 26 27 27 26 27 24 21 21 26 26 28 27 27 27 20 24 20 21 22 21 21 23 22 22 25 25 24 24 26 23 26 "
     "27 26 26 27 27 27 27 27 28 27 27 27 27 27 26 30"
 )
-"""Bits of the code of each byte and of the end (Appendix B); the code is canonical, so they say all."""
+"""Bits of the code of each byte and of the end (Appendix B); the code is canonical, so its lengths define it."""
 _END_OF_TEXT: Final = 256
 _PADDING_BITS: Final = 7
 
 
 class HpackError(Exception):
-    """A block is not valid; the tables of both sides differ from now on."""
+    """A block is malformed; the tables of both sides differ from now on."""
 
 
 class _Tree:
-    """The Huffman code as a machine that takes a byte at a time; its steps are worked out when first needed."""
+    """The Huffman code as a state machine that reads a byte at a time; each step is computed when first needed."""
 
     def __init__(self) -> None:
         lengths = [int(length) for length in _CODE_LENGTHS.split()]
         self._nodes: list[list[int]] = [[0, 0]]
-        """Per inner node the two next: another node, or a symbol as ``-1 - symbol``."""
+        """The two successors of each inner node: another node, or a symbol as ``-1 - symbol``."""
         self._depths: dict[int, int] = {0: 0}
         self._all_ones: set[int] = {0}
         code = last = 0
@@ -94,14 +94,14 @@ class _Tree:
         for byte in data:
             step = steps.get(node << 8 | byte)
             if step is None:
-                step = self._work_out(node, byte)
+                step = self._compute_step(node, byte)
             node, text = step
             out.append(text)
         if node not in self._all_ones or self._depths[node] > _PADDING_BITS:
             raise HpackError("a text ends inside a code")
         return b"".join(out)
 
-    def _work_out(self, begin: int, byte: int) -> tuple[int, bytes]:
+    def _compute_step(self, begin: int, byte: int) -> tuple[int, bytes]:
         node = begin
         text = bytearray()
         for at in range(7, -1, -1):
@@ -109,7 +109,7 @@ class _Tree:
             if node < 0:
                 symbol = -1 - node
                 if symbol == _END_OF_TEXT:
-                    raise HpackError("a text has the code of its end inside")
+                    raise HpackError("a text contains the code of the end")
                 text.append(symbol)
                 node = 0
         step = self._steps[begin << 8 | byte] = (node, bytes(text))
@@ -122,7 +122,7 @@ _TREE: Final = _Tree()
 class HpackDecoder:
     """Decodes the blocks of one connection, in their order.
 
-    :param max_bytes: the largest list of headers, by the count of RFC 7541; the rest of a larger one is left out.
+    :param max_bytes: the largest list of headers, as RFC 7541 counts; the rest of a larger list is dropped.
     """
 
     __slots__ = ("_bytes", "_limit", "_max_bytes", "_own")
@@ -136,7 +136,7 @@ class HpackDecoder:
     def decode(self, block: bytes) -> tuple[dict[str, str], int]:
         """Return the headers of a block, the last of each name, and the size of the whole list.
 
-        :raises HpackError: the block is not valid.
+        :raises HpackError: the block is malformed.
         """
         own = self._own
         headers: dict[str, str] = {}
@@ -145,7 +145,7 @@ class HpackDecoder:
         try:
             while at < end:
                 first = block[at]
-                if first > 0x80:  # a number of a table, and rarely one above 126
+                if first > 0x80:  # the number of an entry, rarely above 126
                     at += 1
                     number = first & 0x7F
                     if number == 0x7F:
@@ -153,13 +153,13 @@ class HpackDecoder:
                     entry = _STATIC[number] if number < _FIRST_OWN else own[number - _FIRST_OWN]
                 elif first >= 0x40:
                     (name, value, length), at = self._literal(block, at, 0x3F)
-                    entry = (sys.intern(name), sys.intern(value), length)  # the tables of all clients are much alike
+                    entry = (sys.intern(name), sys.intern(value), length)  # clients' tables have many common entries
                     self._add(entry)
                 elif first >= 0x20:
                     limit, at = _prefixed(block, at, 0x1F)
                     updates += 1
                     if limit > TABLE_BYTES or headers or updates > _MAX_UPDATES:
-                        raise HpackError("a wrong size of the table")
+                        raise HpackError("invalid table size")
                     self._limit = limit
                     self._shrink()
                     continue
@@ -168,10 +168,10 @@ class HpackDecoder:
                 size += entry[2]
                 if size <= self._max_bytes:
                     headers[entry[0]] = entry[1]
-                elif size > self._max_bytes * _BOMB:
-                    raise HpackError("a list of headers is far too large")
+                elif size > self._max_bytes * _BOMB_FACTOR:
+                    raise HpackError("the headers are far too large")
         except IndexError:
-            raise HpackError("a block ends too early, or names an entry that is not there") from None
+            raise HpackError("the block is incomplete, or refers to a missing entry") from None
         return headers, size
 
     def _literal(self, block: bytes, at: int, mask: int) -> tuple[tuple[str, str, int], int]:
@@ -201,7 +201,7 @@ def _prefixed(block: bytes, at: int, mask: int) -> tuple[int, int]:
 
 
 def _number(block: bytes, at: int, number: int) -> tuple[int, int]:
-    """The rest of a number that its first byte has no room for."""
+    """Read the rest of a number that does not fit into its first byte."""
     for shift in (0, 7, 14, 21):
         byte = block[at]
         at += 1
@@ -225,7 +225,7 @@ def _text(block: bytes, at: int) -> tuple[str, int]:
 
 
 def encode_headers(*headers: tuple[str, str]) -> bytes:
-    """Encode headers as a block that needs no table (literals that are never indexed)."""
+    """Encode headers as a block that needs no table (literals without indexing)."""
     out = bytearray()
     for name, value in headers:
         out.append(0x00)

@@ -1,7 +1,8 @@
-"""One stream of an HTTP/2 connection: what is sent on it, within the client's windows (RFC 9113, 5.2)."""
+"""One stream of an HTTP/2 connection: its states (RFC 9113, 5.1), and its frames that wait for the client's windows."""
 
 from __future__ import annotations
 
+import enum
 from collections import deque
 from typing import Final, Protocol
 
@@ -12,33 +13,76 @@ FRAME_BYTES: Final = 16_384
 """Largest payload of a frame, in both directions: HTTP/2's default."""
 
 
+class StreamState(enum.IntEnum):
+    """The state of a stream; "local" is the server."""
+
+    OPEN = 0
+    HALF_CLOSED_REMOTE = 1
+    """The request is complete."""
+    HALF_CLOSED_LOCAL = 2
+    """The answer is complete, and may still wait for the client's window."""
+    CLOSING = 3
+    """Both are complete, and the answer waits for the client's window."""
+    CLOSED = 4
+
+
+class StreamEvent(enum.IntEnum):
+    """Something that changes the state of a stream."""
+
+    REMOTE_END = 0
+    """A frame of the client has END_STREAM."""
+    LOCAL_END = 1
+    """The server has queued the last of its answer."""
+    CLOSE = 2
+    """All of the answer is sent, or one side has reset the stream, or the connection is lost."""
+
+
+TRANSITIONS: Final = {
+    (StreamState.OPEN, StreamEvent.REMOTE_END): StreamState.HALF_CLOSED_REMOTE,
+    (StreamState.OPEN, StreamEvent.LOCAL_END): StreamState.HALF_CLOSED_LOCAL,
+    (StreamState.OPEN, StreamEvent.CLOSE): StreamState.CLOSED,
+    (StreamState.HALF_CLOSED_REMOTE, StreamEvent.LOCAL_END): StreamState.CLOSING,
+    (StreamState.HALF_CLOSED_REMOTE, StreamEvent.CLOSE): StreamState.CLOSED,
+    (StreamState.HALF_CLOSED_LOCAL, StreamEvent.REMOTE_END): StreamState.CLOSING,
+    (StreamState.HALF_CLOSED_LOCAL, StreamEvent.CLOSE): StreamState.CLOSED,
+    (StreamState.CLOSING, StreamEvent.CLOSE): StreamState.CLOSED,
+    (StreamState.CLOSED, StreamEvent.CLOSE): StreamState.CLOSED,
+}
+"""The next state by state and event; an event that is not here is not allowed in the state."""
+
+_RECEIVING: Final = frozenset(state for state, event in TRANSITIONS if event is StreamEvent.REMOTE_END)
+"""States in which the client may send frames."""
+_SENDING: Final = frozenset(state for state, event in TRANSITIONS if event is StreamEvent.LOCAL_END)
+"""States in which the server may queue frames."""
+
+
 class Inbound(Protocol):
     """The receiver of one stream."""
 
-    def data(self, chunk: bytes) -> None:
-        """Take some bytes."""
+    def receive_data(self, chunk: bytes) -> None:
+        """Handle some bytes of the request."""
 
-    def ended(self) -> None:
-        """The client sends nothing more."""
+    def receive_end(self) -> None:
+        """Handle the end of the request."""
 
-    def cancelled(self) -> None:
-        """The stream is gone: the client has reset it, or the connection is lost."""
+    def cancel(self) -> None:
+        """Give up: the client has reset the stream, or the connection is lost."""
 
 
 class StreamOwner(Protocol):
     """The connection, as its streams see it."""
 
     window: int
-    """Bytes of data that the client still takes on all streams together."""
+    """Bytes of data that the client accepts on all streams together."""
     blocked: dict[Stream, None]
 
-    def put(self, data: bytes) -> None:
+    def queue(self, data: bytes) -> None:
         """Queue bytes."""
 
-    def put_data(self, number: int, data: bytes | memoryview, *, is_whole: bool) -> None:
+    def queue_data(self, number: int, data: bytes | memoryview, *, is_whole: bool) -> None:
         """Queue a frame of data, the last one of its message or not."""
 
-    def waits(self, change: int) -> None:
+    def count_unsent(self, change: int) -> None:
         """Note that more, or fewer, bytes wait for the client's windows."""
 
     def close_stream(self, stream: Stream) -> None:
@@ -48,108 +92,106 @@ class StreamOwner(Protocol):
 class Stream:
     """One stream; the layer above writes to it."""
 
-    __slots__ = (
-        "_connection",
-        "_is_ended_here",
-        "_waiting",
-        "id",
-        "inbound",
-        "is_ended_there",
-        "unread",
-        "waiting_bytes",
-        "window",
-    )
+    __slots__ = ("_connection", "_state", "_unsent", "id", "inbound", "unread", "unsent_bytes", "window")
 
     def __init__(self, connection: StreamOwner, number: int, window: int) -> None:
         self._connection = connection
+        self._state = StreamState.OPEN
         self.id: Final = number
         self.window = window
-        """Bytes of data that the client still takes."""
+        """Bytes of data that the client accepts."""
         self.inbound: Inbound | None = None
-        self.is_ended_there = False
-        self._is_ended_here = False
         self.unread = 0
         """Bytes that came since our window was enlarged."""
-        self._waiting: deque[tuple[int, bytes | memoryview]] | None = None
+        self._unsent: deque[tuple[int, bytes | memoryview]] | None = None
         """Frames that wait for the window: type and payload; the last headers end the stream. Few streams have any."""
-        self.waiting_bytes = 0
+        self.unsent_bytes = 0
         """Bytes of data that wait for the client's window."""
 
+    @property
+    def may_receive(self) -> bool:
+        """The client may send frames: its request is not complete."""
+        return self._state in _RECEIVING
+
+    def handle(self, event: StreamEvent) -> None:
+        """Go to the next state."""
+        self._state = TRANSITIONS[self._state, event]
+
+    # --- sending --------------------------------------------------------------------------------
     def send_headers(self, block: bytes) -> None:
         """Send the headers of the answer."""
-        if not self._is_ended_here:
-            self._connection.put(frames.frame(frames.HEADERS, frames.END_HEADERS, self.id, block))
+        if self._state in _SENDING:
+            self._connection.queue(frames.frame(frames.HEADERS, frames.END_HEADERS, self.id, block))
 
     def send_data(self, data: bytes) -> None:
         """Send data, or keep it until the client's window has room."""
-        if self._is_ended_here:
+        if self._state not in _SENDING:
             return
         connection = self._connection
         length = len(data)
-        if not self._waiting and length <= min(self.window, connection.window, FRAME_BYTES):
+        if not self._unsent and length <= min(self.window, connection.window, FRAME_BYTES):
             self.window -= length
             connection.window -= length
-            connection.put_data(self.id, data, is_whole=True)
+            connection.queue_data(self.id, data, is_whole=True)
             return
-        if self._waiting is None:
-            self._waiting = deque()
-        self._waiting.append((frames.DATA, data))
-        self._waits(length)
+        if self._unsent is None:
+            self._unsent = deque()
+        self._unsent.append((frames.DATA, data))
+        self._count_unsent(length)
         self.pump()
 
     def end(self, trailers: bytes) -> None:
-        """End the answer after everything that waits."""
-        if self._is_ended_here:
+        """End the answer after the data that waits."""
+        if self._state not in _SENDING:
             return
-        self._is_ended_here = True
-        if self._waiting:
-            self._waiting.append((frames.HEADERS, trailers))
+        self.handle(StreamEvent.LOCAL_END)
+        if self._unsent:
+            self._unsent.append((frames.HEADERS, trailers))
         else:
-            self._finish(trailers)
+            self._send_trailers(trailers)
 
     def reset(self, code: ErrorCode) -> None:
         """End the stream at once, in both directions."""
-        self._is_ended_here = True
-        self._connection.put(frames.reset(self.id, code))
+        self._connection.queue(frames.reset(self.id, code))
         self._connection.close_stream(self)
 
     def pump(self) -> None:
         """Send what the windows have room for."""
         connection = self._connection
-        waiting = self._waiting
-        while waiting:
-            kind, payload = waiting[0]
+        unsent = self._unsent
+        while unsent:
+            kind, payload = unsent[0]
             if kind == frames.HEADERS:
-                waiting.popleft()
-                self._finish(payload)
+                unsent.popleft()
+                self._send_trailers(payload)
                 return
             size = min(len(payload), self.window, connection.window, FRAME_BYTES)
             if size <= 0 and payload:
                 if connection.window <= 0:
                     connection.blocked[self] = None
                 return
-            connection.put_data(self.id, payload[:size], is_whole=size == len(payload))
+            connection.queue_data(self.id, payload[:size], is_whole=size == len(payload))
             self.window -= size
             connection.window -= size
-            self._waits(-size)
+            self._count_unsent(-size)
             if size == len(payload):
-                waiting.popleft()
+                unsent.popleft()
             else:
-                waiting[0] = (kind, memoryview(payload)[size:])
+                unsent[0] = (kind, memoryview(payload)[size:])
 
-    def drop(self) -> None:
-        """Forget what waits."""
-        if self._waiting:
-            self._waiting.clear()
-            self._waits(-self.waiting_bytes)
-
-    def _waits(self, change: int) -> None:
-        self.waiting_bytes += change
-        self._connection.waits(change)
-
-    def _finish(self, trailers: bytes | memoryview) -> None:
+    def _send_trailers(self, trailers: bytes | memoryview) -> None:
         connection = self._connection
-        connection.put(frames.frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, self.id, trailers))
-        if not self.is_ended_there:
-            connection.put(frames.reset(self.id, ErrorCode.NO_ERROR))
+        connection.queue(frames.frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, self.id, trailers))
+        if self.may_receive:
+            connection.queue(frames.reset(self.id, ErrorCode.NO_ERROR))
         connection.close_stream(self)
+
+    def drop_unsent(self) -> None:
+        """Forget the data that waits."""
+        if self._unsent:
+            self._unsent.clear()
+            self._count_unsent(-self.unsent_bytes)
+
+    def _count_unsent(self, change: int) -> None:
+        self.unsent_bytes += change
+        self._connection.count_unsent(change)

@@ -1,7 +1,7 @@
 """The classes of messages, made at import from the compiled definition.
 
-They live in a pool of their own. The pool of the process may hold another version of the same files, that of Apache's
-Python client, and protobuf refuses two files of one name.
+They belong to a separate pool: the default pool may contain another version of the same files, that of Apache's Python
+client, and protobuf refuses two files with the same name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One call of a client: its metadata, the messages of both sides, and its end.
 
 A message has a prefix of five bytes: whether it is compressed, and its length. The handler of a call with one request
-runs in a task, which is cancelled when the client gives the call up.
+runs in a task, which is cancelled when the client cancels the call.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _log = logging.getLogger(__name__)
 
 _PREFIX_BYTES: Final = 5
 _UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-"""Of ``grpc-timeout``."""
+"""Seconds by the unit of ``grpc-timeout``."""
 _TIMEOUT_DIGITS: Final = 8
 _CALL_BYTES: Final = 1_000
-"""Bytes that an open call takes beside its metadata and messages."""
+"""Memory of an open call beside its metadata and messages."""
 
 
 class Message(Protocol):
@@ -40,13 +40,13 @@ class Conversation(Protocol):
     """The handler's side of a call whose client sends many messages."""
 
     def received(self, message: Any) -> None:
-        """Take a message of the client.
+        """Handle a message of the client.
 
-        :raises GrpcError: the call ends with it.
+        :raises GrpcError: the call ends with this error.
         """
 
     def ended(self) -> None:
-        """The client sends nothing more, or is gone."""
+        """Note that the client sends nothing more."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class Method:
     """One method of a service."""
 
     decode: Callable[[bytes], Any]
-    """Decodes a request; raises any exception for what is none."""
+    """Decodes a request; any exception means that it is malformed."""
     handler: Callable[[Call, Any], Awaitable[Message | None]] | None = None
-    """Answers one request; ``None`` when it has sent its messages by :meth:`Call.send`."""
+    """Answers one request; returns ``None`` if it has sent its answers by :meth:`Call.send`."""
     converse: Callable[[Call], Conversation] | None = None
-    """Begins a call whose client sends many messages; it has this instead of a handler."""
+    """Begins a call whose client sends many messages; such a method has no handler."""
 
 
 class CallOwner(Protocol):
@@ -67,8 +67,8 @@ class CallOwner(Protocol):
     clock: Clock
     pace: Pace
 
-    def started(self, work: asyncio.Task[None]) -> None:
-        """Keep a task of a call."""
+    def hold_task(self, task: asyncio.Task[None]) -> None:
+        """Hold the task of a call until it ends."""
 
 
 class Peer(Protocol):
@@ -81,8 +81,8 @@ class Peer(Protocol):
     remote_address: str
     local_address: tuple[str, int]
 
-    def unfinished(self, change: int) -> None:
-        """Note that more, or fewer, bytes of what is not complete are here."""
+    def count_incomplete(self, change: int) -> None:
+        """Note that the connection holds more, or fewer, bytes of incomplete calls."""
 
 
 class Call:
@@ -127,7 +127,7 @@ class Call:
         self.metadata: Final = metadata
         self.arrived: Final = owner.clock.monotonic()
         self._weight: Final = _CALL_BYTES + metadata_bytes
-        peer.unfinished(self._weight)
+        peer.count_incomplete(self._weight)
         if method.converse is not None:
             self._conversation = method.converse(self)
 
@@ -138,7 +138,7 @@ class Call:
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds that the client gave the call when it began; ``None`` for ever."""
+        """The time limit that the client gave the call, in seconds; ``None`` without a limit."""
         text = self.metadata.get("grpc-timeout", "")
         unit = _UNITS.get(text[-1:])
         if unit is None or not text[:-1].isdecimal() or len(text) > _TIMEOUT_DIGITS + 1:
@@ -147,45 +147,45 @@ class Call:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds that are left of them."""
+        """The rest of the time limit, in seconds."""
         timeout_s = self.timeout_s
         return None if timeout_s is None else timeout_s - (self._owner.clock.monotonic() - self.arrived)
 
     @property
     def is_done(self) -> bool:
-        """The call has ended, or the client is gone."""
+        """The call has ended, or the client has cancelled it."""
         return self._is_done
 
     @property
-    def waiting_bytes(self) -> int:
-        """Bytes that the client does not read."""
-        return self._stream.waiting_bytes
+    def unsent_bytes(self) -> int:
+        """Bytes of answers that wait until the client reads."""
+        return self._stream.unsent_bytes
 
-    # --- what comes -----------------------------------------------------------------------------
-    def data(self, chunk: bytes) -> None:
-        """Take bytes of messages."""
+    # --- the request ----------------------------------------------------------------------------
+    def receive_data(self, chunk: bytes) -> None:
+        """Handle bytes of messages."""
         if self._is_done:
             return
         if not self._buffer:
             self._buffer = chunk
         else:
-            if isinstance(self._buffer, bytes):  # a message of many frames is not copied for each of them
+            if isinstance(self._buffer, bytes):  # do not copy a message of many frames for each frame
                 self._buffer = bytearray(self._buffer)
             self._buffer += chunk
-        self.peer.unfinished(len(chunk))
+        self.peer.count_incomplete(len(chunk))
         try:
             if len(self._buffer) >= _PREFIX_BYTES:
-                self._check(self._buffer)
+                self._check_prefix(self._buffer)
             if self._conversation is not None:
-                self._take_messages()
+                self._receive_messages()
         except GrpcError as error:
             self.fail(error)
 
     @staticmethod
-    def _check(buffer: bytes | bytearray) -> int:
+    def _check_prefix(buffer: bytes | bytearray) -> int:
         """Check the prefix of a message; return its length."""
         if buffer[0]:
-            raise GrpcError(GrpcStatus.UNIMPLEMENTED, "messages are not compressed here: send them as identity")
+            raise GrpcError(GrpcStatus.UNIMPLEMENTED, "compressed messages are not supported: send them as identity")
         length = int.from_bytes(buffer[1:_PREFIX_BYTES], "big")
         if length > MAX_GRPC_MESSAGE_BYTES:
             raise GrpcError(
@@ -194,25 +194,25 @@ class Call:
             )
         return length
 
-    def _take_messages(self) -> None:
+    def _receive_messages(self) -> None:
         assert self._conversation is not None
         while len(self._buffer) >= _PREFIX_BYTES and not self._is_done:
-            end = _PREFIX_BYTES + self._check(self._buffer)
+            end = _PREFIX_BYTES + self._check_prefix(self._buffer)
             if len(self._buffer) < end:
                 return
             payload = bytes(self._buffer[_PREFIX_BYTES:end])
             self._buffer = self._buffer[end:]
-            self.peer.unfinished(-end)
-            self._conversation.received(self._decoded(payload))
+            self.peer.count_incomplete(-end)
+            self._conversation.received(self._decode(payload))
 
-    def _decoded(self, payload: bytes) -> Any:
+    def _decode(self, payload: bytes) -> Any:
         try:
             return self._method.decode(payload)
         except Exception as error:
             raise GrpcError(GrpcStatus.INTERNAL, "Invalid protobuf byte sequence") from error
 
-    def ended(self) -> None:
-        """Begin with the request, which is complete."""
+    def receive_end(self) -> None:
+        """Start the handler: the request is complete."""
         if self._is_done:
             return
         if self._conversation is not None:
@@ -221,34 +221,34 @@ class Call:
             return
         buffer = self._free_buffer()
         try:
-            if len(buffer) < _PREFIX_BYTES or len(buffer) != _PREFIX_BYTES + self._check(buffer):
+            if len(buffer) < _PREFIX_BYTES or len(buffer) != _PREFIX_BYTES + self._check_prefix(buffer):
                 raise GrpcError(GrpcStatus.INTERNAL, "Half-closed without a request")
-            request = self._decoded(bytes(memoryview(buffer)[_PREFIX_BYTES:]))
+            request = self._decode(bytes(memoryview(buffer)[_PREFIX_BYTES:]))
         except GrpcError as error:
             self.fail(error)
             return
         self._task = asyncio.get_running_loop().create_task(self._run(request))
-        self._owner.started(self._task)
+        self._owner.hold_task(self._task)
 
     def _free_buffer(self) -> bytes | bytearray:
         buffer, self._buffer = self._buffer, b""
         if buffer:
-            self.peer.unfinished(-len(buffer))
+            self.peer.count_incomplete(-len(buffer))
         return buffer
 
-    def _done(self) -> None:
+    def _release(self) -> None:
         self._is_done = True
         self._conversation = None
         self._free_buffer()
-        self.peer.unfinished(-self._weight)
+        self.peer.count_incomplete(-self._weight)
 
-    def cancelled(self) -> None:
-        """Stop: the client is gone."""
+    def cancel(self) -> None:
+        """Cancel the handler: the client has cancelled the call."""
         if self._is_done:
             return
         conversation, task = self._conversation, self._task
         self._task = None
-        self._done()
+        self._release()
         if task is not None:
             task.cancel()
         if conversation is not None:
@@ -268,7 +268,7 @@ class Call:
             _log.exception("a call of %s failed", self.peer.remote_address)
             self.fail(GrpcError(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}"))
         finally:
-            self._task = None  # no circle of task and call for the collector
+            self._task = None  # no cycle of task and call for the garbage collector
 
     async def wait_for_time(self, size: int, large: int) -> None:
         """Wait until a piece of work may begin; meanwhile its bytes count as held by the connection.
@@ -279,13 +279,13 @@ class Call:
         if size <= large:
             await pace.wait_for_time()
             return
-        self.peer.unfinished(size)
+        self.peer.count_incomplete(size)
         try:
             await pace.wait_for_large_time()
         finally:
-            self.peer.unfinished(-size)
+            self.peer.count_incomplete(-size)
 
-    # --- what goes ------------------------------------------------------------------------------
+    # --- the answer -----------------------------------------------------------------------------
     def send(self, message: Message) -> None:
         """Send a message to the client."""
         if self._is_done:
@@ -309,5 +309,5 @@ class Call:
     def _end(self, block: bytes) -> None:
         if self._is_done:
             return
-        self._done()
+        self._release()
         self._stream.end(block if self._has_headers else HEADERS + block)

@@ -1,12 +1,12 @@
 """The server of one port: TLS and plain text, connections, and the methods that they call.
 
-A connection begins some calls in a turn, for some time; then it waits until all others that wait have had theirs. In
-each round of the event loop few calls begin, since their work is done in the next one. A connection that
-does not read its answers is not read either. Whoever sends nothing is asked for a sign of life, and closed without it.
+A connection begins some calls, for some time; then it waits in a queue until the others have had their share. Few calls
+begin in one round of the event loop, since their work is done in the next round. The server stops reading from a client
+that does not read its answers. A silent client gets a ping, and is disconnected if it does not answer.
 
-Two amounts are bounded for all connections together: calls that are not complete, with their metadata and the parts of
-their messages, and answers that wait for the windows of clients. Above a bound the connection that has most of it is
-closed, so nobody pays for others.
+Two amounts are bounded for all connections together: incomplete calls (their metadata and parts of messages), and
+answers that wait for clients' windows. Above a bound the connection that holds the most is closed, so no client pays
+for others.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.limits import (
     HANDSHAKE_SECONDS,
     MAX_CONNECTIONS,
-    TURN_SECONDS,
     WRITE_HIGH_WATER_BYTES,
     WRITE_LOW_WATER_BYTES,
 )
+from cometmq.loop import TaskSet
 from cometmq.message.hosts import format_address, stored_ip, unmapped
 from cometmq.proxy.http2.connection import Http2Connection
 from cometmq.proxy.http2.frames import ErrorCode, Http2Error
 from cometmq.proxy.http2.stream import Inbound, Stream
 from cometmq.proxy.limits import (
+    CONNECTION_SHARE_SECONDS,
     GRPC_PING_SECONDS,
     GRPC_SILENT_SECONDS,
-    MAX_GRPC_CONNECTION_WAITING_BYTES,
-    MAX_GRPC_UNFINISHED_BYTES,
-    MAX_GRPC_WAITING_BYTES,
+    MAX_GRPC_CONNECTION_UNSENT_BYTES,
+    MAX_GRPC_INCOMPLETE_BYTES,
+    MAX_GRPC_UNSENT_BYTES,
     MAX_HEADER_LIST_BYTES,
 )
 from cometmq.proxy.rpc.call import Call, Method
@@ -50,34 +51,37 @@ _log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 4_096
 _SWEEP_SECONDS: Final = 5.0
-_FRAMES_OF_TURN: Final = 8
-"""Frames between two looks at what a connection has begun: most calls are two."""
+_FRAMES_PER_CHECK: Final = 8
+"""Frames between two checks of a connection's share: most calls have two."""
 _CALLS_ALONE: Final = 32
-_CALLS_OF_TURN: Final = 4
-"""Calls that a connection begins in a turn, alone and when others wait."""
+_CALLS_OF_SHARE: Final = 4
+"""Calls that a connection begins before it waits: when no other one waits, and when others wait."""
 _CALLS_OF_ROUND: Final = 16
-"""Calls that begin in one round of the event loop when connections wait; fewer while there is no time for so many."""
+"""Calls that begin in one round of the event loop when connections wait; fewer while their work takes too long."""
 
 
-class Shares:
-    """An amount of bytes that connections hold, with a bound for all together."""
+class HeldBytes:
+    """The bytes that connections hold, with a bound for all together.
 
-    def __init__(self, most: int, reason: str) -> None:
-        self._most = most
+    :param reason: why the connection that holds the most is closed above the bound.
+    """
+
+    def __init__(self, limit: int, reason: str) -> None:
+        self._limit = limit
         self._reason = reason
         self._total = 0
         self._held: dict[GrpcConnection, int] = {}
 
-    def change(self, connection: GrpcConnection, change: int) -> None:
-        """Note that a connection holds more, or less."""
+    def add(self, connection: GrpcConnection, change: int) -> None:
+        """Note that a connection holds more, or fewer."""
         held = self._held.get(connection, 0) + change
         self._total += change
         if held:
             self._held[connection] = held
         else:
             self._held.pop(connection, None)
-        if change > 0 and self._total > self._most:
-            max(self._held, key=self._held.__getitem__).end(self._reason)
+        if change > 0 and self._total > self._limit:
+            max(self._held, key=self._held.__getitem__).end_soon(self._reason)
 
     def of(self, connection: GrpcConnection) -> int:
         """The bytes that a connection holds."""
@@ -85,7 +89,7 @@ class Shares:
 
 
 class GrpcServer:
-    """Listens, and passes each call to its method.
+    """Listens, and passes each call on to its method.
 
     :param methods: path of a method, such as ``/apache.rocketmq.v2.MessagingService/QueryRoute``, to the method.
     """
@@ -100,18 +104,19 @@ class GrpcServer:
     ) -> None:
         self.methods: Final = methods
         self.clock: Clock = clock
-        self.pace = Pace()
+        self.pace: Pace = Pace()
         self.connections: Final[set[GrpcConnection]] = set()
-        self.unfinished = Shares(MAX_GRPC_UNFINISHED_BYTES, "its calls that are not complete hold too much")
-        self.waiting = Shares(MAX_GRPC_WAITING_BYTES, "it does not read its answers")
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._turns: deque[GrpcConnection] = deque()
+        self.incomplete: Final = HeldBytes(MAX_GRPC_INCOMPLETE_BYTES, "its incomplete calls use too much memory")
+        self.unsent: Final = HeldBytes(MAX_GRPC_UNSENT_BYTES, "the client does not read its answers")
+        self._tasks = TaskSet()
+        self._queue: deque[GrpcConnection] = deque()
+        """Connections that wait for their share."""
         self._is_crowded = False
         self._calls_of_round = _CALLS_OF_ROUND
         self.calls = 0
-        """Calls that have begun."""
+        """The number of calls that have begun."""
         self._max_connections = max_connections
-        self._listener = Listener(self._accepted, clock=clock)
+        self._listener = Listener(self._accept, clock=clock)
         self._openings = Openings(lambda: GrpcConnection(self), tls, clock=clock, silence_s=HANDSHAKE_SECONDS)
         self._sweeper: TimerHandle | None = None
 
@@ -130,7 +135,7 @@ class GrpcServer:
         self._sweeper = self.clock.call_later(_SWEEP_SECONDS, self._sweep)
 
     async def stop(self) -> None:
-        """Take no more calls, give up those under way, close all connections."""
+        """Accept no more calls, cancel the open ones, close all connections."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         if not self._listener.is_open:
@@ -138,10 +143,8 @@ class GrpcServer:
         self._listener.close()
         await self._openings.stop()
         for connection in self.connections:
-            connection.leave()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+            connection.send_goaway()
+        await self._tasks.stop()
         await close_all(self.connections)
 
     def cut_off(self) -> None:
@@ -151,46 +154,45 @@ class GrpcServer:
         for connection in list(self.connections):
             connection.abort()
 
-    def started(self, work: asyncio.Task[None]) -> None:
-        """Keep a task of a call until it is done."""
-        self._tasks.add(work)
-        work.add_done_callback(self._tasks.discard)
+    def hold_task(self, task: asyncio.Task[None]) -> None:
+        """Hold the task of a call until it ends."""
+        self._tasks.hold(task)
 
     @property
     def is_busy(self) -> bool:
-        """Connections, or calls, wait for their turns."""
-        return bool(self._turns) or self.pace.is_behind
+        """Connections or calls wait."""
+        return bool(self._queue) or self.pace.is_behind
 
     @property
-    def calls_of_turn(self) -> int:
-        """Calls that a connection may begin now."""
-        return min(_CALLS_OF_TURN, self._calls_of_round) if self._turns or self._is_crowded else _CALLS_ALONE
+    def calls_of_share(self) -> int:
+        """The number of calls that a connection may begin now."""
+        return min(_CALLS_OF_SHARE, self._calls_of_round) if self._queue or self._is_crowded else _CALLS_ALONE
 
-    def wait_for_turn(self, connection: GrpcConnection) -> None:
+    def enqueue(self, connection: GrpcConnection) -> None:
         """Let a connection go on after those that wait already."""
-        if not self._turns:
-            asyncio.get_running_loop().call_soon(self._round)
-        self._turns.append(connection)
+        if not self._queue:
+            asyncio.get_running_loop().call_soon(self._run_round)
+        self._queue.append(connection)
 
-    def _round(self) -> None:
-        turns, self._turns = self._turns, deque()
-        until = self.clock.monotonic() + TURN_SECONDS
+    def _run_round(self) -> None:
+        waiting, self._queue = self._queue, deque()
+        until = self.clock.monotonic() + CONNECTION_SHARE_SECONDS
         is_behind = self.pace.is_behind
         self._calls_of_round = (
             max(self._calls_of_round // 2, 1) if is_behind else min(self._calls_of_round + 1, _CALLS_OF_ROUND)
         )
-        most = self.calls + self._calls_of_round
-        while turns and self.calls < most and not is_behind and self.clock.monotonic() < until:
-            connection = turns.popleft()
-            self._is_crowded = bool(turns)
+        limit = self.calls + self._calls_of_round
+        while waiting and self.calls < limit and not is_behind and self.clock.monotonic() < until:
+            connection = waiting.popleft()
+            self._is_crowded = bool(waiting)
             connection.go_on()
         self._is_crowded = False
-        again, self._turns = self._turns, turns
-        self._turns.extend(again)
-        if turns and not again:
-            asyncio.get_running_loop().call_soon(self._round)
+        again, self._queue = self._queue, waiting
+        self._queue.extend(again)
+        if waiting and not again:
+            asyncio.get_running_loop().call_soon(self._run_round)
 
-    def _accepted(self, sock: socket.socket) -> None:
+    def _accept(self, sock: socket.socket) -> None:
         if len(self.connections) + len(self._openings) >= self._max_connections:
             sock.close()
             return
@@ -198,7 +200,7 @@ class GrpcServer:
 
     def _sweep(self) -> None:
         for connection in list(self.connections):
-            connection.look(_SWEEP_SECONDS)
+            connection.check_silence(_SWEEP_SECONDS)
         self._sweeper = self.clock.call_later(_SWEEP_SECONDS, self._sweep)
 
 
@@ -206,7 +208,6 @@ class GrpcConnection(asyncio.Protocol):
     """The connection of one client."""
 
     __slots__ = (
-        "_has_answered",
         "_http2",
         "_is_ending",
         "_is_paused",
@@ -223,7 +224,9 @@ class GrpcConnection(asyncio.Protocol):
 
     def __init__(self, server: GrpcServer) -> None:
         self._server = server
-        self._http2 = Http2Connection(self._opened, self._wrote, self._waits, self.unfinished, server.clock)
+        self._http2 = Http2Connection(
+            self._open_call, self._schedule_flush, self._count_unsent, self.count_incomplete, server.clock
+        )
         self._is_ending = False
         self._transport: asyncio.Transport | None = None
         self._is_paused = False
@@ -237,7 +240,7 @@ class GrpcConnection(asyncio.Protocol):
 
     # --- asyncio.Protocol -----------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send our settings."""
+        """Send the settings of the server."""
         # uvloop's transports implement asyncio.Transport without inheriting from it.
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)
@@ -253,10 +256,10 @@ class GrpcConnection(asyncio.Protocol):
         self._http2.begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give up all calls."""
+        """Cancel all calls."""
         self._server.connections.discard(self)
         self._transport = None
-        self._http2.lost()
+        self._http2.cancel_streams()
 
     def pause_writing(self) -> None:
         """Stop reading: the client is slow."""
@@ -274,75 +277,75 @@ class GrpcConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handle the frames."""
         self._silent_s = 0.0
-        self._http2.push(data)
+        self._http2.add_bytes(data)
         if self._is_waiting or self._is_paused:
             return
         if self._server.is_busy:
-            self._wait_for_turn()
+            self._wait_in_queue()
         else:
             self._drain()
 
     def _drain(self) -> None:
         clock = self._server.clock
-        ends = clock.monotonic() + TURN_SECONDS
-        most = self._server.calls + self._server.calls_of_turn
+        ends = clock.monotonic() + CONNECTION_SHARE_SECONDS
+        limit = self._server.calls + self._server.calls_of_share
         try:
-            while self._transport is not None and not self._is_paused and self._http2.handle(_FRAMES_OF_TURN):
-                if self._server.calls >= most or clock.monotonic() >= ends:
-                    self._wait_for_turn()
+            while self._transport is not None and not self._is_paused and self._http2.handle_frames(_FRAMES_PER_CHECK):
+                if self._server.calls >= limit or clock.monotonic() >= ends:
+                    self._wait_in_queue()
                     return
         except Http2Error as error:
             _log.info("closing %s: %s", self.remote_address, error)
-            self._http2.leave(error.code, str(error))
+            self._http2.send_goaway(error.code, str(error))
             self.close()
         except Exception:
             _log.exception("closing %s: a frame failed", self.remote_address)
-            self._http2.leave(ErrorCode.INTERNAL_ERROR)
+            self._http2.send_goaway(ErrorCode.INTERNAL_ERROR)
             self.close()
 
-    def _wait_for_turn(self) -> None:
+    def _wait_in_queue(self) -> None:
         assert self._transport is not None
         self._is_waiting = True
         self._transport.pause_reading()
-        self._server.wait_for_turn(self)
+        self._server.enqueue(self)
 
     def go_on(self) -> None:
-        """Have a turn."""
+        """Handle further frames: the others have had their share."""
         self._is_waiting = False
         if self._transport is not None and not self._is_paused:
             self._transport.resume_reading()
             self._drain()
 
     # --- calls ----------------------------------------------------------------------------------
-    def _opened(self, stream: Stream, headers: dict[str, str], size: int) -> Inbound:
+    def _open_call(self, stream: Stream, headers: dict[str, str], size: int) -> Inbound:
         if headers.get(":method") != "POST" or not headers.get("content-type", "").startswith("application/grpc"):
             stream.end(plain_answer(415))
-            return _NOBODY
-        if self._server.waiting.of(self) > MAX_GRPC_CONNECTION_WAITING_BYTES:
-            words = "the answers to earlier calls of this connection are not read"
-            stream.end(HEADERS + trailers(GrpcStatus.RESOURCE_EXHAUSTED, words))
-            return _NOBODY
+            return _IGNORE
+        if self._server.unsent.of(self) > MAX_GRPC_CONNECTION_UNSENT_BYTES:
+            reason = "the client does not read the answers to earlier calls of this connection"
+            stream.end(HEADERS + trailers(GrpcStatus.RESOURCE_EXHAUSTED, reason))
+            return _IGNORE
         if size > MAX_HEADER_LIST_BYTES:
-            words = "the metadata of the call is too large"
-            stream.end(HEADERS + trailers(GrpcStatus.RESOURCE_EXHAUSTED, words))
-            return _NOBODY
+            reason = "the metadata of the call is too large"
+            stream.end(HEADERS + trailers(GrpcStatus.RESOURCE_EXHAUSTED, reason))
+            return _IGNORE
         path = headers.get(":path", "")
         method = self._server.methods.get(path)
         if method is None:
             stream.end(HEADERS + trailers(GrpcStatus.UNIMPLEMENTED, f"Method not found: {path[1:200]}"))
-            return _NOBODY
+            return _IGNORE
         self._server.calls += 1
         return Call(self._server, self, stream, headers, method, size)
 
     # --- writing --------------------------------------------------------------------------------
-    def unfinished(self, change: int) -> None:
-        """Note that more, or fewer, bytes of what is not complete are here."""
-        self._server.unfinished.change(self, change)
+    def count_incomplete(self, change: int) -> None:
+        """Note that the connection holds more, or fewer, bytes of incomplete calls."""
+        self._server.incomplete.add(self, change)
 
-    def _waits(self, change: int) -> None:
-        self._server.waiting.change(self, change)
+    def _count_unsent(self, change: int) -> None:
+        self._server.unsent.add(self, change)
 
-    def _wrote(self) -> None:
+    def _schedule_flush(self) -> None:
         asyncio.get_running_loop().call_soon(self.flush)
 
     def flush(self) -> None:
@@ -358,29 +361,29 @@ class GrpcConnection(asyncio.Protocol):
         else:
             self._transport.write(b"".join(out))
 
-    def look(self, seconds: float) -> None:
-        """Ask a client that is silent for a sign of life, and close it when there is none."""
+    def check_silence(self, seconds: float) -> None:
+        """Send a ping to a client that was silent for some seconds more, or close the connection."""
         self._silent_s += seconds
         if self._silent_s > GRPC_SILENT_SECONDS:
-            _log.info("closing %s: it is silent", self.remote_address)
+            _log.info("closing %s: the client is silent", self.remote_address)
             self.abort()
         elif self._silent_s > HANDSHAKE_SECONDS and not self._http2.has_preface:
             self.abort()
         elif self._silent_s > GRPC_PING_SECONDS:
             self._http2.ping()
 
-    def end(self, reason: str) -> None:
-        """End the connection soon: it holds too much."""
+    def end_soon(self, reason: str) -> None:
+        """Send GOAWAY, and end the connection in the next round: it holds too much."""
         if not self._is_ending:
             self._is_ending = True
             _log.warning("closing %s: %s", self.remote_address, reason)
-            self._http2.leave(ErrorCode.ENHANCE_YOUR_CALM, reason)
+            self._http2.send_goaway(ErrorCode.ENHANCE_YOUR_CALM, reason)
             self.flush()
             asyncio.get_running_loop().call_soon(self.abort)
 
-    def leave(self) -> None:
-        """Tell the client to make a new connection for its next calls."""
-        self._http2.leave()
+    def send_goaway(self) -> None:
+        """Let the client open a new connection for its next calls."""
+        self._http2.send_goaway()
 
     def close(self) -> None:
         """Close after what is queued is sent."""
@@ -394,17 +397,17 @@ class GrpcConnection(asyncio.Protocol):
             self._transport.abort()
 
 
-class _Nobody:
-    """Takes what comes on a stream that was answered already."""
+class _IgnoreRest:
+    """Ignores the rest of a request that is answered already."""
 
-    def data(self, chunk: bytes) -> None:
-        """Drop it."""
-
-    def ended(self) -> None:
+    def receive_data(self, chunk: bytes) -> None:
         """Do nothing."""
 
-    def cancelled(self) -> None:
+    def receive_end(self) -> None:
+        """Do nothing."""
+
+    def cancel(self) -> None:
         """Do nothing."""
 
 
-_NOBODY: Final = _Nobody()
+_IGNORE: Final = _IgnoreRest()

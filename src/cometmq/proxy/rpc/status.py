@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from cometmq.proxy.http2.hpack import encode_headers
 
-_MAX_WORDS: Final = 2_048
+_MAX_REASON_CHARS: Final = 2_048
 """Characters of a message in trailers; clients refuse long lists of headers."""
 _PRINTABLE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
@@ -29,8 +29,8 @@ class GrpcStatus(enum.IntEnum):
 class GrpcError(Exception):
     """A call ends with a status that is not OK."""
 
-    def __init__(self, status: GrpcStatus, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, status: GrpcStatus, reason: str) -> None:
+        super().__init__(reason)
         self.status = status
 
 
@@ -39,11 +39,11 @@ HEADERS: Final = b"\x88" + encode_headers(("content-type", "application/grpc"))
 OK_TRAILERS: Final = encode_headers(("grpc-status", "0"))
 
 
-def trailers(status: GrpcStatus, words: str) -> bytes:
+def trailers(status: GrpcStatus, reason: str) -> bytes:
     """Encode the end of an answer."""
     if status is GrpcStatus.OK:
         return OK_TRAILERS
-    text = quote(words[:_MAX_WORDS], safe=_PRINTABLE)
+    text = quote(reason[:_MAX_REASON_CHARS], safe=_PRINTABLE)
     return encode_headers(("grpc-status", str(int(status))), ("grpc-message", text))
 
 

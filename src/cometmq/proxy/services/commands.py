@@ -19,7 +19,7 @@ from cometmq.message.message import split_records
 from cometmq.message.record import RecordError
 from cometmq.proxy.backend.backend import BrokerRequest
 from cometmq.proxy.converter import to_proto
-from cometmq.proxy.limits import COMMAND_SECONDS, MAX_WAITING_COMMANDS
+from cometmq.proxy.limits import COMMAND_SECONDS, MAX_PENDING_COMMANDS
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.services.transactions import check_transaction
@@ -84,7 +84,7 @@ class ClientCommands:
     def _send(
         self, session: ClientSession, request: BrokerRequest, make_command: Callable[[str], v2.TelemetryCommand]
     ) -> None:
-        if len(self._pending) >= MAX_WAITING_COMMANDS:
+        if len(self._pending) >= MAX_PENDING_COMMANDS:
             request.respond(Response(ResponseCode.SYSTEM_BUSY, remark="too many commands wait for clients"))
             return
         nonce = secrets.token_hex(16)

@@ -1,4 +1,4 @@
-"""The checks of a message that is sent, in Apache's order and words (``GrpcValidator``, ``SendMessageActivity``)."""
+"""The checks of sent messages, in Apache's order and with its texts (``GrpcValidator``, ``SendMessageActivity``)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _has_control(text: str) -> bool:
 def check_message(message: v2.Message, config: EndpointConfig, now_ms: int) -> None:
     """Check a message.
 
-    :raises ProxyError: a part of it is missing, not valid or too large.
+    :raises ProxyError: a part is missing, invalid or too large.
     """
     system = message.system_properties
     size = len(message.body)

@@ -14,7 +14,7 @@ from typing import Final
 from cometmq.proxy.context import EndpointContext
 from cometmq.proxy.converter import full_name
 from cometmq.proxy.errors import OK, ProxyError
-from cometmq.proxy.limits import LARGE_SETTINGS_BYTES, MAX_TELEMETRY_WAITING_BYTES
+from cometmq.proxy.limits import LARGE_SETTINGS_BYTES, MAX_TELEMETRY_UNSENT_BYTES
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.rpc.call import Call
@@ -72,7 +72,7 @@ class TelemetryStream:
             if len(self._waiting) >= _MAX_WAITING_SETTINGS:
                 raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, "too many settings at once")
             size = message.ByteSize()
-            self._call.peer.unfinished(size)
+            self._call.peer.count_incomplete(size)
             self._waiting.append((message.settings, size))
             if self._task is None:
                 self._task = asyncio.get_running_loop().create_task(self._handle_settings())
@@ -93,7 +93,7 @@ class TelemetryStream:
         try:
             while self._waiting and not self._call.is_done:
                 settings, size = self._waiting.pop(0)
-                self._call.peer.unfinished(-size)
+                self._call.peer.count_incomplete(-size)
                 await self._call.wait_for_time(size, LARGE_SETTINGS_BYTES)
                 await self._use_settings(settings)
         except ProxyError as error:
@@ -104,7 +104,7 @@ class TelemetryStream:
             self._call.fail(GrpcError(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}"))
         finally:
             self._task = None
-            self._call.peer.unfinished(-sum(size for _, size in self._waiting))
+            self._call.peer.count_incomplete(-sum(size for _, size in self._waiting))
             self._waiting.clear()
 
     async def _use_settings(self, settings: v2.Settings) -> None:
@@ -131,7 +131,7 @@ class TelemetryStream:
         """Send a command; return false if the client does not read its stream."""
         if self._call.is_done:
             return False
-        if self._call.waiting_bytes > MAX_TELEMETRY_WAITING_BYTES:
+        if self._call.unsent_bytes > MAX_TELEMETRY_UNSENT_BYTES:
             self._call.fail(GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, "the client does not read its telemetry stream"))
             return False
         self._call.send(command)

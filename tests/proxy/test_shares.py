@@ -1,4 +1,4 @@
-"""Turns of connections: whoever asks a thousand things at once waits for the others between them."""
+"""Shares of connections: a client that makes a thousand calls at once waits for the others in between."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from cometmq.remoting.tls.server import ServerTls
 
 CLIENTS, CALLS = 5, 300
 AT_ONCE = 16 + 32
-"""A round of those that wait, and a turn of one that was alone."""
+"""A round of connections that wait, and the share of one that was alone."""
 
 
-async def test_few_calls_begin_in_a_round_of_the_loop_and_all_connections_take_turns() -> None:
+async def test_few_calls_begin_in_a_round_of_the_loop_and_all_connections_get_their_share() -> None:
     loop = asyncio.get_running_loop()
     begun: Counter[int] = Counter()
     order: list[str] = []
