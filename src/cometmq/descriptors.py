@@ -7,8 +7,11 @@ message; so servers raise the limit and leave a reserve to the store.
 from __future__ import annotations
 
 import os
-import resource
+import sys
 from typing import Final
+
+if sys.platform != "win32":
+    import resource
 
 MOST: Final = 1 << 20
 """Stands for an infinite limit."""
@@ -18,13 +21,17 @@ _MOST_FOR_FILES: Final = 8_192
 
 
 def limit() -> int:
-    """Return the limit of this process (``RLIMIT_NOFILE``)."""
+    """Return the limit of this process (``RLIMIT_NOFILE``); Windows has none."""
+    if sys.platform == "win32":
+        return MOST
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST if soft == resource.RLIM_INFINITY else min(soft, MOST)
 
 
 def raise_limit() -> int:
     """Raise the limit as far as the system allows without privileges; return it."""
+    if sys.platform == "win32":
+        return MOST
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
     if limit() < wanted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -10,7 +11,12 @@ from pathlib import Path
 
 
 def flush_directory(path: Path) -> None:
-    """Flush a directory, so that names created, renamed or removed in it survive a power cut."""
+    """Flush a directory, so that names created, renamed or removed in it survive a power cut.
+
+    Windows writes names by itself and cannot open a directory.
+    """
+    if sys.platform == "win32":
+        return
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -41,6 +47,24 @@ def flushing_beside() -> Iterator[Callable[[Path], None]]:
         yield lambda path: under_way.append(thread.submit(flush_file, path))
         for flush in under_way:
             flush.result()
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file inside the block; other processes that ask for it wait. The file is created if needed.
+
+    :raises OSError: the file cannot be opened.
+    """
+    with open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _open_private(path: str, flags: int) -> int:

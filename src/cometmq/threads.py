@@ -21,6 +21,12 @@ def are_real() -> bool:
     return inspect.isbuiltin(_thread.start_new_thread)
 
 
+def call_in_forked_children(function: Callable[[], object]) -> None:
+    """Call a function in each child that this process forks; systems without ``fork`` never do."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=function)
+
+
 class Threads:
     """A pool of threads, made when it is first needed, also anew in a forked child.
 
@@ -33,7 +39,7 @@ class Threads:
         self._name = name
         self._count = count
         self._pool: ThreadPoolExecutor | None = None
-        os.register_at_fork(after_in_child=self._forget)
+        call_in_forked_children(self._forget)
 
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function in one of the threads; return its result or raise its error.

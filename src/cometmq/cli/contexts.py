@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from cometmq.durable import replace_file
+from cometmq.durable import locked, replace_file
 from cometmq.errors import CometMQError, reason_of
 from cometmq.options import nearest
 from cometmq.remoting.security import (
@@ -163,7 +163,7 @@ def read_contexts() -> Contexts:
     path = contexts_file()
     try:
         with path.open("rb") as file:
-            writers = os.fstat(file.fileno()).st_mode & 0o022
+            writers = os.fstat(file.fileno()).st_mode & 0o022 if sys.platform != "win32" else 0
             text = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         return Contexts()
@@ -199,17 +199,12 @@ def change_contexts(change: Callable[[Contexts], Contexts]) -> Contexts:
     path = contexts_file()
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with open(path.with_name(f".{path.name}.lock"), "ab", opener=_private) as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(path.with_name(f".{path.name}.lock")):
             changed = change(read_contexts())
             replace_file(path, msgspec.json.format(msgspec.json.encode(changed), indent=2) + b"\n", private=True)
             return changed
     except OSError as error:
         raise ContextError(f"{path}: {reason_of(error)}", next_step="check its permissions") from None
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def chosen_name(option: str | None, contexts: Contexts) -> str | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import termios
-import tty
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -14,6 +12,7 @@ from typing import Any, Final, Self
 
 from cometmq.cli.output import Column, text_of
 from cometmq.client.admin.activity import BrokerActivity
+from cometmq.errors import CometMQError
 from cometmq.visible import visible
 
 _VIEW_KEYS: Final = {"t": "topics", "g": "groups", "c": "clients"}
@@ -69,6 +68,11 @@ class Screen:
         self.keys = Keys(filter=filter_text)
 
     def __enter__(self) -> Self:
+        if sys.platform == "win32":
+            raise CometMQError("this terminal has no single keys for a live view", next_step="use top --once")
+        import termios
+        import tty
+
         descriptor = sys.stdin.fileno()
         self._before = termios.tcgetattr(descriptor)
         tty.setcbreak(descriptor)
@@ -79,6 +83,8 @@ class Screen:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        import termios
+
         self._live.stop()
         descriptor = sys.stdin.fileno()
         asyncio.get_running_loop().remove_reader(descriptor)

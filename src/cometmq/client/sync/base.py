@@ -16,7 +16,7 @@ from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Self
 from cometmq.client.errors import ClientStateError, ForkedError
 from cometmq.client.own_process import refuse_copies
 from cometmq.loop import fastest_loop
-from cometmq.threads import are_real
+from cometmq.threads import are_real, call_in_forked_children
 
 A = TypeVar("A", covariant=True)
 R = TypeVar("R")
@@ -42,7 +42,7 @@ class _Background:
 
     def __init__(self) -> None:
         self._forget()
-        os.register_at_fork(after_in_child=self._forget)
+        call_in_forked_children(self._forget)
 
     def _forget(self) -> None:
         """Start again: a forked child has neither the thread nor the owner of the lock."""
