@@ -10,9 +10,14 @@ from hypothesis import strategies as st
 from cometmq.client.by_time import first_at
 from cometmq.message.record import encode_record
 from cometmq.remoting.bodies import MessageQueue
-from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
-from cometmq.remoting.headers import PullMessageResponseHeader, SearchOffsetResponseHeader, to_ext
+from cometmq.remoting.headers import (
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    SearchOffsetResponseHeader,
+    to_ext,
+)
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 HOST = bytes((127, 0, 0, 1, 0, 0, 0, 1))
@@ -47,14 +52,19 @@ def answer_of(times: Mapping[int, int], offset: int, end: int) -> RemotingComman
 
 def search(times: Mapping[int, int], end: int, hint: int, wanted: int) -> tuple[int, int]:
     """The offset that is found, and the number of looks."""
+    looking, looks = first_at(QUEUE, "G", 0, end, wanted), 0
     hinted = RemotingCommand(ResponseCode.SUCCESS, ext_fields=to_ext(SearchOffsetResponseHeader(hint)))
-    looking, looks = first_at(QUEUE, "G", 0, end, hinted, wanted), 0
+    result = None
     try:
-        header = next(looking)
         while True:
+            query = looking.send(result)
+            if query.code == RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
+                result = query.result(hinted, "broker-a")
+                continue
             looks += 1
-            assert 0 <= header.queue_offset <= end
-            header = looking.send(answer_of(times, header.queue_offset, end))
+            assert isinstance(query.header, PullMessageRequestHeader)
+            assert 0 <= query.header.queue_offset <= end
+            result = query.result(answer_of(times, query.header.queue_offset, end), "broker-a")
     except StopIteration as found:
         return found.value, looks
 

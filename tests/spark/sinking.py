@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from tests.spark.topics import Topics
 
-from cometmq.client.by_time import pull_header
+from cometmq.client.queries import pull_header
 from cometmq.message.record import StoredRecord, iter_records
 from cometmq.remoting.blocking import BlockingConnection
 from cometmq.remoting.codes import RequestCode, ResponseCode

@@ -6,82 +6,26 @@ any one of a batch, whose messages all have one store time; 5.x and CometMQ take
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Final, Protocol
-
+from cometmq.client.queries import AnyQueue, Search, pull_one, search_offset
 from cometmq.message.record import decode_record
-from cometmq.message.sysflag import PULL_SUBSCRIPTION
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import RemotingCommand
-from cometmq.remoting.headers import (
-    LOWER,
-    PullMessageRequestHeader,
-    PullMessageResponseHeader,
-    SearchOffsetRequestHeader,
-    SearchOffsetResponseHeader,
-)
-
-LOOKED: Final = frozenset(
-    {
-        ResponseCode.SUCCESS,
-        ResponseCode.PULL_RETRY_IMMEDIATELY,
-        ResponseCode.PULL_NOT_FOUND,
-        ResponseCode.PULL_OFFSET_MOVED,
-    }
-)
-"""Codes of answers to a look; others are failures."""
+from cometmq.remoting.headers import PullMessageResponseHeader
 
 
-class AnyQueue(Protocol):
-    """A queue of a topic on some broker."""
-
-    @property
-    def topic(self) -> str:
-        """The topic."""
-
-    @property
-    def queue_id(self) -> int:
-        """The id of the queue."""
-
-
-def pull_header(
-    queue: AnyQueue, offset: int, count: int, group: str, expression: str = "*", expression_type: str = "TAG"
-) -> PullMessageRequestHeader:
-    """Ask for at most ``count`` messages from ``offset`` on that match, without waiting for new ones."""
-    return PullMessageRequestHeader(
-        consumer_group=group,
-        topic=queue.topic,
-        queue_id=queue.queue_id,
-        queue_offset=offset,
-        max_msg_nums=count,
-        sys_flag=PULL_SUBSCRIPTION,
-        commit_offset=0,
-        suspend_timeout_millis=0,
-        sub_version=0,
-        subscription=expression,
-        expression_type=expression_type,
-    )
-
-
-def search_header(queue: AnyQueue, timestamp_ms: int) -> SearchOffsetRequestHeader:
-    """Ask a broker for the first message stored at or after a time."""
-    return SearchOffsetRequestHeader(queue.topic, queue.queue_id, max(timestamp_ms, 0), boundary_type=LOWER)
-
-
-def first_at(
-    queue: AnyQueue, group: str, first: int, end: int, hint: RemotingCommand, timestamp_ms: int
-) -> Generator[PullMessageRequestHeader, RemotingCommand, int]:
+def first_at(queue: AnyQueue, group: str, first: int, end: int, timestamp_ms: int) -> Search[int]:
     """Find the first offset stored at or after a time, ``end`` if there is none.
 
-    Yields looks, each to be sent as PULL_MESSAGE, and takes their answers, whose codes are among :data:`LOOKED`. A hint
-    that is right takes two of them.
+    A hint of the broker that is right takes two looks.
 
     :param group: pulls the messages.
     :param first: the first offset of the queue; ``end`` is the one behind its last message.
-    :param hint: the answer to :func:`search_header`.
     """
-    low, high, step = first, end, 1  # the answer is in [low, high]
-    at = min(max(hint.header(SearchOffsetResponseHeader).offset, first), end - 1)
+    if first >= end:
+        return end
+    hint = yield search_offset(queue, timestamp_ms)
+    low, high, step = first, end, 1  # the result is in [low, high]
+    at = min(max(hint, first), end - 1)
     while low < high:
         stored = yield from _store_time(queue, group, at)
         if stored is None or stored >= timestamp_ms:
@@ -96,15 +40,18 @@ def first_at(
     return low
 
 
-def _store_time(
-    queue: AnyQueue, group: str, offset: int
-) -> Generator[PullMessageRequestHeader, RemotingCommand, int | None]:
+def _store_time(queue: AnyQueue, group: str, offset: int) -> Search[int | None]:
     """The store time of the first message from an offset on, ``None`` where there is none."""
+    stored: int | None
+    after: int
     while True:
-        answer = yield pull_header(queue, offset, 1, group)
-        if answer.code == ResponseCode.SUCCESS:
-            return decode_record(answer.body, check_crc=False).store_timestamp
-        after = answer.header(PullMessageResponseHeader).next_begin_offset
-        if after <= offset:
-            return None
+        stored, after = yield pull_one(queue, offset, group, _store_time_and_next)
+        if stored is not None or after <= offset:
+            return stored
         offset = after  # behind what is missing, or was deleted since the search began
+
+
+def _store_time_and_next(answer: RemotingCommand) -> tuple[int | None, int]:
+    if answer.code == ResponseCode.SUCCESS:
+        return decode_record(answer.body, check_crc=False).store_timestamp, 0
+    return None, answer.header(PullMessageResponseHeader).next_begin_offset

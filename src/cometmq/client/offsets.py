@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import TypeVar
 
-from cometmq.client.by_time import LOOKED, first_at, search_header
+from cometmq.client import queries
+from cometmq.client.by_time import first_at
 from cometmq.client.instance import ClientInstance
+from cometmq.client.queries import Query
 from cometmq.message.names import TOOLS_GROUP
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.client import DEFAULT_TIMEOUT_S
-from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.errors import RemotingError
-from cometmq.remoting.headers import (
-    GetEarliestMsgStoretimeRequestHeader,
-    GetEarliestMsgStoretimeResponseHeader,
-    GetMaxOffsetRequestHeader,
-    GetMaxOffsetResponseHeader,
-    GetMinOffsetRequestHeader,
-    GetMinOffsetResponseHeader,
-    Header,
-    QueryConsumerOffsetRequestHeader,
-    QueryConsumerOffsetResponseHeader,
-    UpdateConsumerOffsetRequestHeader,
-)
 
-_NOT_FOUND: Final = int(ResponseCode.QUERY_NOT_FOUND)
+T = TypeVar("T")
 
 
 class _Beginning:
@@ -58,60 +46,32 @@ class Offsets:
 
     async def min(self, queue: MessageQueue) -> int:
         """The first offset that is still stored."""
-        header = GetMinOffsetRequestHeader(queue.topic, queue.queue_id)
-        answer = await self._ask(queue, RequestCode.GET_MIN_OFFSET, header, "asking for the first offset")
-        return answer.header(GetMinOffsetResponseHeader).offset
+        return await self._ask(queue, queries.first_offset(queue))
 
     async def max(self, queue: MessageQueue) -> int:
         """The offset of the next message."""
-        header = GetMaxOffsetRequestHeader(queue.topic, queue.queue_id)
-        answer = await self._ask(queue, RequestCode.GET_MAX_OFFSET, header, "asking for the end offset")
-        return answer.header(GetMaxOffsetResponseHeader).offset
+        return await self._ask(queue, queries.end_offset(queue))
 
     async def at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of the first message stored at a time (ms) or later; the end of the queue if there is none."""
-        first, end = await self.min(queue), await self.max(queue)
-        if first >= end:
-            return end
-        doing, header = "asking for an offset by time", search_header(queue, timestamp_ms)
-        hint = await self._ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, doing)
-        search = first_at(queue, self._group, first, end, hint, timestamp_ms)
+        search = first_at(queue, self._group, await self.min(queue), await self.max(queue), timestamp_ms)
+        result = None
         try:
-            look = next(search)
             while True:
-                address = await self._instance.reader_of(queue)
-                answer = await self._instance.remoting.invoke(
-                    address, RequestCode.PULL_MESSAGE, look, timeout_s=self._timeout_s
-                )
-                look = search.send(
-                    answer if answer.code in LOOKED else self._instance.expect(answer, address, "looking at a message")
-                )
+                result = await self._ask(queue, search.send(result))
         except StopIteration as found:
             return int(found.value)
 
     async def earliest_store_time(self, queue: MessageQueue) -> int:
         """The store time of the first message, ms since 1970; -1 for an empty queue."""
-        header = GetEarliestMsgStoretimeRequestHeader(queue.topic, queue.queue_id)
-        answer = await self._ask(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, header, "asking for the earliest time")
-        return answer.header(GetEarliestMsgStoretimeResponseHeader).timestamp
+        return await self._ask(queue, queries.earliest_store_time(queue))
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
         """The committed offset of a group; ``None`` if there is none.
 
         Apache's broker answers 0 for an unknown group while the queue's first message is young.
         """
-        address = await self._instance.reader_of(queue)
-        header = QueryConsumerOffsetRequestHeader(group, queue.topic, queue.queue_id)
-        answer = await self._instance.remoting.invoke(
-            address, RequestCode.QUERY_CONSUMER_OFFSET, header, timeout_s=self._timeout_s
-        )
-        if answer.code == _NOT_FOUND:
-            return None
-        return (
-            self._instance.expect(answer, address, "asking for a consumer offset")
-            .header(QueryConsumerOffsetResponseHeader)
-            .offset
-        )
+        return await self._ask(queue, queries.committed_offset(group, queue))
 
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Commit ``offset`` for a group; returns when the broker has confirmed it.
@@ -124,7 +84,7 @@ class Offsets:
         table = (group, queue.topic, queue.broker_name)
         async with self._committing.setdefault((group, queue), asyncio.Lock()):
             if table in self._tables:
-                await self._commit(group, queue, offset)
+                await self._ask(queue, queries.commit(group, queue, offset))
                 return
             beginning = self._beginning.setdefault(table, _Beginning())
             has_waited = beginning.lock.locked()
@@ -132,18 +92,15 @@ class Offsets:
                 if has_waited and beginning.failure is not None:
                     raise beginning.failure
                 try:
-                    await self._commit(group, queue, offset)
+                    await self._ask(queue, queries.commit(group, queue, offset))
                 except RemotingError as error:
                     beginning.failure = error
                     raise
                 beginning.failure = None
                 self._tables.add(table)
 
-    async def _commit(self, group: str, queue: MessageQueue, offset: int) -> None:
-        header = UpdateConsumerOffsetRequestHeader(group, queue.topic, queue.queue_id, offset)
-        await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header, "committing an offset")
-
-    async def _ask(self, queue: MessageQueue, code: int, header: Header, doing: str) -> RemotingCommand:
+    async def _ask(self, queue: MessageQueue, query: Query[T]) -> T:
         address = await self._instance.reader_of(queue)
-        what = f"{doing} of {queue.topic}/{queue.broker_name}/{queue.queue_id}"
-        return await self._instance.call(address, code, header, doing=what, timeout_s=self._timeout_s)
+        timeout_s = self._timeout_s
+        answer = await self._instance.remoting.invoke(address, query.code, query.header, timeout_s=timeout_s)
+        return query.result(answer, address)

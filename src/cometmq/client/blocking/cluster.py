@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple, TypeVar
 
 from cometmq.client.blocking.connections import borrowed, invoke_all
-from cometmq.client.errors import ClientError
+from cometmq.client.errors import BrokerError, ClientError
+from cometmq.client.queries import Query
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
 from cometmq.limits import MAX_ROUTE_QUEUES
@@ -270,6 +271,27 @@ class BlockingCluster:
 
     # Brokers --------------------------------------------------------------------------------------
 
+    def ask(self, asked: Sequence[tuple[Queue, Query[T]]], patience_s: float = 0.0) -> list[T]:
+        """Ask brokers about queues, all requests of a broker at once; return the results in the same order.
+
+        :raises unreachable: a broker does not answer.
+        :raises refused: a broker refuses a request.
+        """
+        places: dict[str, list[int]] = {}
+        for place, (queue, _) in enumerate(asked):
+            places.setdefault(queue.broker, []).append(place)
+        found: dict[int, T] = {}
+        for broker, of_broker in places.items():
+            queries = [asked[place][1] for place in of_broker]
+            requests = [(query.code, query.header) for query in queries]
+            answers = self.ask_broker(asked[of_broker[0]][0], requests, patience_s)
+            try:
+                for place, query, answer in zip(of_broker, queries, answers, strict=True):
+                    found[place] = query.result(answer, broker)
+            except BrokerError as error:
+                raise self.refused(error.message, next_step=error.next_step) from error
+        return [found[place] for place in range(len(asked))]
+
     def ask_broker(
         self, queue: Queue, requests: Sequence[tuple[int, Header]], patience_s: float = 0.0
     ) -> list[RemotingCommand]:
@@ -294,6 +316,14 @@ class BlockingCluster:
                         f"broker {queue.broker} does not answer: {error.message}",
                         next_step=self.broker_step,
                     ) from error
+
+
+def by_broker(queues: Iterable[Queue]) -> Iterable[list[Queue]]:
+    """Return the queues of each broker."""
+    found: dict[str, list[Queue]] = {}
+    for queue in queues:
+        found.setdefault(queue.broker, []).append(queue)
+    return found.values()
 
 
 def _route_request(topic: str) -> tuple[int, Header]:

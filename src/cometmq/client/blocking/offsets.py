@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from cometmq.client.blocking.cluster import BlockingCluster, ClusterOptions, Queue
+from cometmq.client.blocking.cluster import BlockingCluster, ClusterOptions, Queue, by_broker
 from cometmq.client.blocking.connections import borrowed
-from cometmq.client.by_time import LOOKED, first_at, pull_header, search_header
+from cometmq.client.by_time import first_at
+from cometmq.client.queries import EVERY_ANSWER, Query, commit, committed_offset, end_offset, first_offset, pull_one
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
 from cometmq.message.record import decode_record
@@ -24,17 +25,8 @@ from cometmq.remoting.bodies import (
     encode_body,
 )
 from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.remoting.headers import (
-    GetConsumerListByGroupRequestHeader,
-    GetMaxOffsetRequestHeader,
-    GetMaxOffsetResponseHeader,
-    GetMinOffsetRequestHeader,
-    Header,
-    QueryConsumerOffsetRequestHeader,
-    QueryConsumerOffsetResponseHeader,
-    UnregisterClientRequestHeader,
-    UpdateConsumerOffsetRequestHeader,
-)
+from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.headers import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
 
 _SAMPLE: Final = 32
 """Records of a queue whose mean size is taken for that of all its records."""
@@ -89,7 +81,7 @@ class OffsetClient(BlockingCluster):
         :raises unreachable: a broker does not answer.
         """
         found: dict[Queue, Bounds] = {}
-        for members in _by_broker(queues):
+        for members in by_broker(queues):
             try:
                 found |= self._bounds_of(members, self._cluster_options.patience_s if on_silent is None else 0.0)
             except self.unreachable as error:
@@ -99,17 +91,11 @@ class OffsetClient(BlockingCluster):
         return found
 
     def _bounds_of(self, members: Sequence[Queue], patience_s: float) -> dict[Queue, Bounds]:
-        requests: list[tuple[int, Header]] = []
-        for queue in members:
-            requests.append((RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(queue.topic, queue.queue_id)))
-            requests.append((RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(queue.topic, queue.queue_id)))
-        answers = [
-            self._success(answer).header(GetMaxOffsetResponseHeader).offset
-            for answer in self.ask_broker(members[0], requests, patience_s)
-        ]
+        asked = [(queue, ask(queue)) for queue in members for ask in (first_offset, end_offset)]
+        offsets = self.ask(asked, patience_s)
         return {
             queue: Bounds(min(first, end), end)
-            for queue, first, end in zip(members, answers[::2], answers[1::2], strict=True)
+            for queue, first, end in zip(members, offsets[::2], offsets[1::2], strict=True)
         }
 
     def record_sizes(self, places: Sequence[tuple[Queue, int, int]]) -> list[float | None]:
@@ -119,25 +105,8 @@ class OffsetClient(BlockingCluster):
 
         :raises unreachable: a broker does not answer.
         """
-        found: list[float | None] = [None] * len(places)
-        by_broker: dict[str, list[int]] = {}
-        for at, (queue, _, _) in enumerate(places):
-            by_broker.setdefault(queue.broker, []).append(at)
-        for members in by_broker.values():
-            requests: list[tuple[int, Header]] = [
-                (
-                    RequestCode.QUERY_CONSUME_QUEUE,
-                    QueryConsumeQueueRequestHeader(queue.topic, queue.queue_id, at, count),
-                )
-                for queue, at, count in (places[member] for member in members)
-            ]
-            answers = self.ask_broker(places[members[0]][0], requests, self._cluster_options.patience_s)
-            for member, answer in zip(members, answers, strict=True):
-                if answer.code == ResponseCode.SUCCESS and answer.body:
-                    units = decode_body(QueryConsumeQueueResponseBody, answer.body).queue_data
-                    if units:
-                        found[member] = max(sum(unit.physic_size for unit in units) / len(units), 1.0)
-        return found
+        asked = [(queue, _mean_size(queue, offset, count)) for queue, offset, count in places]
+        return self.ask(asked, self._cluster_options.patience_s)
 
     def mean_sizes(self, start: Mapping[Queue, int], bounds: Mapping[Queue, Bounds]) -> dict[Queue, float]:
         """Return the mean size of a stored record, in bytes, of each queue that holds any from ``start`` on."""
@@ -156,22 +125,25 @@ class OffsetClient(BlockingCluster):
 
         :raises unreachable: a broker does not answer.
         """
-        found = {}
-        for members in _by_broker(places):
-            for first in range(0, len(members), _MARKS_AT_ONCE):
-                some = members[first : first + _MARKS_AT_ONCE]
-                requests: list[tuple[int, Header]] = [
-                    (RequestCode.PULL_MESSAGE, pull_header(queue, places[queue], 1, self._cluster_options.group))
-                    for queue in some
-                ]
-                answers = self.ask_broker(some[0], requests, self._cluster_options.patience_s)
-                for queue, answer in zip(some, answers, strict=True):
-                    if answer.code != ResponseCode.SUCCESS:
-                        continue
-                    record = decode_record(answer.body, check_crc=False)
-                    if record.queue_offset <= places[queue]:  # else that message is gone, and this is a later one
-                        found[queue] = Mark(places[queue], record.physical_offset, record.store_timestamp)
+        found: dict[Queue, Mark] = {}
+        queues = sorted(places, key=lambda queue: queue.broker)
+        for first in range(0, len(queues), _MARKS_AT_ONCE):
+            some = queues[first : first + _MARKS_AT_ONCE]
+            asked = [(queue, self._mark(queue, places[queue])) for queue in some]
+            marks = zip(some, self.ask(asked, self._cluster_options.patience_s), strict=True)
+            found |= {queue: mark for queue, mark in marks if mark is not None}
         return found
+
+    def _mark(self, queue: Queue, offset: int) -> Query[Mark | None]:
+        def read(answer: RemotingCommand) -> Mark | None:
+            if answer.code != ResponseCode.SUCCESS:
+                return None
+            record = decode_record(answer.body, check_crc=False)
+            if record.queue_offset > offset:  # that message is gone, and this is a later one
+                return None
+            return Mark(offset, record.physical_offset, record.store_timestamp)
+
+        return pull_one(queue, offset, self._cluster_options.group, read)._replace(answers=EVERY_ANSWER)
 
     def changed_lives(self, marks: Mapping[Queue, Mark], bounds: Mapping[Queue, Bounds]) -> dict[Queue, Life]:
         """Return those of the queues whose mark is not the message that they hold, or held, at its offset.
@@ -194,19 +166,9 @@ class OffsetClient(BlockingCluster):
 
         :raises unreachable: a broker is not registered, or does not answer.
         """
-        found: dict[Queue, int] = {}
-        for members in _by_broker(queues):
-            requests: list[tuple[int, Header]] = [
-                (
-                    RequestCode.QUERY_CONSUMER_OFFSET,
-                    QueryConsumerOffsetRequestHeader(group, queue.topic, queue.queue_id, set_zero_if_not_found=False),
-                )
-                for queue in members
-            ]
-            for queue, answer in zip(members, self.ask_broker(members[0], requests), strict=True):
-                if answer.code != ResponseCode.QUERY_NOT_FOUND:
-                    found[queue] = self._success(answer).header(QueryConsumerOffsetResponseHeader).offset
-        return found
+        asked = [(queue, committed_offset(group, queue, or_zero=False)) for queue in queues]
+        offsets = zip(asked, self.ask(asked), strict=True)
+        return {queue: offset for (queue, _), offset in offsets if offset is not None}
 
     def commit_offsets(self, group: str, offsets: Mapping[Queue, int], *, alone: bool = False) -> None:
         """Write offsets into a consumer group; the group is made by a heartbeat where the broker does not know it.
@@ -215,7 +177,7 @@ class OffsetClient(BlockingCluster):
         :raises unreachable: a broker does not answer.
         :raises refused: a consumer is in the group.
         """
-        for members in _by_broker(sorted(offsets)):
+        for members in by_broker(sorted(offsets)):
             if (group, members[0].broker) not in self._introduced:
                 if not self._has_consumers(group, members[0]):
                     self._introduce(group, members)
@@ -224,17 +186,10 @@ class OffsetClient(BlockingCluster):
                         f"it has consumers at {members[0].broker}, whose offsets would be overwritten",
                         next_step="name a group in which nobody consumes",
                     )
-            updates = [
-                (
-                    RequestCode.UPDATE_CONSUMER_OFFSET,
-                    UpdateConsumerOffsetRequestHeader(group, queue.topic, queue.queue_id, offsets[queue]),
-                )
-                for queue in members
-            ]
+            updates = [(queue, commit(group, queue, offsets[queue])) for queue in members]
             # The first one alone: it makes the group's table, which Apache's threads would make more than once.
             for part in (updates[:1], updates[1:]):
-                for answer in self.ask_broker(members[0], part):
-                    self._success(answer)
+                self.ask(part)
 
     def _has_consumers(self, group: str, queue: Queue) -> bool:
         """Tell whether the broker of a queue has consumers of the group; then it knows group and subscriptions."""
@@ -282,27 +237,27 @@ class OffsetClient(BlockingCluster):
         return found
 
     def _first_at(self, queue: Queue, held: Bounds, timestamp_ms: int) -> int:
-        if held.first == held.end:
-            return held.end
-        wish = search_header(queue, timestamp_ms)
-        (hint,) = self.ask_broker(queue, [(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, wish)])
-        group = self._cluster_options.group
-        search = first_at(queue, group, held.first, held.end, self._success(hint), timestamp_ms)
+        search = first_at(queue, self._cluster_options.group, held.first, held.end, timestamp_ms)
+        result = None
         try:
-            look = next(search)
             while True:
-                (answer,) = self.ask_broker(queue, [(RequestCode.PULL_MESSAGE, look)])
-                look = search.send(answer if answer.code in LOOKED else self._success(answer))
+                (result,) = self.ask([(queue, search.send(result))])
         except StopIteration as found:
             return int(found.value)
 
 
+def _mean_size(queue: Queue, offset: int, count: int) -> Query[float | None]:
+    """Ask for the mean size of some records; the result is None where the broker does not tell."""
+
+    def read(answer: RemotingCommand) -> float | None:
+        if answer.code != ResponseCode.SUCCESS or not answer.body:
+            return None
+        units = decode_body(QueryConsumeQueueResponseBody, answer.body).queue_data
+        return max(sum(unit.physic_size for unit in units) / len(units), 1.0) if units else None
+
+    header = QueryConsumeQueueRequestHeader(queue.topic, queue.queue_id, offset, count)
+    return Query(RequestCode.QUERY_CONSUME_QUEUE, header, f"asking for sizes of {queue}", read, EVERY_ANSWER)
+
+
 def _is_newer(mark: Mark, than: Mark) -> bool:
     return mark.stored_ms > than.stored_ms or mark.physical_offset > than.physical_offset
-
-
-def _by_broker(queues: Iterable[Queue]) -> Iterable[list[Queue]]:
-    found: dict[str, list[Queue]] = {}
-    for queue in queues:
-        found.setdefault(queue.broker, []).append(queue)
-    return found.values()

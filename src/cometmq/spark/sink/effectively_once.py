@@ -27,7 +27,7 @@ from typing import Final
 
 from cometmq.client.blocking.cluster import ANSWER_SECONDS, Patience
 from cometmq.client.blocking.connections import borrowed
-from cometmq.client.by_time import pull_header
+from cometmq.client.queries import pull_header
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.properties import UNIQ_KEY
 from cometmq.message.record import StoredRecord, decode_record, iter_records

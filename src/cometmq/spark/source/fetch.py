@@ -24,7 +24,7 @@ from typing import Final, NoReturn
 import numpy as np
 
 from cometmq.client.blocking.connections import borrowed, send_request
-from cometmq.client.by_time import pull_header
+from cometmq.client.queries import pull_header
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
 from cometmq.remoting.codes import RequestCode, ResponseCode

@@ -69,7 +69,7 @@ def test_runs_go_on_where_the_last_one_ended(spark: Any, topics: Topics, places:
 
 def test_everything_of_a_record_is_kept(spark: Any, topics: Topics, places: tuple[Path, Path]) -> None:
     """Bytes of records can be made again from the archive."""
-    from cometmq.client.by_time import pull_header
+    from cometmq.client.queries import pull_header
     from cometmq.remoting.blocking import BlockingConnection
     from cometmq.remoting.codes import RequestCode
     from cometmq.spark.records.queues import Queue

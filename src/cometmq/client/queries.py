@@ -1,0 +1,169 @@
+"""Questions about the offsets of a queue: requests to its broker, and the meaning of the answers; no sockets.
+
+A :class:`Query` is one request. A search that takes several is a generator: it yields queries, and takes their results.
+:mod:`cometmq.client.offsets` sends them from an event loop, :mod:`cometmq.client.blocking.offsets` without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Generator
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+from cometmq.client.errors import refusal
+from cometmq.message.sysflag import PULL_SUBSCRIPTION
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.headers import (
+    LOWER,
+    GetEarliestMsgStoretimeRequestHeader,
+    GetEarliestMsgStoretimeResponseHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    Header,
+    PullMessageRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+
+T = TypeVar("T")
+_SUCCESS: Final = frozenset({ResponseCode.SUCCESS})
+PULL_ANSWERS: Final = _SUCCESS | {
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_OFFSET_MOVED,
+}
+"""Codes of answers to a pull; others are failures."""
+EVERY_ANSWER: Final = range(-1 << 31, 1 << 31)
+"""All codes that an answer may have."""
+
+
+class AnyQueue(Protocol):
+    """A queue of a topic on some broker."""
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+
+    @property
+    def queue_id(self) -> int:
+        """The id of the queue."""
+
+
+class Query(NamedTuple, Generic[T]):
+    """A request to the broker of a queue."""
+
+    code: int
+    header: Header
+    doing: str
+    """The request in words, for errors."""
+    read: Callable[[RemotingCommand], T]
+    """Returns the result that an answer holds."""
+    answers: Container[int] = _SUCCESS
+    """Codes of answers that ``read`` takes; others are refusals."""
+
+    def result(self, answer: RemotingCommand, server: str) -> T:
+        """Return the result.
+
+        :raises BrokerError: the broker refuses the request.
+        """
+        if answer.code not in self.answers:
+            raise refusal(server, answer.code, answer.remark, self.doing)
+        return self.read(answer)
+
+
+Search = Generator[Query[Any], Any, T]
+"""Yields queries about one queue, takes the result of each, and returns what it has found."""
+
+
+def first_offset(queue: AnyQueue) -> Query[int]:
+    """Ask for the first offset that is still stored."""
+    header = GetMinOffsetRequestHeader(queue.topic, queue.queue_id)
+    doing = f"asking for the first offset of {queue}"
+    return Query(
+        RequestCode.GET_MIN_OFFSET, header, doing, lambda answer: answer.header(GetMinOffsetResponseHeader).offset
+    )
+
+
+def end_offset(queue: AnyQueue) -> Query[int]:
+    """Ask for the offset of the next message."""
+    header = GetMaxOffsetRequestHeader(queue.topic, queue.queue_id)
+    doing = f"asking for the end offset of {queue}"
+    return Query(
+        RequestCode.GET_MAX_OFFSET, header, doing, lambda answer: answer.header(GetMaxOffsetResponseHeader).offset
+    )
+
+
+def earliest_store_time(queue: AnyQueue) -> Query[int]:
+    """Ask for the store time of the first message in ms since 1970; -1 for an empty queue."""
+    return Query(
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        GetEarliestMsgStoretimeRequestHeader(queue.topic, queue.queue_id),
+        f"asking for the earliest time of {queue}",
+        lambda answer: answer.header(GetEarliestMsgStoretimeResponseHeader).timestamp,
+    )
+
+
+def committed_offset(group: str, queue: AnyQueue, *, or_zero: bool | None = None) -> Query[int | None]:
+    """Ask for the committed offset of a group; the result is None if there is none.
+
+    :param or_zero: False keeps a broker from answering 0 for an unknown group while the queue's first message is young.
+    """
+
+    def read(answer: RemotingCommand) -> int | None:
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return answer.header(QueryConsumerOffsetResponseHeader).offset
+
+    header = QueryConsumerOffsetRequestHeader(group, queue.topic, queue.queue_id, set_zero_if_not_found=or_zero)
+    doing = f"asking for the offset of group {group} in {queue}"
+    return Query(RequestCode.QUERY_CONSUMER_OFFSET, header, doing, read, _SUCCESS | {ResponseCode.QUERY_NOT_FOUND})
+
+
+def commit(group: str, queue: AnyQueue, offset: int) -> Query[None]:
+    """Commit an offset for a group."""
+    return Query(
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        UpdateConsumerOffsetRequestHeader(group, queue.topic, queue.queue_id, offset),
+        f"committing an offset of {queue}",
+        lambda _: None,
+    )
+
+
+def search_offset(queue: AnyQueue, timestamp_ms: int) -> Query[int]:
+    """Ask for the first message stored at or after a time; :mod:`.by_time` says why the result is only a hint."""
+    return Query(
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        SearchOffsetRequestHeader(queue.topic, queue.queue_id, max(timestamp_ms, 0), boundary_type=LOWER),
+        f"asking for an offset of {queue} by time",
+        lambda answer: answer.header(SearchOffsetResponseHeader).offset,
+    )
+
+
+def pull_one(queue: AnyQueue, offset: int, group: str, read: Callable[[RemotingCommand], T]) -> Query[T]:
+    """Ask for the message at an offset; ``read`` gets every answer to a pull, with a message or without."""
+    header = pull_header(queue, offset, 1, group)
+    return Query(RequestCode.PULL_MESSAGE, header, f"looking at a message of {queue}", read, PULL_ANSWERS)
+
+
+def pull_header(
+    queue: AnyQueue, offset: int, count: int, group: str, expression: str = "*", expression_type: str = "TAG"
+) -> PullMessageRequestHeader:
+    """Ask for at most ``count`` messages from ``offset`` on that match, without waiting for new ones."""
+    return PullMessageRequestHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=count,
+        sys_flag=PULL_SUBSCRIPTION,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        sub_version=0,
+        subscription=expression,
+        expression_type=expression_type,
+    )
