@@ -42,7 +42,7 @@ async def test_offsets_and_locks_of_other_brokers_are_renewed(clock: VirtualCloc
         await consumer.subscribe("orders")
         async with consumer:
             await until(lambda: len(consumer.assignment) == 16, clock=clock)
-            alive = instance.routes.master("broker-1")
+            alive = instance.routes.brokers.master("broker-1")
             with cluster.pause_broker(0):
                 since = clock.monotonic()
                 await frozen_for(clock, FROZEN_S)
@@ -76,7 +76,7 @@ async def test_failed_messages_of_another_broker_go_back_at_once(clock: VirtualC
                 await frozen_for(clock, 1)
                 began = clock.monotonic()
                 await producer.send(Message("orders", b"x"), queue=MessageQueue("orders", "broker-1", 0))
-                alive = instance.routes.master("broker-1")
+                alive = instance.routes.brokers.master("broker-1")
                 code = RequestCode.CONSUMER_SEND_MSG_BACK
                 await until(lambda: any(to == alive for to, _ in requests.at[code]), clock=clock, step_s=0.05)
                 assert clock.monotonic() - began < 2

@@ -20,7 +20,7 @@ from cometmq.client import (
     PushConfig,
     PushConsumer,
 )
-from cometmq.client.route import SEEK_S
+from cometmq.client.route_table import SEEK_S
 from cometmq.errors import CometMQError
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.client import ClientRpcHook
@@ -65,7 +65,7 @@ async def test_a_producer_sends_to_the_new_address(cluster: Cluster, clock: Virt
         await producer.send(Message("orders", b"1"))
         new = await move(cluster, moved)
         await clock.run_until(producer.send(Message("orders", b"2")), SOON_S)
-        assert instance.routes.addresses == {new}
+        assert instance.routes.brokers.all == {new}
 
 
 async def test_consumers_read_and_are_known_at_the_new_address(
@@ -122,7 +122,7 @@ async def test_many_failures_ask_the_nameserver_once(cluster: Cluster, clock: Vi
     instance = ClientInstance(cluster.namesrv_address, clock=clock, hooks=[ClientRpcHook(before=before)])
     async with Producer("p", instance=instance) as producer:
         await producer.send(Message("orders", b"1"))
-        (address,) = instance.routes.addresses
+        (address,) = instance.routes.brokers.all
         await clock.run_for(2)  # the periodic question of the start is over
         for _ in range(2):
             asked.clear()

@@ -26,4 +26,4 @@ def test_the_blocking_client_loads_no_other() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     loaded = {name.removeprefix("cometmq.client.").split(".")[0] for name in done.stdout.split()}
-    assert loaded == {"blocking", "errors", "queries"}
+    assert loaded == {"blocking", "errors", "machines", "queries", "route"}

@@ -24,7 +24,8 @@ from cometmq.client.outages import BrokerOutages
 from cometmq.client.own_process import refuse_copies
 from cometmq.client.processor import CheckTransaction, ClientRemotingProcessor, GroupMember
 from cometmq.client.request_reply import Replies
-from cometmq.client.route import REFRESH_S, RouteTable, TopicRoute, namesrv_addresses
+from cometmq.client.route import TopicRoute, namesrv_addresses
+from cometmq.client.route_table import REFRESH_S, RouteTable
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.hosts import own_ip
 from cometmq.message.names import MASTER_ID, reply_topic
@@ -212,13 +213,13 @@ class ClientInstance:
 
         :raises MasterNotFoundError: no route names it.
         """
-        address = self.routes.master(queue.broker_name)
+        address = self.routes.brokers.master(queue.broker_name)
         if address is None:
             try:
                 await self.routes.refresh(queue.topic)
             except RouteNotFoundError as error:
                 raise MasterNotFoundError(queue.topic, "no nameserver knows it now") from error
-            address = self.routes.master(queue.broker_name)
+            address = self.routes.brokers.master(queue.broker_name)
         if address is None:
             raise MasterNotFoundError(queue.topic, f"broker {queue.broker_name} has no master now")
         return address
@@ -229,10 +230,10 @@ class ClientInstance:
         :raises RouteNotFoundError: no route names one.
         """
         routes = self.routes
-        address = routes.readable(queue.broker_name, broker_id)
+        address = routes.brokers.reader(queue.broker_name, broker_id)
         if address is None:
             await routes.refresh(queue.topic)
-            address = routes.readable(queue.broker_name, broker_id)
+            address = routes.brokers.reader(queue.broker_name, broker_id)
         if address is None:
             raise RouteNotFoundError(queue.topic, f"broker {queue.broker_name} is not there now")
         return address

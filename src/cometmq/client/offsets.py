@@ -8,6 +8,7 @@ from typing import TypeVar
 from cometmq.client import queries
 from cometmq.client.by_time import first_at
 from cometmq.client.instance import ClientInstance
+from cometmq.client.machines import run_async
 from cometmq.client.queries import Query
 from cometmq.message.names import TOOLS_GROUP
 from cometmq.remoting.bodies import MessageQueue
@@ -55,12 +56,7 @@ class Offsets:
     async def at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of the first message stored at a time (ms) or later; the end of the queue if there is none."""
         search = first_at(queue, self._group, await self.min(queue), await self.max(queue), timestamp_ms)
-        result = None
-        try:
-            while True:
-                result = await self._ask(queue, search.send(result))
-        except StopIteration as found:
-            return int(found.value)
+        return await run_async(search, lambda query: self._ask(queue, query))
 
     async def earliest_store_time(self, queue: MessageQueue) -> int:
         """The store time of the first message, ms since 1970; -1 for an empty queue."""

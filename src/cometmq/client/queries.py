@@ -20,13 +20,10 @@ from cometmq.remoting.headers import (
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
-    GetMinOffsetResponseHeader,
     Header,
     PullMessageRequestHeader,
     QueryConsumerOffsetRequestHeader,
-    QueryConsumerOffsetResponseHeader,
     SearchOffsetRequestHeader,
-    SearchOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
 
@@ -80,32 +77,31 @@ Search = Generator[Query[Any], Any, T]
 """Yields queries about one queue, takes the result of each, and returns what it has found."""
 
 
+def _offset(answer: RemotingCommand) -> int:
+    return answer.header(GetMaxOffsetResponseHeader).offset  # all answers about an offset have this field
+
+
 def first_offset(queue: AnyQueue) -> Query[int]:
     """Ask for the first offset that is still stored."""
     header = GetMinOffsetRequestHeader(queue.topic, queue.queue_id)
-    doing = f"asking for the first offset of {queue}"
-    return Query(
-        RequestCode.GET_MIN_OFFSET, header, doing, lambda answer: answer.header(GetMinOffsetResponseHeader).offset
-    )
+    return Query(RequestCode.GET_MIN_OFFSET, header, f"asking for the first offset of {queue}", _offset)
 
 
 def end_offset(queue: AnyQueue) -> Query[int]:
     """Ask for the offset of the next message."""
     header = GetMaxOffsetRequestHeader(queue.topic, queue.queue_id)
-    doing = f"asking for the end offset of {queue}"
-    return Query(
-        RequestCode.GET_MAX_OFFSET, header, doing, lambda answer: answer.header(GetMaxOffsetResponseHeader).offset
-    )
+    return Query(RequestCode.GET_MAX_OFFSET, header, f"asking for the end offset of {queue}", _offset)
 
 
 def earliest_store_time(queue: AnyQueue) -> Query[int]:
     """Ask for the store time of the first message in ms since 1970; -1 for an empty queue."""
-    return Query(
-        RequestCode.GET_EARLIEST_MSG_STORETIME,
-        GetEarliestMsgStoretimeRequestHeader(queue.topic, queue.queue_id),
-        f"asking for the earliest time of {queue}",
-        lambda answer: answer.header(GetEarliestMsgStoretimeResponseHeader).timestamp,
-    )
+    header = GetEarliestMsgStoretimeRequestHeader(queue.topic, queue.queue_id)
+    doing = f"asking for the earliest time of {queue}"
+    return Query(RequestCode.GET_EARLIEST_MSG_STORETIME, header, doing, _store_time)
+
+
+def _store_time(answer: RemotingCommand) -> int:
+    return answer.header(GetEarliestMsgStoretimeResponseHeader).timestamp
 
 
 def committed_offset(group: str, queue: AnyQueue, *, or_zero: bool | None = None) -> Query[int | None]:
@@ -113,35 +109,27 @@ def committed_offset(group: str, queue: AnyQueue, *, or_zero: bool | None = None
 
     :param or_zero: False keeps a broker from answering 0 for an unknown group while the queue's first message is young.
     """
-
-    def read(answer: RemotingCommand) -> int | None:
-        if answer.code == ResponseCode.QUERY_NOT_FOUND:
-            return None
-        return answer.header(QueryConsumerOffsetResponseHeader).offset
-
     header = QueryConsumerOffsetRequestHeader(group, queue.topic, queue.queue_id, set_zero_if_not_found=or_zero)
     doing = f"asking for the offset of group {group} in {queue}"
-    return Query(RequestCode.QUERY_CONSUMER_OFFSET, header, doing, read, _SUCCESS | {ResponseCode.QUERY_NOT_FOUND})
+    answers = _SUCCESS | {ResponseCode.QUERY_NOT_FOUND}
+    return Query(RequestCode.QUERY_CONSUMER_OFFSET, header, doing, _offset_if_found, answers)
+
+
+def _offset_if_found(answer: RemotingCommand) -> int | None:
+    return None if answer.code == ResponseCode.QUERY_NOT_FOUND else _offset(answer)
 
 
 def commit(group: str, queue: AnyQueue, offset: int) -> Query[None]:
     """Commit an offset for a group."""
-    return Query(
-        RequestCode.UPDATE_CONSUMER_OFFSET,
-        UpdateConsumerOffsetRequestHeader(group, queue.topic, queue.queue_id, offset),
-        f"committing an offset of {queue}",
-        lambda _: None,
-    )
+    header = UpdateConsumerOffsetRequestHeader(group, queue.topic, queue.queue_id, offset)
+    return Query(RequestCode.UPDATE_CONSUMER_OFFSET, header, f"committing an offset of {queue}", lambda _: None)
 
 
 def search_offset(queue: AnyQueue, timestamp_ms: int) -> Query[int]:
     """Ask for the first message stored at or after a time; :mod:`.by_time` says why the result is only a hint."""
-    return Query(
-        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
-        SearchOffsetRequestHeader(queue.topic, queue.queue_id, max(timestamp_ms, 0), boundary_type=LOWER),
-        f"asking for an offset of {queue} by time",
-        lambda answer: answer.header(SearchOffsetResponseHeader).offset,
-    )
+    header = SearchOffsetRequestHeader(queue.topic, queue.queue_id, max(timestamp_ms, 0), boundary_type=LOWER)
+    doing = f"asking for an offset of {queue} by time"
+    return Query(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, doing, _offset)
 
 
 def pull_one(queue: AnyQueue, offset: int, group: str, read: Callable[[RemotingCommand], T]) -> Query[T]:

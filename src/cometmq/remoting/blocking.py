@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Self, TypeVar
 
 from cometmq.clock import SYSTEM_CLOCK
-from cometmq.errors import CometMQError
 from cometmq.message.hosts import parse_address, stored_ip
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command
 from cometmq.remoting.connecting import connected_in_time
+from cometmq.remoting.errors import RemotingError
 from cometmq.remoting.frame import Frame, FrameDecoder
 from cometmq.remoting.headers import Header, to_ext
 from cometmq.remoting.security import PLAIN, Security
@@ -25,7 +25,7 @@ _Place = TypeVar("_Place")
 _Got = TypeVar("_Got")
 
 
-class BlockingConnectionError(CometMQError):
+class BlockingConnectionError(RemotingError):
     """The peer cannot be reached, closed the connection, or does not answer in time."""
 
 
@@ -43,7 +43,8 @@ class BlockingConnection:
         self.address = address
         self.security = security
         self._stamps = Stamps()
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
+        """Seconds to wait for an answer."""
         self._opaques = itertools.count(1)
         self._decoder = FrameDecoder()
         self._heard = False
@@ -56,7 +57,7 @@ class BlockingConnection:
                 self._socket = tls.wrap_socket(self._socket, server_hostname=stored_ip(host) or host)
         except OSError as error:
             message, next_step = trouble_of(address, error, tls=tls is not None)
-            raise BlockingConnectionError(message, next_step=next_step) from error
+            raise BlockingConnectionError(address, message, next_step=next_step) from error
 
     def __enter__(self) -> Self:
         return self
@@ -80,7 +81,7 @@ class BlockingConnection:
 
         :raises BlockingConnectionError: none arrives in time, or the peer closes.
         """
-        self._socket.settimeout(self._timeout_s if timeout_s is None else timeout_s)
+        self._socket.settimeout(self.timeout_s if timeout_s is None else timeout_s)
         while (frame := self._decoder.next()) is None:
             self._decoder.push(self._arrived(self._socket.recv, _READ_BYTES))
         return decode_command(frame)
@@ -91,7 +92,7 @@ class BlockingConnection:
         :param room: gives bytes of the length asked for, which the body is written to.
         :raises BlockingConnectionError: as :meth:`receive`.
         """
-        self._socket.settimeout(self._timeout_s)
+        self._socket.settimeout(self.timeout_s)
         missing = 0
         while (frame := self._decoder.next()) is None:
             if (begun := self._decoder.take_begun()) is not None:
@@ -109,7 +110,7 @@ class BlockingConnection:
         try:
             got = read(place)
         except TimeoutError as error:
-            raise BlockingConnectionError(f"{self.address} did not answer in time") from error
+            raise BlockingConnectionError(self.address, f"{self.address} did not answer in time") from error
         except OSError as error:
             raise self._ended(f"the connection to {self.address} broke: {error}") from error
         if not got:
@@ -119,7 +120,7 @@ class BlockingConnection:
 
     def _ended(self, message: str) -> BlockingConnectionError:
         next_step = None if self._heard else "it may take connections with TLS only"
-        return BlockingConnectionError(message, next_step=next_step)
+        return BlockingConnectionError(self.address, message, next_step=next_step)
 
     def invoke(
         self,
@@ -135,12 +136,19 @@ class BlockingConnection:
         :param ext: fields as text, instead of or beside a typed header.
         :raises BlockingConnectionError: there is no answer within the time.
         """
-        opaque = next(self._opaques)
-        self.send(self.frame(code, opaque, header, body, ext=ext))
+        opaque = self.submit(code, header, body, ext=ext)
         while True:
             answer = self.receive(timeout_s)
             if answer.is_response and answer.opaque == opaque:
                 return answer
+
+    def submit(
+        self, code: int, header: Header | None = None, body: bytes = b"", *, ext: Mapping[str, str] | None = None
+    ) -> int:
+        """Send a request without waiting; return the opaque that its answer will carry."""
+        opaque = next(self._opaques)
+        self.send(self.frame(code, opaque, header, body, ext=ext))
+        return opaque
 
     def invoke_oneway(
         self, code: int, header: Header | None = None, body: bytes = b"", *, ext: Mapping[str, str] | None = None

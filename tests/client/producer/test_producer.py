@@ -28,7 +28,8 @@ from cometmq.client.errors import (
     RemotingConnectError,
     RouteNotFoundError,
 )
-from cometmq.client.route import RouteTable, TopicRoute
+from cometmq.client.route import TopicRoute
+from cometmq.client.route_table import RouteTable
 from cometmq.client.send.delivery import Delivery
 from cometmq.client.send.sender import Sender
 from cometmq.message.sysflag import CompressionType

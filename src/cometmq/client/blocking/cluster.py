@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple, TypeVar
 
-from cometmq.client.blocking.connections import borrowed, invoke_all
-from cometmq.client.errors import BrokerError, ClientError
+from cometmq.client.blocking.connections import invoke_all
+from cometmq.client.errors import BrokerError, ClientError, RemotingError
+from cometmq.client.machines import run
 from cometmq.client.queries import Query
+from cometmq.client.route import Ask, BrokerAddresses, Exchange, Nameservers, route_of
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
-from cometmq.limits import MAX_ROUTE_QUEUES
-from cometmq.message.names import DLQ_PREFIX, MASTER_ID, PERM_READ, RETRY_PREFIX, SYSTEM_TOPICS
-from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
-from cometmq.remoting.bodies import (
-    ClusterInfo,
-    TopicList,
-    TopicRouteData,
-    decode_body,
-)
-from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.message.names import DLQ_PREFIX, MASTER_ID, RETRY_PREFIX, SYSTEM_TOPICS
+from cometmq.remoting.bodies import ClusterInfo, TopicList, TopicRouteData
+from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import RemotingCommand
-from cometmq.remoting.errors import denial_step
-from cometmq.remoting.headers import (
-    GetRouteInfoRequestHeader,
-    Header,
-)
+from cometmq.remoting.headers import Header
 from cometmq.remoting.security import PLAIN, Security
 
 ANSWER_SECONDS: Final = 10.0
@@ -92,11 +83,13 @@ class Patience:
 class BlockingCluster:
     """A view of the brokers behind some nameservers; the routes are those of its last look.
 
+    Methods that ask servers raise ``unreachable`` if no nameserver answers, or a broker does not or is not registered.
+
     Spark sends it to its executors, so it holds nothing that cannot be pickled. A subclass may choose the classes of
     the errors, which are made from a message and ``next_step``.
     """
 
-    unreachable: ClassVar[type[CometMQError]] = BlockingConnectionError
+    unreachable: ClassVar[type[CometMQError]] = ClientError
     """Raised when no nameserver, or a broker, does not answer."""
     refused: ClassVar[type[CometMQError]] = ClientError
     """Raised when a server answers that it does not do what is asked."""
@@ -107,174 +100,120 @@ class BlockingCluster:
     def __init__(self, options: ClusterOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._cluster_options = options
         self._clock = clock
-        self._addresses: dict[str, dict[int, str]] = {}
-        """Of each broker's master and slaves, by broker id."""
+        self._nameservers = Nameservers(options.namesrv, clock)
+        self._brokers = BrokerAddresses()
         self._leaves_slave: set[str] = set()
         self._silent_masters: set[str] = set()
-
-    def _success(self, answer: RemotingCommand) -> RemotingCommand:
-        if answer.code != ResponseCode.SUCCESS:
-            raise self.refused(
-                f"the server answered with code {answer.code}: {answer.remark or 'no remark'}",
-                next_step=denial_step(answer.code, answer.remark),
-            )
-        return answer
 
     # Nameserver -----------------------------------------------------------------------------------
 
     def queues(self) -> list[Queue]:
-        """Look up every readable queue of the topics asked for, on the brokers that are registered now.
-
-        :raises unreachable: no nameserver answers.
-        """
+        """Look up every readable queue of the topics asked for, on the brokers that are registered now."""
         self._silent_masters.clear()
-        return self._routed()
+        return self._ask_namesrv(self._queues())
 
-    def _routed(self) -> list[Queue]:
+    def _queues(self) -> Exchange[list[Queue]]:
+        topics = self._cluster_options.topics or (yield from self._topics())
+        routes = yield from self._nameservers.routes(topics, self._cluster_options.timeout_s)
         found: list[Queue] = []
-
-        def look(connection: BlockingConnection) -> None:
-            topics = self._cluster_options.topics or self._matching(connection)
-            found.clear()
-            for topic, answer in zip(
-                topics, invoke_all(connection, [_route_request(of) for of in topics]), strict=True
-            ):
-                if answer.code != ResponseCode.TOPIC_NOT_EXIST:
-                    found.extend(self._read_queues(topic, decode_body(TopicRouteData, self._success(answer).body)))
-
-        self._ask_namesrv(look)
+        for topic, data in zip(topics, routes, strict=True):
+            if data is not None:
+                self._brokers.note(data)
+                queues = route_of(topic, data).read_queues
+                found += (Queue(topic, of.broker_name, of.queue_id) for of in queues if self._brokers[of.broker_name])
         return sorted(found)
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """Return the route of a topic; None for a topic that no nameserver knows.
-
-        :raises unreachable: no nameserver answers.
-        """
-        (answer,) = self._ask_namesrv(lambda connection: invoke_all(connection, [_route_request(topic)]))
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            return None
-        return decode_body(TopicRouteData, self._success(answer).body)
+        """Return the route of a topic; None for a topic that no nameserver knows."""
+        (route,) = self._ask_namesrv(self._nameservers.routes([topic], self._cluster_options.timeout_s))
+        return route
 
     def topics(self) -> Sequence[str]:
-        """Return the topics that match the pattern; without one, all topics that it could choose.
+        """Return the topics that match the pattern; without one, all topics that it could choose."""
+        return self._ask_namesrv(self._topics())
 
-        :raises unreachable: no nameserver answers.
-        """
-        return self._ask_namesrv(self._matching)
-
-    def masters(self) -> frozenset[str]:
-        """Return the names of the brokers whose master is registered now.
-
-        :raises unreachable: no nameserver answers.
-        """
-
-        def look(connection: BlockingConnection) -> frozenset[str]:
-            answer = self._success(connection.invoke(RequestCode.GET_BROKER_CLUSTER_INFO))
-            table = decode_body(ClusterInfo, answer.body).broker_addr_table
-            return frozenset(name for name, broker in table.items() if MASTER_ID in broker.broker_addrs)
-
-        return self._ask_namesrv(look)
-
-    def address_of(self, queue: Queue) -> str:
-        """Return the address of the broker that a queue is read from; it is looked up when it is not known.
-
-        :raises unreachable: no nameserver answers, or the broker is not registered.
-        """
-        addresses = self._addresses_of(queue)
-        return addresses[self._chosen(queue.broker, addresses)]
-
-    def asked_at(self, queue: Queue) -> str:
-        """Return the address of the broker that is asked about a queue: the master, or a slave if there is no master.
-
-        :raises unreachable: as :meth:`address_of`.
-        """
-        addresses = self._addresses_of(queue)
-        slaves = addresses.keys() - {MASTER_ID}
-        return addresses[min(slaves) if slaves and queue.broker in self._silent_masters else min(addresses)]
-
-    def has_master(self, queue: Queue) -> bool:
-        """Tell whether the master of a queue is asked about it; only its word proves what the queue does not hold.
-
-        :raises unreachable: as :meth:`address_of`.
-        """
-        return MASTER_ID in self._addresses_of(queue) and queue.broker not in self._silent_masters
-
-    def reads_slave(self, queue: Queue) -> bool:
-        """Tell whether a queue is read from a slave.
-
-        :raises unreachable: as :meth:`address_of`.
-        """
-        return self._chosen(queue.broker, self._addresses_of(queue)) != MASTER_ID
-
-    def leave_slave(self, broker: str) -> None:
-        """Read the queues of a broker from its master from now on, as soon as it has one."""
-        self._leaves_slave.add(broker)
-
-    def _chosen(self, broker: str, addresses: Mapping[int, str]) -> int:
-        slaves = addresses.keys() - {MASTER_ID}
-        wanted = self._cluster_options.from_slaves and broker not in self._leaves_slave
-        return min(slaves) if slaves and wanted else min(addresses)
-
-    def _addresses_of(self, queue: Queue) -> Mapping[int, str]:
-        if queue.broker not in self._addresses:
-            self._routed()
-        if queue.broker not in self._addresses:
-            raise self.unreachable(f"broker {queue.broker} of {queue} is not registered with the nameserver")
-        return self._addresses[queue.broker]
-
-    def forget(self, broker: str) -> None:
-        """Look up the broker's addresses again when they are next needed."""
-        self._addresses.pop(broker, None)
-
-    def _ask_namesrv(self, ask: Callable[[BlockingConnection], T]) -> T:
-        """Ask the first nameserver that answers; each one twice, since a cached connection may have been closed."""
-        options = self._cluster_options
-        failures: list[BlockingConnectionError] = []
-        for address in options.namesrv:
-            for _ in range(2):
-                try:
-                    with borrowed(address, options.security(), options.timeout_s) as connection:
-                        return ask(connection)
-                except BlockingConnectionError as error:
-                    failure = error
-            failures.append(failure)
-        raise self.unreachable(
-            f"no nameserver answers: {'; '.join(failure.message for failure in failures)}",
-            next_step=failures[-1].next_step or self.namesrv_step,
-        )
-
-    def _matching(self, connection: BlockingConnection) -> Sequence[str]:
+    def _topics(self) -> Exchange[Sequence[str]]:
         pattern = re.compile(self._cluster_options.topic_pattern or ".*")
-        answer = self._success(connection.invoke(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
+        code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        known = yield from self._nameservers.body(code, TopicList, self._cluster_options.timeout_s)
         return [
             topic
-            for topic in sorted(decode_body(TopicList, answer.body).topic_list)
+            for topic in sorted(known.topic_list)
             if pattern.fullmatch(topic)
             and topic not in SYSTEM_TOPICS
             and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
         ]
 
-    def _read_queues(self, topic: str, route: TopicRouteData) -> Iterable[Queue]:
-        for broker in route.broker_datas:
-            if broker.broker_addrs:
-                self._addresses[broker.broker_name] = dict(broker.broker_addrs)
-        named = sum(data.read_queue_nums for data in route.queue_datas)
-        if named > MAX_ROUTE_QUEUES:
-            raise self.refused(
-                f"the nameserver's route of {topic} names {named} queues",
-                next_step="look for a broker that registered impossible numbers of queues",
-            )
-        for data in route.queue_datas:
-            if data.perm & PERM_READ and data.broker_name in self._addresses:
-                for queue_id in range(data.read_queue_nums):
-                    yield Queue(topic, data.broker_name, queue_id)
+    def masters(self) -> frozenset[str]:
+        """Return the names of the brokers whose master is registered now."""
+        code = RequestCode.GET_BROKER_CLUSTER_INFO
+        known = self._ask_namesrv(self._nameservers.body(code, ClusterInfo, self._cluster_options.timeout_s))
+        return frozenset(name for name, of in known.broker_addr_table.items() if MASTER_ID in of.broker_addrs)
+
+    def address_of(self, queue: Queue) -> str:
+        """Return the address of the broker that a queue is read from; it is looked up when it is not known."""
+        return self._broker_for(queue, slave=self._wants_slave(queue.broker))[1]
+
+    def asked_at(self, queue: Queue) -> str:
+        """Return the address of the broker that is asked about a queue: its master; a slave if there is none."""
+        return self._broker_for(queue, slave=queue.broker in self._silent_masters)[1]
+
+    def has_master(self, queue: Queue) -> bool:
+        """Tell whether the master of a queue is asked about it; only its word proves what the queue does not hold."""
+        return queue.broker not in self._silent_masters and self._broker_for(queue, slave=False)[0] == MASTER_ID
+
+    def reads_slave(self, queue: Queue) -> bool:
+        """Tell whether a queue is read from a slave."""
+        return self._broker_for(queue, slave=self._wants_slave(queue.broker))[0] != MASTER_ID
+
+    def leave_slave(self, broker: str) -> None:
+        """Read the queues of a broker from its master from now on, as soon as it has one."""
+        self._leaves_slave.add(broker)
+
+    def _wants_slave(self, broker: str) -> bool:
+        return self._cluster_options.from_slaves and broker not in self._leaves_slave
+
+    def _broker_for(self, queue: Queue, *, slave: bool) -> tuple[int, str]:
+        """Return id and address of the queue's master; of a slave if one is wanted, or there is no master."""
+        if not self._brokers.get(queue.broker):
+            self._ask_namesrv(self._queues())
+        addresses = self._brokers.get(queue.broker)
+        if not addresses:
+            raise self.unreachable(f"broker {queue.broker} of {queue} is not registered with the nameserver")
+        return min(addresses.items(), key=lambda of: ((of[0] == MASTER_ID) == slave, of[0]))
+
+    def forget(self, broker: str) -> None:
+        """Look up the broker's addresses again when they are next needed."""
+        self._brokers.pop(broker, None)
+
+    def _ask_namesrv(self, exchange: Exchange[T]) -> T:
+        try:
+            return run(exchange, self._send)
+        except RemotingError as error:
+            step = error.next_step or self.namesrv_step
+            raise self.unreachable(f"no nameserver answers: {error.message}", next_step=step) from error
+        except ClientError as error:
+            raise self.refused_by(error) from error
+
+    def refused_by(self, error: ClientError) -> CometMQError:
+        """Return the error of this class for a refusal."""
+        return self.refused(error.message, next_step=error.next_step)
+
+    def _send(self, ask: Ask) -> list[RemotingCommand]:
+        """Send requests; again if there is time, since the server may have closed a connection that was idle."""
+        security, give_up_at = self._cluster_options.security(), self._clock.monotonic() + ask.timeout_s
+        try:
+            return invoke_all(ask.address, security, ask.requests, ask.timeout_s)
+        except RemotingError:
+            if (left_s := give_up_at - self._clock.monotonic()) <= 0:
+                raise
+            return invoke_all(ask.address, security, ask.requests, left_s)
 
     # Brokers --------------------------------------------------------------------------------------
 
     def ask(self, asked: Sequence[tuple[Queue, Query[T]]], patience_s: float = 0.0) -> list[T]:
         """Ask brokers about queues, all requests of a broker at once; return the results in the same order.
 
-        :raises unreachable: a broker does not answer.
         :raises refused: a broker refuses a request.
         """
         places: dict[str, list[int]] = {}
@@ -289,7 +228,7 @@ class BlockingCluster:
                 for place, query, answer in zip(of_broker, queries, answers, strict=True):
                     found[place] = query.result(answer, broker)
             except BrokerError as error:
-                raise self.refused(error.message, next_step=error.next_step) from error
+                raise self.refused_by(error) from error
         return [found[place] for place in range(len(asked))]
 
     def ask_broker(
@@ -298,16 +237,13 @@ class BlockingCluster:
         """Send requests to the broker of a queue: at least twice, and on until ``patience_s`` is over.
 
         They go to the master; to a slave while no master is registered, or if it is silent and slaves may be read.
-
-        :raises unreachable: the broker does not answer.
         """
         options = self._cluster_options
         patience = Patience(self._clock, patience_s, _PAUSE_SECONDS)
         while True:
             try:
-                with borrowed(self.asked_at(queue), options.security(), options.timeout_s) as connection:
-                    return invoke_all(connection, requests)
-            except (BlockingConnectionError, self.unreachable) as error:
+                return invoke_all(self.asked_at(queue), options.security(), requests, options.timeout_s)
+            except (RemotingError, self.unreachable) as error:
                 self.forget(queue.broker)
                 if options.from_slaves:  # the next one in turn
                     self._silent_masters ^= {queue.broker}
@@ -324,7 +260,3 @@ def by_broker(queues: Iterable[Queue]) -> Iterable[list[Queue]]:
     for queue in queues:
         found.setdefault(queue.broker, []).append(queue)
     return found.values()
-
-
-def _route_request(topic: str) -> tuple[int, Header]:
-    return RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic, accept_standard_json_only=True)

@@ -8,7 +8,6 @@ to the cache only after every request on it was answered; after any error it is 
 from __future__ import annotations
 
 import atexit
-import itertools
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,9 +23,6 @@ IDLE_SECONDS: Final = 60.0
 """Well below the 120 s after which servers close idle connections."""
 _WINDOW: Final = 128
 """Requests that :func:`invoke_all` sends ahead of their answers."""
-
-_opaques = itertools.count(1 << 20)
-"""Far above those that ``BlockingConnection.invoke`` counts for itself on the same connection."""
 
 
 class _Cache:
@@ -47,7 +43,9 @@ class _Cache:
                     connection.close()
             self._idle[known] = fresh
         if self._idle.get((address, security)):
-            return self._idle[address, security].pop()[1]
+            connection = self._idle[address, security].pop()[1]
+            connection.timeout_s = timeout_s
+            return connection
         return BlockingConnection(address, timeout_s, security)
 
     def put(self, connection: BlockingConnection) -> None:
@@ -80,23 +78,22 @@ def borrowed(address: str, security: Security, timeout_s: float) -> Iterator[Blo
     _cache.put(connection)
 
 
-def send_request(connection: BlockingConnection, code: int, header: Header | None) -> int:
-    """Send a request without waiting; return the opaque that its answer will carry."""
-    opaque = next(_opaques)
-    connection.send(connection.frame(code, opaque, header))
-    return opaque
+def invoke_all(
+    address: str, security: Security, requests: Sequence[tuple[int, Header | None]], timeout_s: float
+) -> list[RemotingCommand]:
+    """Send many requests ahead of their answers; return the answers in the order of the requests.
 
-
-def invoke_all(connection: BlockingConnection, requests: Sequence[tuple[int, Header]]) -> list[RemotingCommand]:
-    """Send many requests ahead of their answers; return the answers in the order of the requests."""
+    :raises BlockingConnectionError: the server does not answer all of them.
+    """
     answers: dict[int, RemotingCommand] = {}
     order: list[int] = []
-    for code, header in requests:
-        while len(order) - len(answers) >= _WINDOW:
+    with borrowed(address, security, timeout_s) as connection:
+        for code, header in requests:
+            while len(order) - len(answers) >= _WINDOW:
+                _collect(connection, answers)
+            order.append(connection.submit(code, header))
+        while len(answers) < len(order):
             _collect(connection, answers)
-        order.append(send_request(connection, code, header))
-    while len(answers) < len(order):
-        _collect(connection, answers)
     return [answers[opaque] for opaque in order]
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
 from cometmq.client.blocking.cluster import BlockingCluster, ClusterOptions, Queue, by_broker
 from cometmq.client.blocking.connections import borrowed
 from cometmq.client.by_time import first_at
+from cometmq.client.errors import refusal
+from cometmq.client.machines import run
 from cometmq.client.queries import EVERY_ANSWER, Query, commit, committed_offset, end_offset, first_offset, pull_one
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
@@ -32,6 +35,8 @@ _SAMPLE: Final = 32
 """Records of a queue whose mean size is taken for that of all its records."""
 _MARKS_AT_ONCE: Final = 32
 """Messages that are asked of one broker together: 128 MiB if they are as large as they may be."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,6 @@ class OffsetClient(BlockingCluster):
 
         :param on_silent: called for a broker that does not answer at once, whose queues are left out; without it such
             a broker is asked again until ``patience_s`` is over.
-        :raises unreachable: a broker does not answer.
         """
         found: dict[Queue, Bounds] = {}
         for members in by_broker(queues):
@@ -102,8 +106,6 @@ class OffsetClient(BlockingCluster):
         """Return the mean size in bytes of some stored records at each place: queue, offset, number of records.
 
         ``None`` means that nothing is stored there, or that the broker does not know the request.
-
-        :raises unreachable: a broker does not answer.
         """
         asked = [(queue, _mean_size(queue, offset, count)) for queue, offset, count in places]
         return self.ask(asked, self._cluster_options.patience_s)
@@ -121,10 +123,7 @@ class OffsetClient(BlockingCluster):
     # Lives ----------------------------------------------------------------------------------------
 
     def marks(self, places: Mapping[Queue, int]) -> dict[Queue, Mark]:
-        """Return the mark of the message at an offset of each queue; queues that have none there are left out.
-
-        :raises unreachable: a broker does not answer.
-        """
+        """Return the mark of the message at an offset of each queue; queues that have none there are left out."""
         found: dict[Queue, Mark] = {}
         queues = sorted(places, key=lambda queue: queue.broker)
         for first in range(0, len(queues), _MARKS_AT_ONCE):
@@ -149,8 +148,6 @@ class OffsetClient(BlockingCluster):
         """Return those of the queues whose mark is not the message that they hold, or held, at its offset.
 
         A message that retention deleted proves nothing.
-
-        :raises unreachable: a broker does not answer.
         """
         held = {queue: mark for queue, mark in marks.items() if bounds[queue].first <= mark.offset < bounds[queue].end}
         there = self.marks({queue: mark.offset for queue, mark in held.items()})
@@ -162,10 +159,7 @@ class OffsetClient(BlockingCluster):
     # Groups ---------------------------------------------------------------------------------------
 
     def committed_offsets(self, queues: Iterable[Queue], group: str) -> dict[Queue, int]:
-        """Return the offset that a group has committed in each queue; queues without one are left out.
-
-        :raises unreachable: a broker is not registered, or does not answer.
-        """
+        """Return the offset that a group has committed in each queue; queues without one are left out."""
         asked = [(queue, committed_offset(group, queue, or_zero=False)) for queue in queues]
         offsets = zip(asked, self.ask(asked), strict=True)
         return {queue: offset for (queue, _), offset in offsets if offset is not None}
@@ -174,7 +168,6 @@ class OffsetClient(BlockingCluster):
         """Write offsets into a consumer group; the group is made by a heartbeat where the broker does not know it.
 
         :param alone: refuse where a consumer is in the group, since its offsets would be overwritten.
-        :raises unreachable: a broker does not answer.
         :raises refused: a consumer is in the group.
         """
         for members in by_broker(sorted(offsets)):
@@ -217,9 +210,12 @@ class OffsetClient(BlockingCluster):
         )
         options = self._cluster_options
         with borrowed(self.asked_at(members[0]), options.security(), options.timeout_s) as connection:
-            self._success(connection.invoke(RequestCode.HEART_BEAT, body=body))
             leave = UnregisterClientRequestHeader(client_id=client_id, consumer_group=group)
-            self._success(connection.invoke(RequestCode.UNREGISTER_CLIENT, leave))
+            for code, header, sent in (RequestCode.HEART_BEAT, None, body), (RequestCode.UNREGISTER_CLIENT, leave, b""):
+                answer = connection.invoke(code, header, sent)
+                if answer.code != ResponseCode.SUCCESS:
+                    doing = f"introducing group {group}"
+                    raise self.refused_by(refusal(members[0].broker, answer.code, answer.remark, doing))
         self._introduced.add((group, members[0].broker))
 
     # Times ----------------------------------------------------------------------------------------
@@ -233,17 +229,13 @@ class OffsetClient(BlockingCluster):
         for queue, held in bounds.items():
             timestamp_ms = times if isinstance(times, int) else times.get(queue.topic)
             if timestamp_ms is not None:
-                found[queue] = self._first_at(queue, held, timestamp_ms)
+                search = first_at(queue, self._cluster_options.group, held.first, held.end, timestamp_ms)
+                found[queue] = run(search, partial(self._ask_one, queue))
         return found
 
-    def _first_at(self, queue: Queue, held: Bounds, timestamp_ms: int) -> int:
-        search = first_at(queue, self._cluster_options.group, held.first, held.end, timestamp_ms)
-        result = None
-        try:
-            while True:
-                (result,) = self.ask([(queue, search.send(result))])
-        except StopIteration as found:
-            return int(found.value)
+    def _ask_one(self, queue: Queue, query: Query[T]) -> T:
+        (result,) = self.ask([(queue, query)])
+        return result
 
 
 def _mean_size(queue: Queue, offset: int, count: int) -> Query[float | None]:

@@ -77,7 +77,7 @@ class Agreement:
         for topic in sorted(own):
             route = routes.known(topic)
             for broker in route.data.broker_datas if route is not None else ():
-                if (address := routes.readable(broker.broker_name)) is not None:
+                if (address := routes.brokers.reader(broker.broker_name)) is not None:
                     return address
         return None
 

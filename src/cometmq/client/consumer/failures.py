@@ -157,7 +157,7 @@ class Failures:
 
         :raises CometMQError: it is not stored, or not known to be.
         """
-        address = self._instance.routes.master(message.broker_name) or message.store_host
+        address = self._instance.routes.brokers.master(message.broker_name) or message.store_host
         header = ConsumerSendMsgBackRequestHeader(
             offset=message.commit_log_offset,
             group=self._group,

@@ -171,7 +171,7 @@ class Membership:
     async def _members(self, broker_names: Iterable[str]) -> set[str]:
         header = GetConsumerListByGroupRequestHeader(self._group)
         for name in broker_names:
-            address = self._instance.routes.readable(name)
+            address = self._instance.routes.brokers.reader(name)
             if address is None:
                 continue
             try:

@@ -73,7 +73,7 @@ async def check_expressions(instance: ClientInstance, group: str, subscriptions:
         except (RouteNotFoundError, RemotingError):
             continue
         body = encode_body(CheckClientRequestBody(client_id=instance.client_id, group=group, subscription_data=data))
-        masters = (instance.routes.master(broker.broker_name) for broker in route.data.broker_datas)
+        masters = (instance.routes.brokers.master(broker.broker_name) for broker in route.data.broker_datas)
         doing = f"subscribing to {data.topic} by {data.expression_type}"
         await asyncio.gather(*(_check(instance, address, body, doing) for address in masters if address is not None))
 

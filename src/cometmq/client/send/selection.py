@@ -126,7 +126,7 @@ class ReachabilityDetector:
 
     async def _ask(self, broker_name: str) -> None:
         routes = self._instance.routes
-        address = routes.master(broker_name)
+        address = routes.brokers.master(broker_name)
         if address is None or not await self._instance.is_answering(address, self._timeout_s):
             return
         if not routes.can_write_to(broker_name):

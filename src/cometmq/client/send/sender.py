@@ -74,6 +74,7 @@ class Sender:
         self._instance = instance
         self._remoting = instance.remoting
         self._routes = instance.routes
+        self._brokers = instance.routes.brokers
         self._timer_brokers = TimerBrokers(instance)
         enabled = config.send_latency_fault_enable
         self._fault = LatencyFault(instance.clock, config.latency_ladder()) if enabled else None
@@ -194,12 +195,12 @@ class Sender:
         assert queue is not None
         if isinstance(answer, RemotingCommand):
             if delivery.request is not None:
-                self._remoting.look_back(self._routes.master(queue.broker_name) or "", delivery.request, answer)
+                self._remoting.look_back(self._brokers.master(queue.broker_name) or "", delivery.request, answer)
             status = STATUS_BY_CODE.get(answer.code)
             if status is not None:
                 self._stored(delivery, queue, status, answer)
                 return
-            address = self._routes.master(queue.broker_name) or queue.broker_name
+            address = self._brokers.master(queue.broker_name) or queue.broker_name
             error: CometMQError = refusal(address, answer.code, answer.remark, f"sending to topic {queue.topic}")
             again = answer.code in self.config.retry_response_codes and not isinstance(error, AccessDeniedError)
         else:
@@ -228,7 +229,7 @@ class Sender:
                     for number, key in enumerate(keys)
                 ]
         except (KeyError, ValueError) as error:
-            address = self._routes.master(queue.broker_name) or queue.broker_name
+            address = self._brokers.master(queue.broker_name) or queue.broker_name
             failure = RemotingError(
                 address,
                 f"{address} answered a send without the fields of an answer: {fields}",
@@ -299,7 +300,7 @@ class Sender:
         last_broker = delivery.attempts[-1][0] if delivery.attempts else None
         queue = self._choose(delivery.message, queues, delivery.target, delivery.selector, last_broker)
         delivery.queue = queue
-        address = self._routes.master(queue.broker_name)
+        address = self._brokers.master(queue.broker_name)
         connection = None if address is None else self._remoting.connected(address)
         if connection is None or (has_any_delay(delivery.message) and address not in self._timer_brokers):
             self._instance.spawn(self._transmit_slowly(delivery, queue, self.clock.monotonic()))

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from cometmq.client.errors import ClientError, RouteNotFoundError
-from cometmq.client.route import RouteTable
+from cometmq.client.route_table import RouteTable
 from cometmq.clock import Clock, TimerHandle
 from cometmq.errors import CometMQError
 from cometmq.loop import TaskSet
@@ -177,7 +177,7 @@ class FleetBackend:
         :param remoting: the connections to use; by default those that all clients share.
         :raises ProxyError: the broker is unknown, or does not answer in time.
         """
-        address = self._routes.master(broker) or self._masters.get(broker)
+        address = self._routes.brokers.master(broker) or self._masters.get(broker)
         if address is None:
             await self._find_brokers()
             address = self._masters.get(broker)

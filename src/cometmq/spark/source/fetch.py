@@ -23,7 +23,7 @@ from typing import Final, NoReturn
 
 import numpy as np
 
-from cometmq.client.blocking.connections import borrowed, send_request
+from cometmq.client.blocking.connections import borrowed
 from cometmq.client.queries import pull_header
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
@@ -280,7 +280,7 @@ class Fetcher:
         tags = " || ".join(sorted(options.tags)) or "*"
         expression, kind = (options.sql_filter, "SQL92") if options.sql_filter else (tags, "TAG")
         header = pull_header(segment.queue, segment.at, count, options.consumer_group, expression, kind)
-        segment.asked = send_request(connection, RequestCode.PULL_MESSAGE, header)
+        segment.asked = connection.submit(RequestCode.PULL_MESSAGE, header)
         asked[segment.asked] = segment
 
     def _take(self, segment: Segment, answer: RemotingCommand, body: Piece) -> None:

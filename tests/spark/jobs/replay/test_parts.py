@@ -207,14 +207,14 @@ def test_a_request_of_unknown_fate_is_looked_up(topics: Topics, monkeypatch: pyt
     def sends(self: BlockingConnection, data: bytes) -> None:
         if not arrives and not broken:
             broken.append(data)
-            raise BlockingConnectionError("cut")
+            raise BlockingConnectionError(self.address, "cut")
         send(self, data)
 
     def receives(self: BlockingConnection, timeout_s: float | None = None) -> RemotingCommand:
         answer = receive(self, timeout_s)
         if arrives and not broken:
             broken.append(b"")
-            raise BlockingConnectionError("cut")
+            raise BlockingConnectionError(self.address, "cut")
         return answer
 
     with sender_of(task(topics, topic)) as sender:

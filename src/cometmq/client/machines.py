@@ -1,0 +1,45 @@
+"""Machines without I/O: generators that yield requests and take answers; one driver for each way to wait.
+
+A machine decides what is asked, of whom, and what follows from an answer or a failure, which is raised in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from typing import TypeVar
+
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
+T = TypeVar("T")
+
+
+def run(machine: Generator[Request, Answer, T], send: Callable[[Request], Answer]) -> T:
+    """Run a machine to its end; ``send`` sends a request and waits for the answer."""
+    try:
+        request = next(machine)
+        while True:
+            try:
+                answer = send(request)
+            except Exception as error:
+                request = machine.throw(error)
+            else:
+                request = machine.send(answer)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+async def run_async(machine: Generator[Request, Answer, T], send: Callable[[Request], Awaitable[Answer]]) -> T:
+    """As :func:`run`, on an event loop."""
+    try:
+        request = next(machine)
+        while True:
+            try:
+                answer = await send(request)
+            except Exception as error:
+                request = machine.throw(error)
+            else:
+                request = machine.send(answer)
+    except StopIteration as end:
+        result: T = end.value
+        return result

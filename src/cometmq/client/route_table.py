@@ -1,0 +1,259 @@
+"""The routes of one client: asked of nameservers, stored, asked again every 30 s (``MQClientInstance``)."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+from cometmq.client.errors import RemotingConnectError, RemotingError, RouteNotFoundError
+from cometmq.client.machines import run_async
+from cometmq.client.route import Ask, BrokerAddresses, Nameservers, TopicRoute, route_of
+from cometmq.clock import Clock
+from cometmq.errors import CometMQError
+from cometmq.loop import SharedTask, TaskSet
+from cometmq.message.names import AUTO_CREATE_TOPIC
+from cometmq.remoting.bodies import ClusterInfo, TopicRouteData
+from cometmq.remoting.client import RemotingClient
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.headers import Header
+
+REFRESH_S: Final = 30.0
+"""Seconds between two requests for known routes (``pollNameServerInterval``), and between two heartbeats
+(``heartbeatBrokerInterval``; brokers forget a client after 120 s)."""
+
+SEEK_S: Final = 1.0
+"""Shortest time between two requests for the routes of an address that cannot be reached."""
+
+ROUTE_TIMEOUT_S: Final = 3.0
+NEW_TOPIC_FIRST_PAUSE_S: Final = 0.05
+NEW_TOPIC_LAST_PAUSE_S: Final = 0.4
+"""Pauses between requests for a route that may exist in a moment: doubled from the first to the last."""
+NEW_TOPIC_PATIENCE_S: Final = 1.5
+"""Longest time in which a new topic becomes known to nameservers that have brokers."""
+
+
+class RouteTable:
+    """The routes of one client.
+
+    A stored route stays while nameservers or brokers are away.
+    """
+
+    def __init__(self, remoting: RemotingClient, namesrv: tuple[str, ...], clock: Clock) -> None:
+        self.namesrv = namesrv
+        self.brokers: Final = BrokerAddresses()
+        """The addresses of the brokers of all stored routes."""
+        self.on_change: list[Callable[[str], None]] = []
+        """Called with a topic when its route has changed."""
+        self.on_moved: list[Callable[[set[str]], None]] = []
+        """Called with the new addresses of brokers that could not be reached at the old ones."""
+        self._remoting = remoting
+        self._clock = clock
+        self._routes: dict[str, TopicRoute] = {}
+        self._wanted: set[str] = set()
+        self._asking: dict[tuple[str, int | None], SharedTask[TopicRoute]] = {}
+        self._nameservers = Nameservers(namesrv, clock, first=random.randrange(len(namesrv)))
+        self._sought: dict[str, float] = {}
+        """Address → time when its brokers were last looked for, in monotonic seconds."""
+        self._seeking = TaskSet()
+        remoting.on_failure.append(self._unreachable)
+
+    # --- stored routes ---
+
+    def known(self, topic: str) -> TopicRoute | None:
+        """The stored route, without a request."""
+        return self._routes.get(topic)
+
+    def can_write_to(self, broker_name: str) -> bool:
+        """Tell whether a stored route has a writable queue of the broker."""
+        return any(queue.broker_name == broker_name for route in self._routes.values() for queue in route.write_queues)
+
+    # --- requests ---
+
+    async def get(self, topic: str) -> TopicRoute:
+        """Return the route of a topic; ask for it if it is not stored.
+
+        :raises RouteNotFoundError: the nameserver does not know the topic.
+        :raises RemotingError: no nameserver answers.
+        """
+        self._wanted.add(topic)
+        known = self._routes.get(topic)
+        if known is not None and not known.auto_create:
+            return known
+        return await self._ask_once(topic)
+
+    async def find_for_send(self, topic: str, queue_nums: int, deadline: float) -> TopicRoute:
+        """As :meth:`get_for_send`, with the patience of :meth:`find`."""
+        return await self.find(partial(self.get_for_send, topic, queue_nums), deadline)
+
+    async def get_for_send(self, topic: str, queue_nums: int) -> TopicRoute:
+        """As :meth:`get`; an unknown topic gets the queues that a broker will create for it (``TBW102``).
+
+        :param queue_nums: queues that the producer will ask for (``defaultTopicQueueNums``).
+        """
+        self._wanted.add(topic)
+        known = self._routes.get(topic)
+        if known is not None:
+            return known
+        try:
+            return await self._ask_once(topic)
+        except RouteNotFoundError as unknown:
+            try:
+                return await self._ask_once(topic, queue_nums)
+            except RouteNotFoundError:
+                raise unknown from None
+
+    async def get_soon(self, topic: str) -> TopicRoute:
+        """As :meth:`get`, with the patience of :meth:`find`, for at most three seconds.
+
+        :raises RouteNotFoundError: no nameserver knows the topic.
+        :raises RemotingError: no nameserver answers.
+        """
+        return await self.find(partial(self.get, topic), self._clock.monotonic() + ROUTE_TIMEOUT_S)
+
+    async def find(self, ask: Callable[[], Awaitable[TopicRoute]], deadline: float) -> TopicRoute:
+        """Ask again and again for a route that may exist in a moment.
+
+        A broker answers the message that creates a topic before the nameservers know the topic, so this method asks for
+        an unknown topic for a second and a half. A nameserver that was just started knows no broker at all, or cannot
+        be reached yet: then it asks until ``deadline``.
+
+        :raises RouteNotFoundError: no nameserver knows the topic.
+        :raises RemotingError: no nameserver answers.
+        """
+        pause_s = NEW_TOPIC_FIRST_PAUSE_S
+        patient_until = self._clock.monotonic() + NEW_TOPIC_PATIENCE_S
+        while True:
+            try:
+                return await ask()
+            except (RouteNotFoundError, RemotingConnectError) as error:
+                next_at = self._clock.monotonic() + pause_s
+                is_lasting = next_at >= patient_until and isinstance(error, RouteNotFoundError)
+                if next_at >= deadline or (is_lasting and await self._knows_brokers()):
+                    raise
+            await self._clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, NEW_TOPIC_LAST_PAUSE_S)
+
+    async def _knows_brokers(self) -> bool:
+        """Tell whether an unknown topic does not exist: a nameserver has brokers, or does not answer."""
+        try:
+            machine = self._nameservers.body(RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo, ROUTE_TIMEOUT_S)
+            return bool((await run_async(machine, self._send)).broker_addr_table)
+        except CometMQError:
+            return True
+
+    async def refresh(self, topic: str) -> TopicRoute:
+        """Ask for a route even if it is stored."""
+        return await self._ask_once(topic)
+
+    async def refresh_all(self) -> None:
+        """Ask again for every topic in use; after a failure the stored route stays.
+
+        When no nameserver answers in time, the other topics wait for the next time.
+        """
+        await self._for_each(sorted(self._wanted), self._ask_once)
+
+    async def _for_each(self, topics: list[str], ask: Callable[[str], Awaitable[object]]) -> None:
+        for topic in topics:
+            try:
+                await ask(topic)
+            except RemotingError:
+                return
+            except CometMQError:
+                continue
+
+    # --- brokers that cannot be reached ---
+
+    def _unreachable(self, address: str) -> None:
+        """Ask for the routes of an address that cannot be reached: its broker may be at another one."""
+        now = self._clock.monotonic()
+        if now - self._sought.get(address, -math.inf) < SEEK_S:
+            return
+        topics = [topic for topic, route in self._routes.items() if address in _addresses(route.data)]
+        if topics:
+            self._sought[address] = now
+            self._seeking.start(self._seek(topics), f"looking for the broker at {address}")
+
+    async def _seek(self, topics: list[str]) -> None:
+        before = self.brokers.all
+        await self._for_each(topics, self._look_for)
+        if moved := self.brokers.all - before:
+            for listener in self.on_moved:
+                listener(moved)
+
+    async def _look_for(self, topic: str) -> None:
+        """Ask where the brokers of a topic are. One that is away keeps its queues until :meth:`refresh_all`.
+
+        Most brokers that are away come back, to consumers that still read what they had.
+        """
+        route = await self._fetch(topic, None)
+        known = self._routes.get(topic)
+        if known is None or _names(known.data) <= _names(route.data):
+            self._keep(route)
+        else:
+            self.brokers.note(route.data)
+
+    def forget(self, topic: str) -> None:
+        """Stop refreshing a topic, and forget its route."""
+        self._wanted.discard(topic)
+        self._routes.pop(topic, None)
+
+    async def ask_namesrv(
+        self, code: int, header: Header | None, *, timeout_s: float = ROUTE_TIMEOUT_S
+    ) -> RemotingCommand:
+        """Ask the nameserver that answered last, then the others in turn; ``timeout_s`` is for all together.
+
+        :raises RemotingError: none of them answers.
+        """
+        machine = self._nameservers.ask([(code, header)], timeout_s)
+        (answer,) = await run_async(machine, self._send)
+        return answer
+
+    async def _send(self, ask: Ask) -> list[RemotingCommand]:
+        return [
+            await self._remoting.invoke(ask.address, code, header, timeout_s=ask.timeout_s)
+            for code, header in ask.requests
+        ]
+
+    async def _ask_once(self, topic: str, queue_nums: int | None = None) -> TopicRoute:
+        key = (topic, queue_nums)
+        shared = self._asking.get(key)
+        if shared is None:
+            shared = self._asking[key] = SharedTask(self._ask(topic, queue_nums))
+            shared.task.add_done_callback(lambda _: self._asking.pop(key, None))
+        return await shared.wait()
+
+    async def _ask(self, topic: str, queue_nums: int | None) -> TopicRoute:
+        """Ask for a topic or, with ``queue_nums``, for the brokers that would create it with that number of queues."""
+        return self._keep(await self._fetch(topic, queue_nums))
+
+    async def _fetch(self, topic: str, queue_nums: int | None) -> TopicRoute:
+        asked = topic if queue_nums is None else AUTO_CREATE_TOPIC
+        (data,) = await run_async(self._nameservers.routes([asked], ROUTE_TIMEOUT_S), self._send)
+        if data is None:
+            raise RouteNotFoundError(topic, f"{';'.join(self.namesrv)} does not know it")
+        if queue_nums is not None:
+            for queues in data.queue_datas:
+                queues.read_queue_nums = queues.write_queue_nums = min(queue_nums, queues.write_queue_nums)
+        return route_of(topic, data, auto_create=queue_nums is not None)
+
+    def _keep(self, route: TopicRoute) -> TopicRoute:
+        self.brokers.note(route.data)
+        before = self._routes.get(route.topic)
+        if before is not None and before.data == route.data and before.auto_create == route.auto_create:
+            return before
+        self._routes[route.topic] = route
+        for listener in self.on_change:
+            listener(route.topic)
+        return route
+
+
+def _names(route: TopicRouteData) -> set[str]:
+    return {broker.broker_name for broker in route.broker_datas}
+
+
+def _addresses(route: TopicRouteData) -> set[str]:
+    return {address for broker in route.broker_datas for address in broker.broker_addrs.values()}
