@@ -202,11 +202,16 @@ class BrokerAddresses(dict[str, dict[int, str]]):
         return self.get(broker_name, {}).get(MASTER_ID)
 
     def reader(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """The address to read from: the broker with that id, else the one with the lowest id."""
-        addresses = self.get(broker_name)
-        if not addresses:
-            return None
-        return addresses.get(broker_id) or addresses[min(addresses)]
+        """The address to read from: the broker with that id, else as :meth:`choose`."""
+        address = self.get(broker_name, {}).get(broker_id)
+        if address is None and (chosen := self.choose(broker_name)) is not None:
+            return chosen[1]
+        return address
+
+    def choose(self, broker_name: str, *, slave: bool = False) -> tuple[int, str] | None:
+        """Return id and address of the master; of a slave if one is wanted, or if there is no master."""
+        known = self.get(broker_name, {}).items()
+        return min(known, key=lambda of: ((of[0] == MASTER_ID) == slave, of[0]), default=None)
 
     @property
     def all(self) -> set[str]:

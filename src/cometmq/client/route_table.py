@@ -10,6 +10,7 @@ from typing import Final
 
 from cometmq.client.errors import RemotingConnectError, RemotingError, RouteNotFoundError
 from cometmq.client.machines import run_async
+from cometmq.client.retries import Pauses
 from cometmq.client.route import Ask, BrokerAddresses, Nameservers, TopicRoute, route_of
 from cometmq.clock import Clock
 from cometmq.errors import CometMQError
@@ -29,9 +30,8 @@ SEEK_S: Final = 1.0
 """Shortest time between two requests for the routes of an address that cannot be reached."""
 
 ROUTE_TIMEOUT_S: Final = 3.0
-NEW_TOPIC_FIRST_PAUSE_S: Final = 0.05
-NEW_TOPIC_LAST_PAUSE_S: Final = 0.4
-"""Pauses between requests for a route that may exist in a moment: doubled from the first to the last."""
+NEW_TOPIC_PAUSES: Final = Pauses(0.05, 0.4)
+"""Between requests for a route that may exist in a moment."""
 NEW_TOPIC_PATIENCE_S: Final = 1.5
 """Longest time in which a new topic becomes known to nameservers that have brokers."""
 
@@ -124,18 +124,19 @@ class RouteTable:
         :raises RouteNotFoundError: no nameserver knows the topic.
         :raises RemotingError: no nameserver answers.
         """
-        pause_s = NEW_TOPIC_FIRST_PAUSE_S
         patient_until = self._clock.monotonic() + NEW_TOPIC_PATIENCE_S
+        failures = 0
         while True:
             try:
                 return await ask()
             except (RouteNotFoundError, RemotingConnectError) as error:
+                failures += 1
+                pause_s = NEW_TOPIC_PAUSES.after(failures)
                 next_at = self._clock.monotonic() + pause_s
                 is_lasting = next_at >= patient_until and isinstance(error, RouteNotFoundError)
                 if next_at >= deadline or (is_lasting and await self._knows_brokers()):
                     raise
             await self._clock.sleep(pause_s)
-            pause_s = min(2 * pause_s, NEW_TOPIC_LAST_PAUSE_S)
 
     async def _knows_brokers(self) -> bool:
         """Tell whether an unknown topic does not exist: a nameserver has brokers, or does not answer."""

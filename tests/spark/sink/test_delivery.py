@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from tests.spark.sinking import rows_of
 
-from cometmq.client.blocking.sender import Delivered
+from cometmq.client.blocking.outbox import Delivered
 from cometmq.remoting.bodies import BrokerData, QueueData, TopicRouteData, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand, decode_command

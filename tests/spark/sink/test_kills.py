@@ -40,7 +40,7 @@ STEPS = {
     "before a chunk is sent": Step("before", "_send_due", QUEUES + 2),
     "sent, not acknowledged": Step("after", "_send_due", QUEUES + 2),
     "between two chunks": Step("before", "submit", 8),
-    "acknowledged, others under way": Step("after", "_answered", 2),
+    "acknowledged, others under way": Step("after", "_receive", 2),
     "all sent, not all acknowledged": Step("before", "finish"),
     "all acknowledged, not committed": Step("after", "finish"),
 }

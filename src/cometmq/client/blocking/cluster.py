@@ -120,7 +120,9 @@ class BlockingCluster:
             if data is not None:
                 self._brokers.note(data)
                 queues = route_of(topic, data).read_queues
-                found += (Queue(topic, of.broker_name, of.queue_id) for of in queues if self._brokers[of.broker_name])
+                found += (
+                    Queue(topic, of.broker_name, of.queue_id) for of in queues if self._brokers.get(of.broker_name)
+                )
         return sorted(found)
 
     def route(self, topic: str) -> TopicRouteData | None:
@@ -175,12 +177,13 @@ class BlockingCluster:
 
     def _broker_for(self, queue: Queue, *, slave: bool) -> tuple[int, str]:
         """Return id and address of the queue's master; of a slave if one is wanted, or there is no master."""
-        if not self._brokers.get(queue.broker):
+        chosen = self._brokers.choose(queue.broker, slave=slave)
+        if chosen is None:
             self._ask_namesrv(self._queues())
-        addresses = self._brokers.get(queue.broker)
-        if not addresses:
+            chosen = self._brokers.choose(queue.broker, slave=slave)
+        if chosen is None:
             raise self.unreachable(f"broker {queue.broker} of {queue} is not registered with the nameserver")
-        return min(addresses.items(), key=lambda of: ((of[0] == MASTER_ID) == slave, of[0]))
+        return chosen
 
     def forget(self, broker: str) -> None:
         """Look up the broker's addresses again when they are next needed."""

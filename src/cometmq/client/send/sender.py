@@ -35,6 +35,7 @@ from cometmq.client.errors import (
 )
 from cometmq.client.hooks import CommunicationMode, SendForbiddenError, SendObservation
 from cometmq.client.instance import ClientInstance
+from cometmq.client.retries import Pauses
 from cometmq.client.route import queue_or_fail
 from cometmq.client.send.config import ProducerConfig
 from cometmq.client.send.delivery import Delivery, certainly_unsent
@@ -54,7 +55,6 @@ from cometmq.remoting.errors import RemotingTimeoutError
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 MAX_BACKOFF_S: Final = 1.0
 """Longest pause between two attempts, so a broker that is back is noticed at most that late."""
-_MAX_DOUBLINGS: Final = 16
 
 
 class Sender:
@@ -82,6 +82,7 @@ class Sender:
         if self._fault is not None and config.start_detector_enable:
             interval_s, timeout_s = config.detect_interval_s, config.detect_timeout_s
             self._detector = ReachabilityDetector(instance, self._fault, interval_s, timeout_s)
+        self._pauses = Pauses(config.retry_backoff_s, MAX_BACKOFF_S)
         self._robin = RoundRobin(self._fault)
         self._attempt_s = config.send_msg_max_timeout_per_request_s
         self._begun: list[tuple[Delivery, MessageQueue, ClientConnection, float]] = []
@@ -262,7 +263,7 @@ class Sender:
         if (
             (again or unsent)
             and not delivery.given_up
-            and self.clock.monotonic() + self._backoff(delivery) < delivery.deadline
+            and self.clock.monotonic() + self._pauses.after(len(attempts)) < delivery.deadline
         ):
             self._instance.spawn(self._again(delivery))
         elif delivery.stored is not None:
@@ -442,7 +443,7 @@ class Sender:
             route = await self._routes.get_for_send(topic, self.config.default_topic_queue_nums)
             pinned = delivery.target is not None or delivery.selector is not None
             if pinned or all(queue.broker_name in failed for queue in route.write_queues):
-                await self.clock.sleep(self._backoff(delivery))
+                await self.clock.sleep(self._pauses.after(len(delivery.attempts or ())))
                 route = self._routes.known(topic) or route
             self._demand_time(delivery)
             self._transmit(delivery, queue_or_fail(route))
@@ -450,11 +451,6 @@ class Sender:
             self._failed(delivery, "", error, True)
         except BaseException as error:
             self._finish(delivery, error)
-
-    def _backoff(self, delivery: Delivery) -> float:
-        """Seconds before a broker that failed is tried again: doubled each time, up to a limit."""
-        doublings = min(len(delivery.attempts or ()) - 1, _MAX_DOUBLINGS)
-        return min(self.config.retry_backoff_s * float(1 << doublings), MAX_BACKOFF_S)
 
     async def _refresh(self, topic: str) -> None:
         try:

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from cometmq.client.blocking.offsets import Mark
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.durable import flush_directory
 from cometmq.message.hosts import encode_host, parse_address
@@ -58,7 +57,7 @@ from cometmq.spark.archives.table import (
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.options import demand_present
 from cometmq.spark.records.columns import ARCHIVE_DDL, milliseconds
-from cometmq.spark.records.queues import Offsets, Queue
+from cometmq.spark.records.queues import Mark, Offsets, Queue
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

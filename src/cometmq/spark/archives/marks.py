@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from cometmq.client.blocking.offsets import Mark
 from cometmq.spark.archives.table import DataFile
 from cometmq.spark.errors import ArchiveError
-from cometmq.spark.records.queues import Offsets, Queue
+from cometmq.spark.records.queues import Mark, Offsets, Queue
 
 _COLUMNS: Final = ["queueOffset", "physicalOffset", "storeTimestamp"]
 

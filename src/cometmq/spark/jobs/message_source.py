@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.client.admin import Admin
-from cometmq.client.blocking.offsets import Bounds, Mark
+from cometmq.client.blocking.offsets import Bounds
 from cometmq.remoting.security import Security
 from cometmq.spark.access import security_of, server_options
 from cometmq.spark.archives.log import ArchiveLog, read_archive, read_files
@@ -19,7 +19,7 @@ from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs.job import Kind, job_options, option
 from cometmq.spark.options import demand_forward, demand_present
 from cometmq.spark.records.columns import BY_NAME
-from cometmq.spark.records.queues import OffsetRange, Offsets, Queue, offsets_to_json
+from cometmq.spark.records.queues import Mark, OffsetRange, Offsets, Queue, offsets_to_json
 from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.lives import changed_queues
 from cometmq.spark.source.options import parse_options

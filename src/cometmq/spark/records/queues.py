@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from cometmq.client.blocking.cluster import Queue as Queue
-from cometmq.client.blocking.offsets import Mark
 from cometmq.spark.errors import OptionError
 
 T = TypeVar("T")
@@ -20,6 +19,18 @@ OffsetsJson = Nested[int]
 MarksJson = Nested[list[int]]
 
 Offsets = dict[Queue, int]
+
+
+class Mark(NamedTuple):
+    """A message of a queue, by which the life of the queue is known.
+
+    A topic that is deleted and made anew counts its messages from 0 again. No two messages of a broker have the same
+    place in its log and the same store time, so the message at this offset is another one then.
+    """
+
+    offset: int
+    physical_offset: int
+    stored_ms: int
 
 
 @dataclass(frozen=True, slots=True)

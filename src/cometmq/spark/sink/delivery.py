@@ -1,7 +1,7 @@
 """Delivery of a task's chunks: a guard decides what is sent, the client's sender sends it and sends again.
 
 While brokers store the chunks of some queues, the task encodes those of the next. Delivery adds three things to
-:mod:`cometmq.client.blocking.sender`, whose theory of operation holds here too:
+:mod:`cometmq.client.blocking.outbox`, whose theory of operation holds here too:
 
 * Before a chunk is sent the guard takes out the rows that an earlier attempt of the task has stored.
 * After a failure the guard says which rows of the chunk must be sent again. :class:`Guard` itself says all;
@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cometmq.client.blocking.cluster import ANSWER_SECONDS
-from cometmq.client.blocking.sender import Sender, SenderOptions
+from cometmq.client.blocking.outbox import SenderOptions
+from cometmq.client.blocking.sender import Sender
 from cometmq.client.send.config import ProducerConfig
 from cometmq.client.send.encoding import SendEncoder
 from cometmq.clock import SYSTEM_CLOCK, Clock

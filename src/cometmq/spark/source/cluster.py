@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from enum import Enum, auto
+from typing import ClassVar, Final
 
 from cometmq.client.blocking.cluster import ANSWER_SECONDS, ClusterOptions, Queue
 from cometmq.client.blocking.offsets import Bounds, OffsetClient
+from cometmq.client.queries import EVERY_ANSWER, Query, pull_one
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
+from cometmq.message.record import decode_record
+from cometmq.remoting.admin_bodies import QueryConsumeQueueResponseBody
+from cometmq.remoting.admin_headers import QueryConsumeQueueRequestHeader
+from cometmq.remoting.bodies import decode_body
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import RemotingCommand
 from cometmq.spark.errors import SparkSourceError, UnreachableError
+from cometmq.spark.records.queues import Mark
 from cometmq.spark.source.options import SourceOptions
+
+_SAMPLE: Final = 32
+"""Records of a queue whose mean size is taken for that of all its records."""
+_MARKS_AT_ONCE: Final = 32
+"""Messages that are asked of one broker together: 128 MiB if they are as large as they may be."""
+
+
+class Life(Enum):
+    """The queue of a mark, compared with what the queue holds now."""
+
+    ANEW = auto()
+    """It was deleted and made anew: its first message is newer than the one of the mark."""
+    CUT = auto()
+    """It has older messages, but not the one of the mark: its end was lost, by a backup or a slave that took over."""
 
 
 class Cluster(OffsetClient):
@@ -52,3 +75,74 @@ class Cluster(OffsetClient):
         found = super()._bounds_of(members, patience_s)
         self.latency_ms[members[0].broker] = round((self._asked_at() - began) * 1000, 3)
         return found
+
+    def record_sizes(self, places: Sequence[tuple[Queue, int, int]]) -> list[float | None]:
+        """Return the mean size in bytes of some stored records at each place: queue, offset, number of records.
+
+        ``None`` means that nothing is stored there, or that the broker does not know the request.
+        """
+        asked = [(queue, _mean_size(queue, offset, count)) for queue, offset, count in places]
+        return self.ask(asked, self._options.poll_timeout_s)
+
+    def mean_sizes(self, start: Mapping[Queue, int], bounds: Mapping[Queue, Bounds]) -> dict[Queue, float]:
+        """Return the mean size of a stored record, in bytes, of each queue that holds any from ``start`` on."""
+        places = [
+            (queue, start.get(queue, held.first), _SAMPLE)
+            for queue, held in bounds.items()
+            if start.get(queue, held.first) < held.end
+        ]
+        means = zip(places, self.record_sizes(places), strict=True)
+        return {queue: mean for (queue, _, _), mean in means if mean is not None}
+
+    # Lives ----------------------------------------------------------------------------------------
+
+    def marks(self, places: Mapping[Queue, int]) -> dict[Queue, Mark]:
+        """Return the mark of the message at an offset of each queue; queues that have none there are left out."""
+        found: dict[Queue, Mark] = {}
+        queues = sorted(places, key=lambda queue: queue.broker)
+        for first in range(0, len(queues), _MARKS_AT_ONCE):
+            some = queues[first : first + _MARKS_AT_ONCE]
+            asked = [(queue, self._mark(queue, places[queue])) for queue in some]
+            marks = zip(some, self.ask(asked, self._options.poll_timeout_s), strict=True)
+            found |= {queue: mark for queue, mark in marks if mark is not None}
+        return found
+
+    def _mark(self, queue: Queue, offset: int) -> Query[Mark | None]:
+        def read(answer: RemotingCommand) -> Mark | None:
+            if answer.code != ResponseCode.SUCCESS:
+                return None
+            record = decode_record(answer.body, check_crc=False)
+            if record.queue_offset > offset:  # that message is gone, and this is a later one
+                return None
+            return Mark(offset, record.physical_offset, record.store_timestamp)
+
+        return pull_one(queue, offset, self._options.consumer_group, read)._replace(answers=EVERY_ANSWER)
+
+    def changed_lives(self, marks: Mapping[Queue, Mark], bounds: Mapping[Queue, Bounds]) -> dict[Queue, Life]:
+        """Return those of the queues whose mark is not the message that they hold, or held, at its offset.
+
+        A message that retention deleted proves nothing.
+        """
+        held = {queue: mark for queue, mark in marks.items() if bounds[queue].first <= mark.offset < bounds[queue].end}
+        there = self.marks({queue: mark.offset for queue, mark in held.items()})
+        other = [queue for queue, mark in there.items() if mark != marks[queue]]
+        other += [queue for queue, mark in marks.items() if bounds[queue].first < bounds[queue].end <= mark.offset]
+        first = self.marks({queue: bounds[queue].first for queue in other})
+        return {queue: Life.ANEW if _is_newer(first[queue], marks[queue]) else Life.CUT for queue in first}
+
+
+def _mean_size(queue: Queue, offset: int, count: int) -> Query[float | None]:
+    """Ask for the mean size of some records; the result is None where the broker does not tell."""
+
+    def read(answer: RemotingCommand) -> float | None:
+        if answer.code != ResponseCode.SUCCESS or not answer.body:
+            return None
+        units = decode_body(QueryConsumeQueueResponseBody, answer.body).queue_data
+        return max(sum(unit.physic_size for unit in units) / len(units), 1.0) if units else None
+
+    header = QueryConsumeQueueRequestHeader(queue.topic, queue.queue_id, offset, count)
+    return Query(RequestCode.QUERY_CONSUME_QUEUE, header, f"asking for sizes of {queue}", read, EVERY_ANSWER)
+
+
+def _is_newer(mark: Mark, than: Mark) -> bool:
+    return mark.stored_ms > than.stored_ms or mark.physical_offset > than.physical_offset

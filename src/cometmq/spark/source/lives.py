@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from cometmq.client.blocking.offsets import Bounds, Life, Mark
+from cometmq.client.blocking.offsets import Bounds
 from cometmq.errors import CometMQError
 from cometmq.spark.errors import DataLossError
-from cometmq.spark.records.queues import Offsets, Queue
-from cometmq.spark.source.cluster import Cluster
+from cometmq.spark.records.queues import Mark, Offsets, Queue
+from cometmq.spark.source.cluster import Cluster, Life
 from cometmq.spark.source.options import SourceOptions
 
 log = logging.getLogger("cometmq.spark")

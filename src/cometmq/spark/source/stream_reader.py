@@ -34,12 +34,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from cometmq.client.blocking.cluster import Patience
-from cometmq.client.blocking.offsets import Bounds, Mark
+from cometmq.client.blocking.offsets import Bounds
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
 from cometmq.remoting.blocking import BlockingConnectionError
 from cometmq.spark.errors import DataLossError, OptionError, SparkSourceError, UnreachableError, sentence_first
 from cometmq.spark.records.queues import (
+    Mark,
     OffsetRange,
     Offsets,
     OffsetsJson,

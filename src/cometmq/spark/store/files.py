@@ -15,11 +15,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cometmq.client.blocking.offsets import Mark
 from cometmq.message.layout import RECORD
 from cometmq.message.record import decode_record
 from cometmq.paths import local_path
 from cometmq.spark.errors import NoStoreError, StoreReadError
+from cometmq.spark.records.queues import Mark
 from cometmq.spark.records.slices import Positions
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.log.mapped_file import first_data

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from pyspark.sql import functions as f
 
-from cometmq.client.blocking.offsets import Mark
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.durable import flushing_beside
 from cometmq.spark.archives.files import QueueWriter
@@ -34,7 +33,7 @@ from cometmq.spark.options import demand_present
 from cometmq.spark.records.bad_messages import bad_bodies
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.records.decode import Records, decode
-from cometmq.spark.records.queues import OffsetRange, Offsets, Queue
+from cometmq.spark.records.queues import Mark, OffsetRange, Offsets, Queue
 from cometmq.spark.records.worker_memory import in_lasting_worker
 from cometmq.spark.source.lives import NO_MARKS, Marks
 from cometmq.spark.store.options import StoreOptions, parse_store_options

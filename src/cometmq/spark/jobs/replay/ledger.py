@@ -24,7 +24,6 @@ import msgspec
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import functions as f
 
-from cometmq.client.blocking.offsets import Mark
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.durable import replace_file
 from cometmq.message.ids import index_hash, java_hash
@@ -34,7 +33,7 @@ from cometmq.spark.archives.marks import differing
 from cometmq.spark.archives.table import DataFile, QueueTotals, read_json
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.jobs.options import Selection
-from cometmq.spark.records.queues import OffsetRange, Offsets, Queue, steps_of
+from cometmq.spark.records.queues import Mark, OffsetRange, Offsets, Queue, steps_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -27,7 +27,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from cometmq.client.blocking.cluster import ANSWER_SECONDS
-from cometmq.client.blocking.sender import Sender, SenderOptions
+from cometmq.client.blocking.outbox import SenderOptions
+from cometmq.client.blocking.sender import Sender
 from cometmq.client.pace import Pace
 from cometmq.client.send.config import ProducerConfig
 from cometmq.client.send.encoding import SendEncoder
