@@ -29,7 +29,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.machine import anonymous_mb, look_before, verdict
 from benchmarks.mqload import Measured, compiled, measured, mqload
@@ -45,7 +45,7 @@ METRICS: Final = (("metricsExporterType", "PROM"), ("metricsPromExporterPort", "
 SELECTORS: Final = (("enablePropertyFilter", "true"),)
 TEXTS: Final = "region = 'r3' AND amount >= 0 AND kind IN ('buy', 'sell', 'hold', 'x{}')"
 NUMBERS: Final = "amount >= 500 AND amount < 600 AND region <> 'x{}'"
-FILTERED: Final = 300_000
+FILLED: Final = 300_000
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Case:
     accounts: bool = False
     """The broker asks for the signature of one of 200 accounts."""
     fill: tuple[str, ...] = ()
-    """Options of a load that fills the topic first, in so many messages."""
+    """Options of a load that fills the topic first."""
     warm: int = 0
     """So often it runs before it is measured."""
 
@@ -82,11 +82,11 @@ DRAIN: Final = ("-t", "D", "-s", "120")
 LARGE: Final = ("-k", "2", "-P", "4", "-T", "3", "-c", "64")
 
 
-def _pairs(prefix: str, **what: bool | Keys) -> tuple[Case, Case]:
+def _pairs(prefix: str, **what: Any) -> tuple[Case, Case]:
     """The two loads that show what something costs."""
     return (
-        Case(f"{prefix}64 connections", MANY, **what),  # type: ignore[arg-type]
-        Case(f"{prefix}16 connections x 32 in flight", PIPED, **what),  # type: ignore[arg-type]
+        Case(f"{prefix}64 connections", MANY, **what),
+        Case(f"{prefix}16 connections x 32 in flight", PIPED, **what),
     )
 
 
@@ -141,23 +141,20 @@ FLOOR: Final = CASES["load"][:4]
 
 
 def measure_round(
-    cases: Sequence[Case], system: System, seconds: float, messages: int = FILTERED
+    cases: Sequence[Case], system: System, seconds: float, messages: int = FILLED
 ) -> Iterator[tuple[Case, Measured]]:
     """Some cases of one system, those that need the same broker on one broker."""
     for (keys, role, accounts), group in itertools.groupby(cases, lambda case: case.broker):
         with running(system, dict(keys), role=role, accounts=accounts) as deployment:
-            broker, numbers, filled = deployment.broker, itertools.count(), set[tuple[str, ...]]()
-            some = list(group)
+            broker, numbers, some = deployment.broker, itertools.count(), list(group)
+            filled = {case.options for case in some}  # a case may fill the topic of another one
             if system is System.APACHE:
                 for mode, tls in sorted({(case.mode.replace("pull", "send"), case.tls) for case in some}):
                     warm = ("-c", "64" if mode == "send" else "32", "-t", "Warm", "-s", str(JAVA_WARM_S))
                     mqload(mode, broker.port, *warm, tls=tls, signs=accounts)
             for case in some:
                 if case.fill and case.fill not in filled:
-                    if case.warm:
-                        fill(broker.port, messages, *case.fill)
-                    elif all(other.options != case.fill for other in some):
-                        mqload("send", broker.port, *case.fill, "-s", str(seconds))
+                    fill(broker.port, messages, *case.fill)
                     filled.add(case.fill)
                 for turn in range(case.warm + 1):
                     options = [option.format(next(numbers)) for option in case.options]
@@ -269,11 +266,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6.0, help="of each case")
     parser.add_argument("--only", default="", help="cases whose name contains this")
-    parser.add_argument("--messages", type=int, help="in the store; of the filter cases in each topic")
+    parser.add_argument("--messages", type=int, help="in the store; that a pull finds at least")
     options = parser.parse_args()
     if cases := CASES.get(options.what):
         chosen = [case for case in cases if options.only in case.name]
-        compare(chosen, options.rounds, options.seconds, options.messages or FILTERED)
+        compare(chosen, options.rounds, options.seconds, options.messages or FILLED)
     elif options.what == "memory":
         memory(options.messages or 5_000_000)
     elif options.what == "start":

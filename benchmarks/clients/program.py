@@ -63,7 +63,8 @@ async def repeat(setting: Setting, send: Callable[[], Awaitable[int]], tasks: in
     async def work() -> None:
         nonlocal count
         while watch.seconds < setting.seconds:
-            count += await send()
+            sent = await send()  # other tasks count meanwhile
+            count += sent
 
     await asyncio.gather(*(work() for _ in range(tasks)))
     return watch.measured(count)
