@@ -90,7 +90,7 @@ class Turns:
     async def start(self) -> None:
         """Start the broker; this process ends its turns."""
         await self.broker.start()
-        self.broker.server.schedule_turn = lambda: None  # type: ignore[method-assign]
+        self.broker.server.schedule_round = lambda: None  # type: ignore[method-assign]
 
     def prepare(self, connections: int, window: int) -> None:
         """Open the connections of a case and make its frames."""
@@ -110,10 +110,10 @@ class Turns:
         began = time.thread_time()
         for connection, data in zip(self._connections, given, strict=False):
             connection.data_received(data)
-        server._end_turn()
-        while any(connection._waits_for_turn for connection in self._connections):
+        server._end_round()
+        while any(connection._waits_for_round for connection in self._connections):
             await asyncio.sleep(0)
-            server._end_turn()
+            server._end_round()
         seconds = time.thread_time() - began
         for transport in self._transports[:connections]:
             if b'"code":0' not in transport.written[:40]:

@@ -4,7 +4,7 @@ import asyncio
 import gc
 from collections.abc import Generator
 
-from cometmq.loop import TaskSet, in_turns, over_turns
+from cometmq.loop import TaskSet, in_rounds, over_rounds
 from cometmq.testing import settle
 
 
@@ -78,8 +78,8 @@ async def test_each_step_of_work_over_turns_is_a_turn_of_its_own() -> None:
                 yield
         return name
 
-    over_turns(steps("a"))
-    assert await in_turns(steps("b")) == "b"
+    over_rounds(steps("a"))
+    assert await in_rounds(steps("b")) == "b"
     await settle()
     assert order[:2] == ["a0", "b0"], "the first step is done at once"
     assert sorted(order) == ["a0", "a1", "a2", "b0", "b1", "b2"]

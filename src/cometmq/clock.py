@@ -102,8 +102,8 @@ class SystemClock:
 
 
 ARRIVAL_TURNS: Final = 4
-"""Turns of the event loop in which what has arrived is read and gets to the one that waits for it. A loop that was busy
-finds the answer and the end of the time together."""
+"""Rounds of the event loop in which what has arrived is read and gets to the one that waits for it. A loop that was
+busy finds the answer and the end of the time together."""
 
 _EXPIRED: Final = "the time given has passed"
 

@@ -67,11 +67,11 @@ MAX_CLIENT_HELLO_BYTES: Final = 65_536
 """Bytes that a client may send before the server's first answer in a handshake; TLS allows its first message 16 KB."""
 TLS_PIECE_BYTES: Final = 16_384
 """Bytes that one connection decrypts between two reads of the clock."""
-TURN_SECONDS: Final = 0.001
+ROUND_SECONDS: Final = 0.001
 """Work for one connection in one turn of a server; its other requests wait for the next turn. So long the others wait
 for a client that sends a thousand requests at once."""
 LATE_SECONDS: Final = 0.005
-"""A connection whose one request exceeds TURN_SECONDS by this goes on only after everything that has arrived since."""
+"""A connection whose one request exceeds ROUND_SECONDS by this goes on only after everything that has arrived since."""
 FRAMES_PER_LOOK: Final = 16
 """Sends and commits of offsets of one connection between two reads of the clock; after other requests it is read each
 time."""
@@ -136,7 +136,7 @@ LOCK_TRUST_SECONDS: Final = 30.0
 
 # --- Store --------------------------------------------------------------------------------------
 INDEX_BLOCK_KEYS: Final = 8_192
-"""Keys that one turn of the loop adds to the index, of one message at least: about 4 ms."""
+"""Keys that one round of the loop adds to the index, of one message at least: about 4 ms."""
 MAX_LOST_UNITS: Final = 100_000
 """Queue offsets that a slave accepts as lost at its master: 2 MB of units; a larger gap means another queue."""
 CLOCK_BEHIND_MS: Final = 60_000

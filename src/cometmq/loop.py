@@ -21,11 +21,11 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
     return factory
 
 
-def over_turns(steps: Iterator[None]) -> None:
-    """Run the first step of some work now, and each other one in a turn of the loop of its own."""
+def over_rounds(steps: Iterator[None]) -> None:
+    """Run the first step of some work now, and each other one in a round of the loop of its own."""
     if next(steps, _ENDED) is not _ENDED:
         loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, over_turns, steps)  # what has arrived meanwhile is handled in between
+        loop.call_soon(loop.call_soon, over_rounds, steps)  # what has arrived meanwhile is handled in between
 
 
 def finish(steps: Generator[None, None, T]) -> T:
@@ -38,8 +38,8 @@ def finish(steps: Generator[None, None, T]) -> T:
             return result
 
 
-async def in_turns(steps: Generator[None, None, T]) -> T:
-    """Run one step of some work in each turn of the loop, and return its result."""
+async def in_rounds(steps: Generator[None, None, T]) -> T:
+    """Run one step of some work in each round of the loop, and return its result."""
     while True:
         try:
             next(steps)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.broker.conftest import StartBroker
 from tests.broker.wire import Wire
+from tests.helpers.request_hooks import add_hooks
 from tests.helpers.waiting import until
 
 import cometmq.broker.registration
@@ -176,7 +177,7 @@ async def test_an_unchanged_table_is_asked_for_and_not_sent_again(room: Room) ->
     for number in range(3_000):
         room.topics.put(TopicConfig(topic_name=f"topic-{number}"))
     asked: list[tuple[int, int]] = []
-    server._servers[0].hooks.append(RpcHook(before=lambda _, request, body: asked.append((request.code, len(body)))))
+    add_hooks(server._servers[0], RpcHook(before=lambda _, request, body: asked.append((request.code, len(body)))))
     await room.start(server.address, register_name_server_period=10_000)
     assert [code for code, _ in asked] == [RequestCode.REGISTER_BROKER]
     assert asked[0][1] > 300_000
@@ -200,7 +201,7 @@ async def test_a_slave_registers_without_topics(room: Room) -> None:
     """No nameserver takes them, and the answer says where its master is."""
     server = await room.nameserver()
     asked: list[tuple[int, int]] = []
-    server._servers[0].hooks.append(RpcHook(before=lambda _, request, body: asked.append((request.code, len(body)))))
+    add_hooks(server._servers[0], RpcHook(before=lambda _, request, body: asked.append((request.code, len(body)))))
     await room.start(server.address, broker_id=1, broker_role="SLAVE", register_name_server_period=10_000)
     await until(lambda: len(asked) >= 3, clock=room.clock)
     assert {code for code, _ in asked} == {RequestCode.REGISTER_BROKER}

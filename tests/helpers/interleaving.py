@@ -2,7 +2,7 @@
 
 asyncio promises nothing about when a task runs that could run. Mostly it runs at once, so a program that is wrong in
 another order works in tests. Inside ``interleaved(seed)`` every task that starts or wakes up may be put off by some
-turns of the event loop; the same seed gives the same decisions.
+rounds of the event loop; the same seed gives the same decisions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Final
 
 TURNS: Final = (0, 0, 0, 0, 1, 1, 2, 3, 5, 8)
-"""Turns of the event loop that a task is put off; one of them each time."""
+"""Rounds of the event loop that a task is put off; one of them each time."""
 
 
 class _PutOff(Coroutine[Any, Any, Any]):

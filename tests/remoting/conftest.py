@@ -19,6 +19,6 @@ def pytest_asyncio_loop_factories(
 @pytest.fixture
 async def service() -> AsyncIterator[Service]:
     service = Service()
-    await service.server.start("127.0.0.1", 0)
+    await service.server.start("127.0.0.1", 0, (service.end_round,))
     yield service
     await service.server.stop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from cometmq.limits import TURN_SECONDS
+from cometmq.limits import ROUND_SECONDS
 from cometmq.remoting.command import RemotingCommand, decode_command
 from cometmq.remoting.frame import FrameDecoder
 from cometmq.remoting.headers import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader, NoHeader
@@ -34,7 +34,6 @@ class Service:
         self.table.register(37, NoHeader, self.work_long)
         self.table.register(38, NoHeader, lambda conn, request, body: Response(1, remark=body.decode()))
         self.server = RemotingServer(self.table, clock=self.clock, idle_timeout_s=120, frame_timeout_s=30)
-        self.server.turn_hooks.append(self.end_turn)
         self.waiting: list[tuple[ServerConnection, Request[Any]]] = []
         self.turns: list[int] = []
         self.worked: list[ServerConnection] = []
@@ -57,7 +56,7 @@ class Service:
     def answer_at_end_of_turn(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> None:
         self.waiting.append((conn, request))
 
-    def end_turn(self) -> None:
+    def end_round(self) -> None:
         if self.waiting:
             self.turns.append(len(self.waiting))
             for conn, request in self.waiting:
@@ -66,12 +65,12 @@ class Service:
 
     def work(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
         self.worked.append(conn)
-        self.clock.advance(TURN_SECONDS / 4)
+        self.clock.advance(ROUND_SECONDS / 4)
         return Response()
 
     def work_long(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
         self.worked.append(conn)
-        self.clock.advance(TURN_SECONDS * 5)
+        self.clock.advance(ROUND_SECONDS * 5)
         return Response()
 
     def keep(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:

@@ -36,20 +36,20 @@ class Rounds:
 
 def test_the_loop_goes_on_for_a_moment_after_a_turn_and_then_sleeps() -> None:
     rounds = Rounds()
-    rounds.poll.turn_ended()
+    rounds.poll.round_ended()
     assert 10 <= rounds.until_sleep() <= 12
 
 
 def test_each_request_that_comes_meanwhile_begins_another_look() -> None:
     rounds = Rounds()
-    rounds.poll.turn_ended()
+    rounds.poll.round_ended()
     for _ in range(5):
         for _ in range(3):
             (look,) = rounds._soon
             rounds._soon.clear()
             look()
             rounds.clock.advance(ROUND_SECONDS)
-        rounds.poll.turn_ended()
+        rounds.poll.round_ended()
     assert 10 <= rounds.until_sleep() <= 12
 
 
@@ -59,7 +59,7 @@ def test_looks_in_vain_become_rare_and_one_that_finds_a_request_makes_them_frequ
     def turns_with_a_look(turns: int) -> int:
         looks = 0
         for _ in range(turns):
-            rounds.poll.turn_ended()
+            rounds.poll.round_ended()
             looks += rounds.until_sleep() > 0
         return looks
 
@@ -67,10 +67,10 @@ def test_looks_in_vain_become_rare_and_one_that_finds_a_request_makes_them_frequ
     while not turns_with_a_look(1):
         pass
     for _ in range(MAX_LEFT_OUT + 1):
-        rounds.poll.turn_ended()
+        rounds.poll.round_ended()
         if rounds._soon:
             break
-    rounds.poll.turn_ended()  # while it looks
+    rounds.poll.round_ended()  # while it looks
     rounds.until_sleep()
     assert turns_with_a_look(1) == 1
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, cast
 
 import pytest
+from tests.helpers.request_hooks import add_hooks
 from tests.helpers.waiting import until
 from tests.remoting.serving import Raw, Service, max_offset
 
@@ -309,7 +310,7 @@ async def test_hooks_see_requests_and_answers_and_may_refuse(service: Service) -
     def see(peer: str, request: Request[Any], response: Response) -> None:
         seen.append((peer, response.code))
 
-    service.server.hooks += (RpcHook(before=refuse), RpcHook(after=see))
+    add_hooks(service.server, RpcHook(before=refuse), RpcHook(after=see))
     raw = await Raw.connect(service)
     assert (await raw.ask(max_offset(1))).code == 0
     refused = await raw.ask(max_offset(13))
@@ -326,7 +327,7 @@ async def test_a_header_with_two_codes_never_gets_past_hooks_as_the_other(servic
         if request.code == 34:
             raise RpcRejectedError(16, "not you")
 
-    service.server.hooks.append(RpcHook(before=refuse))
+    add_hooks(service.server, RpcHook(before=refuse))
     for fields in (b"", b',"version":null'):
         raw = await Raw.connect(service)
         header = b'{"code":34,"opaque":1' + fields + b',"code":30}'

@@ -137,7 +137,7 @@ async def test_index_files_go_with_the_log(bench: StoreBench, disk: MeteredDisk)
 async def test_a_reader_of_a_queue_that_has_yet_to_follow_is_led_to_its_first_message(
     bench: StoreBench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Queues follow the log's beginning in turns of the loop; nothing is missing before theirs comes."""
+    """Queues follow the log's beginning in rounds of the loop; nothing is missing before theirs comes."""
     topics = [f"T{number}" for number in range(200)]
     store = bench.open()
     for _ in range(3):

@@ -73,7 +73,7 @@ async def test_tasks_that_sleep_again_keep_pace_with_the_clock() -> None:
     async def sleeper() -> None:
         while True:
             await clock.sleep(0.5)
-            for _ in range(20):  # as many turns of the loop as it likes
+            for _ in range(20):  # as many rounds of the loop as it likes
                 await asyncio.sleep(0)
             woken.append(clock.monotonic())
 

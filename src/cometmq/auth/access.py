@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -42,11 +41,14 @@ TOOLS_FILE: Final = "tools.yml"
 class AccessControl:
     """Accounts and guard; see the module's docstring."""
 
-    def __init__(self, config: SecurityOptions, users: Path, cluster: str, *, clock: Clock) -> None:
+    def __init__(
+        self, config: SecurityOptions, users: Path, cluster: str, audit: AuditRecorder | None = None, *, clock: Clock
+    ) -> None:
         """Read the accounts.
 
         :param users: the file of users of ACL 2.0.
         :param cluster: the name of the cluster, for policies about it.
+        :param audit: records changes of the files.
         :raises AuthError: they cannot be read.
         :raises ConfigError: the keys contradict each other.
         """
@@ -59,8 +61,7 @@ class AccessControl:
             self.users = _open_users(config, users)
             model = _user_access(config, self.users, cluster)
         self.guard: Final = AccessGuard(model, clock=clock, requires_stamps=config.require_fresh_signatures)
-        self.on_change: Callable[[], None] | None = None
-        """Called when accounts or policies were changed in their files."""
+        self._audit = audit
         self.model: Final = model
         self._clock = clock
         self._timer: TimerHandle | None = None
@@ -91,15 +92,17 @@ class AccessControl:
         except Exception:
             _log.exception("a look at the accounts failed")
         else:
-            if self.on_change is not None and self.model.version != version:
-                self.on_change()
+            if self._audit is not None and self.model.version != version:
+                self._audit.accounts_changed()
         finally:
             self._look = None
         if self._timer is not None:
             self.start()
 
 
-def open_access(config: SecurityOptions, users: Path, cluster: str, *, clock: Clock) -> AccessControl | None:
+def open_access(
+    config: SecurityOptions, users: Path, cluster: str, audit: AuditRecorder | None = None, *, clock: Clock
+) -> AccessControl | None:
     """The access control that a configuration asks for; see :class:`AccessControl`."""
     if config.acl_enable and (config.authentication_enabled or config.authorization_enabled):
         raise ConfigError(
@@ -112,7 +115,7 @@ def open_access(config: SecurityOptions, users: Path, cluster: str, *, clock: Cl
         if config.require_fresh_signatures:
             raise ConfigError("requireFreshSignatures=true asks for signatures: set aclEnable or authenticationEnabled")
         return None
-    return AccessControl(config, users, cluster, clock=clock)
+    return AccessControl(config, users, cluster, audit, clock=clock)
 
 
 def open_audit(config: SecurityOptions, default: Path, server: str, *, clock: Clock) -> AuditRecorder | None:
@@ -134,13 +137,9 @@ def open_audit(config: SecurityOptions, default: Path, server: str, *, clock: Cl
 
 
 def guard_of(access: AccessControl | None, audit: AuditRecorder | None) -> Guard | None:
-    """The guard of a server's ports; ``audit`` records what it denies, and changes of the accounts."""
+    """The guard of a server's ports; ``audit`` records what it denies."""
     guard = None if access is None else access.guard
-    if audit is None:
-        return guard
-    if access is not None:
-        access.on_change = audit.accounts_changed
-    return AuditedGuard(guard, audit)
+    return guard if audit is None else AuditedGuard(guard, audit)
 
 
 def _open_users(config: SecurityOptions, path: Path) -> UserTable:

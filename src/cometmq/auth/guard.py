@@ -24,7 +24,7 @@ from cometmq.remoting.bodies import BodyError
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import decode_header
 from cometmq.remoting.frame import JSON, Frame
-from cometmq.remoting.permissions import CALLER, Action, Kind, Need, on_topic
+from cometmq.remoting.permissions import CALLER, Action, Caller, Kind, Need, on_topic
 from cometmq.remoting.processors import Processor, Request, Response, RpcRejectedError, describe
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.remoting.signing import ACCESS_KEY, STAMP
@@ -40,7 +40,7 @@ _SHOWN_CHARS: Final = 300
 class Peer(Protocol):
     """The other side of a connection, as the guard knows it."""
 
-    account: Any
+    account: Caller | None
     """The account of the last request; the guard sets it."""
     peer_ip: str
 
@@ -57,11 +57,12 @@ _decode_fields: Final = msgspec.json.Decoder(_Fields).decode
 class Session:
     """The account that a connection uses, and what it was found to be allowed."""
 
-    __slots__ = ("access_key", "account", "allowed", "is_super", "publisher", "signer", "version")
+    __slots__ = ("access_key", "account", "allowed", "is_super", "name", "publisher", "signer", "version")
 
     def __init__(self, access_key: str | None, account: Account, version: int) -> None:
         self.access_key = access_key
         self.account = account
+        self.name = account.name
         self.version = version
         self.allowed: set[Hashable] = set()
         self.is_super = account.is_super
@@ -177,9 +178,9 @@ class AccessGuard:
         """
         fields = fields_of(frame)
         access_key = fields.get(ACCESS_KEY)
-        session: Session | None = connection.account
+        session = connection.account
         model = self._model
-        if session is None or session.access_key != access_key or session.version != model.version:
+        if not isinstance(session, Session) or session.access_key != access_key or session.version != model.version:
             account = model.account(access_key, connection.peer_ip, code)
             session = Session(access_key, account, model.version)
         signer = session.signer

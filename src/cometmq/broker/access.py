@@ -30,14 +30,13 @@ class BrokerAccess:
     def __init__(self, config: BrokerConfig, has_topic: Callable[[str], bool], *, clock: Clock) -> None:
         root = Path(config.store_path_root_dir)
         users = Path(config.auth_config_path) if config.auth_config_path else root / "config" / "auth.json"
-        self.accounts: Final = open_access(config, users, config.broker_cluster_name, clock=clock)
         self.audit: Final = open_audit(config, root / "audit" / "audit.log", config.broker_name, clock=clock)
+        self.accounts: Final = open_access(config, users, config.broker_cluster_name, self.audit, clock=clock)
         self.guard: Final = guard_of(self.accounts, self.audit)
         self.topic_owners: Final = TopicOwners(root / "config" / "quotaTopics.json", has_topic, clock=clock)
         quotas = QuotaTable(root / "config" / "quotas.json")
-        self.limiter: Final = Limiter(quotas, self.topic_owners, has_topic, clock=clock)
-        if self.audit is not None:
-            self.limiter.on_denial = self.audit.denied_by_quota
+        on_denial = None if self.audit is None else self.audit.denied_by_quota
+        self.limiter: Final = Limiter(quotas, self.topic_owners, has_topic, on_denial, clock=clock)
         self.tls: Final = ServerTls(config, clock=clock)
         self.own: Final = dataclasses.replace(own_security(config), tls=config.outgoing_tls)
         """The account and TLS of the broker's requests to other servers."""

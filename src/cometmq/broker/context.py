@@ -40,12 +40,12 @@ class BrokerContext:
     clients: ClientRegistry
     locks: RebalanceLockManager
     turn: StoreTurn
-    """Stores the messages of each turn of the loop."""
+    """Stores the messages of each round of the loop."""
     targets: SendTargets
     """The topics that messages are sent to."""
     answers: SendAnswers
-    schedule_turn: Callable[[], None]
-    """Ends a turn of the loop soon."""
+    schedule_round: Callable[[], None]
+    """Ends a round of the loop soon."""
     limiter: Limiter
     """The quotas of accounts, addresses and groups."""
     address: str

@@ -143,11 +143,9 @@ class Broker:
         self.topics, self.groups, self.offsets, self.locks = tables.topics, tables.groups, tables.offsets, tables.locks
         self.filters = ConsumerFilterManager(self.live, root / "config" / "consumerFilter.json", clock=clock)
         self.processors = ProcessorTable()
-        self.stats = BrokerStats(config.broker_cluster_name, clock=clock)
-        self._latency: RpcLatency | None = None
-        if config.has_metrics:
-            self.stats.traffic = Traffic()
-            self._latency = RpcLatency(clock)
+        traffic = Traffic() if config.has_metrics else None
+        self.stats = BrokerStats(config.broker_cluster_name, traffic, clock=clock)
+        self._latency = RpcLatency(clock) if config.has_metrics else None
         self.monitor: BrokerMonitor | None = None
         access = self._access = BrokerAccess(self.config, lambda name: self.topics.get(name) is not None, clock=clock)
         self.access, self.audit, self.limiter = access.accounts, access.audit, access.limiter
@@ -274,9 +272,6 @@ class Broker:
         context = self._build_context(host)
         self.schedule = ScheduleMessageService(context)
         self.producers = ProducerSequenceLog(self.store)
-        self.registration = BrokerRegistration(
-            self.live, self.topics, self._registrar, addresses=self.addresses, clock=self.clock
-        )
         self.advertised_check = AdvertisedCheck(
             self.config, self.addresses, self.stats.boot_ms, self._access.own, clock=self.clock
         )
@@ -286,10 +281,18 @@ class Broker:
         of_master: list[object] = []
         filters = PullFilters(context, self.filters)
         if self.is_slave:
-            self._build_slave(context)
+            self.slave = Slave(context, self._access.own)
         else:
             detours, of_master = self._build_master(context, filters)
             self._tables.take_as_own()
+        self.registration = BrokerRegistration(
+            self.live,
+            self.topics,
+            self._registrar,
+            self.slave.master.registered if self.is_slave else None,
+            addresses=self.addresses,
+            clock=self.clock,
+        )
         pulls = PullMessageProcessor(context, filters)
         self.hold = pulls.hold
         for part in (
@@ -341,8 +344,7 @@ class Broker:
 
     def _build_context(self, host: bytes) -> BrokerContext:
         config, store, clock = self.config, self.store, self.clock
-        answers = SendAnswers(host, region=config.region_id, trace_on=config.trace_on)
-        answers.latency = self._latency
+        answers = SendAnswers(host, region=config.region_id, trace_on=config.trace_on, latency=self._latency)
         targets = SendTargets(self.live, self.topics, self.groups, store)
         transfers = GroupTransferService(
             clock=clock,
@@ -359,12 +361,11 @@ class Broker:
             timeout_s=config.sync_flush_timeout / 1000,
         )
         self.turn = StoreTurn(
-            targets, waiters, self.stats, self.server.schedule_turn, no_messages() if self.is_slave else None
+            targets, waiters, self.stats, self.server.schedule_round, no_messages() if self.is_slave else None
         )
         if CORE is not None and not self.is_slave:
             sampler = None if self.audit is None else self.audit.sampler
             self._plain_sends = PlainSends(CORE, self.turn, targets, answers, guard, self.limiter, sampler)
-            self.server.new_taker = self._plain_sends.taker
         return BrokerContext(
             live=self.live,
             clock=clock,
@@ -379,7 +380,7 @@ class Broker:
             turn=self.turn,
             targets=targets,
             answers=answers,
-            schedule_turn=self.server.schedule_turn,
+            schedule_round=self.server.schedule_round,
             limiter=self.limiter,
             address=self.address,
             host=host,
@@ -404,24 +405,21 @@ class Broker:
             *self.pops.parts,
         ]
 
-    def _build_slave(self, context: BrokerContext) -> None:
-        self.slave = Slave(context, self._access.own)
-        self.registration.on_answer = self.slave.master.registered
-
     # --- listening ------------------------------------------------------------------------------
     async def _listen(self) -> None:
         config = self.config
-        tables = self._tables.written_by_turns(self.server.schedule_turn)
+        tables = self._tables.written_by_rounds(self.server.schedule_round)
         # First the tables: messages of a topic that is in no file would be hidden after a crash.
-        ends = () if self.is_slave else (self.pops.end_turn,)
-        self.server.turn_hooks += (*ends, tables.end_turn, self.turn.end, self.ha.end_turn)
-        if not self.is_slave:
-            self.server.turn_hooks += (self.timer.end_turn,)
+        ends = () if self.is_slave else (self.pops.end_round,)
+        after = () if self.is_slave else (self.timer.end_round,)
+        end_of_round = (*ends, tables.end_round, self.turn.end, self.ha.end_round, *after)
         self._stops.add("slaves", self.ha.stop)
         self._stops.add("delay levels", self.schedule.stop)
         self._stops.add("requests under way", self._finish_requests)
         self._stops.add("quotas", self.limiter.stop)
-        await self._ports.listen(self._stops)
+        await self._ports.listen(
+            self._stops, end_of_round, None if self._plain_sends is None else self._plain_sends.taker
+        )
         port = config.ha_listen_port or (config.listen_port and config.listen_port + HA_PORT_DISTANCE)
         await self.ha.start(config.bind_address, port)
 
@@ -476,7 +474,7 @@ class Broker:
         self.schedule.halt()
         if not self.is_slave:
             self.pops.halt()
-            self.pops.end_turn()
+            self.pops.end_round()
         self.turn.stop()
         self.turn.end()
         self.hold.stop()

@@ -26,7 +26,7 @@ MAX_STATUS_ANSWERS_BYTES: Final = 64 * 1024 * 1024
 MAX_CONSUMER_STATUS_BYTES: Final = 4 * 1024 * 1024
 """Offsets that one consumer says it holds (221): 32,000 queues."""
 QUEUES_PER_SLICE: Final = 512
-"""Queues that an answer about a topic reads in one turn of the loop: 3 to 15 ms."""
+"""Queues that an answer about a topic reads in one round of the loop: 3 to 15 ms."""
 LAGS_PER_ANSWER: Final = 100_000
 """Queues of groups that one answer with metrics looks at, beside those of groups that are furthest behind: 0.2 s."""
 LAGS_SLICE_SECONDS: Final = 0.005
@@ -35,28 +35,28 @@ AGES_PER_ANSWER: Final = 1_000
 """Messages that one answer with metrics looks up for their ages, beside those that the last answer knew: 0.3 to 0.7 s
 where the file of each one's queue is opened."""
 PAIRS_PER_SLICE: Final = 1_000
-"""Pairs of topic and group whose progress is added up in one turn of the loop: 3 ms."""
+"""Pairs of topic and group whose progress is added up in one round of the loop: 3 ms."""
 MAX_PROGRESS_SUMS_BYTES: Final = 8 * 1024 * 1024
 """One answer with the progress of groups; the client asks again for others. 200,000 pairs have 5 to 30 MB."""
 SLICES_SECONDS: Final = 0.005
-"""Time for all work in slices in one turn of the loop; one slice more may have begun then."""
+"""Time for all work in slices in one round of the loop; one slice more may have begun then."""
 SLICED_WORKS: Final = 8
 """Works in slices that are under way at a time; others wait for them."""
 CLIENTS_PER_SLICE: Final = 100
-"""Groups of clients that are entered, or left, in one turn of the loop: 1 ms; 2 ms where they are new."""
+"""Groups of clients that are entered, or left, in one round of the loop: 1 ms; 2 ms where they are new."""
 LARGE_HEARTBEAT_BYTES: Final = 4 * 1024
 """A heartbeat above this, of some dozen groups, is looked at in a later turn, with others like it."""
 STATS_ITEMS_PER_SLICE: Final = 10_000
-"""Items of the statistics that are sampled in one turn of the loop: 6 ms."""
+"""Items of the statistics that are sampled in one round of the loop: 6 ms."""
 TABLE_ROWS_PER_SLICE: Final = 1_000
-"""Rows of a table of topics, groups or offsets that are copied, encoded or compared in one turn of the loop: up to
+"""Rows of a table of topics, groups or offsets that are copied, encoded or compared in one round of the loop: up to
 15 ms."""
 MAX_CONSUME_QUEUE_UNITS: Final = 1_000
 """Units of a consume queue in one answer to QUERY_CONSUME_QUEUE (321); about 100 bytes each as JSON."""
 
 # --- Broker -------------------------------------------------------------------------------------
 MAX_TURN_BYTES: Final = 32 * 1024 * 1024
-"""Records of one turn of the loop; more are written at once: bounds the write buffer."""
+"""Records of one round of the loop; more are written at once: bounds the write buffer."""
 MAX_UNFLUSHED_CONNECTION_BYTES: Final = 16 * 1024 * 1024
 """SYNC_FLUSH: messages of one connection that may wait for their flush; above it SYSTEM_BUSY."""
 MAX_UNFLUSHED_TOTAL_BYTES: Final = 256 * 1024 * 1024
@@ -72,7 +72,7 @@ HELD_SQL_CHARS: Final = 3_000
 HELD_SQL_FACTOR: Final = 150
 """Weight of each of its characters: its bytes once compiled."""
 HELD_SLICE_SECONDS: Final = 0.002
-"""Work for held pulls in one turn of the loop; the rest follows in the next."""
+"""Work for held pulls in one round of the loop; the rest follows in the next."""
 MAX_HELD_PULLS_OF_CONNECTION: Final = 16_384
 """Held pulls of one connection: a client has one per queue, and 1,024 queues of 16 topics are many."""
 MAX_POP_MESSAGES: Final = 32
@@ -96,7 +96,7 @@ POP_READS_MAX: Final = 4
 POP_SKIPPED_MAX: Final = 4_096
 """Unwanted messages of all its queues behind which a pop looks at no further queue in this turn, about 10 ms."""
 POP_REVIVE_MESSAGES: Final = 128
-"""Popped messages that are stored again in one turn of the loop, about 5 ms."""
+"""Popped messages that are stored again in one round of the loop, about 5 ms."""
 POP_RETRY_SECONDS: Final = 0.1
 """Pause before popped messages that the store refused are stored again."""
 POP_SCAN_MESSAGES_PER_MS: Final = 20_000
@@ -148,7 +148,7 @@ MAX_GROUP_MEMBERS: Final = 200_000
 """Members of all consumer groups, and producers of all groups: one for each connection and group, about 250 bytes. As
 many connections as a server takes, of twelve groups each."""
 GROUP_NOTICES_SECONDS: Final = 0.001
-"""Time for notices of changed groups in one turn of the loop; the rest follows in the next."""
+"""Time for notices of changed groups in one round of the loop; the rest follows in the next."""
 MAX_HEARTBEAT_GROUPS: Final = 1_000
 """Groups of one heartbeat, and topics of one group: each makes an entry in a configuration file."""
 MAX_HEARTBEAT_BYTES: Final = 1024 * 1024
@@ -164,7 +164,7 @@ MAX_LISTED: Final = 1_000
 MAX_HEARTBEAT_FILTER_CHARS: Final = 49_152
 """SQL92 expressions of one heartbeat: new ones are compiled before the answer, about 1.4 µs a character."""
 FILTER_CHARS_PER_SLICE: Final = 4_096
-"""SQL92 expressions of one heartbeat that are compiled in one turn of the loop, and one more: 6 ms."""
+"""SQL92 expressions of one heartbeat that are compiled in one round of the loop, and one more: 6 ms."""
 MAX_CONSUMER_FILTERS: Final = 10_000
 """SQL92 filters in ``consumerFilter.json``, one for each group and topic; they expire a day after the last consumer."""
 MAX_CONSUMER_FILTER_CHARS: Final = 16 * 1024 * 1024
@@ -196,7 +196,7 @@ PRODUCER_IDLE_LOOK_SECONDS: Final = 1.0
 PRODUCER_SAVE_SECONDS: Final = 30.0
 """Pause between two writes of the producers' sequences; a restart reads the log since then, about 1 µs a record."""
 PRODUCER_SAVE_SLICE_BYTES: Final = 64 * 1024
-"""Bytes of the sequences encoded in one turn of the loop, 0.2 ms; all of them are at most 60 MB."""
+"""Bytes of the sequences encoded in one round of the loop, 0.2 ms; all of them are at most 60 MB."""
 LOCK_SECONDS: Final = 60.0
 """A queue's lock not renewed for this long is free (Apache: ``rocketmq.broker.rebalance.lockMaxLiveTime``)."""
 MAX_LOCKED_QUEUES: Final = 200_000
@@ -212,7 +212,7 @@ HALF_PROPERTIES_RESERVE_BYTES: Final = 256
 MAX_HALF_LAG: Final = 200_000
 """An open half message with this many behind it is put back to the end: a start reads those that follow it."""
 TRANSACTION_SLICE: Final = 100
-"""Half messages that a round of checks reads in one turn of the loop: about 3 ms."""
+"""Half messages that a round of checks reads in one round of the loop: about 3 ms."""
 MAX_GIVEN_UP_LINES: Final = 100
 """Given-up transactions of one round of checks with a log line each; the last line has their number, and all of them
 are in TRANS_CHECK_MAX_TIME_TOPIC."""
@@ -247,9 +247,9 @@ offsets every 28, which takes a hundredth of a processor."""
 JOURNAL_BYTES: Final = 1024 * 1024
 """A journal with more, and with twice the bytes of the table's file, lets the file be written whole at once."""
 DELAY_BATCH_MESSAGES: Final = 64
-"""Delayed messages delivered in one turn of the loop, about 1 ms."""
+"""Delayed messages delivered in one round of the loop, about 1 ms."""
 DELAY_BATCH_BYTES: Final = 1024 * 1024
-"""Bytes of delayed messages delivered in one turn of the loop, if more than one."""
+"""Bytes of delayed messages delivered in one round of the loop, if more than one."""
 DELAY_RECHECK_SECONDS: Final = 10.0
 """Longest wait of a delay level before it reads the date again, in case somebody has set it."""
 DELAY_RETRY_SECONDS: Final = 0.1
@@ -259,8 +259,8 @@ DELAY_RETRY_SECONDS: Final = 0.1
 MAX_TRANSFER_BYTES: Final = 4 * 1024 * 1024 - 12
 """Bytes of the log in one transfer to a slave: with a head of 12 bytes they fill the buffer of Apache's slave
 (``READ_MAX_BUFFER_SIZE``), which never receives more."""
-TRANSFER_TURN_BYTES: Final = 256 * 1024
-"""Bytes of the log sent to one slave in one turn of the loop, about 0.1 ms."""
+TRANSFER_ROUND_BYTES: Final = 256 * 1024
+"""Bytes of the log sent to one slave in one round of the loop, about 0.1 ms."""
 TRANSFER_HIGH_WATER_BYTES: Final = 1024 * 1024
 """Unsent bytes of one slave; above it nothing is sent until it has read most of them."""
 MAX_PORT: Final = 65_535
@@ -307,9 +307,9 @@ MAX_TIMER_COPY_BYTES: Final = 4 * 1024 * 1024
 
 # --- Any delay ----------------------------------------------------------------------------------
 TIMER_BATCH_MESSAGES: Final = 128
-"""Waiting messages delivered in one turn of the loop, about 2 ms."""
+"""Waiting messages delivered in one round of the loop, about 2 ms."""
 TIMER_BATCH_BYTES: Final = 1024 * 1024
-"""Bytes of waiting messages delivered in one turn of the loop, if more than one."""
+"""Bytes of waiting messages delivered in one round of the loop, if more than one."""
 TIMER_RETRY_SECONDS: Final = 0.5
 """Pause before due messages that the store refused, or a failed write of the timer log, are tried again."""
 MAX_TIMER_DELAY_SECONDS: Final = 100 * 365 * 86_400

@@ -21,7 +21,7 @@ from cometmq.broker.pull.consumer_filters import ConsumerFilterManager
 from cometmq.broker.tables.broker_tables import BrokerTables
 from cometmq.broker.tables.offset_expiry import OffsetExpiry
 from cometmq.free_memory import give_back
-from cometmq.loop import in_turns
+from cometmq.loop import in_rounds
 from cometmq.threads import in_thread
 
 
@@ -60,7 +60,7 @@ def periodic_work(
     return [
         ("expire offsets", OFFSET_LOOK_SECONDS, expiry.look),
         ("expire clients", CLIENT_SCAN_SECONDS, broker.clients.expire),
-        ("expire locks", CLIENT_SCAN_SECONDS, lambda: in_turns(broker.locks.expire())),
+        ("expire locks", CLIENT_SCAN_SECONDS, lambda: in_rounds(broker.locks.expire())),
         ("give memory back", CLIENT_SCAN_SECONDS, MemoryReturn(broker).look),
         ("write consumer offsets", offsets_s, broker.offsets.save_in_background),
         ("write filters", FILTER_SAVE_SECONDS, filters.save_in_background),

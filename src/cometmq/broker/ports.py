@@ -7,6 +7,7 @@ to the port :data:`FAST_PORT_DISTANCE` before it (``fastRemotingServer``).
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from cometmq.broker.access import BrokerAccess
@@ -18,7 +19,8 @@ from cometmq.message.listeners import EVERY_CLIENT, Advertised
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.processors import ProcessorTable
 from cometmq.remoting.rpc_latency import RpcLatency
-from cometmq.remoting.server import RemotingServer
+from cometmq.remoting.server import RemotingServer, RequestPath
+from cometmq.remoting.server_connection import NewTaker
 
 _log = logging.getLogger(__name__)
 
@@ -48,10 +50,11 @@ class ClientPorts:
         self._hooks = hooks
         self._latency = latency
         self._clock = clock
+        self._has_quotas = access.limiter.is_active
         self.main: Final = self._server(processors)
         self.servers: Final = [self.main]
         """The main one, and the one for ``vipChannelEnabled`` once it listens."""
-        access.limiter.table.on_change.append(self._use_quotas)
+        access.limiter.table.on_change.append(self._quotas_changed)
 
     @property
     def address(self) -> str:
@@ -74,19 +77,22 @@ class ClientPorts:
         await self.main.bind(config.bind_address, config.listen_port)
         stops.add("connections", self.main.stop)
 
-    async def listen(self, stops: Stops) -> None:
-        """Serve clients."""
-        self.main.listen()
+    async def listen(
+        self, stops: Stops, end_of_round: Sequence[Callable[[], None]], new_taker: NewTaker | None
+    ) -> None:
+        """Serve clients.
+
+        :param end_of_round: called at the end of each round of the loop, in this order.
+        """
+        self.main.listen(end_of_round, new_taker)
         config = self._live.current
         port = config.listen_port - FAST_PORT_DISTANCE
         if port <= 0:
             return
         fast = self._server(self._processors.without(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
-        fast.turn_hooks += self.main.turn_hooks
-        fast.new_taker = self.main.new_taker
         self.servers.append(fast)
         try:
-            await fast.start(config.bind_address, port)
+            await fast.start(config.bind_address, port, end_of_round, new_taker)
         except OSError as error:
             _log.warning("cannot listen on port %d for clients with vipChannelEnabled: %s", port, error)
         else:
@@ -99,24 +105,25 @@ class ClientPorts:
 
     def _server(self, processors: ProcessorTable) -> RemotingServer:
         config, access = self._live.current, self._access
-        server = RemotingServer(
+        path = RequestPath(
+            access.guard,
+            access.limiter,
+            self._hooks.for_server(lambda: self.address, config.region_id),
+            None if access.audit is None else access.audit.answered,
+            self._latency,
+        )
+        return RemotingServer(
             processors,
-            hooks=self._hooks.for_server(lambda: self.address, config.region_id),
-            guard=access.guard,
+            path,
             clock=self._clock,
             idle_timeout_s=config.server_channel_max_idle_time_seconds,
             max_connections=config.server_max_connections,
             tls=access.tls,
         )
-        server.on_answer = None if access.audit is None else access.audit.answered
-        server.limiter = access.limiter if access.limiter.is_active else None
-        server.latency = self._latency
-        return server
 
-    def _use_quotas(self) -> None:
-        """Ask for quotas only while there are some."""
-        limiter = self._access.limiter if self._access.limiter.is_active else None
-        for server in self.servers:
-            if server.limiter is not limiter:
-                server.limiter = limiter
+    def _quotas_changed(self) -> None:
+        """Let connections ask for quotas from the first one on, and not after the last is gone."""
+        if self._has_quotas != self._access.limiter.is_active:
+            self._has_quotas = self._access.limiter.is_active
+            for server in self.servers:
                 server.renew_takers()

@@ -83,6 +83,7 @@ class BrokerRegistration:
         live: LiveConfig,
         topics: TopicConfigManager,
         client: RemotingClient,
+        on_answer: Callable[[RegisterBrokerResponseHeader], None] | None = None,
         *,
         addresses: Mapping[str, str],
         clock: Clock = SYSTEM_CLOCK,
@@ -96,7 +97,7 @@ class BrokerRegistration:
         self.topics: Final = topics
         self.client: Final = client
         self.clock: Final = clock
-        self.on_answer: Callable[[RegisterBrokerResponseHeader], None] = lambda _answer: None
+        self.on_answer: Final = on_answer
         """Called with each successful answer, which says where a slave's master is."""
         self.rivals: dict[str, str] = {}
         """The address of another broker with this name and id, by the nameserver that knows it."""
@@ -263,7 +264,8 @@ class BrokerRegistration:
             raise RegistrationError(f"code {answer.code}: {answer.remark}")
         header_of_answer = answer.header(RegisterBrokerResponseHeader)
         self.rivals[nameserver] = header_of_answer.rival_addr or ""
-        self.on_answer(header_of_answer)
+        if self.on_answer is not None:
+            self.on_answer(header_of_answer)
         return decode_body(KVTable, answer.body) if answer.body else None
 
     async def send_unregister(self, nameserver: str) -> None:

@@ -1,4 +1,4 @@
-"""Long work, done over many turns of the loop, so that others are answered in between.
+"""Long work, done over many rounds of the loop, so that others are answered in between.
 
 All such work of a loop shares a *lane*. A work has its first slice at once, as long as such slices take no more than
 :data:`~cometmq.broker.limits.SLICES_SECONDS` of a turn; else it waits for a later one. In each turn those that have not
@@ -42,16 +42,16 @@ class _Lane:
         self._long: deque[Callable[[], bool]] = deque()
         self._spent_s = 0.0
         """Time of slices in this turn that did not wait."""
-        self._has_turn = False
+        self._has_round = False
 
     def begin(self, step: Callable[[], bool]) -> None:
         """Call ``step`` now or soon, and then once a turn, as long as it returns True; it may not raise."""
         if self._first or self._spent_s >= SLICES_SECONDS:
             self._first.append(step)
-            self._next_turn()
+            self._next_round()
             return
         if not self._spent_s:
-            self._loop.call_soon(self._begin_turn)
+            self._loop.call_soon(self._begin_round)
         began = SYSTEM_CLOCK.monotonic()
         if step():
             self.add(step)
@@ -60,14 +60,14 @@ class _Lane:
     def add(self, step: Callable[[], bool]) -> None:
         """As :meth:`begin`, for a work whose slices are all long."""
         self._long.append(step)
-        self._next_turn()
+        self._next_round()
 
-    def _begin_turn(self) -> None:
+    def _begin_round(self) -> None:
         self._spent_s = 0.0
 
-    def _next_turn(self) -> None:
-        if not self._has_turn:
-            self._has_turn = True
+    def _next_round(self) -> None:
+        if not self._has_round:
+            self._has_round = True
             self._loop.call_soon(self._loop.call_soon, self._turn)  # what has arrived meanwhile is handled in between
 
     def _turn(self) -> None:
@@ -85,9 +85,9 @@ class _Lane:
                 self._long.insert(SLICED_WORKS - 1, step)
             if SYSTEM_CLOCK.monotonic() >= until:
                 break
-        self._has_turn = False
+        self._has_round = False
         if self._first or self._long:
-            self._next_turn()
+            self._next_round()
 
 
 _lanes: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Lane]] = WeakKeyDictionary()

@@ -12,7 +12,7 @@ REGISTRATION_BESIDE_BYTES: Final = 16 * 1024
 """Registrations above this are read by a thread: a hundred topics, or 700 of the shortest text, in 3 ms. All compressed
 ones are: some hundred bytes may hold a hundred thousand topics."""
 TOPICS_PER_SLICE: Final = 1_000
-"""Topics that are taken, dropped or changed in one turn of the loop: 0.5 to 3 ms."""
+"""Topics that are taken, dropped or changed in one round of the loop: 0.5 to 3 ms."""
 MAX_WAITING_REGISTRATION_BYTES: Final = 256 * 1024 * 1024
 """Registrations that wait for that thread; above it SYSTEM_BUSY, and the broker retries."""
 MAX_NAMESRV_BROKERS: Final = 4_096

@@ -24,7 +24,8 @@ ROUTED_TOPICS: Final = Family("cometmq_routed_topics", Kind.GAUGE, "Topics that 
 class NamesrvMonitor:
     """Collects the metrics of a nameserver and serves them.
 
-    :param servers: their requests and connections are counted.
+    :param servers: their connections are counted.
+    :param latency: counts their requests.
     :param access: gives the samples of accounts and the audit log.
     """
 
@@ -33,6 +34,7 @@ class NamesrvMonitor:
         config: NamesrvConfig,
         routes: RouteTable,
         servers: Sequence[RemotingServer],
+        latency: RpcLatency,
         access: Callable[[], Iterable[Sample]],
         *,
         clock: Clock,
@@ -42,9 +44,7 @@ class NamesrvMonitor:
         self._servers = servers
         self._access = access
         self._boot_ms = clock.now_ms()
-        self._latency = RpcLatency(clock)
-        for server in servers:
-            server.latency = self._latency
+        self._latency = latency
         self._port = MonitorServer(self._pieces, lambda: "", clock=clock)
         self._sender = OtlpSender(config, self._steps, clock=clock) if config.sends_metrics else None
 

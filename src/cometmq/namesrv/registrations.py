@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from cometmq.loop import TaskSet, in_turns
+from cometmq.loop import TaskSet, in_rounds
 from cometmq.namesrv.limits import MAX_WAITING_REGISTRATION_BYTES, REGISTRATION_BESIDE_BYTES
 from cometmq.namesrv.routes import BrokerIdentity, QueuesOfBroker, queues_of
 from cometmq.remoting.bodies import BodyError, DataVersion
@@ -73,7 +73,7 @@ class RegistrationReader:
             try:
                 outcome = await loop.run_in_executor(self._thread, _outcome, identity, body, compressed)
                 if not connection.closed:
-                    await in_turns(then(outcome))
+                    await in_rounds(then(outcome))
             finally:
                 self._waiting_bytes -= len(body)
                 connection.work_is_done()

@@ -12,7 +12,7 @@ import msgspec
 from cometmq.clock import Clock
 from cometmq.errors import CometMQError
 from cometmq.limits import MAX_DATA_VERSION_BYTES
-from cometmq.loop import finish, in_turns, over_turns
+from cometmq.loop import finish, in_rounds, over_rounds
 from cometmq.message.listeners import parse_listeners, parse_registered
 from cometmq.message.names import AUTO_CREATE_TOPIC, ORDER_TOPIC_CONFIG, TRACE_TOPIC
 from cometmq.message.record import body_crc
@@ -148,7 +148,7 @@ class NamesrvRequests:
             )
         except RegistrationError as error:
             return self._refuse(connection, identity, error)
-        over_turns(self.routes.sweep())  # a broker that has another name now leaves the old one
+        over_rounds(self.routes.sweep())  # a broker that has another name now leaves the old one
         if connection.closed:
             return Response()
         if outcome.rival:
@@ -189,7 +189,7 @@ class NamesrvRequests:
         return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
 
     def _closed(self, connection: ServerConnection) -> None:
-        """Remove the brokers of a connection, one in each turn of the loop."""
+        """Remove the brokers of a connection, one in each round of the loop."""
         self._watched.discard(connection)
         gone = self.routes.brokers_of(connection)
 
@@ -205,7 +205,7 @@ class NamesrvRequests:
 
     def tell_gone(self, identity: BrokerIdentity, reason: str) -> None:
         """Remember a broker that is no longer in the routes, tell the log, and drop its topics over the next turns."""
-        over_turns(self.routes.sweep())
+        over_rounds(self.routes.sweep())
         self.gone.note(identity, reason, self.clock.monotonic())
         level = logging.INFO if reason == STOPPED else logging.WARNING
         _log.log(level, "broker %s at %s is gone: %s", identity.name, identity.address, reason)
@@ -252,7 +252,7 @@ class NamesrvRequests:
         self, _connection: ServerConnection, request: Request[WipeWritePermOfBrokerRequestHeader], _body: bytes
     ) -> Response:
         """Take the permission to write from all topics of a broker."""
-        count = await in_turns(self.routes.wipe_write_perm(request.header.broker_name))
+        count = await in_rounds(self.routes.wipe_write_perm(request.header.broker_name))
         return Response(header=WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count))
 
     @answers(RequestCode.ADD_WRITE_PERM_OF_BROKER, permission=needs_cluster(Action.UPDATE))
@@ -260,7 +260,7 @@ class NamesrvRequests:
         self, _connection: ServerConnection, request: Request[AddWritePermOfBrokerRequestHeader], _body: bytes
     ) -> Response:
         """Give the permission to write back to all topics of a broker."""
-        count = await in_turns(self.routes.add_write_perm(request.header.broker_name))
+        count = await in_rounds(self.routes.add_write_perm(request.header.broker_name))
         return Response(header=AddWritePermOfBrokerResponseHeader(add_topic_count=count))
 
     def _listener_of(self, connection: ServerConnection) -> str:

@@ -23,7 +23,8 @@ from cometmq.namesrv.monitor import NamesrvMonitor
 from cometmq.namesrv.requests import NamesrvRequests
 from cometmq.namesrv.routes import RouteTable
 from cometmq.remoting.processors import ProcessorTable
-from cometmq.remoting.server import Guard, RemotingServer
+from cometmq.remoting.rpc_latency import RpcLatency
+from cometmq.remoting.server import Guard, RemotingServer, RequestPath
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.remoting.tls.server import ServerTls
 
@@ -52,33 +53,34 @@ class NameServer:
         self._requests = NamesrvRequests(self.routes, self.kv, self._settings, clock)
         self.processors.add(self._requests)
         users = Path(config.auth_config_path or Path(config.kv_config_path).with_name("auth.json"))
-        self.access = open_access(config, users, "", clock=clock)
-        if self.access is not None and self.access.users is not None:
-            self.processors.add(UserAdmin(self.access.users))
         audit_file = Path(config.kv_config_path).with_name("audit.log")
         self.audit = open_audit(config, audit_file, "nameserver", clock=clock)
+        self.access = open_access(config, users, "", self.audit, clock=clock)
+        if self.access is not None and self.access.users is not None:
+            self.processors.add(UserAdmin(self.access.users))
         guard, tls = guard_of(self.access, self.audit), ServerTls(config, clock=clock)
         ports = {EVERY_CLIENT: config.listen_port, **self._requests.listeners.ports}
+        self._latency = RpcLatency(clock) if config.has_metrics else None
         self._servers: Final = [self._new_server(name, guard, tls) for name in ports]
         self._ports: Final = tuple(ports.values())
         self._scan_timer: TimerHandle | None = None
         self.monitor: NamesrvMonitor | None = None
-        if config.has_metrics:
-            self.monitor = NamesrvMonitor(config, self.routes, self._servers, self._access_samples, clock=clock)
+        if self._latency is not None:
+            self.monitor = NamesrvMonitor(
+                config, self.routes, self._servers, self._latency, self._access_samples, clock=clock
+            )
 
     def _new_server(self, listener: str, guard: Guard | None, tls: ServerTls) -> RemotingServer:
         config = self.config
-        server = RemotingServer(
+        return RemotingServer(
             self.processors,
-            guard=guard,
+            RequestPath(guard, on_failure=None if self.audit is None else self.audit.answered, latency=self._latency),
             clock=self._clock,
             idle_timeout_s=config.server_channel_max_idle_time_seconds,
             max_connections=config.server_max_connections,
             tls=tls,
             listener=listener,
         )
-        server.on_answer = None if self.audit is None else self.audit.answered
-        return server
 
     def _access_samples(self) -> Iterator[Sample]:
         return of_access(None if self.access is None else self.access.guard, None, self.audit)

@@ -28,10 +28,8 @@ class FleetProxy:
     def __init__(self, config: ProxyConfig, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._config = config
         users = Path(config.auth_config_path or "auth.json")
-        self._access = open_access(config, users, config.rocketmq_cluster_name, clock=clock)
         self._audit = open_audit(config, Path("audit.log"), "proxy", clock=clock)
-        if self._access is not None and self._audit is not None:
-            self._access.on_change = self._audit.accounts_changed
+        self._access = open_access(config, users, config.rocketmq_cluster_name, self._audit, clock=clock)
         security = Security(own_security(config).credentials, config.outgoing_tls)
         self._endpoint = GrpcEndpoint(
             FleetBackend(namesrv_addresses(config.namesrv_addr), security=security, clock=clock),

@@ -36,14 +36,14 @@ class BusyPoll:
         self._clock = clock
         self._ends = 0.0
         self._turns = 0
-        self._turns_before = 0
+        self._rounds_before = 0
         self._is_looking = False
         self._left_out = 0
         """Turns without a look after the next look in vain."""
         self._leaves_out = 0
         """Those of them that are to come."""
 
-    def turn_ended(self) -> None:
+    def round_ended(self) -> None:
         """Look for requests from now on, unless looks were in vain of late."""
         self._turns += 1
         if self._is_looking:
@@ -55,12 +55,12 @@ class BusyPoll:
         self._begin()
 
     def _begin(self) -> None:
-        self._turns_before = self._turns
+        self._rounds_before = self._turns
         self._ends = self._clock.monotonic() + BUSY_POLL_SECONDS
         self._call_soon(self._look)
 
     def _look(self) -> None:
-        if self._turns != self._turns_before:
+        if self._turns != self._rounds_before:
             self._left_out = 0
             self._begin()
         elif self._clock.monotonic() < self._ends:

@@ -91,7 +91,11 @@ def on_group(name: str, *actions: Action) -> Need:
 
 
 class Caller(Protocol):
-    """The account of a request that is being handled."""
+    """The account of a request that is being handled, or of the last one of a connection."""
+
+    @property
+    def name(self) -> str:
+        """The name of the account; empty for one without a name."""
 
     @property
     def is_super(self) -> bool:

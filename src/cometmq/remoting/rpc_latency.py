@@ -1,4 +1,4 @@
-"""Latency of requests by request code and answer (``rocketmq_rpc_latency``), counted once per turn of the loop.
+"""Latency of requests by request code and answer (``rocketmq_rpc_latency``), counted once per round of the loop.
 
 Answers leave at the end of a turn, so requests that are answered in the turn of their arrival took as long as it. Only
 for an answer that waited, for a message, a flush or a slave, the clock is read.
@@ -26,7 +26,7 @@ RPC_LATENCY: Final = Family(
 TURNS: Final = Family(
     "cometmq_turn_seconds",
     Kind.HISTOGRAM,
-    "Length of the turns of the event loop in which requests were handled.",
+    "Length of the rounds of the event loop in which requests were handled.",
     (),
     (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1),
 )
@@ -56,7 +56,7 @@ class RpcLatency:
         self.began = clock.monotonic()
         """Monotonic seconds at which the current turn, or the last one, began."""
 
-    def begin_turn(self) -> None:
+    def begin_round(self) -> None:
         """Note the time."""
         self.began = self._now()
 
@@ -74,7 +74,7 @@ class RpcLatency:
             waited_s = self._now() - arrived
             self._histogram((request_code, response_code, polling)).observe(waited_s, times)
 
-    def end_turn(self) -> None:
+    def end_round(self) -> None:
         """Count the turn and its answers."""
         seconds = self._now() - self.began
         place = bisect_left(_BOUNDS_S, seconds)

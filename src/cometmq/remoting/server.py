@@ -1,9 +1,9 @@
 """The server's transport: asyncio connections around the sans-IO protocol (``NettyRemotingServer``).
 
-A *turn* is one run of the event loop: the requests that arrived together are handled, then the hooks in
-``turn_hooks`` run once (a broker appends and commits everything of the turn there), then every
-connection writes its answers by one call. Each connection has a time in a turn: one that has more to ask
-than fits into it goes on in the next, after everybody else.
+A *round* is one run of the event loop: the requests that arrived together are handled, then the functions of
+``end_of_round`` run once (a broker stores everything of the round there), then every connection writes its answers by
+one call. Each connection has a time in a round: one that has more to ask than fits into it goes on in the next, after
+everybody else.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from cometmq import descriptors
@@ -22,9 +23,10 @@ from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
+    decode_command,
     decode_header,
 )
-from cometmq.remoting.frame import JSON, Frame, FrameTaker
+from cometmq.remoting.frame import JSON, Frame
 from cometmq.remoting.listener import Listener, close_all
 from cometmq.remoting.processors import (
     Processor,
@@ -39,7 +41,7 @@ from cometmq.remoting.processors import (
     not_supported,
 )
 from cometmq.remoting.rpc_latency import RpcLatency
-from cometmq.remoting.server_connection import ServerConnection
+from cometmq.remoting.server_connection import NewTaker, ServerConnection
 from cometmq.remoting.tls.opening import Openings
 from cometmq.remoting.tls.options import TlsOptions
 from cometmq.remoting.tls.server import ServerTls
@@ -69,6 +71,10 @@ class Guard(Protocol):
 class Limiter(Protocol):
     """Decides whether a request that is allowed is handled now; see :mod:`cometmq.auth.quota.limiter`."""
 
+    @property
+    def is_active(self) -> bool:
+        """There is something to decide."""
+
     def holds(
         self,
         connection: ServerConnection,
@@ -80,15 +86,30 @@ class Limiter(Protocol):
         """Tell whether a request may not be handled now: it is answered then, or given to ``handle`` later."""
 
 
+@dataclass(frozen=True, slots=True)
+class RequestPath:
+    """All that the requests of a server pass through, before and after their processor."""
+
+    guard: Guard | None = None
+    """The first: an account may be denied."""
+    limiter: Limiter | None = None
+    """The second: a quota may be used up."""
+    hooks: Sequence[RpcHook] = ()
+    """See requests that are handled, and all answers."""
+    on_failure: Callable[[ServerConnection, Request[Any], Response], None] | None = None
+    """Called with answers whose code is not 0, for the audit log."""
+    latency: RpcLatency | None = None
+    """Counts how long requests take, where metrics are asked for."""
+
+
 class RemotingServer:
     """Listens, passes each request to its processor, and closes connections that are idle or stuck."""
 
     def __init__(
         self,
         processors: ProcessorTable,
+        path: RequestPath = RequestPath(),
         *,
-        hooks: Sequence[RpcHook] = (),
-        guard: Guard | None = None,
         clock: Clock = SYSTEM_CLOCK,
         idle_timeout_s: float = SERVER_IDLE_SECONDS,
         frame_timeout_s: float = FRAME_SECONDS,
@@ -99,17 +120,10 @@ class RemotingServer:
         self.processors = processors
         self.listener = listener
         """The name of this port, where a process has several (:mod:`cometmq.message.listeners`)."""
-        self.hooks = list(hooks)
-        self.guard = guard
-        self.limiter: Limiter | None = None
-        self.on_answer: Callable[[ServerConnection, Request[Any], Response], None] | None = None
-        """Called with answers whose code is not 0, for the audit log."""
+        self.path = path
         self.clock = clock
-        self.latency: RpcLatency | None = None
-        """Counts how long requests take, where metrics are asked for."""
-        self.new_taker: Callable[[ServerConnection], FrameTaker] | None = None
-        """Gives a new connection the function that takes its plain requests from its bytes, before they are decoded."""
-        self.turn_hooks: list[Callable[[], None]] = []
+        self.new_taker: NewTaker | None = None
+        self.end_of_round: Sequence[Callable[[], None]] = ()
         self.connections: set[ServerConnection] = set()
         self.unfinished_bytes = 0
         """Bytes of the unfinished frames of all connections."""
@@ -133,7 +147,7 @@ class RemotingServer:
         """A socket had data since the last turn; a turn for the gRPC port has none."""
         self._dirty: list[ServerConnection] = []
         self._resume: list[ServerConnection] = []
-        self.turn_is_scheduled = False
+        self.round_is_scheduled = False
         """True from the first request of a turn to its end."""
         self._sweeper: TimerHandle | None = None
 
@@ -152,22 +166,30 @@ class RemotingServer:
             self._busy_poll = BusyPoll(self._loop.call_soon, self.clock)
         await self._listener.bind(host, port)
 
-    def listen(self) -> None:
+    def listen(self, end_of_round: Sequence[Callable[[], None]] = (), new_taker: NewTaker | None = None) -> None:
         """Accept connections.
 
+        :param end_of_round: called at the end of each round, in this order.
         :raises OSError: another program took the port at the same time.
         """
+        self.end_of_round, self.new_taker = end_of_round, new_taker
         self._count_descriptors()
         self._listener.listen(_BACKLOG)
         self._sweeper = self.clock.call_later(_SWEEP_SECONDS, self._sweep)
 
-    async def start(self, host: str, port: int) -> None:
+    async def start(
+        self,
+        host: str,
+        port: int,
+        end_of_round: Sequence[Callable[[], None]] = (),
+        new_taker: NewTaker | None = None,
+    ) -> None:
         """``bind`` and ``listen``.
 
         :raises OSError: the port is taken or not allowed.
         """
         await self.bind(host, port)
-        self.listen()
+        self.listen(end_of_round, new_taker)
 
     async def stop(self) -> None:
         """Accept no connection, write what is queued, close all."""
@@ -176,7 +198,7 @@ class RemotingServer:
         if not self._listener.is_open:
             return
         self._listener.close()
-        self._end_turn()
+        self._end_round()
         self.unsent.stop()
         await self._openings.stop()
         await close_all(self.connections)
@@ -233,7 +255,7 @@ class RemotingServer:
     def wrote(self, connection: ServerConnection) -> None:
         """Flush the connection at the end of the turn."""
         self._dirty.append(connection)
-        self.schedule_turn()
+        self.schedule_round()
 
     def cut_off_largest(self) -> None:
         """End the connection with the largest unfinished frame: all together are too much."""
@@ -251,37 +273,37 @@ class RemotingServer:
     def resume_soon(self, connection: ServerConnection) -> None:
         """Let a connection continue with waiting frames in the next turn."""
         self._resume.append(connection)
-        self.schedule_turn()
+        self.schedule_round()
 
-    def schedule_turn(self) -> None:
+    def schedule_round(self) -> None:
         """Begin a turn if none has begun; it ends after everything that has arrived is handled."""
-        if not self.turn_is_scheduled and self._loop is not None:
-            self.turn_is_scheduled = True
-            if self.latency is not None:
-                self.latency.begin_turn()
-            self._loop.call_soon(self._end_turn)
+        if not self.round_is_scheduled and self._loop is not None:
+            self.round_is_scheduled = True
+            if self.path.latency is not None:
+                self.path.latency.begin_round()
+            self._loop.call_soon(self._end_round)
 
-    def _end_turn(self) -> None:
-        self.turn_is_scheduled = False
-        for hook in self.turn_hooks:
-            hook()
+    def _end_round(self) -> None:
+        self.round_is_scheduled = False
+        for end in self.end_of_round:
+            end()
         dirty = self._dirty
         if dirty:
             self._dirty = []
             for connection in dirty:
                 connection.flush()
-            self.unsent.end_turn()
+            self.unsent.end_round()
         if self._resume:
             # Who went first in this turn goes last in the next.
             first, *waiting = self._resume
             self._resume = []
             for connection in (*waiting, first):
                 connection.resume()
-        if self.latency is not None:
-            self.latency.end_turn()
+        if self.path.latency is not None:
+            self.path.latency.end_round()
         if self._busy_poll is not None and self.data_arrived:
             self.data_arrived = False
-            self._busy_poll.turn_ended()
+            self._busy_poll.round_ended()
 
     def handle(self, connection: ServerConnection, frame: Frame) -> float | None:
         """Decode and answer one frame; return the time of its beginning unless it is a light request."""
@@ -300,13 +322,13 @@ class RemotingServer:
         """Handle an answer of the client, a header whose code is not first, or an unknown code."""
         parsed = decode_header(frame.serialize_type, frame.header)
         if parsed.flag & FLAG_RESPONSE:
-            connection.accept_response(frame)
+            connection.accept_response(decode_command(frame))
             return
         processor = self.processors.get(parsed.code)
         if processor is not None:
             self._run(connection, processor, frame)
         elif not parsed.flag & FLAG_ONEWAY:
-            denial = None if self.guard is None else self.guard.check_unknown(connection, parsed.code, frame)
+            denial = None if self.path.guard is None else self.path.guard.check_unknown(connection, parsed.code, frame)
             answer = denial or not_supported(parsed.code)
             connection.write(*encode_response(frame.serialize_type, parsed.opaque, answer))
 
@@ -319,18 +341,24 @@ class RemotingServer:
                 connection.write(*encode_response(error.serialize_type, error.opaque, refusal))
             return
         if request.flag & FLAG_RESPONSE:
-            connection.accept_response(frame)
+            connection.accept_response(decode_command(frame))
             return
-        if self.latency is not None:
-            request.arrived = self.latency.began
-        if self.guard is not None:
-            denial = self.guard.check(connection, processor, request, frame)
+        if self.path.latency is not None:
+            request.arrived = self.path.latency.began
+        guard = self.path.guard
+        if guard is not None:
+            denial = guard.check(connection, processor, request, frame)
             if denial is not None:
                 connection.count(request, denial.code)
                 if not request.flag & FLAG_ONEWAY:
                     connection.write(*encode_response(request.serialize_type, request.opaque, denial))
                 return
-        if self.limiter is None or not self.limiter.holds(connection, processor, request, frame, self._handle_late):
+        limiter = self.path.limiter
+        if (
+            limiter is None
+            or not limiter.is_active
+            or not limiter.holds(connection, processor, request, frame, self._handle_late)
+        ):
             self._answer(connection, processor, request, frame.body)
 
     def serve(self, connection: ServerConnection, request: Request[Any], body: bytes) -> None:
@@ -339,23 +367,27 @@ class RemotingServer:
         if processor is None:
             connection.respond(request, not_supported(request.code))
             return
-        self.schedule_turn()
-        if self.latency is not None:
-            request.arrived = self.latency.began
-        frame = Frame(JSON, b"", body)
-        if self.limiter is None or not self.limiter.holds(connection, processor, request, frame, self._handle_late):
+        self.schedule_round()
+        if self.path.latency is not None:
+            request.arrived = self.path.latency.began
+        limiter = self.path.limiter
+        if (
+            limiter is None
+            or not limiter.is_active
+            or not limiter.holds(connection, processor, request, Frame(JSON, b"", body), self._handle_late)
+        ):
             self._answer(connection, processor, request, body)
 
     def _handle_late(
         self, connection: ServerConnection, processor: Processor, request: Request[Any], body: bytes
     ) -> None:
         """Handle a request that has waited, in the turn of this moment."""
-        self.schedule_turn()
+        self.schedule_round()
         self._answer(connection, processor, request, body)
 
     def _answer(self, connection: ServerConnection, processor: Processor, request: Request[Any], body: bytes) -> None:
         try:
-            for hook in self.hooks:
+            for hook in self.path.hooks:
                 if hook.before is not None:
                     hook.before(connection.remote_address, request, body)
             response = processor.handler(connection, request, body)

@@ -1,8 +1,8 @@
 """The connection of one client to a server: its requests, their answers, and requests of the server to the client.
 
 A client that does not read its answers is not read either: above a high-water mark of unsent bytes its frames
-stay undecoded until it has caught up. A client that asks for more than fits into a turn is not read until its
-next turn, so that nobody waits for one client's thousand frames.
+stay undecoded until it has caught up. A client that asks for more than fits into a round is not read until the
+next round, so that nobody waits for one client's thousand frames.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast
 
 from cometmq.clock import Clock
@@ -20,14 +20,15 @@ from cometmq.limits import (
     LATE_SECONDS,
     MAX_PENDING_INVOKES,
     MAX_UNFINISHED_BYTES,
-    TURN_SECONDS,
+    ROUND_SECONDS,
     WRITE_HIGH_WATER_BYTES,
     WRITE_LOW_WATER_BYTES,
 )
 from cometmq.message.hosts import encode_host, format_address, stored_ip, unmapped
-from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, request_command
+from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand, request_command
 from cometmq.remoting.frame import Frame, FrameDecoder, FrameError, FrameTaker
 from cometmq.remoting.headers import Header
+from cometmq.remoting.permissions import Caller
 from cometmq.remoting.processors import Buffer, Request, Response, RpcHook, encode_response
 from cometmq.remoting.rpc_latency import RpcLatency
 from cometmq.remoting.unsent import UnsentAnswers
@@ -40,25 +41,45 @@ _IS_HELD_BACK: Final = 2
 _IS_WORKED_FOR: Final = 4
 """Reasons for which a connection is not read."""
 
+NewTaker = Callable[["ServerConnection"], FrameTaker]
+"""Gives a connection the function that takes its plain requests from its bytes, before they are decoded."""
+
 
 class InvokeError(CometMQError):
     """A client did not answer a request that the server sent it."""
+
+
+class AnswerPath(Protocol):
+    """The parts that an answer passes through; see :class:`~cometmq.remoting.server.RequestPath`."""
+
+    @property
+    def hooks(self) -> Sequence[RpcHook]:
+        """See answers, in this order."""
+
+    @property
+    def on_failure(self) -> Callable[[ServerConnection, Request[Any], Response], None] | None:
+        """Called with answers whose code is not 0."""
+
+    @property
+    def latency(self) -> RpcLatency | None:
+        """Counts answers."""
 
 
 class ConnectionOwner(Protocol):
     """The server, as its connections see it."""
 
     unfinished_bytes: int
-    hooks: list[RpcHook]
-    on_answer: Callable[[ServerConnection, Request[Any], Response], None] | None
     clock: Clock
-    latency: RpcLatency | None
-    new_taker: Callable[[ServerConnection], FrameTaker] | None
+    new_taker: NewTaker | None
     listener: str
     data_arrived: bool
 
     @property
-    def turn_is_scheduled(self) -> bool:
+    def path(self) -> AnswerPath:
+        """The way of an answer."""
+
+    @property
+    def round_is_scheduled(self) -> bool:
         """True from the first request of a turn to its end."""
 
     @property
@@ -77,7 +98,7 @@ class ConnectionOwner(Protocol):
     def resume_soon(self, connection: ServerConnection) -> None:
         """Let the connection continue in the next turn."""
 
-    def schedule_turn(self) -> None:
+    def schedule_round(self) -> None:
         """Begin a turn if none has begun."""
 
     def handle(self, connection: ServerConnection, frame: Frame) -> float | None:
@@ -101,7 +122,7 @@ class ServerConnection(asyncio.Protocol):
         "_server",
         "_taker",
         "_transport",
-        "_waits_for_turn",
+        "_waits_for_round",
         "account",
         "closed",
         "frame_sweeps",
@@ -110,7 +131,6 @@ class ServerConnection(asyncio.Protocol):
         "peer_ip",
         "peer_port",
         "quiet_sweeps",
-        "quota",
         "remote_address",
         "unfinished_bytes",
     )
@@ -124,7 +144,7 @@ class ServerConnection(asyncio.Protocol):
         self._taker: FrameTaker | None = None
         self._paused = 0
         self._draining = False
-        self._waits_for_turn = False
+        self._waits_for_round = False
         self._pending: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._opaque = 0
         self.unfinished_bytes = 0
@@ -139,10 +159,8 @@ class ServerConnection(asyncio.Protocol):
         self.peer_port = 0
         self.peer_bytes = b""
         self.remote_address = ""
-        self.account: Any = None
+        self.account: Caller | None = None
         """The account of the last request; the guard of the server sets it."""
-        self.quota: Any = None
-        """The quotas that the connection counts for; the limiter of the server sets them."""
 
     # --- asyncio.Protocol ---------------------------------------------------------------------
 
@@ -212,7 +230,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _unpause(self, reason: int) -> None:
         self._paused &= ~reason
-        if not self._paused and self._transport is not None and not self.closed and not self._waits_for_turn:
+        if not self._paused and self._transport is not None and not self.closed and not self._waits_for_round:
             self._transport.resume_reading()
             self._drain()
 
@@ -221,13 +239,13 @@ class ServerConnection(asyncio.Protocol):
         self.quiet_sweeps = 0
         self._server.data_arrived = True
         if self._taker is not None and not (
-            self._paused or self._waits_for_turn or self._out_bytes or self._draining or self._decoder.pending
+            self._paused or self._waits_for_round or self._out_bytes or self._draining or self._decoder.pending
         ):
             # The usual case, without the decoder: whole frames, all of them plain.
             taken = self._taker(data, 0)
             if taken:
-                if not self._server.turn_is_scheduled:
-                    self._server.schedule_turn()
+                if not self._server.round_is_scheduled:
+                    self._server.schedule_round()
                 if taken == len(data):
                     return
             self._decoder.begin(data, taken)
@@ -238,12 +256,12 @@ class ServerConnection(asyncio.Protocol):
     # --- requests -----------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        if self._draining or self._waits_for_turn:
+        if self._draining or self._waits_for_round:
             return
         self._draining = True
         server = self._server
         decoder = self._decoder
-        server.schedule_turn()
+        server.schedule_round()
         clock = server.clock
         taker = self._taker
         look = FRAMES_PER_LOOK
@@ -253,9 +271,9 @@ class ServerConnection(asyncio.Protocol):
                 if not look:
                     now = clock.monotonic()
                     if ends is not None and now >= ends:
-                        self._wait_for_turn(is_late=now - ends >= LATE_SECONDS)
+                        self._wait_for_round(is_late=now - ends >= LATE_SECONDS)
                         break
-                    look, ends = FRAMES_PER_LOOK, now + TURN_SECONDS if ends is None else ends
+                    look, ends = FRAMES_PER_LOOK, now + ROUND_SECONDS if ends is None else ends
                 look -= 1
                 if taker is not None:
                     decoder.take_by(taker)
@@ -266,7 +284,7 @@ class ServerConnection(asyncio.Protocol):
                 self.frame_sweeps = -1
                 began = server.handle(self, frame)
                 if began is not None:
-                    look, ends = 0, began + TURN_SECONDS if ends is None else ends
+                    look, ends = 0, began + ROUND_SECONDS if ends is None else ends
             else:
                 self.frame_sweeps = -1
         except FrameError as error:
@@ -291,26 +309,22 @@ class ServerConnection(asyncio.Protocol):
             if server.unfinished_bytes > MAX_UNFINISHED_BYTES:
                 server.cut_off_largest()
 
-    def _wait_for_turn(self, *, is_late: bool) -> None:
+    def _wait_for_round(self, *, is_late: bool) -> None:
         """Yield to other connections for this turn, and read no bytes until then.
 
         When it was late, so are others whose bytes have arrived and are not read yet: they go before it, too.
         """
         if self._transport is None or self._transport.is_closing():
             return
-        self._waits_for_turn = True
+        self._waits_for_round = True
         self._transport.pause_reading()
         if is_late:
             asyncio.get_running_loop().call_soon(self._server.resume_soon, self)
         else:
             self._server.resume_soon(self)
 
-    def accept_response(self, frame: Frame) -> None:
-        """Take an answer to a request of the server; drop it if nothing waits for it."""
-        self.take_answer(decode_command(frame))
-
-    def take_answer(self, command: RemotingCommand) -> None:
-        """Take an answer that is decoded."""
+    def accept_response(self, command: RemotingCommand) -> None:
+        """Give an answer to the request of the server that waits for it, if one does."""
         future = self._pending.pop(command.opaque, None)
         if future is not None and not future.done():
             future.set_result(command)
@@ -325,11 +339,11 @@ class ServerConnection(asyncio.Protocol):
     @property
     def hooked(self) -> bool:
         """There are hooks, so answers must go through :meth:`respond`."""
-        return bool(self._server.hooks)
+        return bool(self._server.path.hooks)
 
     def count(self, request: Request[Any], code: int, *, polling: bool = False) -> None:
         """Count an answer, where metrics are asked for."""
-        latency = self._server.latency
+        latency = self._server.path.latency
         if latency is not None:
             latency.answered(request.code, code, request.arrived, polling=polling)
 
@@ -339,9 +353,10 @@ class ServerConnection(asyncio.Protocol):
         :param polling: it is a pull that waited for messages.
         """
         self.count(request, response.code, polling=polling)
-        if response.code and self._server.on_answer is not None:
-            self._server.on_answer(self, request, response)
-        for hook in self._server.hooks:
+        path = self._server.path
+        if response.code and path.on_failure is not None:
+            path.on_failure(self, request, response)
+        for hook in path.hooks:
             if hook.after is None:
                 continue
             try:
@@ -404,14 +419,14 @@ class ServerConnection(asyncio.Protocol):
         else:
             self._transport.writelines(out)
         self._count_unsent(self._transport)
-        if self._decoder.pending and not self._paused and not self._waits_for_turn:
+        if self._decoder.pending and not self._paused and not self._waits_for_round:
             self._server.resume_soon(self)
 
     def resume(self) -> None:
         """Handle the frames that waited for unsent answers or for this turn."""
         if self.closed or self._transport is None:
             return
-        waited, self._waits_for_turn = self._waits_for_turn, False
+        waited, self._waits_for_round = self._waits_for_round, False
         if not self._paused:
             if waited:
                 self._transport.resume_reading()

@@ -55,7 +55,7 @@ class UnsentAnswers:
         self.count(connection, 0)
         self._held_back.discard(connection)
 
-    def end_turn(self) -> None:
+    def end_round(self) -> None:
         """Check the total after all answers of a turn are written."""
         if self.total_bytes <= MAX_UNSENT_BYTES:
             return

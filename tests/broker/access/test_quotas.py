@@ -387,7 +387,6 @@ class Peer:
     def __init__(self, ip: str) -> None:
         self.peer_ip = ip
         self.account = None
-        self.quota: Any = None
         self.on_close: list[Any] = []
 
 
@@ -410,7 +409,7 @@ async def test_a_thousand_addresses_and_groups_are_bounded_and_expire(
     for at in range(5_000):
         limiter._pull(one, f"other-{at}")
     assert len(limiter._meters.known) == 1_500
-    assert len(one.quota.groups) <= 1_000
+    assert len(limiter._meters.of_connection[one].groups) <= 1_000
     for peer in (*peers, one):
         for callback in peer.on_close:
             callback(peer)

@@ -168,7 +168,7 @@ async def test_a_turn_ends_between_two_slices_of_all_heartbeats(
         assert (await other.call(RequestCode.GET_MIN_OFFSET, ext={"topic": "TBW102", "queueId": "0"})).code == 0
         seen.append(broker.clients.producers.members)
     growth = [after - before for before, after in itertools.pairwise(seen)]
-    assert max(growth) <= 20 * CLIENTS_PER_SLICE, "a few turns of the loop for each answer"
+    assert max(growth) <= 20 * CLIENTS_PER_SLICE, "a few rounds of the loop for each answer"
     assert len(seen) > 20
 
 

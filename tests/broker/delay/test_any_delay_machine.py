@@ -82,7 +82,7 @@ class TimerMachine(BrokerMachine):
             self.running.turn.end()
             if isinstance(outcomes[0], Stored):
                 self.due[body] = due_ms
-        self.running.server.schedule_turn()
+        self.running.server.schedule_round()
         await settle()
 
     @rule(choice=st.integers(0, 100))
@@ -105,7 +105,7 @@ class TimerMachine(BrokerMachine):
         self.running.turn.end()
         if isinstance(outcomes[0], Stored):
             del self.due[body]
-        self.running.server.schedule_turn()
+        self.running.server.schedule_round()
         await settle()
 
     @rule(seconds=st.one_of(st.floats(0, 3), st.floats(0, 400), st.integers(0, 2 * DAY_S)))

@@ -160,7 +160,7 @@ async def test_a_consume_hook_sees_what_goes_out_and_what_comes_back(
 
 
 async def test_without_hooks_answers_take_the_short_way(broker: Broker) -> None:
-    assert broker.server.hooks == []
+    assert broker.server.path.hooks == []
 
 
 # --- from installed packages ----------------------------------------------------------------------
@@ -214,4 +214,4 @@ def test_the_text_of_the_key_is_never_imported(tmp_path: Path, name: str) -> Non
 
 @pytest.mark.usefixtures("package")
 async def test_installing_a_package_changes_nothing(start_broker: StartBroker) -> None:
-    assert (await start_broker()).server.hooks == []
+    assert (await start_broker()).server.path.hooks == []

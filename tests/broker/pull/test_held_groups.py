@@ -1,4 +1,4 @@
-"""Many waiting pulls: the same filters are looked at once, tags are looked up, and no turn of the loop takes long."""
+"""Many waiting pulls: the same filters are looked at once, tags are looked up, and no round of the loop takes long."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.broker.wire import Wire, send_header
 
 import cometmq.broker.replication.ha_service
 from cometmq.broker.controller import HA_PORT_DISTANCE, Broker
-from cometmq.broker.limits import MAX_SLAVES, MAX_TRANSFER_BYTES, TRANSFER_HIGH_WATER_BYTES, TRANSFER_TURN_BYTES
+from cometmq.broker.limits import MAX_SLAVES, MAX_TRANSFER_BYTES, TRANSFER_HIGH_WATER_BYTES, TRANSFER_ROUND_BYTES
 from cometmq.broker.replication.frames import ReplicationError
 from cometmq.message.batch import BatchPiece, encode_batch
 from cometmq.message.hosts import format_address
@@ -172,7 +172,7 @@ async def test_a_slave_that_does_not_read_costs_little_and_gets_everything_later
     end = broker.store.max_physical_offset
     assert quick.end == end
     assert end - connection.next_offset > end - most_unread_by_the_system, "it was not sent everything"
-    assert connection.unsent_bytes <= TRANSFER_HIGH_WATER_BYTES + 2 * TRANSFER_TURN_BYTES
+    assert connection.unsent_bytes <= TRANSFER_HIGH_WATER_BYTES + 2 * TRANSFER_ROUND_BYTES
     slow.transport.resume_reading()
     await settle()
     assert slow.end == end

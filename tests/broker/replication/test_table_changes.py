@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 from tests.broker.replication.following import connect, copied
+from tests.helpers.request_hooks import add_hooks
 
 import cometmq.broker.replication.table_changes
 from cometmq.broker.limits import TABLE_ROWS_PER_SLICE
@@ -61,7 +62,7 @@ def answers_of(pair: Cluster) -> list[tuple[int, int]]:
         if request.code in tables:
             given.append((request.code, len(response.body)))
 
-    pair.broker(0).server.hooks.append(RpcHook(after=note))
+    add_hooks(pair.broker(0).server, RpcHook(after=note))
     return given
 
 

@@ -103,7 +103,7 @@ async def both(directory: Path, monkeypatch: pytest.MonkeyPatch, **options: Any)
     pair = SideBySide(directory, max_message_size=400_000, **options)
     await pair.start(monkeypatch)
     pair.receive(0, batch(piece()))
-    pair.end_turn()
+    pair.end_round()
     return pair
 
 
@@ -118,10 +118,10 @@ async def test_every_form_of_a_batch_is_stored_and_answered_alike(
     pair = await both(tmp_path, monkeypatch, ip=ip)
     for name, frame in {**PLAIN, **LEFT}.items():
         pair.receive(0, frame)
-        pair.end_turn(name)
+        pair.end_round(name)
     for frame in (*PLAIN.values(), *LEFT.values()):  # in one turn
         pair.receive(1, frame)
-    pair.end_turn()
+    pair.end_round()
     await pair.stop()
 
 
@@ -130,7 +130,7 @@ async def test_plain_batches_are_the_cores(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(send_message, "decode_batch", refuse)
     for name, frame in PLAIN.items():
         pair.compiled.receive(0, frame)
-        pair.compiled.end_turn()
+        pair.compiled.end_round()
         assert name == "oneway" or b'"code":0' in pair.compiled.answers()[0], name
     monkeypatch.undo()
     await pair.compiled.stop()
@@ -155,7 +155,7 @@ async def test_batches_of_a_numbered_producer_are_stored_once_by_both(
         sequenced(2, 10),  # fenced
     ):
         pair.receive(0, frame)
-        pair.end_turn()
+        pair.end_round()
     await pair.stop()
 
 
@@ -167,7 +167,7 @@ async def test_other_configurations_store_alike(
     for frame in PLAIN.values():
         pair.receive(0, frame)
     for side in pair.sides:
-        side.end_turn()
+        side.end_round()
         await side.broker.store.wait_flushed(side.broker.store.max_physical_offset)
     pair.compare()
     await pair.stop()
@@ -178,8 +178,8 @@ async def test_batches_go_on_in_the_next_log_file_alike(tmp_path: Path, monkeypa
     for number in range(30):
         pair.receive(number % 2, batch(b"".join(piece(bytes(1000 + 7 * n)) for n in range(40)), number))
         if number % 3 == 0:
-            pair.end_turn(number)
-    pair.end_turn()
+            pair.end_round(number)
+    pair.end_round()
     await pair.stop()
 
 
@@ -202,8 +202,8 @@ def test_any_batches_are_stored_and_answered_alike(batches: list[tuple[list[byte
                 body[damage] ^= random.Random(damage).randrange(1, 256)
             pair.receive(0, batch(bytes(body), properties="x\x01y"))
             if ends:
-                pair.end_turn()
-        pair.end_turn()
+                pair.end_round()
+        pair.end_round()
         await pair.stop()
 
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:

@@ -168,14 +168,14 @@ async def test_topics_of_many_sends_of_a_turn_share_one_write(
     assert (await (await connect()).send("First")).code == 0
     writes.clear()
     before = len(broker.topics.table)
-    others = broker.server.turn_hooks
-    monkeypatch.setattr(broker.server, "turn_hooks", [])  # a turn that does not end until all have sent
+    others = broker.server.end_of_round
+    monkeypatch.setattr(broker.server, "end_of_round", [])  # a turn that does not end until all have sent
     sends = [asyncio.ensure_future((await connect()).send(f"New{number}")) for number in range(20)]
     while len(broker.topics.table) < before + 20:
         await asyncio.sleep(0)
     assert writes == []
-    broker.server.turn_hooks = others
-    broker.server.schedule_turn()
+    broker.server.end_of_round = others
+    broker.server.schedule_round()
     answers = await asyncio.gather(*sends)
     assert {answer.code for answer in answers} == {0}
     assert writes == [20]

@@ -117,11 +117,11 @@ async def test_every_form_of_a_half_message_is_stored_and_ended_alike(
 ) -> None:
     for name, frame in HALVES.items():
         pair.receive(0, send(10) + frame + send(11))
-        pair.end_turn(name)
+        pair.end_round(name)
     tables(pair)
     for offset in range(len(HALVES) + 1):
         pair.receive(1, send(12) + end(ending(*place(pair, offset), verdict), offset, serialize=serialize) + send(13))
-        pair.end_turn(offset)
+        pair.end_round(offset)
         tables(pair)
     await pair.stop()
 
@@ -162,13 +162,13 @@ async def test_every_form_of_an_end_is_answered_alike(pair: SideBySide) -> None:
 
     for offset, name in enumerate(ends((0, 0), 0)):
         pair.receive(0, half() + half())
-        pair.end_turn(name)
+        pair.end_round(name)
         at, other = place(pair, 2 * offset), place(pair, 2 * offset + 1)
         connection = pair.connect()
         pair.receive(connection, send(20) + ends(at, other[1])[name])
-        pair.end_turn(name)
+        pair.end_round(name)
         pair.receive(0, end(ending(*at), 8) + end(ending(*other, ROLLBACK), 9))
-        pair.end_turn(name)
+        pair.end_round(name)
         tables(pair)
     await pair.stop()
 
@@ -182,9 +182,9 @@ async def test_the_plain_case_is_the_cores(pair: SideBySide, monkeypatch: pytest
         patched.setattr(broker.turn, "put", refuse)
         for name in ("plain", "V1", "binary", "oneway", "no WAIT", "another topic"):
             pair.receive(0, HALVES[name])
-        pair.end_turn()
+        pair.end_round()
         pair.receive(0, end(ending(*place(pair, 0))) + end(ending(*place(pair, 1), ROLLBACK), serialize=ROCKETMQ))
-        pair.end_turn()
+        pair.end_round()
     assert broker.transactions.open.offsets() == [2, 3, 4, 5]
     assert (broker.transactions.ends.committed, broker.transactions.ends.rolled_back) == (1, 1)
     await pair.stop()
@@ -195,13 +195,13 @@ async def test_the_ends_of_a_connection_are_answered_by_one_write(
     pair: SideBySide, monkeypatch: pytest.MonkeyPatch, others: bytes
 ) -> None:
     pair.receive(0, half(1) + half(2) + half(3))
-    pair.end_turn()
+    pair.end_round()
     writes: list[bytes] = []
     transport = pair.compiled.transports[0]
     monkeypatch.setattr(transport, "write", lambda data: writes.append(bytes(data)))
     ends = [end(ending(*place(pair, offset)), 7 + offset) for offset in range(3)]
     pair.compiled.receive(0, b"".join(ends) + others)
-    pair.compiled.end_turn()
+    pair.compiled.end_round()
     (written,) = writes
     answers = [decode_command(frame) for frame in FrameDecoder().feed(written)]
     assert {answer.opaque for answer in answers} >= {7, 8, 9}
@@ -217,7 +217,7 @@ async def test_ends_of_one_transaction_in_one_turn_are_answered_in_their_order(
     pair: SideBySide, again: int, first: int, others: bytes
 ) -> None:
     pair.receive(0, half(1) + half(2) + half(3))
-    pair.end_turn()
+    pair.end_round()
     for side in pair.sides:
         side.answers()
     one, two, three = (place(pair, offset) for offset in range(3))
@@ -226,7 +226,7 @@ async def test_ends_of_one_transaction_in_one_turn_are_answered_in_their_order(
     pair.receive(0, end(ending(*two), 10) + end(ending(*two), 11) + end(ending(*three, ROLLBACK), 12))
     found = []
     for side in pair.sides:
-        side.end_turn()
+        side.end_round()
         frames = [FrameDecoder().feed(written) for written in side.answers()]
         found.append([[decode_command(frame) for frame in of_one] for of_one in frames])
     assert found[0] == found[1]
@@ -239,11 +239,11 @@ async def test_ends_of_one_transaction_in_one_turn_are_answered_in_their_order(
 
 async def test_an_end_in_the_turn_of_its_half_message_finds_none(pair: SideBySide) -> None:
     pair.receive(0, half())
-    pair.end_turn()
+    pair.end_round()
     size = place(pair, 0)
     following = pair.compiled.broker.store.max_physical_offset
     pair.receive(0, half(2) + end(ending(1, following)) + end(ending(*size)))
-    pair.end_turn()
+    pair.end_round()
     tables(pair)
     await pair.stop()
 
@@ -252,7 +252,7 @@ async def test_a_write_that_fails_leaves_transactions_open_alike(
     pair: SideBySide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair.receive(0, half(1) + half(2))
-    pair.end_turn()
+    pair.end_round()
 
     def fail() -> int:
         raise StoreError("the disk is full")
@@ -262,12 +262,12 @@ async def test_a_write_that_fails_leaves_transactions_open_alike(
     for side in pair.sides:
         monkeypatch.setattr(side.broker.store.batch, "commit", fail)
     pair.receive(0, ends + half(3) + end(ending(*place(pair, 1)), 9, command_flag=2))
-    pair.end_turn()
+    pair.end_round()
     for side in pair.sides:
         monkeypatch.delattr(side.broker.store.batch, "commit")
     assert tables(pair)[0][1] == [0, 1]
     pair.receive(0, ends)
-    pair.end_turn()
+    pair.end_round()
     assert tables(pair)[0][1] == []
     await pair.stop()
 
@@ -277,18 +277,18 @@ async def test_brokers_that_take_no_more_transactions_refuse_them_alike(
 ) -> None:
     monkeypatch.setattr("cometmq.broker.transaction.half_message.MAX_OPEN_TRANSACTIONS", 3)
     pair.receive(0, half(1) + half(2) + half(3) + half(4) + send(5))
-    pair.end_turn()
+    pair.end_round()
     assert tables(pair)[0][1] == [0, 1, 2]
     pair.receive(0, end(ending(*place(pair, 1))))
-    pair.end_turn()
+    pair.end_round()
     pair.receive(0, half(6) + half(7))
-    pair.end_turn()
+    pair.end_round()
     for side in pair.sides:
         side.broker.live.replace(dataclasses.replace(side.broker.config, reject_transaction_message=True))
     pair.receive(0, end(ending(*place(pair, 0))) + half(8) + send(9))
-    pair.end_turn()
+    pair.end_round()
     pair.receive(0, end(ending(*place(pair, 2))) + send(10))
-    pair.end_turn()
+    pair.end_round()
     tables(pair)
     await pair.stop()
 
@@ -301,10 +301,10 @@ async def test_other_configurations_end_transactions_alike(
     for side in both.sides:
         monkeypatch.setattr(side.broker.store, "when_flushed", lambda _, callback: callback(None))
     both.receive(0, half(1) + half(2) + HALVES["WAIT is false"])
-    both.end_turn()
+    both.end_round()
     for offset in range(3):
         both.receive(0, end(ending(*place(both, offset)), offset))
-        both.end_turn()
+        both.end_round()
     tables(both)
     await both.stop()
 
@@ -313,11 +313,11 @@ async def test_hosts_of_ipv6_are_stored_alike(tmp_path: Path, monkeypatch: pytes
     both = SideBySide(tmp_path, ip="2001:db8::1")
     await both.start(monkeypatch)
     both.receive(0, send(1) + half(2))
-    both.end_turn()
+    both.end_round()
     both.receive(0, half(3))
-    both.end_turn()
+    both.end_round()
     both.receive(0, end(ending(*place(both, 0))) + end(ending(*place(both, 1))))
-    both.end_turn()
+    both.end_round()
     tables(both)
     await both.stop()
 
@@ -343,8 +343,8 @@ def test_any_mixture_is_stored_and_answered_alike(steps: list[tuple[Any, bool]])
                     offset, verdict, serialize = step
                     both.receive(1, end(ending(*place(both, offset), verdict), serialize=serialize))
                 if ends_turn:
-                    both.end_turn(step)
-            both.end_turn()
+                    both.end_round(step)
+            both.end_round()
             tables(both)
             await both.stop()
 

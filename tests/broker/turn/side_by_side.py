@@ -70,7 +70,7 @@ class Side:
         with monkeypatch.context() as patched:
             patched.setattr(controller, "CORE", core)
             await self.broker.start()
-        self.broker.server.schedule_turn = lambda: None  # type: ignore[method-assign]
+        self.broker.server.schedule_round = lambda: None  # type: ignore[method-assign]
         for ip in self._ips:
             self.connect(ip)
 
@@ -87,11 +87,11 @@ class Side:
         if not self.transports[connection].is_closed:
             self.connections[connection].data_received(data)
 
-    def end_turn(self) -> None:
-        """End the turn of the loop, with all that goes on in the next ones."""
-        self.broker.server._end_turn()
+    def end_round(self) -> None:
+        """End the round of the loop, with all that goes on in the next ones."""
+        self.broker.server._end_round()
         while self.broker.server._resume:
-            self.broker.server._end_turn()
+            self.broker.server._end_round()
 
     def answers(self) -> list[bytes]:
         """The bytes sent to each connection since the last call."""
@@ -102,7 +102,7 @@ class Side:
 
     async def stop(self) -> dict[str, bytes]:
         """Stop the broker; return the files of its store that records, queues and the index are in."""
-        self.end_turn()
+        self.end_round()
         for connection in self.connections:
             connection.connection_lost(None)
         await self.broker.stop()
@@ -140,16 +140,16 @@ class SideBySide:
         self.compiled.connect(ip)
         return self.python.connect(ip)
 
-    def end_turn(self, of: object = None) -> None:
+    def end_round(self, of: object = None) -> None:
         """End the turn of both and compare their answers; ``of`` names what it was about."""
-        self.compiled.end_turn()
-        self.python.end_turn()
+        self.compiled.end_round()
+        self.python.end_round()
         self.compare(of)
 
     def compare(self, of: object = None) -> None:
         """Compare what both have sent since the last time."""
         for side in self.sides:
-            side.end_turn()
+            side.end_round()
         assert self.compiled.answers() == self.python.answers(), of
 
     async def stop(self) -> None:

@@ -224,9 +224,9 @@ async def test_every_form_of_a_send_is_stored_and_answered_alike(pair: SideBySid
         first, second = pair.connect(), pair.connect()
         pair.receive(first, send(10) + frame + send(11))
         pair.receive(second, frame)
-        pair.end_turn(name)
+        pair.end_round(name)
         pair.receive(second, send(12))
-        pair.end_turn(name)
+        pair.end_round(name)
     await pair.stop()
 
 
@@ -241,7 +241,7 @@ async def test_a_send_to_any_queue_follows_the_plain_ones_before_it(
     for number in range(3):
         pair.receive(0, send(10 + number, queueId=str(queue)))
         pair.receive(0, send(20 + number, queueId="-1"))
-    pair.end_turn()
+    pair.end_round()
     assert found.max_offset() == before + 6
     await pair.stop()
 
@@ -256,7 +256,7 @@ async def test_the_plain_case_is_the_cores(pair: SideBySide, monkeypatch: pytest
     monkeypatch.setattr(pair.compiled.broker.turn, "put", refuse)
     for name in taken:
         pair.receive(0, CASES.get(name, send()))
-    pair.end_turn()
+    pair.end_round()
     monkeypatch.setattr(pair.compiled.broker.turn, "put", put)
     await pair.stop()
 
@@ -287,7 +287,7 @@ async def both_opened(directory: str, patch: pytest.MonkeyPatch, **options: Any)
     both = SideBySide(Path(directory), max_message_size=4096, **options)
     await both.start(patch)
     both.receive(0, opened())
-    both.end_turn()
+    both.end_round()
     return both
 
 
@@ -323,12 +323,12 @@ def test_any_stream_cut_anywhere_is_stored_and_answered_alike(
                     both.receive(connection, frame[begin:cut])
                     begin = cut
                 if at in ends:
-                    both.end_turn()
-            both.end_turn()
+                    both.end_round()
+            both.end_round()
             for number, (queue, offset, most, size, tags) in enumerate(pulls):
                 wanted = pull(number, queue, offset, most, size, tags)
                 both.receive(0, wanted)
-                both.end_turn(wanted)
+                both.end_round(wanted)
             await both.stop()
 
     asyncio.run(run())
@@ -348,7 +348,7 @@ def test_spoilt_bytes_are_answered_alike(seed: int) -> None:
                 for _ in range(chance.choice((1, 1, 2, 4))):
                     frame[chance.randrange(len(frame))] = chance.randrange(256)
                 both.receive(both.connect(), bytes(frame))
-                both.end_turn(f"{seed}: {bytes(frame)!r}")
+                both.end_round(f"{seed}: {bytes(frame)!r}")
             await both.stop()
 
     asyncio.run(run())
@@ -364,7 +364,7 @@ async def test_sends_that_wait_for_their_flush_are_answered_alike(
     for side in both.sides:
         monkeypatch.setattr(side.broker.store, "when_flushed", lambda _, callback: waiting.append(callback))
     both.receive(0, opened() + CASES["plain"] + CASES["binary"] + CASES["does not wait"] + CASES["oneway"])
-    both.end_turn()
+    both.end_round()
     if outcome == "late":
         for side in both.sides:
             side.clock.advance(6)
@@ -386,11 +386,11 @@ async def test_a_turn_that_cannot_be_written_is_refused_alike(
         monkeypatch.setattr(side.broker.store.batch, "commit", fail)
     pair.receive(0, send(20) + send(21, serialize=ROCKETMQ) + CASES["a delay"] + send(22))
     pair.receive(1, send(23, command_flag=2))
-    pair.end_turn()
+    pair.end_round()
     for side in pair.sides:
         monkeypatch.delattr(side.broker.store.batch, "commit")
     pair.receive(0, send(24))
-    pair.end_turn()
+    pair.end_round()
     await pair.stop()
 
 
@@ -404,7 +404,7 @@ async def test_a_topic_that_changes_is_checked_again(pair: SideBySide) -> None:
         side.receive(0, send(31, queueId="0") + send(32, queueId="3"))
         topics.delete("U")
         side.receive(0, send(33, topic="U", queueId="2"))
-    pair.end_turn()
+    pair.end_round()
     await pair.stop()
 
 

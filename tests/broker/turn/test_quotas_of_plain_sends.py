@@ -58,7 +58,7 @@ async def test_the_core_stores_and_denies_what_python_does(
                 opaque += 1
                 data += send(opaque, chance.choice("aaaab"), chance.choice((1, 10, 500)), oneway=chance.random() < 0.1)
             pair.receive(chance.randrange(3), data)
-        pair.end_turn(round_)
+        pair.end_round(round_)
         seconds = chance.choice((0.01, 0.3, 1.5))
         for side in pair.sides:
             side.clock.advance(seconds)
@@ -78,7 +78,7 @@ async def test_within_its_quota_a_connection_is_the_cores(tmp_path: Path, monkey
     for side in pair.sides:
         side.broker.limiter.table.use({Subject.parse(text): limits for text in ("address:*", "group:*")})
     pair.receive(0, b"".join(send(at, "a", 10) for at in range(4)))  # Python opens the queues
-    pair.end_turn()
+    pair.end_round()
 
     def refuse(*_: object) -> None:
         raise AssertionError("Python handles what the core should take")
@@ -86,5 +86,5 @@ async def test_within_its_quota_a_connection_is_the_cores(tmp_path: Path, monkey
     with monkeypatch.context() as patched:
         patched.setattr(pair.compiled.broker.turn, "put", refuse)
         pair.receive(0, b"".join(send(at, "a", 10) for at in range(4, 34)))
-        pair.end_turn()
+        pair.end_round()
     await pair.stop()

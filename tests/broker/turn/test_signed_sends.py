@@ -57,13 +57,13 @@ async def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SideBySide:
     await both.start(monkeypatch)
     opened = [signed(at, OPERATORS, topic=topic, queueId=str(at % 4)) for at in range(4) for topic in ("T", "U")]
     both.receive(0, b"".join(command.encode() for command in opened))
-    both.end_turn()
+    both.end_round()
     return both
 
 
 async def test_the_sends_of_an_account_are_the_cores(pair: SideBySide, monkeypatch: pytest.MonkeyPatch) -> None:
     pair.receive(1, signed(1, SHOP).encode())
-    pair.end_turn()
+    pair.end_round()
 
     def refuse(*_: Any) -> Any:
         raise AssertionError("Python puts what the core should take")
@@ -73,7 +73,7 @@ async def test_the_sends_of_an_account_are_the_cores(pair: SideBySide, monkeypat
         for serialize in (JSON, ROCKETMQ):
             commands = [signed(at, SHOP, serialize=serialize, queueId=str(at % 4)) for at in range(8)]
             pair.receive(1, b"".join(command.encode() for command in commands))
-        pair.end_turn()
+        pair.end_round()
     await pair.stop()
 
 
@@ -87,7 +87,7 @@ async def test_a_send_with_a_stamp_is_the_cores_once(pair: SideBySide, monkeypat
         SHOP.sign(command, stamps.next())
         frames.append(command.encode())
     pair.receive(1, frames[0])
-    pair.end_turn()
+    pair.end_round()
 
     def refuse(*_: Any) -> Any:
         raise AssertionError("Python puts what the core should take")
@@ -95,16 +95,16 @@ async def test_a_send_with_a_stamp_is_the_cores_once(pair: SideBySide, monkeypat
     with monkeypatch.context() as patched:
         patched.setattr(pair.compiled.broker.turn, "put", refuse)
         pair.receive(1, b"".join(frames[1:]))
-        pair.end_turn()
+        pair.end_round()
     for connection in (1, pair.connect()):
         pair.receive(connection, b"".join(frames))
-        pair.end_turn("all again")
+        pair.end_round("all again")
     await pair.stop()
 
 
 async def test_whoever_else_sends_is_denied_alike(pair: SideBySide) -> None:
     pair.receive(1, signed(1, SHOP).encode())
-    pair.end_turn()
+    pair.end_round()
     cases: list[tuple[str, RemotingCommand]] = [
         ("nobody", signed(2, None)),
         ("a stranger", signed(3, Credentials("stranger", "whatever"))),
@@ -142,13 +142,13 @@ async def test_whoever_else_sends_is_denied_alike(pair: SideBySide) -> None:
             command.serialize_type = serialize
             for connection in (1, pair.connect()):
                 pair.receive(connection, command.encode())
-                pair.end_turn(name)
+                pair.end_round(name)
     await pair.stop()
 
 
 async def test_a_denied_send_between_others_is_denied_alone(pair: SideBySide) -> None:
     pair.receive(1, signed(1, SHOP).encode())
-    pair.end_turn()
+    pair.end_round()
     opaques = iter(range(2, 10_000))
     for before in (0, 1, 2, 6, 7, 8, 9):
         for name, by, topic in (
@@ -162,14 +162,14 @@ async def test_a_denied_send_between_others_is_denied_alone(pair: SideBySide) ->
                 senders = [(SHOP, "T")] * before + [(by, topic)] + [(SHOP, "T")] * 3
                 sends = [signed(next(opaques), who, topic=to, serialize=serialize) for who, to in senders]
                 pair.receive(1, b"".join(command.encode() for command in sends))
-                pair.end_turn(f"{name} after {before}")
+                pair.end_round(f"{name} after {before}")
     assert b"hello" in (await pair.python.stop())["commitlog/00000000000000000000"]
     await pair.compiled.stop()
 
 
 async def test_bodies_of_every_length_are_signed_alike(pair: SideBySide, monkeypatch: pytest.MonkeyPatch) -> None:
     pair.receive(1, signed(1, SHOP).encode())
-    pair.end_turn()
+    pair.end_round()
 
     def refuse(*_: Any) -> Any:
         raise AssertionError("Python puts what the core should take")
@@ -180,7 +180,7 @@ async def test_bodies_of_every_length_are_signed_alike(pair: SideBySide, monkeyp
         patched.setattr(pair.compiled.broker.turn, "put", refuse)
         for at in range(0, len(commands), 8):
             pair.receive(1, b"".join(command.encode() for command in commands[at : at + 8]))
-        pair.end_turn()
+        pair.end_round()
     await pair.stop()
 
 
@@ -191,7 +191,7 @@ async def test_a_field_twice_is_checked_as_python_reads_it(pair: SideBySide) -> 
         spoilt = frame.replace(old, new)
         total, mark = (int.from_bytes(frame[at : at + 4], "big") + len(new) - len(old) for at in (0, 4))
         pair.receive(1, total.to_bytes(4, "big") + mark.to_bytes(4, "big") + spoilt[8:])
-        pair.end_turn(new)
+        pair.end_round(new)
     await pair.stop()
 
 
@@ -201,17 +201,17 @@ async def test_an_address_of_a_white_list_needs_no_signature(pair: SideBySide) -
         pair.receive(listed, signed(opaque, READER).encode())
         pair.receive(listed, signed(10 + opaque, Credentials("reader-account", "wrong")).encode())
         pair.receive(pair.connect(), signed(20 + opaque, Credentials("reader-account", "wrong")).encode())
-        pair.end_turn()
+        pair.end_round()
     await pair.stop()
 
 
 async def test_a_change_of_accounts_counts_for_the_next_send(pair: SideBySide, tmp_path: Path) -> None:
     pair.receive(1, signed(1, SHOP).encode() + signed(2, SHOP).encode())
-    pair.end_turn()
+    pair.end_round()
     (tmp_path / "conf" / "plain_acl.yml").write_text(ACCOUNTS.replace("[T=PUB, U=SUB]", "[T=DENY, U=PUB]") + "\n")
     for side in pair.sides:
         await side.clock.run_for(6)
     pair.receive(1, signed(3, SHOP).encode() + signed(4, SHOP, topic="U").encode() + signed(5, SHOP).encode())
-    pair.end_turn()
+    pair.end_round()
     assert b"hello" in (await pair.python.stop())["commitlog/00000000000000000000"]
     await pair.compiled.stop()

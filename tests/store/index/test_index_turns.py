@@ -1,4 +1,4 @@
-"""Messages with thousands of keys go into the index over several turns of the loop; none of them is lost."""
+"""Messages with thousands of keys go into the index over several rounds of the loop; none of them is lost."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from cometmq.auth.audit.log import AuditLog
 from cometmq.auth.limits import MAX_AUDIT_KINDS
 from cometmq.clock import Clock, TimerHandle
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.permissions import CALLER
+from cometmq.remoting.permissions import CALLER, Caller
 from cometmq.remoting.processors import Processor, Request, Response
 from cometmq.remoting.server_connection import ServerConnection
 
@@ -85,7 +85,7 @@ _SAMPLED: Final = frozenset(
 class Client(Protocol):
     """A connection of a client, as entries tell of it."""
 
-    account: Any
+    account: Caller | None
     """The account of the last request whose signature was checked."""
     peer_ip: str
 
@@ -265,14 +265,14 @@ class AuditRecorder:
 
 def account_of(connection: Client) -> str | None:
     """The account of the last request of a connection whose signature was checked."""
-    session = connection.account
-    return None if session is None else session.account.name or None
+    account = connection.account
+    return None if account is None else account.name or None
 
 
 def caller() -> str | None:
     """The account of the request that is being checked, once its signature was accepted."""
-    session: Any = CALLER.get()
-    return None if session is None else session.account.name or None
+    account = CALLER.get()
+    return None if account is None else account.name or None
 
 
 def _name(code: int) -> str:

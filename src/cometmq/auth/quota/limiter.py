@@ -23,7 +23,7 @@ from typing import Any, Final
 from cometmq.auth.limits import MAX_SHOWN_SUBJECTS
 from cometmq.auth.quota.delayed import Delayed
 from cometmq.auth.quota.meter import Meter
-from cometmq.auth.quota.meters import ConnectionMeters, Meters
+from cometmq.auth.quota.meters import Meters
 from cometmq.auth.quota.model import Limits, QuotaInfo, Subject, SubjectKind
 from cometmq.auth.quota.over_quota import OverQuotaError
 from cometmq.auth.quota.owners import TopicOwners
@@ -74,17 +74,25 @@ class Limiter:
     """Asks the quotas of one broker for each request; :class:`~cometmq.remoting.server.Limiter`.
 
     :param exists: tells whether there is a topic.
+    :param on_denial: called with each denied request.
     """
 
-    def __init__(self, table: QuotaTable, owners: TopicOwners, exists: Callable[[str], bool], *, clock: Clock) -> None:
+    def __init__(
+        self,
+        table: QuotaTable,
+        owners: TopicOwners,
+        exists: Callable[[str], bool],
+        on_denial: OnDenial | None = None,
+        *,
+        clock: Clock,
+    ) -> None:
         self.table: Final = table
         self._owners = owners
         self._exists = exists
         self._clock = clock
         self._delayed = Delayed(clock=clock)
         self._meters = Meters(table, clock=clock)
-        self.on_denial: OnDenial | None = None
-        """Called with each denied request."""
+        self._on_denial = on_denial
         self.denied: Final[Counter[tuple[SubjectKind, str]]] = Counter()
         """Requests that were denied, by the kind of the subject and the limit."""
         self.delayed: Final[Counter[tuple[SubjectKind, str]]] = Counter()
@@ -154,8 +162,8 @@ class Limiter:
         """Answer a request, after a time unless it has waited already."""
         denied.meter.deny()
         self.denied[denied.meter.subject.kind, denied.limit] += 1
-        if self.on_denial is not None:
-            self.on_denial(connection, request, denied.remark)
+        if self._on_denial is not None:
+            self._on_denial(connection, request, denied.remark)
         response = Response(ResponseCode.SYSTEM_BUSY, remark=denied.remark)
 
         def answer() -> None:
@@ -197,7 +205,7 @@ class Limiter:
 
         A transaction whose end is denied would stay open, and be asked about again and again.
         """
-        uses: ConnectionMeters | None = connection.quota
+        uses = self._meters.of_connection.get(connection)
         if uses is not None:
             now = self._clock.monotonic()
             for meter in self._meters.counting(uses, group):
@@ -232,10 +240,10 @@ class Limiter:
             self._meters.group(uses, group, now)
 
     def _make_topic(self, connection: ServerConnection, topic: str) -> None:
-        session = connection.account
-        if not self._exists(topic) and not (session is not None and session.is_super):
+        account = connection.account
+        if not self._exists(topic) and not (account is not None and account.is_super):
             now = self._clock.monotonic()
-            self._count_topic(tuple(self._meters.named_by(connection, session, now)), topic)
+            self._count_topic(tuple(self._meters.named_by(connection, account, now)), topic)
 
     def _make_topics(
         self, connection: ServerConnection, processor: Processor, request: Request[Any], frame: Frame
@@ -251,7 +259,7 @@ class Limiter:
 
     def more(self, connection: ServerConnection, group: str, messages: int) -> None:
         """Count further messages of a request that has passed: a batch has many."""
-        uses: ConnectionMeters | None = connection.quota
+        uses = self._meters.of_connection.get(connection)
         if uses is not None and messages:
             now = self._clock.monotonic()
             for meter in self._meters.counting(uses, group):
@@ -259,7 +267,7 @@ class Limiter:
 
     def got(self, connection: ServerConnection, group: str | None, messages: int, size: int) -> None:
         """Count messages that a connection gets."""
-        uses: ConnectionMeters | None = connection.quota
+        uses = self._meters.of_connection.get(connection)
         if uses is not None:
             now = self._clock.monotonic()
             for meter in self._meters.counting(uses, group):
@@ -268,8 +276,8 @@ class Limiter:
     # --- plain sends --------------------------------------------------------------------------
     def room(self, connection: ServerConnection) -> Room | None:
         """The sends that the core may take now; ``None`` when Python must see the connection's next request."""
-        uses: ConnectionMeters | None = connection.quota
-        if uses is None or uses.version != self.table.version or uses.session is not connection.account:
+        uses = self._meters.of_connection.get(connection)
+        if uses is None or uses.version != self.table.version or uses.account is not connection.account:
             return None
         now = self._clock.monotonic()
         group: str | None = None
@@ -286,7 +294,7 @@ class Limiter:
 
     def took(self, connection: ServerConnection, group: str | None, messages: int, size: int) -> None:
         """Count what the compiled core has taken."""
-        uses: ConnectionMeters = connection.quota
+        uses = self._meters.of_connection[connection]
         now = self._clock.monotonic()
         for meter in self._meters.counting(uses, group):
             meter.take(_IN, messages, size, now)

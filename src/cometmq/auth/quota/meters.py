@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from cometmq.auth.limits import MAX_GROUPS_OF_CONNECTION, MAX_METERED_GROUPS, MAX_METERS, METER_SECONDS
 from cometmq.auth.quota.meter import Meter
@@ -16,18 +16,19 @@ from cometmq.auth.quota.model import Subject, SubjectKind
 from cometmq.auth.quota.over_quota import OverQuotaError
 from cometmq.auth.quota.table import QuotaTable
 from cometmq.clock import Clock
+from cometmq.remoting.permissions import Caller
 from cometmq.remoting.server_connection import ServerConnection
 
 
 class ConnectionMeters:
     """The meters of one connection."""
 
-    __slots__ = ("groups", "meters", "producer_group", "session", "version")
+    __slots__ = ("account", "groups", "meters", "producer_group", "version")
 
     def __init__(self) -> None:
         self.version = -1
         """The version of the table; -1: not made, so the connection does not count."""
-        self.session: Any = None
+        self.account: Caller | None = None
         self.meters: tuple[Meter, ...] = ()
         self.groups: dict[str, Meter | None] = {}
         self.producer_group: str | None = None
@@ -41,33 +42,35 @@ class Meters:
         self.table: Final = table
         self._clock = clock
         self.known: Final[dict[Subject, Meter]] = {}
+        self.of_connection: Final[dict[ServerConnection, ConnectionMeters]] = {}
+        """The meters of the connections that count."""
         self._metered_groups = 0
 
     def of(self, connection: ServerConnection, now: float) -> ConnectionMeters:
         """The meters of a connection, which counts from now on."""
-        uses: ConnectionMeters | None = connection.quota
-        session = connection.account
+        uses = self.of_connection.get(connection)
+        account = connection.account
         version = self.table.version
-        if uses is not None and uses.version == version and uses.session is session:
+        if uses is not None and uses.version == version and uses.account is account:
             return uses
         if uses is None:
-            uses = connection.quota = ConnectionMeters()
+            uses = self.of_connection[connection] = ConnectionMeters()
             connection.on_close.append(self._closed)
         self._release(uses)
-        meters = tuple(self.named_by(connection, session, now))
+        meters = tuple(self.named_by(connection, account, now))
         for meter in meters:
             self._check_connections(meter)
         for meter in meters:
             meter.connections += 1
-        uses.meters, uses.session, uses.version = meters, session, version
+        uses.meters, uses.account, uses.version = meters, account, version
         return uses
 
-    def named_by(self, connection: ServerConnection, session: Any, now: float) -> Iterator[Meter]:
+    def named_by(self, connection: ServerConnection, caller: Caller | None, now: float) -> Iterator[Meter]:
         """The meters of its address and its account."""
         address = self.meter(SubjectKind.ADDRESS, connection.peer_ip, now)
         if address is not None:
             yield address
-        account = None if session is None else self.meter(SubjectKind.ACCOUNT, session.account.name, now)
+        account = None if caller is None else self.meter(SubjectKind.ACCOUNT, caller.name, now)
         if account is not None:
             yield account
 
@@ -153,4 +156,4 @@ class Meters:
         self._forget_groups(uses)
 
     def _closed(self, connection: ServerConnection) -> None:
-        self._release(connection.quota)
+        self._release(self.of_connection.pop(connection))

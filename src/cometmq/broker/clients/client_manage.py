@@ -174,7 +174,7 @@ class GroupNotices:
     """Notices to the members of changed groups, which share the queues again (``DefaultConsumerIdsChangeListener``).
 
     A group that changes again before its notices are sent gets them once. Few notices are sent at once. A client that
-    leaves hundreds of groups with hundreds of members each causes many, which are sent over many turns of the loop.
+    leaves hundreds of groups with hundreds of members each causes many, which are sent over many rounds of the loop.
     """
 
     def __init__(self, consumers: ConsumerManager, *, clock: Clock) -> None:

@@ -2,7 +2,7 @@
 
 A parked message has its own topic and queue in REAL_TOPIC and REAL_QID, and is stored there when it is due. The
 messages of a level all wait equally long, so they fall due in the order of their queue. Each level sets an alarm
-for its first message; nothing is polled. Due messages are delivered in batches, one a turn of the loop, so that other
+for its first message; nothing is polled. Due messages are delivered in batches, one a round of the loop, so that other
 requests are answered in between.
 
 A message of a level waits in the log alone. Apache deletes its file when the time of the file is over, or when the

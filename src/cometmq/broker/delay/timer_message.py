@@ -87,14 +87,14 @@ class _Batch(NamedTuple):
 class TimerMessageService:
     """All waiting messages of a master; see the module's theory of operation.
 
-    ``end_turn`` belongs to the end of every turn of the loop, after the turn's commit.
+    ``end_round`` belongs to the end of every round of the loop, after the turn's commit.
     """
 
     def __init__(self, broker: BrokerContext) -> None:
         store, clock = broker.store, broker.clock
         self._store = store
         self._turn = broker.turn
-        self._schedule = broker.schedule_turn
+        self._schedule = broker.schedule_round
         self.clock: Final = clock
         self._queue = store.queue(TIMER_TOPIC, 0)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="cometmq-store-timer")
@@ -216,7 +216,7 @@ class TimerMessageService:
             self.due.recall(due_ms, key)
 
     # --- reading the topic ----------------------------------------------------------------------
-    def end_turn(self) -> None:
+    def end_round(self) -> None:
         """Read the messages that the turn stored (hot path when there are none)."""
         if self._queue.committed > self._read:
             self._take_in()

@@ -83,7 +83,7 @@ class Taken(NamedTuple):
 class BrokerStats:
     """All numbers of one broker; ``start`` begins sampling, ``stop`` ends it."""
 
-    def __init__(self, cluster: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, cluster: str, traffic: Traffic | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._timer: TimerHandle | None = None
         self._items = StatsItems(_OF_THE_BROKER, self._forgotten)
@@ -110,7 +110,7 @@ class BrokerStats:
         self._day = self._today()
         self._ticks = 0
         self.creations: Final = CreationTimes(clock)
-        self.traffic: Traffic | None = None
+        self.traffic: Final = traffic
         """Further counts, where metrics are asked for."""
         self._samples: deque[tuple[int, int, int, int, int]] = deque(maxlen=_TOTAL_SAMPLES)
 

@@ -1,7 +1,7 @@
 """A broker's metrics and their port (``BrokerMetricsManager``).
 
 Counting happens where things happen, a few additions a turn; an answer to a scrape is collected and written over many
-turns of the loop.
+rounds of the loop.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _COUNTED: Final[Mapping[type[AnyEntry], tuple[str, ...]]] = {
 
 
 class PopLog:
-    """Puts entries; ``end_turn`` must be called at the end of each turn of the loop, before the turn is stored."""
+    """Puts entries; ``end_round`` must be called at the end of each round of the loop, before the turn is stored."""
 
     def __init__(self, broker: BrokerContext, state: PopState) -> None:
         self.state = state
@@ -47,7 +47,7 @@ class PopLog:
         self._clock = broker.clock
         self._counts = None if broker.stats.traffic is None else broker.stats.traffic.pops
         self._host = broker.host
-        self._schedule = broker.schedule_turn
+        self._schedule = broker.schedule_round
         self._waiting: list[tuple[AnyEntry, Before]] = []
         self._done: list[Done] = []
         self._late: list[Late] = []
@@ -85,9 +85,9 @@ class PopLog:
             self._late.append(late)
         self._schedule()
         if len(self._waiting) >= MAX_POP_LOG_ENTRIES:
-            self.end_turn()
+            self.end_round()
 
-    def end_turn(self) -> None:
+    def end_round(self) -> None:
         """Put the entries of the turn."""
         if not self._waiting:
             return
@@ -110,7 +110,7 @@ class PopLog:
 
         :raises RefusedError: they cannot be stored now; nothing has happened.
         """
-        self.end_turn()
+        self.end_round()
         waiting = [(entry, self.state.apply(entry)) for entry in entries]
 
         def when_stored(outcome: Stored | RefusedError) -> None:

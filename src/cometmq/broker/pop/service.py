@@ -75,9 +75,9 @@ class PopService:
         """Write the snapshot."""
         await self._snapshot.save()
 
-    def end_turn(self) -> None:
+    def end_round(self) -> None:
         """Put the entries of the turn, which is stored then."""
-        self.log.end_turn()
+        self.log.end_round()
 
     def _in_flight(self, topic: str, group: str, queue_id: int) -> int:
         queue = self.state.find(topic, group, queue_id)

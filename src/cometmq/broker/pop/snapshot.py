@@ -187,7 +187,7 @@ class PopSnapshot:
 
     def _settle(self) -> None:
         """Store what is under way: only what is in the log may be in the file."""
-        self._log.end_turn()
+        self._log.end_round()
         self._turn.end()
 
     def _write(self, saved: Saved) -> None:

@@ -4,7 +4,7 @@ Pulls of one queue that want the same messages wait as one group. When messages 
 everything, and those of the tags codes that came, are answered at once; other filters read the messages, once for
 each group. In addition, every five seconds each pull whose queue has grown is run again, and every second those whose
 time is up; a sweep looks at these only, not at all that wait. The answer is that of the pull run again, so that the
-client always gets a full answer. This work takes a slice of time in a turn of the loop and goes on in the next ones.
+client always gets a full answer. This work takes a slice of time in a round of the loop and goes on in the next ones.
 
 A connection that is behind with reading gets messages when it has caught up: its pulls are left for the next sweep.
 """

@@ -35,7 +35,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from cometmq.auth.guard import AccessGuard, fields_of
 from cometmq.auth.model import DeniedError
@@ -48,7 +48,7 @@ from cometmq.broker.limits import (
     SLAVE_STILL_SECONDS,
     SLAVES_CATCH_UP_SECONDS,
     TRANSFER_HIGH_WATER_BYTES,
-    TRANSFER_TURN_BYTES,
+    TRANSFER_ROUND_BYTES,
 )
 from cometmq.broker.periodic import Alarm
 from cometmq.broker.replication.frames import REPORT_FIELD, SIGNS_IN, ReplicationError, ReportReader, transfer_head
@@ -61,7 +61,7 @@ from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.frame import JSON, Frame, FrameDecoder, FrameError
 from cometmq.remoting.headers import NoHeader
 from cometmq.remoting.listener import Listener, close_all
-from cometmq.remoting.permissions import Action, needs_cluster
+from cometmq.remoting.permissions import Action, Caller, needs_cluster
 from cometmq.remoting.processors import Request, Response, RpcRejectedError, answers
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.remoting.tls.opening import Openings
@@ -87,7 +87,7 @@ class HAConnection(asyncio.Protocol):
         self._paused = False
         self._goes_on = False
         self.peer_ip = ""
-        self.account: Any = None
+        self.account: Caller | None = None
         """The account of the slave; the guard sets it."""
         self.address = ""
         """``host:port`` of the slave's side of the connection."""
@@ -192,14 +192,14 @@ class HAConnection(asyncio.Protocol):
 
     # --- transfers ------------------------------------------------------------------------------
     def transfer(self) -> None:
-        """Send bytes that the slave does not have, as many as one turn of the loop allows; the next turn goes on."""
+        """Send bytes that the slave does not have, as many as one round of the loop allows; the next turn goes on."""
         service = self._service
         store = service.store
         at, end = self.next_offset, store.max_physical_offset
         if at in (end, NOT_BEGUN) or self._paused or self._goes_on or self._transport is None:
             return
         parts: list[bytes | memoryview] = []
-        most = at + TRANSFER_TURN_BYTES
+        most = at + TRANSFER_ROUND_BYTES
         while at < min(end, most):
             body = store.log_part(at, service.batch_bytes)
             if body is None:
@@ -304,7 +304,7 @@ class HAService:
 
     async def _catch_up(self) -> None:
         """Wait while slaves come nearer to the end of the log, for a limited time."""
-        self.end_turn()
+        self.end_round()
         before: dict[HAConnection, tuple[int, int, int]] = {}
         still = 0
         for _ in range(int(SLAVES_CATCH_UP_SECONDS / _PAUSE_S)):
@@ -325,7 +325,7 @@ class HAService:
         for slave in list(self.slaves):
             slave.abort()
 
-    def end_turn(self) -> None:
+    def end_round(self) -> None:
         """Send every slave what the turn stored."""
         for slave in self.slaves:
             slave.transfer()
@@ -404,7 +404,7 @@ class HAService:
                 self._sweeper.cancel()
 
     def call_soon(self, work: Callable[[], None]) -> None:
-        """Call ``work`` in the next turn of the loop."""
+        """Call ``work`` in the next round of the loop."""
         assert self._loop is not None
         self._loop.call_soon(work)
 

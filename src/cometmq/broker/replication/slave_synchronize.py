@@ -237,7 +237,7 @@ class SlaveSynchronize:
             found = decode_body(TopicConfigSerializeWrapper, body)
             if found.data_version == self._topics.version:
                 return
-            await _over_turns(self._topics.take_over(found.topic_config_table.items(), found.data_version))
+            await _over_rounds(self._topics.take_over(found.topic_config_table.items(), found.data_version))
 
     async def _copy_changes(self, master: str, name: str, table: VersionedTable[Any]) -> set[str] | None:
         """Copy what changed in topics or groups; return the rows that have gone, ``None`` if the master is Apache's."""
@@ -250,7 +250,7 @@ class SlaveSynchronize:
             raise ReplicationError(f"the master gives {name} without their version")
         removed = None if found.whole else found.head.removed
         gone = set(table.table if removed is None else removed)
-        await _over_turns(table.take_over(found.rows(table.kind), version, removed))
+        await _over_rounds(table.take_over(found.rows(table.kind), version, removed))
         self._marks[name] = found.mark
         return gone - table.table.keys()
 
@@ -285,7 +285,7 @@ class SlaveSynchronize:
         found = await MasterTables(self._client, master).changes(OFFSETS, self._marks.pop(OFFSETS, ""))
         if found is None:
             body = await self._ask(master, RequestCode.GET_ALL_CONSUMER_OFFSET)
-            await _over_turns(self._offsets.take_over(offset_rows(body), self._end, {}))
+            await _over_rounds(self._offsets.take_over(offset_rows(body), self._end, {}))
             return
         if found.whole:
             self._beyond.clear()
@@ -293,7 +293,7 @@ class SlaveSynchronize:
         for key in removed or ():
             self._beyond.pop(key, None)
         rows = chain(list(self._beyond.items()), found.rows(dict[int, int]))
-        await _over_turns(self._offsets.take_over(rows, self._end, self._beyond, removed))
+        await _over_rounds(self._offsets.take_over(rows, self._end, self._beyond, removed))
         self._marks[OFFSETS] = found.mark
 
     async def _copy_groups(self, master: str) -> None:
@@ -304,7 +304,7 @@ class SlaveSynchronize:
             found = decode_body(SubscriptionGroupWrapper, body)
             if found.data_version == self._groups.version:
                 return
-            await _over_turns(self._groups.take_over(found.subscription_group_table.items(), found.data_version))
+            await _over_rounds(self._groups.take_over(found.subscription_group_table.items(), found.data_version))
             gone = before - self._groups.table.keys()
         for group in gone:
             self._deletions.end_group(group)
@@ -350,7 +350,7 @@ class SlaveSynchronize:
         return answer.body
 
 
-async def _over_turns(steps: Iterator[None]) -> None:
-    """Do one step a turn of the loop."""
+async def _over_rounds(steps: Iterator[None]) -> None:
+    """Do one step a round of the loop."""
     for _ in steps:
         await asyncio.sleep(0)

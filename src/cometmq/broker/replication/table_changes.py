@@ -1,6 +1,6 @@
 """GET_TABLE_CHANGES (30040): slaves of CometMQ copy what changed in the master's tables (an extension of CometMQ's).
 
-The body has a line of JSON for each slice of the table, so that either side works on one line a turn of the loop::
+The body has a line of JSON for each slice of the table, so that either side works on one line a round of the loop::
 
     {"dataVersion":{…},"removed":["name",…]}
     {"name":row,…}

@@ -13,7 +13,7 @@ from cometmq.broker.tables.clients import ConsumerManager
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
 from cometmq.broker.tables.groups import SubscriptionGroupManager
 from cometmq.broker.tables.rebalance_locks import LockFile, RebalanceLockManager
-from cometmq.broker.tables.table_file import TurnWriter
+from cometmq.broker.tables.table_file import RoundWriter
 from cometmq.broker.tables.table_recovery import bring_back, recover_tables
 from cometmq.broker.tables.topic_lives import TopicLives
 from cometmq.broker.tables.topics import TopicConfigManager
@@ -116,8 +116,8 @@ class BrokerTables:
         self.groups.save_last()
         self.offsets.save_last()
 
-    def written_by_turns(self, schedule_turn: Callable[[], None]) -> TurnWriter:
+    def written_by_rounds(self, schedule_round: Callable[[], None]) -> RoundWriter:
         """Let changes be written at the end of the turn that makes them."""
-        writer = TurnWriter(self.save, schedule_turn)
+        writer = RoundWriter(self.save, schedule_round)
         self.topics.on_due = self.groups.on_due = self.lives.on_due = self._lock_file.on_due = writer.changed
         return writer

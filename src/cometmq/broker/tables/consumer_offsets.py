@@ -146,8 +146,8 @@ class ConsumerOffsetManager:
         queues[queue_id] = offset
 
     def copy_in_slices(self) -> Iterator[dict[str, dict[int, int]]]:
-        """All offsets, in copies of as many as one turn of the loop may work on; pairs that come or go meanwhile may be
-        missing."""
+        """All offsets, in copies of as many as one round of the loop may work on; pairs that come or go meanwhile may
+        be missing."""
         for some in _slices(self._table):
             yield {key: queues.as_dict() for key, queues in some.items()}
 
@@ -348,7 +348,7 @@ def _records(changes: Iterable[Changes], log_end: int | None) -> Iterator[bytes]
 
 
 def _slices(table: Mapping[str, QueueOffsets]) -> Iterator[dict[str, QueueOffsets]]:
-    """A table in parts of as many offsets as one turn of the loop may work on."""
+    """A table in parts of as many offsets as one round of the loop may work on."""
     some: dict[str, QueueOffsets] = {}
     size = 0
     for key in list(table):

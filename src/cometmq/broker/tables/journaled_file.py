@@ -144,7 +144,7 @@ class JournaledFile(TableFile):
         return self.seconds_to_whole == 0
 
     async def write_in_background(self, pieces: Iterator[bytes]) -> bool:
-        """Write the file whole, piece by piece, with turns of the loop in between; return whether it was written.
+        """Write the file whole, piece by piece, with rounds of the loop in between; return whether it was written.
 
         Rows may be of different moments: the journal gets every change since the first piece.
         """

@@ -65,8 +65,8 @@ def int64(value: Any) -> int:
     return number
 
 
-class TurnWriter:
-    """Writes the tables that changed in a turn of the loop once, at its end, before the turn is answered.
+class RoundWriter:
+    """Writes the tables that changed in a round of the loop once, at its end, before the turn is answered.
 
     The files are written once, however many topics and groups the requests of a turn make.
 
@@ -84,7 +84,7 @@ class TurnWriter:
         self._changed = True
         self._schedule()
 
-    def end_turn(self) -> None:
+    def end_round(self) -> None:
         """Write the tables that changed; a failed write is not repeated at each turn."""
         if self._changed:
             self._changed = False

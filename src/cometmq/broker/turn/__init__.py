@@ -1,1 +1,1 @@
-"""The turn: all that one turn of the event loop stores, written by one write and answered together."""
+"""The turn: all that one round of the event loop stores, written by one write and answered together."""

@@ -89,10 +89,10 @@ class SendAnswers:
     :param store_host: 8 or 20 bytes, the address inside offset ids.
     """
 
-    def __init__(self, store_host: bytes, *, region: str, trace_on: bool) -> None:
+    def __init__(self, store_host: bytes, *, region: str, trace_on: bool, latency: RpcLatency | None = None) -> None:
         self.store_host: Final = store_host
         self._id_prefix = store_host.hex().upper().encode()
-        self.latency: RpcLatency | None = None
+        self.latency: Final = latency
         """Counts how long sends take, where metrics are asked for."""
         self.ext: Final = {"MSG_REGION": region, "TRACE_ON": "true" if trace_on else "false"}
         """Fields of every answer to a send, of errors too."""

@@ -86,7 +86,7 @@ class Sender:
         self._robin = RoundRobin(self._fault)
         self._attempt_s = config.send_msg_max_timeout_per_request_s
         self._begun: list[tuple[Delivery, MessageQueue, ClientConnection, float]] = []
-        """Deliveries without room that the current turn of the event loop has begun, and when, in monotonic seconds."""
+        """Deliveries without room that this round of the event loop has begun, and when, in monotonic seconds."""
         self.in_flight = 0
         self._idle: asyncio.Future[None] | None = None
 

@@ -77,7 +77,7 @@ class LocalConnection(ServerConnection):
 
     def use_account(self, session: Session) -> None:
         """Let quotas count for an account; its meters are looked up again only when it changes."""
-        if self.account is None or self.account.account is not session.account:
+        if not isinstance(self.account, Session) or self.account.account is not session.account:
             self.account = session
 
     # --- requests of the client -----------------------------------------------------------------
@@ -113,7 +113,7 @@ class LocalConnection(ServerConnection):
     def _take_response(self, opaque: int, response: Response) -> None:
         """Give the broker the answer of the client."""
         body = bytes(_joined(response.body))
-        self.take_answer(RemotingCommand(response.code, opaque, remark=response.remark, body=body))
+        self.accept_response(RemotingCommand(response.code, opaque, remark=response.remark, body=body))
 
     def write(self, *chunks: Buffer) -> None:
         """Drop frames that go to all members of a group: clients of gRPC have no commands for those notices."""

@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from cometmq.clock import Clock
-from cometmq.limits import MAX_CLIENT_HELLO_BYTES, TLS_PIECE_BYTES, TURN_SECONDS
+from cometmq.limits import MAX_CLIENT_HELLO_BYTES, ROUND_SECONDS, TLS_PIECE_BYTES
 from cometmq.message.hosts import format_address
 from cometmq.remoting.tls.server import ServerTls
 
@@ -171,7 +171,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     def _decrypt_rest(self) -> None:
         """Decrypt piece by piece while the time of the connection in this turn lasts."""
-        ends = self._clock.monotonic() + TURN_SECONDS
+        ends = self._clock.monotonic() + ROUND_SECONDS
         while self._rest and not self._not_read & _PAUSED and not self._is_ended:
             piece, self._rest = self._rest[:TLS_PIECE_BYTES], self._rest[TLS_PIECE_BYTES:]
             self._decrypt(piece)
