@@ -41,7 +41,6 @@ def make_certificates(directory: Path, hosts: tuple[str, ...], days: int, replac
     taken = [name for name in ("server.pem", "client.pem") if (directory / name).exists()]
     if taken and not replace:
         raise TlsError(f"{directory} has {' and '.join(taken)} already", next_step="add --replace to replace them")
-    directory.mkdir(parents=True, exist_ok=True)
     authority = _authority(directory, days)
     named = hosts or tuple(dict.fromkeys(("localhost", "127.0.0.1", "::1", socket.gethostname(), own_ip())))
     _write_pair(directory, "server", authority.issue("CometMQ server", named, days))
@@ -58,6 +57,7 @@ def _authority(directory: Path, days: int) -> Authority:
     if cert.exists() and key.exists():
         return Authority.of(Issued(cert.read_bytes(), key.read_bytes()))
     authority = Authority.new("CometMQ authority", days)
+    directory.mkdir(parents=True, exist_ok=True)
     _write_pair(directory, "ca", authority.issued)
     return authority
 
