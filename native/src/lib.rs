@@ -17,6 +17,7 @@ mod plain_send;
 mod plain_sends;
 mod property_columns;
 mod records;
+mod sends_state;
 mod transactions;
 
 use pyo3::prelude::*;
@@ -30,7 +31,7 @@ fn cometmq_core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<account::Account>()?;
     module.add_class::<account::Key>()?;
     module.add_class::<log_scan::LogScan>()?;
-    module.add_class::<plain_sends::PlainSends>()?;
+    module.add_class::<sends_state::PlainSends>()?;
     module.add_function(wrap_pyfunction!(batches::batch_records, module)?)?;
     module.add_function(wrap_pyfunction!(index::index_block, module)?)?;
     module.add_function(wrap_pyfunction!(messages::message_starts, module)?)?;

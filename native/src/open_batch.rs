@@ -1,16 +1,13 @@
 //! The batch of a turn: records one behind the other, and what follows from them.
 
+use cometmq_codec::constants::{BORNHOST_V6, IPV6_HOST_BYTES, MIN_RECORD_BYTES, STOREHOST_V6};
 use cometmq_codec::hash::java_hash;
 use cometmq_codec::record::Record;
+use cometmq_codec::units;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::collections::HashMap;
 
-const BORN_HOST_V6: i32 = 0x10;
-const STORE_HOST_V6: i32 = 0x20;
-const IPV6_HOST_BYTES: usize = 20;
-/// What statistics count for a record beside its body, properties and topic (`MIN_RECORD_BYTES`).
-const MIN_RECORD_BYTES: usize = 91;
 /// The first bound of the histogram of message sizes (`SMALL_BYTES`).
 const SMALL_BYTES: usize = 1024;
 
@@ -146,8 +143,8 @@ pub struct Message<'a> {
 
 impl Message<'_> {
     fn record<'a>(&'a self, queue: &'a Queue, batch: &Batch, store_host: &'a [u8]) -> Record<'a> {
-        let mut sys_flag = self.sys_flag & !(BORN_HOST_V6 | STORE_HOST_V6);
-        for (host, bit) in [(self.born_host, BORN_HOST_V6), (store_host, STORE_HOST_V6)] {
+        let mut sys_flag = self.sys_flag & !(BORNHOST_V6 | STOREHOST_V6);
+        for (host, bit) in [(self.born_host, BORNHOST_V6), (store_host, STOREHOST_V6)] {
             if host.len() == IPV6_HOST_BYTES {
                 sys_flag |= bit;
             }
@@ -214,11 +211,7 @@ impl Batch {
         if queue.units.is_empty() {
             self.queues.push(slot.queue_number);
         }
-        queue.units.extend_from_slice(&self.next.to_be_bytes());
-        queue.units.extend_from_slice(&(size as i32).to_be_bytes());
-        queue
-            .units
-            .extend_from_slice(&message.tags_code.to_be_bytes());
+        units::write(self.next, size as i32, message.tags_code, &mut queue.units);
         queue.next_offset = slot.queue_offset + 1;
         if let Some(hashes) = hashes {
             hashes(queue.seed, &mut self.index_hashes);

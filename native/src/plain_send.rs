@@ -5,8 +5,8 @@
 
 use crate::account::Account;
 use crate::open_batch::{Message, Slot};
-use crate::plain_sends::PlainSends;
-use crate::transactions::{InnerQueue, TRANSACTION};
+use crate::sends_state::{InnerQueue, PlainSends};
+use crate::transactions::TRANSACTION;
 use cometmq_codec::frame::{frame, Frame};
 use cometmq_codec::properties::Properties;
 use cometmq_codec::request::SendRequest;

@@ -8,8 +8,9 @@
 use crate::account::Account;
 use crate::open_batch::{Batch, Queue, Topic, OPAQUE_BYTES};
 use crate::plain_send::{Plan, Sender};
-use crate::transactions::{InnerQueue, Transactions};
+use crate::sends_state::{insert, Inner, PlainSends, Transactions};
 use cometmq_codec::answer::Answers;
+use cometmq_codec::constants::queue_unit;
 use cometmq_codec::fields::END_TRANSACTION;
 use cometmq_codec::request::{code, SendRequest};
 use cometmq_codec::signature::TOGETHER;
@@ -23,32 +24,6 @@ use std::collections::HashMap;
 const FRAMES: usize = 32;
 /// Sends of an account are read together up to so many bytes: those behind one that is left to Python are read again.
 const TOGETHER_BYTES: usize = 16 * 1024;
-
-/// The plain sends of a broker.
-#[pyclass(module = "cometmq_core")]
-pub struct PlainSends {
-    /// None once the garbage collector has taken it.
-    open: Option<Py<PyAny>>,
-    pub(crate) answers: Answers,
-    pub(crate) tail: Vec<u8>,
-    pub(crate) store_host: Vec<u8>,
-    pub(crate) max_frame_bytes: usize,
-    pub(crate) max_header_bytes: usize,
-    pub(crate) max_body_bytes: usize,
-    pub(crate) max_properties_bytes: usize,
-    pub(crate) max_stored_bytes: usize,
-    pub(crate) max_batch_bytes: usize,
-    pub(crate) is_indexed: bool,
-    pub(crate) needs_flush: bool,
-    pub(crate) names: HashMap<Box<str>, usize>,
-    pub(crate) topics: Vec<Option<Topic>>,
-    pub(crate) queues: Vec<Option<Queue>>,
-    free_topics: Vec<usize>,
-    free_queues: Vec<usize>,
-    pub(crate) batch: Batch,
-    pub(crate) transactions: Option<Transactions>,
-    taken: usize,
-}
 
 /// The most that one call may take.
 struct Room<'a> {
@@ -64,22 +39,6 @@ impl Room<'_> {
     /// True when one more may be taken after so many messages, of so many bytes.
     fn has(&self, messages: usize, bytes: usize) -> bool {
         messages < self.messages.min(FRAMES) && bytes < self.bytes
-    }
-}
-
-/// Name of a topic of the broker itself, its target and its queue.
-type Inner = (String, Py<PyAny>, Py<PyAny>);
-
-fn insert<T>(slots: &mut Vec<Option<T>>, free: &mut Vec<usize>, value: T) -> usize {
-    match free.pop() {
-        Some(at) => {
-            slots[at] = Some(value);
-            at
-        }
-        None => {
-            slots.push(Some(value));
-            slots.len() - 1
-        }
     }
 }
 
@@ -333,7 +292,7 @@ impl PlainSends {
             let units = PyBytes::new(py, &queue.units);
             queues.append((
                 queue.queue.clone_ref(py),
-                queue.units.len() / UNIT_BYTES,
+                queue.units.len() / queue_unit::BYTES,
                 units,
             ))?;
             queue.units.clear();
@@ -425,30 +384,10 @@ impl PlainSends {
     }
 }
 
-const UNIT_BYTES: usize = 20;
 /// A buffer of that size stays for the next batch; a larger one is given back.
 const KEPT_BYTES: usize = 1 << 20;
 
 impl PlainSends {
-    fn check_settled(&self) -> PyResult<()> {
-        if self.batch.messages > 0 {
-            return Err(PyValueError::new_err("a batch is open"));
-        }
-        Ok(())
-    }
-
-    fn add_inner(&mut self, (name, target, queue): Inner) -> PyResult<InnerQueue> {
-        let queue = Queue::new(queue, &name)?;
-        Ok(InnerQueue {
-            topic: insert(
-                &mut self.topics,
-                &mut self.free_topics,
-                Topic::new(target, &name, 0),
-            ),
-            queue: insert(&mut self.queues, &mut self.free_queues, queue),
-        })
-    }
-
     /// Take sends and ends of transactions.
     fn take_all(
         &mut self,
@@ -526,21 +465,5 @@ impl PlainSends {
                 return Ok(at);
             }
         }
-    }
-
-    /// Ask Python for the place of the next record; false when nothing can be stored.
-    pub(crate) fn open_batch(&mut self, py: Python<'_>) -> PyResult<bool> {
-        let Some(open) = self.open.as_ref() else {
-            return Ok(false);
-        };
-        let place: Option<(i64, i64, i64)> = open.call0(py)?.extract(py)?;
-        if let Some((next, limit, timestamp)) = place {
-            self.batch.next = next;
-            self.batch.limit = limit;
-            self.batch.timestamp = timestamp;
-            self.batch.half_room = None;
-            self.batch.is_open = true;
-        }
-        Ok(place.is_some())
     }
 }

@@ -5,51 +5,17 @@
 //! one is open, and is told when its end is put.
 
 use crate::open_batch::{Ended, Message, Slot};
-use crate::plain_sends::PlainSends;
+use crate::sends_state::{InnerQueue, PlainSends};
+use cometmq_codec::constants::{TRANSACTION_COMMIT, TRANSACTION_ROLLBACK};
 use cometmq_codec::frame::Frame;
 use cometmq_codec::properties::HalfProperties;
 use cometmq_codec::request::EndRequest;
 use cometmq_codec::stored::Stored;
-use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 /// The bits of a sysFlag for transactions.
-pub const TRANSACTION: i32 = 0xC;
-const COMMIT: i32 = 0x8;
-const ROLLBACK: i32 = 0xC;
-
-/// A queue of the broker itself, by the numbers of its topic and its own.
-#[derive(Clone, Copy)]
-pub struct InnerQueue {
-    pub topic: usize,
-    pub queue: usize,
-}
-
-/// What transactions need.
-pub struct Transactions {
-    pub halves: InnerQueue,
-    pub ops: InnerQueue,
-    /// The most bytes of the properties of a half message.
-    pub max_half_bytes: usize,
-    pub op_properties: Vec<u8>,
-    pub op_tags_code: i64,
-    /// Called with the queue offset and log offset of a half message; gives its record and the time, in ms, when it is
-    /// open.
-    pub find: Py<PyAny>,
-    /// Called with the queue offset of a half message whose end is put.
-    pub begin: Py<PyAny>,
-    /// Called before the first half message of a batch; gives how many may be stored.
-    pub room: Py<PyAny>,
-}
-
-impl Transactions {
-    pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.find)?;
-        visit.call(&self.begin)?;
-        visit.call(&self.room)
-    }
-}
+pub const TRANSACTION: i32 = TRANSACTION_ROLLBACK;
 
 impl PlainSends {
     /// Put the end of a transaction; return the size of its frame, or 0 when it is left to Python, with nothing changed.
@@ -66,8 +32,8 @@ impl PlainSends {
             return Ok(0);
         };
         let fields = &request.fields;
-        let is_commit = fields.commit_or_rollback == COMMIT;
-        if self.needs_flush || !(is_commit || fields.commit_or_rollback == ROLLBACK) {
+        let is_commit = fields.commit_or_rollback == TRANSACTION_COMMIT;
+        if self.needs_flush || !(is_commit || fields.commit_or_rollback == TRANSACTION_ROLLBACK) {
             return Ok(0);
         }
         let open: Option<(Bound<'_, PyBytes>, i64)> = transactions
@@ -113,7 +79,7 @@ impl PlainSends {
             body: half.body,
             queue_id: properties.queue_id,
             flag: half.flag,
-            sys_flag: half.sys_flag & !TRANSACTION | COMMIT,
+            sys_flag: half.sys_flag & !TRANSACTION | TRANSACTION_COMMIT,
             born_timestamp: half.born_timestamp,
             born_host: half.born_host,
             reconsume_times: half.reconsume_times,

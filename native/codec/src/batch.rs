@@ -1,14 +1,15 @@
 //! The body of SEND_BATCH_MESSAGE: its messages, and the records and queue units that a broker makes of them.
 //!
-//! For each message, big-endian: `int32 size, int32 magic, int32 CRC, int32 flag, int32 length of the body, body, int16
-//! length of the properties, properties`. Magic and CRC are not looked at.
+//! For each message the fields of `batch_head`, the body, and length and text of the properties. Magic and CRC are not
+//! looked at.
 
+use super::constants::{batch_head, PROPERTIES_LENGTH_BYTES};
 use super::properties::Properties;
 use super::record::Record;
+use super::units;
 
-const HEAD_BYTES: usize = 20;
 /// A message without body and properties.
-const OVERHEAD_BYTES: usize = HEAD_BYTES + 2;
+const OVERHEAD_BYTES: usize = batch_head::BYTES + PROPERTIES_LENGTH_BYTES;
 
 /// One message of a batch.
 struct Piece<'a> {
@@ -21,26 +22,26 @@ struct Piece<'a> {
 impl<'a> Piece<'a> {
     /// The message at the beginning of `data`; `None` when its lengths do not add up, or its properties are not UTF-8.
     fn read(data: &'a [u8]) -> Option<Self> {
-        let head = data.get(..HEAD_BYTES)?;
+        let head = data.get(..batch_head::BYTES)?;
         let int = |at: usize| {
             let bytes = head[at..at + 4].try_into().ok()?;
             Some(i32::from_be_bytes(bytes))
         };
-        let size = usize::try_from(int(0)?).ok()?;
+        let size = usize::try_from(int(batch_head::SIZE)?).ok()?;
         if size < OVERHEAD_BYTES {
             return None;
         }
-        let (_, rest) = data.get(..size)?.split_at(HEAD_BYTES);
-        let body_length = usize::try_from(int(16)?).ok()?;
+        let (_, rest) = data.get(..size)?.split_at(batch_head::BYTES);
+        let body_length = usize::try_from(int(batch_head::BODY_LENGTH)?).ok()?;
         let (body, rest) = rest.split_at_checked(body_length)?;
-        let (length, properties) = rest.split_at_checked(2)?;
+        let (length, properties) = rest.split_at_checked(PROPERTIES_LENGTH_BYTES)?;
         let length = i16::from_be_bytes(length.try_into().ok()?);
         if usize::try_from(length).ok()? != properties.len() {
             return None;
         }
         Some(Piece {
             size,
-            flag: int(12)?,
+            flag: int(batch_head::FLAG)?,
             body,
             properties: std::str::from_utf8(properties).ok()?,
         })
@@ -161,10 +162,7 @@ pub fn encode(body: &[u8], common: &Common<'_>, place: &Place, most: &Most) -> O
             &mut made.records,
         );
         properties.store(tail, &mut made.records);
-        made.units.extend_from_slice(&next.to_be_bytes());
-        made.units.extend_from_slice(&size_field.to_be_bytes());
-        made.units
-            .extend_from_slice(&properties.tags_code.to_be_bytes());
+        units::write(next, size_field, properties.tags_code, &mut made.units);
         if let Some(seed) = common.index_seed {
             properties.index_hashes(seed, &mut made.index_hashes);
             made.index_offsets.resize(made.index_hashes.len(), next);
@@ -257,7 +255,7 @@ mod tests {
         for end in 1..good.len() {
             assert!(made(&good[..end], 10_000, 1).is_none());
         }
-        for at in [0, 1, 16, 17, HEAD_BYTES + 2, HEAD_BYTES + 3] {
+        for at in [0, 1, 16, 17, batch_head::BYTES + 2, batch_head::BYTES + 3] {
             for value in [0xff, 0x80, 0x7f, 1] {
                 let mut bad = good.clone();
                 bad[at] = value;

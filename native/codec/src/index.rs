@@ -1,9 +1,8 @@
-//! Entries of an IndexFile: `int32 key hash, int64 log offset, int32 seconds since the first timestamp, int32 previous
-//! entry of the chain`, and its table of slots, `int32` with the newest entry of each chain.
+//! Entries of an IndexFile, and its table of slots: `int32` with the newest entry of each chain.
 
+use super::constants::index_entry;
 use std::cell::Cell;
 
-pub const ENTRY_BYTES: usize = 20;
 const SLOT_BYTES: usize = 4;
 
 /// Keys in log order, of equal number: native int32 hashes, and int64 log offsets and store timestamps (ms).
@@ -57,7 +56,7 @@ pub fn block(keys: &Keys<'_>, place: &Place<'_>) -> Option<Block> {
     {
         return None;
     }
-    let mut entries = Vec::with_capacity(size * ENTRY_BYTES);
+    let mut entries = Vec::with_capacity(size * index_entry::BYTES);
     let mut order = Vec::with_capacity(size);
     let rows = keys
         .hashes
@@ -94,7 +93,7 @@ pub fn block(keys: &Keys<'_>, place: &Place<'_>) -> Option<Block> {
                 before
             }
         };
-        let at = number * ENTRY_BYTES + ENTRY_BYTES - 4;
+        let at = number * index_entry::BYTES + index_entry::PREVIOUS;
         entries
             .get_mut(at..at + 4)?
             .copy_from_slice(&previous.to_be_bytes());
@@ -145,7 +144,7 @@ mod tests {
     fn previous(block: &Block) -> Vec<i32> {
         block
             .entries
-            .chunks_exact(ENTRY_BYTES)
+            .chunks_exact(index_entry::BYTES)
             .map(|entry| i32::from_be_bytes(entry[16..].try_into().unwrap()))
             .collect()
     }

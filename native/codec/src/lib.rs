@@ -4,6 +4,7 @@
 
 pub mod answer;
 pub mod batch;
+pub mod constants;
 pub mod fields;
 pub mod frame;
 pub mod hash;

@@ -1,9 +1,6 @@
 //! The record of a message in the CommitLog.
 
-/// The magic of a record of RocketMQ 4.
-const MAGIC: i32 = 0xDAA3_20A7_u32 as i32;
-/// A record without hosts, body, topic and properties.
-const FIXED_BYTES: usize = 75;
+use super::constants::{MESSAGE_MAGIC, RECORD_WITHOUT_HOSTS_BYTES, TOPIC_LENGTH_BYTES};
 
 /// All of a record but its offsets.
 pub struct Record<'a> {
@@ -25,12 +22,12 @@ pub struct Record<'a> {
 impl Record<'_> {
     /// Bytes of the record with properties of that length.
     pub fn size(&self, properties_length: usize) -> usize {
-        FIXED_BYTES
+        RECORD_WITHOUT_HOSTS_BYTES
             + self.born_host.len()
             + self.store_host.len()
             + self.body.len()
             + self.topic.len()
-            - 1
+            - TOPIC_LENGTH_BYTES
             + properties_length
     }
 
@@ -45,7 +42,7 @@ impl Record<'_> {
     ) {
         let crc = crc32fast::hash(self.body) & 0x7FFF_FFFF;
         out.extend_from_slice(&size.to_be_bytes());
-        out.extend_from_slice(&MAGIC.to_be_bytes());
+        out.extend_from_slice(&MESSAGE_MAGIC.to_be_bytes());
         out.extend_from_slice(&crc.to_be_bytes());
         out.extend_from_slice(&self.queue_id.to_be_bytes());
         out.extend_from_slice(&self.flag.to_be_bytes());

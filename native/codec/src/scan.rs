@@ -1,18 +1,18 @@
 //! Records of a log that is read again: those that follow on the one before them in their queues, one behind the other.
 
+use super::constants::{queue_unit, MIN_RECORD_BYTES, TRANSACTION_PREPARED};
 use super::hash::java_hash;
 use super::properties::StoredProperties;
 use super::stored::Stored;
-use super::units::UNIT_BYTES;
+use super::units;
 use std::collections::HashMap;
 
-const MIN_RECORD_BYTES: usize = 91;
 /// The bit of PREPARED and ROLLBACK: such records have no unit.
-const NO_QUEUE_OFFSET: i32 = 0x4;
+const NO_QUEUE_OFFSET: i32 = TRANSACTION_PREPARED;
 /// A store timestamp is between 0 and this one.
 const LATEST_MS: i64 = 1 << 48;
 /// Units from here on have no place in a file.
-const MAX_QUEUE_OFFSET: i64 = i64::MAX / UNIT_BYTES as i64;
+const MAX_QUEUE_OFFSET: i64 = i64::MAX / queue_unit::BYTES as i64;
 
 /// The log offsets from which on records get units and index entries.
 #[derive(Clone, Copy)]
@@ -177,11 +177,7 @@ impl Scan {
                 queue.first = record.queue_offset;
                 self.touched.push(number);
             }
-            queue.units.extend_from_slice(&offset.to_be_bytes());
-            queue.units.extend_from_slice(&(size as i32).to_be_bytes());
-            queue
-                .units
-                .extend_from_slice(&properties.tags_code.to_be_bytes());
+            units::write(offset, size as i32, properties.tags_code, &mut queue.units);
             queue.next += 1;
         }
         if offset >= wanted.keys_from {

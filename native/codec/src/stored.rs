@@ -1,8 +1,7 @@
 //! A stored record, read back.
 
-const MAGIC: i32 = 0xDAA3_20A7_u32 as i32;
-const BORN_HOST_V6: i32 = 0x10;
-const STORE_HOST_V6: i32 = 0x20;
+use super::constants::{record, MESSAGE_MAGIC};
+use super::layout::{int, parts_of};
 
 /// The parts of a record.
 pub struct Stored<'a> {
@@ -20,34 +19,8 @@ pub struct Stored<'a> {
     pub properties: &'a str,
 }
 
-/// Bytes that are taken from the front.
-struct Front<'a>(&'a [u8]);
-
-impl<'a> Front<'a> {
-    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        if length > self.0.len() {
-            return None;
-        }
-        let (taken, rest) = self.0.split_at(length);
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn short(&mut self) -> Option<i16> {
-        Some(i16::from_be_bytes(self.take(2)?.try_into().ok()?))
-    }
-
-    fn int(&mut self) -> Option<i32> {
-        Some(i32::from_be_bytes(self.take(4)?.try_into().ok()?))
-    }
-
-    fn long(&mut self) -> Option<i64> {
-        Some(i64::from_be_bytes(self.take(8)?.try_into().ok()?))
-    }
-
-    fn host(&mut self, is_v6: bool) -> Option<&'a [u8]> {
-        self.take(if is_v6 { 20 } else { 8 })
-    }
+fn long(data: &[u8], at: usize) -> Option<i64> {
+    Some(i64::from_be_bytes(data.get(at..at + 8)?.try_into().ok()?))
 }
 
 impl<'a> Stored<'a> {
@@ -58,42 +31,29 @@ impl<'a> Stored<'a> {
 
     /// As `read`; with `checks_body` false a damaged body is not seen.
     pub fn read_with(data: &'a [u8], checks_body: bool) -> Option<Self> {
-        let mut front = Front(data);
-        if usize::try_from(front.int()?).ok()? != data.len() || front.int()? != MAGIC {
+        let parts = parts_of(data)?;
+        if int(data, record::MAGIC)? != MESSAGE_MAGIC {
             return None;
         }
-        let crc = front.int()?;
-        let queue_id = front.int()?;
-        let flag = front.int()?;
-        let queue_offset = front.long()?;
-        let log_offset = front.long()?;
-        let sys_flag = front.int()?;
-        let born_timestamp = front.long()?;
-        let born_host = front.host(sys_flag & BORN_HOST_V6 != 0)?;
-        let store_timestamp = front.long()?;
-        front.host(sys_flag & STORE_HOST_V6 != 0)?;
-        let reconsume_times = front.int()?;
-        front.take(8)?; // prepared transaction offset
-        let length = usize::try_from(front.int()?).ok()?;
-        let body = front.take(length)?;
-        let length = usize::from(*front.take(1)?.first()?);
-        let topic = front.take(length)?;
-        let length = usize::try_from(front.short()?).ok()?;
-        let properties = std::str::from_utf8(front.take(length)?).ok()?;
-        let is_sound = !checks_body || (crc32fast::hash(body) & 0x7FFF_FFFF) as i32 == crc;
-        (front.0.is_empty() && is_sound).then_some(Stored {
-            queue_id,
-            flag,
-            queue_offset,
-            log_offset,
-            sys_flag,
-            born_timestamp,
-            born_host,
-            store_timestamp,
-            reconsume_times,
+        let body = &data[parts.body];
+        if checks_body
+            && (crc32fast::hash(body) & 0x7FFF_FFFF) as i32 != int(data, record::BODY_CRC)?
+        {
+            return None;
+        }
+        Some(Stored {
+            queue_id: int(data, record::QUEUE_ID)?,
+            flag: int(data, record::FLAG)?,
+            queue_offset: long(data, record::QUEUE_OFFSET)?,
+            log_offset: long(data, record::PHYSICAL_OFFSET)?,
+            sys_flag: int(data, record::SYS_FLAG)?,
+            born_timestamp: long(data, record::BORN_TIMESTAMP)?,
+            store_timestamp: long(data, parts.born_host.end)?,
+            born_host: &data[parts.born_host],
+            reconsume_times: int(data, parts.store_host_end)?,
             body,
-            topic,
-            properties,
+            topic: &data[parts.topic],
+            properties: std::str::from_utf8(&data[parts.properties]).ok()?,
         })
     }
 }
@@ -101,6 +61,7 @@ impl<'a> Stored<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::constants::BORNHOST_V6;
     use crate::record::Record;
 
     #[test]
@@ -109,7 +70,7 @@ mod tests {
             body: b"hello",
             queue_id: 1,
             flag: 2,
-            sys_flag: BORN_HOST_V6,
+            sys_flag: BORNHOST_V6,
             born_timestamp: 3,
             born_host: &[7; 20],
             store_timestamp: 4,
@@ -139,7 +100,7 @@ mod tests {
         );
         assert_eq!(
             (read.born_host, read.born_timestamp, read.sys_flag),
-            (&[7; 20][..], 3, BORN_HOST_V6)
+            (&[7; 20][..], 3, BORNHOST_V6)
         );
         assert_eq!((read.queue_id, read.store_timestamp), (1, 4));
         let mut damaged = data.clone();

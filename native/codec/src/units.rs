@@ -1,8 +1,16 @@
-//! Units of a ConsumeQueue: `int64 log offset, int32 size, int64 tags code`.
+//! Units of a ConsumeQueue.
 
-pub const UNIT_BYTES: usize = 20;
+use super::constants::queue_unit;
+
 /// The size in a unit that leads to no record.
 const BLANK_SIZE: i32 = i32::MAX;
+
+/// Append the unit of a record.
+pub fn write(log_offset: i64, size: i32, tags_code: i64, out: &mut Vec<u8>) {
+    out.extend_from_slice(&log_offset.to_be_bytes());
+    out.extend_from_slice(&size.to_be_bytes());
+    out.extend_from_slice(&tags_code.to_be_bytes());
+}
 
 /// The part of the log that records are read from.
 pub struct Segment {
@@ -41,11 +49,13 @@ pub fn find(units: &[u8], codes: Option<&[i64]>, segment: &Segment, most: &Most)
         looked_at: 0,
         last: -1,
     };
-    for unit in units.chunks_exact(UNIT_BYTES) {
-        let begin = i64::from_be_bytes(unit[..8].try_into().ok()?);
-        let size = i32::from_be_bytes(unit[8..12].try_into().ok()?);
+    for unit in units.chunks_exact(queue_unit::BYTES) {
+        let begin = i64::from_be_bytes(unit[..queue_unit::SIZE].try_into().ok()?);
+        let size = i32::from_be_bytes(unit[queue_unit::SIZE..queue_unit::TAGS].try_into().ok()?);
         if let Some(codes) = codes {
-            if !codes.contains(&i64::from_be_bytes(unit[12..].try_into().ok()?)) {
+            if !codes.contains(&i64::from_be_bytes(
+                unit[queue_unit::TAGS..].try_into().ok()?,
+            )) {
                 found.looked_at += 1;
                 continue;
             }
@@ -77,12 +87,10 @@ mod tests {
     use super::*;
 
     fn unit(begin: i64, size: i32, code: i64) -> Vec<u8> {
-        [
-            &begin.to_be_bytes()[..],
-            &size.to_be_bytes(),
-            &code.to_be_bytes(),
-        ]
-        .concat()
+        let mut out = Vec::new();
+        write(begin, size, code, &mut out);
+        assert_eq!(out.len(), queue_unit::BYTES);
+        out
     }
 
     #[test]

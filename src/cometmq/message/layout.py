@@ -1,7 +1,7 @@
 """The layouts of records, of units, index entries and batches: fields, their types and offsets, in one place.
 
 All readers and writers take their formats and offsets from here. :mod:`cometmq.message.record_arrays` makes NumPy's
-types of a layout.
+types of a layout, and ``scripts/core_constants`` writes the constants of the compiled core.
 
 A record is one message, the same bytes on disk, in answers to pulls and in replication
 (``CommitLog.MessageExtEncoder``, ``MessageDecoder``)::
