@@ -116,7 +116,7 @@ def _message(header: ReplyMessageRequestHeader, body: bytes, now_ms: int) -> Mes
         queue_offset=0,
         physical_offset=0,
         body=body,
-        properties_text=f"{ARRIVE_TIME}\x01{now_ms}\x02{header.properties}",
+        properties_text=encode_properties({ARRIVE_TIME: str(now_ms)}) + (header.properties or ""),
         flag=header.flag,
         sys_flag=header.sys_flag,
         born_timestamp=header.born_timestamp,

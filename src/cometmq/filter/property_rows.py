@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cometmq.filter.block_numbers import Bools, Bytes, Ints, Words, doubles, short_numbers, whole_numbers
+from cometmq.message.properties import property_mark
 
 SEPARATOR: Final = 2
 WORD: Final = 8
@@ -39,7 +40,7 @@ class Text(NamedTuple):
     @classmethod
     def name(cls, name: str) -> Text:
         """Convert the name of a property and its end."""
-        return cls.of(name.encode() + b"\x01")
+        return cls.of(property_mark(name).encode())
 
 
 class MarkedText:

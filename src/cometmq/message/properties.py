@@ -7,9 +7,11 @@ may contain 0x01.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from enum import IntEnum
 from typing import Final
+
+import msgspec
 
 NAME_VALUE_SEPARATOR: Final = "\x01"
 PROPERTY_SEPARATOR: Final = "\x02"
@@ -138,6 +140,40 @@ def decode_properties(text: str) -> dict[str, str]:
         if name and value:
             properties[name] = value
     return properties
+
+
+def property_mark(name: str) -> str:
+    """Return the text that stands before the value of a property."""
+    return name + NAME_VALUE_SEPARATOR
+
+
+class PropertiesText(msgspec.Struct, frozen=True, gc=False):
+    """The text of properties, read and changed without being decoded."""
+
+    text: str
+
+    def __contains__(self, name: str) -> bool:
+        mark = property_mark(name)
+        return self.text.startswith(mark) or PROPERTY_SEPARATOR + mark in self.text
+
+    def get(self, name: str) -> str:
+        """Return the value of a property, of two the last one; empty if there is none."""
+        mark = property_mark(name)
+        at = self.text.rfind(PROPERTY_SEPARATOR + mark)
+        if at < 0 and not self.text.startswith(mark):
+            return ""
+        return self.text[at + 1 + len(mark) :].partition(PROPERTY_SEPARATOR)[0]
+
+    def without(self, names: Container[str]) -> PropertiesText:
+        """Return the text without some properties, and without empty pieces."""
+        pieces = self.text.split(PROPERTY_SEPARATOR)
+        kept = [piece for piece in pieces if piece and piece.partition(NAME_VALUE_SEPARATOR)[0] not in names]
+        return PropertiesText(PROPERTY_SEPARATOR.join(kept))
+
+    def plus(self, properties: Mapping[str, str]) -> PropertiesText:
+        """Return the text with more properties at its end; no separator stands behind them."""
+        text, more = self.text.removesuffix(PROPERTY_SEPARATOR), join_properties(properties)
+        return PropertiesText(f"{text}{PROPERTY_SEPARATOR}{more}" if text and more else text or more)
 
 
 _DELAYS: Final = TIMER_NAMES | {DELAY}

@@ -30,6 +30,7 @@ import msgspec
 from cometmq.checksum import crc32
 from cometmq.limits import INDEX_BLOCK_KEYS, MAX_PROPERTIES_BYTES
 from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
+from cometmq.message.properties import PROPERTY_SEPARATOR
 from cometmq.message.record import (
     CRC_MASK,
     END_FILE_MIN_BLANK_BYTES,
@@ -53,6 +54,7 @@ _V4_BYTES: Final = 2 * IPV4_HOST_BYTES
 _HEAD_V4: Final = HEAD_PACKERS[IPV4_HOST_BYTES, IPV4_HOST_BYTES]
 _NO_HOST_FLAGS: Final = ~(BORNHOST_V6 | STOREHOST_V6)
 _SHORT: Final = struct.Struct(">h").pack
+_SEPARATOR: Final = PROPERTY_SEPARATOR.encode()
 _UNIT: Final = UNIT.pack
 _UNIT_BLOCK_BYTES: Final = 4_000
 """Waiting bytes from which on the units of a queue are written to its file."""
@@ -162,7 +164,7 @@ class WriteBatch:
         properties_length = len(properties)
         at = self.end
         if properties_length and not properties[-1]:
-            properties += b"\x02"  # a separator that parsers pass over: recovery takes zeros at the end for torn
+            properties += _SEPARATOR  # which parsers pass over: recovery takes zeros at the end for torn
             properties_length += 1
         if properties_length > MAX_PROPERTIES_BYTES:
             raise ValueError(f"properties of {properties_length} bytes; {MAX_PROPERTIES_BYTES} is the most")

@@ -28,8 +28,7 @@ from cometmq.message.properties import (
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
-    decode_properties,
-    join_properties,
+    PropertiesText,
 )
 from cometmq.message.record import StoredRecord
 from cometmq.remoting.codes import ResponseCode
@@ -38,8 +37,6 @@ from cometmq.store.queue.consume_queue import MAX_QUEUE_ID
 _INT: Final = range(-(2**31), 2**31)
 _SHOWN_CHARS: Final = 64
 """Characters shown of a text that is no number."""
-_REAL_TOPIC: Final = f"\x02{REAL_TOPIC}\x01"
-_REAL_QID: Final = f"\x02{REAL_QID}\x01"
 _WAIT_PROPERTIES: Final = (REAL_TOPIC, REAL_QID, TIMER_OUT_MS, TIMER_DEL_UNIQKEY)
 """They say how a message waits; those of an earlier wait mean nothing any more."""
 
@@ -81,8 +78,8 @@ class TimerDetour:
         name = next((name for name in (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS) if name in wanted), None)
         if name is None or (DELAY in wanted and delay_level(wanted[DELAY]) > 0):
             return None
-        text = "\x02" + message.properties
-        if f"\x02{TIMER_OUT_MS}\x01" in text:
+        text = PropertiesText(message.properties)
+        if TIMER_OUT_MS in text:
             return None  # it waited before, and is sent on or sent again
         config = self._live.current
         if not config.timer_wheel_enable:
@@ -96,7 +93,7 @@ class TimerDetour:
         elif name == TIMER_DELAY_MS:
             due_ms += now_ms
         max_ms = config.timer_max_delay_sec * 1000
-        is_recall = f"\x02{TIMER_DEL_UNIQKEY}\x01" in text
+        is_recall = TIMER_DEL_UNIQKEY in text
         if due_ms <= now_ms and not is_recall:
             return None
         if not now_ms < due_ms <= now_ms + max_ms:
@@ -112,11 +109,9 @@ class TimerDetour:
 
 def parked(message: InnerMessage, due_ms: int) -> InnerMessage:
     """The message as it waits for ``due_ms``."""
-    tail = f"{REAL_TOPIC}\x01{message.topic}\x02{REAL_QID}\x01{message.queue_id}\x02{TIMER_OUT_MS}\x01{due_ms}"
-    text = message.properties.removesuffix("\x02")
-    return msgspec.structs.replace(
-        message, topic=TIMER_TOPIC, queue_id=0, properties=f"{text}\x02{tail}" if text else tail
-    )
+    place = {REAL_TOPIC: message.topic, REAL_QID: str(message.queue_id), TIMER_OUT_MS: str(due_ms)}
+    text = PropertiesText(message.properties).plus(place).text
+    return msgspec.structs.replace(message, topic=TIMER_TOPIC, queue_id=0, properties=text)
 
 
 def _number(name: str, text: str) -> int:
@@ -134,9 +129,9 @@ def delivered(record: StoredRecord) -> InnerMessage | None:
 
     :raises NotDeliverableError: REAL_TOPIC or REAL_QID is missing or cannot be one.
     """
-    text = "\x02" + record.properties_text
-    topic = _value(text, _REAL_TOPIC)
-    queue_id = _value(text, _REAL_QID)
+    text = PropertiesText(record.properties_text)
+    topic = text.get(REAL_TOPIC)
+    queue_id = text.get(REAL_QID)
     wrong = check_topic(topic)
     if wrong is not None:
         raise NotDeliverableError(f"REAL_TOPIC: {wrong}")
@@ -157,23 +152,11 @@ def delivered(record: StoredRecord) -> InnerMessage | None:
     )
 
 
-def _value(text: str, name: str) -> str:
-    """The value of a property in a text that begins with a separator; of two the last counts."""
-    at = text.rfind(name)
-    if at < 0:
-        return ""
-    begin = at + len(name)
-    end = text.find("\x02", begin)
-    return text[begin:] if end < 0 else text[begin:end]
-
-
 def moved(message: InnerMessage, due_ms: int) -> InnerMessage:
     """A message of a level as it waits in the timer; unchanged when its properties have no room for that.
 
     :param message: as it would be delivered.
     """
-    properties = decode_properties(message.properties)
-    for name in _WAIT_PROPERTIES:
-        properties.pop(name, None)
-    waits = parked(msgspec.structs.replace(message, properties=join_properties(properties)), due_ms)
+    text = PropertiesText(message.properties).without(_WAIT_PROPERTIES).text
+    waits = parked(msgspec.structs.replace(message, properties=text), due_ms)
     return waits if len(waits.properties.encode()) <= MAX_PROPERTIES_BYTES else message

@@ -8,7 +8,7 @@ from typing import Final
 from cometmq.limits import MAX_PROPERTIES_BYTES
 from cometmq.message.layout import RECORD
 from cometmq.message.pop_info import ReceiptHandle
-from cometmq.message.properties import POP_CK
+from cometmq.message.properties import POP_CK, PROPERTY_SEPARATOR, PropertiesText
 from cometmq.message.record import RecordError, decode_record, encode_record
 
 Chunks = list[bytes | memoryview]
@@ -43,11 +43,8 @@ def as_original(records: bytes, topic: str, handle: ReceiptHandle) -> bytes:
         except RecordError:
             written.append(records[at : at + size])
         else:
-            text = record.properties_text
-            if text and not text.endswith("\x02"):
-                text += "\x02"
             own = handle._replace(queue_id=record.queue_id, queue_offset=record.queue_offset)
-            longer = f"{text}{POP_CK}\x01{own.encode()}\x02"
+            longer = PropertiesText(record.properties_text).plus({POP_CK: own.encode()}).text + PROPERTY_SEPARATOR
             written.append(
                 encode_record(
                     topic=topic,

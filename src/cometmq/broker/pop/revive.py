@@ -38,7 +38,9 @@ from cometmq.message.properties import (
     FIRST_POP_TIME,
     ORIGIN_GROUP,
     ORIGIN_MESSAGE_ID,
+    PROPERTY_SEPARATOR,
     RETRY_TOPIC,
+    PropertiesText,
     join_properties,
 )
 from cometmq.message.record import RecordError, StoredRecord, decode_record
@@ -243,8 +245,7 @@ def retry_copy(record: StoredRecord, topic: str, group: str, pop_time: int) -> I
     for name, value in ((ORIGIN_GROUP, group), (FIRST_POP_TIME, str(pop_time))):
         if name in properties:
             continue
-        separator = "" if not text or text.endswith("\x02") else "\x02"
-        longer = f"{text}{separator}{name}\x01{value}\x02"
+        longer = PropertiesText(text).plus({name: value}).text + PROPERTY_SEPARATOR
         if len(longer.encode()) <= MAX_PROPERTIES_BYTES:
             text = longer
     return msgspec.structs.replace(

@@ -13,7 +13,7 @@ from cometmq.broker.replication.slave_synchronize import SlaveSynchronize
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
-from cometmq.message.properties import REAL_TOPIC
+from cometmq.message.properties import REAL_TOPIC, property_mark
 from cometmq.remoting.admin_bodies import HAClientRuntimeInfo, HARuntimeInfo
 from cometmq.remoting.bodies import encode_body
 from cometmq.remoting.client import RemotingClient
@@ -59,7 +59,7 @@ _OF_TABLES: Final = (
 
 _WAITING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC})
 """Messages of these topics wait for another topic, which their record names."""
-_REAL_TOPIC: Final = re.compile(rb"\b" + REAL_TOPIC.encode() + rb"\x01([%|\w-]+)", re.ASCII)
+_REAL_TOPIC: Final = re.compile(rb"\b" + property_mark(REAL_TOPIC).encode() + rb"([%|\w-]+)", re.ASCII)
 
 
 class UnknownTopics:

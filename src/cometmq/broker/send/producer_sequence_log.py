@@ -25,7 +25,7 @@ from cometmq.broker.turn.targets import RefusedError
 from cometmq.durable import replace_file
 from cometmq.message.layout import HOSTS_V6, RECORD, RECORDS
 from cometmq.message.producer_sequence import ProducerSequence, SequenceError, parse_sequence
-from cometmq.message.properties import PRODUCER_SEQUENCE
+from cometmq.message.properties import PRODUCER_SEQUENCE, property_mark
 from cometmq.message.record import RecordError, StoredRecord, decode_record
 from cometmq.remoting.codes import ResponseCode
 from cometmq.store.errors import StoreError
@@ -34,7 +34,7 @@ from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
-_MARK: Final = f"{PRODUCER_SEQUENCE}\x01".encode()
+_MARK: Final = property_mark(PRODUCER_SEQUENCE).encode()
 _VERSION: Final = 1
 _SYS_FLAG: Final = RECORD.struct("sys_flag")
 _QUEUE_OFFSET: Final = RECORD.struct("queue_offset")

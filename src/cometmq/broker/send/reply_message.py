@@ -18,7 +18,14 @@ from cometmq.broker.turn.inner_message import InnerMessage, Stored, read_propert
 from cometmq.broker.turn.targets import RefusedError, SendHeader, SendTarget
 from cometmq.limits import MAX_PROPERTIES_BYTES
 from cometmq.loop import TaskSet
-from cometmq.message.properties import CLUSTER, PUSH_REPLY_TIME, REPLY_TO_CLIENT, decode_properties
+from cometmq.message.properties import (
+    CLUSTER,
+    PUSH_REPLY_TIME,
+    REPLY_TO_CLIENT,
+    decode_properties,
+    encode_properties,
+    join_properties,
+)
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
     ReplyMessageRequestHeader,
@@ -125,7 +132,7 @@ class ReplyMessageProcessor:
         if not self._live.current.store_reply_message_enable:
             answer(None)
             return
-        cluster = f"{CLUSTER}\x01{self._live.current.broker_cluster_name}"
+        cluster = join_properties({CLUSTER: self._live.current.broker_cluster_name})
         message = InnerMessage(
             target.topic,
             queue_id,
@@ -163,7 +170,7 @@ class ReplyMessageProcessor:
             born_host=connection.remote_address,
             store_host=self._address,
             store_timestamp=now,
-            properties=f"{PUSH_REPLY_TIME}\x01{now}\x02{header.properties or ''}",
+            properties=encode_properties({PUSH_REPLY_TIME: str(now)}) + (header.properties or ""),
             reconsume_times=header.reconsume_times or 0,
             unit_mode=header.unit_mode,
         )

@@ -23,7 +23,15 @@ from cometmq.message.batch import BatchError, decode_batch
 from cometmq.message.compression import DecompressionError, decompress
 from cometmq.message.names import RETRY_PREFIX
 from cometmq.message.producer_sequence import ProducerSequence
-from cometmq.message.properties import CLUSTER, PROPERTY_SEPARATOR, RETRY_TOPIC, SHARDING_KEY, decode_properties
+from cometmq.message.properties import (
+    CLUSTER,
+    PROPERTY_SEPARATOR,
+    RETRY_TOPIC,
+    SHARDING_KEY,
+    decode_properties,
+    join_properties,
+    property_mark,
+)
 from cometmq.message.sysflag import COMPRESSED, COMPRESSION_TYPE_MASK, TRANSACTION_ROLLBACK
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import FLAG_ONEWAY
@@ -36,7 +44,7 @@ from cometmq.store.write_batch import NewRecord
 
 _TRANSACTION_FLAGS: Final = TRANSACTION_ROLLBACK
 """Both bits of a message that belongs to a transaction."""
-_SHARDED: Final = f"{SHARDING_KEY}\x01"
+_SHARDED: Final = property_mark(SHARDING_KEY)
 """Stands in the properties of a FIFO message."""
 
 BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
@@ -68,7 +76,7 @@ class SendMessageProcessor:
         self._batches = batches
         self._detours = detours
         self._traffic = broker.stats.traffic
-        self._cluster = f"{CLUSTER}\x01{broker.config.broker_cluster_name}"
+        self._cluster = join_properties({CLUSTER: broker.config.broker_cluster_name})
         self._broker_name = broker.config.broker_name
         self._max_body_bytes = broker.config.max_message_size
         self._max_stored_bytes = broker.turn.max_stored_bytes

@@ -27,7 +27,13 @@ from cometmq.message.producer_sequence import (
     is_producer_id,
     parse_sequence,
 )
-from cometmq.message.properties import PRODUCER_SEQUENCE, PROPERTY_SEPARATOR, decode_properties, encode_properties
+from cometmq.message.properties import (
+    PRODUCER_SEQUENCE,
+    PROPERTY_SEPARATOR,
+    decode_properties,
+    encode_properties,
+    join_properties,
+)
 from cometmq.message.sysflag import TRANSACTION_PREPARED
 from cometmq.remoting.bodies import encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -184,7 +190,7 @@ class SequencedSends:
     @staticmethod
     def mark(sequence: ProducerSequence) -> str:
         """Text that is added to the properties of the first message of a sequence."""
-        return f"{PROPERTY_SEPARATOR}{PRODUCER_SEQUENCE}\x01{sequence.text()}"
+        return PROPERTY_SEPARATOR + join_properties({PRODUCER_SEQUENCE: sequence.text()})
 
     def is_next(self, sequence: ProducerSequence, queue: ConsumeQueue, messages: int) -> bool:
         """Tell whether a sequence is that of so many messages, and none of them is stored.
@@ -228,7 +234,7 @@ def run_record(producer: str, state: ProducerState, store_host: bytes, now_ms: i
         PRODUCER_RUNS_TOPIC,
         0,
         b"",
-        f"{PRODUCER_SEQUENCE}\x01{sequence.text()}",
+        join_properties({PRODUCER_SEQUENCE: sequence.text()}),
         0,
         TRANSACTION_PREPARED,  # such records are in no queue, here and at Apache's brokers
         now_ms,

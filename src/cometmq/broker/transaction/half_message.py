@@ -25,10 +25,9 @@ from cometmq.message.names import RETRY_PREFIX, TRANS_CHECK_MAX_TIME_TOPIC, TRAN
 from cometmq.message.properties import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
     DELAY,
-    NAME_VALUE_SEPARATOR,
-    PROPERTY_SEPARATOR,
     REAL_QID,
     REAL_TOPIC,
+    TAGS,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
@@ -36,6 +35,8 @@ from cometmq.message.properties import (
     TRAN_PREPARED_QUEUE_OFFSET,
     TRANSACTION_CHECK_TIMES,
     WAIT,
+    PropertiesText,
+    join_properties,
 )
 from cometmq.message.record import StoredRecord, encode_record
 from cometmq.message.sysflag import (
@@ -68,7 +69,7 @@ _NUMBER_CHARS: Final = 19
 """A number with this many digits is no broker's."""
 _MAX_IMMUNITY_SECONDS: Final = 10**9
 
-OP_PROPERTIES: Final = f"TAGS{NAME_VALUE_SEPARATOR}d{PROPERTY_SEPARATOR}{WAIT}{NAME_VALUE_SEPARATOR}true"
+OP_PROPERTIES: Final = join_properties({TAGS: "d", WAIT: "true"})
 
 OP_TAGS_CODE: Final = tags_code("d")
 
@@ -267,10 +268,4 @@ def _number(half: StoredRecord, name: str) -> int | None:
 
 def _with(text: str, without: frozenset[str], added: Mapping[str, str]) -> str:
     """The properties' text with some left out and others put at its end."""
-    pieces = [
-        piece
-        for piece in text.split(PROPERTY_SEPARATOR)
-        if piece and piece.partition(NAME_VALUE_SEPARATOR)[0] not in without
-    ]
-    pieces += [f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in added.items()]
-    return PROPERTY_SEPARATOR.join(pieces)
+    return PropertiesText(text).without(without).plus(added).text

@@ -17,6 +17,8 @@ from cometmq.message.properties import (
     CLUSTER,
     DELAY,
     KEYS,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
     TAGS,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
@@ -109,11 +111,12 @@ def read_properties(text: str, tail: str) -> SendProperties:
     keys = unique = tag = wait = wait_piece = ""
     untidy = False
     detour: dict[str, str] | None = None
-    pieces = text.split("\x02")
+    separator, name_end = PROPERTY_SEPARATOR, NAME_VALUE_SEPARATOR
+    pieces = text.split(separator)
     if not pieces[-1]:
         pieces.pop()  # behind the separator at the end, which Java and Spark's sink write
     for piece in pieces:
-        name, _, value = piece.partition("\x01")
+        name, _, value = piece.partition(name_end)
         if name == KEYS:
             keys = value or keys
         elif name == UNIQ_KEY:
@@ -133,7 +136,7 @@ def read_properties(text: str, tail: str) -> SendProperties:
     if detour is not None and wait:
         detour[WAIT] = wait
     if untidy:
-        pieces = [piece for piece in pieces if piece.partition("\x01")[0] not in _DROPPED]
+        pieces = [piece for piece in pieces if piece.partition(NAME_VALUE_SEPARATOR)[0] not in _DROPPED]
     elif wait_piece:
         pieces.remove(wait_piece)
     pieces.append(tail)
@@ -145,7 +148,7 @@ def read_properties(text: str, tail: str) -> SendProperties:
     else:
         index_keys = (unique, keys) if unique else (keys,)
     return SendProperties(
-        "\x02".join(pieces),
+        separator.join(pieces),
         tags_code(tag) if tag else 0,
         index_keys,
         wait != "false",

@@ -37,7 +37,7 @@ from cometmq.broker.turn.inner_message import Stored
 from cometmq.broker.turn.store_turn import Place, StoreTurn
 from cometmq.broker.turn.targets import RefusedError, SendTarget, SendTargets
 from cometmq.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES, MAX_PROPERTIES_BYTES
-from cometmq.message.properties import CLUSTER
+from cometmq.message.properties import CLUSTER, join_properties
 from cometmq.remoting.frame import FrameTaker
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import ConsumeQueue
@@ -99,7 +99,7 @@ class PlainSends:
         self._core: Final = core.PlainSends(
             self._open,
             answers.parts,
-            f"{CLUSTER}\x01{config.broker_cluster_name}".encode(),
+            join_properties({CLUSTER: config.broker_cluster_name}).encode(),
             answers.store_host,
             limits,
             config.message_index_enable,

@@ -26,6 +26,7 @@ from cometmq.client.trace.context import TraceHeaders, with_trace_context
 from cometmq.clock import wait_for
 from cometmq.message.ids import RecallHandle, UniqIdGenerator
 from cometmq.message.message import Message, MessageExt
+from cometmq.message.properties import WAIT, encode_properties
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.headers import RecallMessageRequestHeader, RecallMessageResponseHeader
@@ -421,7 +422,9 @@ class Producer(GroupClient):
         body = self._encoder.batch_body(messages, keys)
         wait = "true" if messages[0].wait_store_msg_ok else "false"
         timeout_s = self.config.send_timeout_s
-        delivery = self._sender.delivery(_SEND_BATCH, messages[0], body, f"WAIT\x01{wait}\x02", 0, keys, timeout_s)
+        delivery = self._sender.delivery(
+            _SEND_BATCH, messages[0], body, encode_properties({WAIT: wait}), 0, keys, timeout_s
+        )
         delivery.batch = messages
         return delivery
 

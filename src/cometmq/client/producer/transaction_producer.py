@@ -36,7 +36,7 @@ from cometmq.loop import TaskSet
 from cometmq.message.ids import decode_offset_msg_id
 from cometmq.message.message import Message, MessageExt
 from cometmq.message.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
-from cometmq.message.properties import CHECK_IMMUNITY_TIME_IN_SECONDS, PGROUP, TRAN_MSG
+from cometmq.message.properties import CHECK_IMMUNITY_TIME_IN_SECONDS, PGROUP, TRAN_MSG, encode_properties
 from cometmq.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_NOT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import RequestCode
@@ -282,7 +282,7 @@ class TransactionProducer(Producer):
             self.instance, check, self._ends, config.check_concurrency, config.check_request_hold_max
         )
         self._topics = (AUTO_CREATE_TOPIC, *topics)
-        self._part = f"{TRAN_MSG}\x01true\x02{PGROUP}\x01{group}\x02"
+        self._part = encode_properties({TRAN_MSG: "true", PGROUP: group})
 
     async def start(self) -> None:
         """Get ready to send, and register at the brokers for transaction checks.
@@ -385,7 +385,7 @@ class TransactionProducer(Producer):
         delivery = await self._prepare_large(half) if is_large(half) else self._prepare(half)
         delivery.properties_text += self._part
         if check_immunity_s is not None:
-            delivery.properties_text += f"{CHECK_IMMUNITY_TIME_IN_SECONDS}\x01{int(check_immunity_s)}\x02"
+            delivery.properties_text += encode_properties({CHECK_IMMUNITY_TIME_IN_SECONDS: str(int(check_immunity_s))})
         delivery.sys_flag |= TRANSACTION_PREPARED
         delivery.retries = 0
         return delivery

@@ -22,7 +22,15 @@ from cometmq.message.batch import PIECE_OVERHEAD_BYTES, encode_piece
 from cometmq.message.compression import pack
 from cometmq.message.message import Message
 from cometmq.message.names import AUTO_CREATE_TOPIC, RETRY_PREFIX, check_topic
-from cometmq.message.properties import RESERVED_NAMES, TIMER_NAMES, UNIQ_KEY, WAIT, encode_properties
+from cometmq.message.properties import (
+    PROPERTY_SEPARATOR,
+    RESERVED_NAMES,
+    TIMER_NAMES,
+    UNIQ_KEY,
+    WAIT,
+    encode_properties,
+    property_mark,
+)
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import CURRENT_VERSION, RequestCode
 from cometmq.remoting.frame import JSON
@@ -30,6 +38,8 @@ from cometmq.remoting.headers import SendMessageRequestHeaderV2
 from cometmq.remoting.signing import Credentials, Stamps, signed_text
 
 _json: Final = msgspec.json.Encoder().encode
+_UNIQUE_MARK: Final = property_mark(UNIQ_KEY)
+_WAITS: Final = tuple(PROPERTY_SEPARATOR + encode_properties({WAIT: wait}) for wait in ("false", "true"))
 _WORDS: Final = struct.Struct(">iI")
 
 UNIQ_KEY_BYTES: Final = len(UNIQ_KEY) + 2 + 56 + len(WAIT) + 7
@@ -106,8 +116,7 @@ class SendEncoder:
         :raises IllegalMessageError: a reserved name, an empty name or value, a value that is no text, a separator or
             half of a surrogate pair inside, or more than 32,767 bytes.
         """
-        wait = "true" if message.wait_store_msg_ok else "false"
-        own = f"{UNIQ_KEY}\x01{unique_key}\x02{WAIT}\x01{wait}\x02"
+        own = _UNIQUE_MARK + unique_key + _WAITS[bool(message.wait_store_msg_ok)]
         any_delay = message.delay is not None or message.deliver_at is not None
         if not (message.tags or message.keys or message.properties or message.delay_level or any_delay):
             return own

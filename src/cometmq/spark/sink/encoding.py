@@ -28,6 +28,8 @@ from cometmq.message.properties import (
     DELAY,
     KEY_SEPARATOR,
     KEYS,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
     RESERVED_NAMES,
     SHARDING_KEY,
     TAGS,
@@ -35,6 +37,7 @@ from cometmq.message.properties import (
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
     UNIQ_KEY,
+    property_mark,
 )
 from cometmq.message.record_arrays import dtype_of
 from cometmq.spark.errors import SinkError
@@ -162,6 +165,7 @@ def _delayed(batch: pa.RecordBatch, where: RowPlace) -> npt.NDArray[np.bool_]:
 
 
 _NOT_THE_USERS: Final = RESERVED_NAMES | {SHARDING_KEY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS}
+_SEPARATORS: Final = (NAME_VALUE_SEPARATOR + PROPERTY_SEPARATOR).encode()
 _EMPTY: Final = pa.scalar(b"", pa.binary())
 
 
@@ -192,7 +196,7 @@ def encode_properties_of(batch: pa.RecordBatch, ids: npt.NDArray[np.uint8], wher
         count += filled
     rows = batch.num_rows
     unique = pa.FixedSizeBinaryArray.from_buffers(pa.binary(ids.shape[1]), rows, [None, pa.py_buffer(ids)])
-    pieces += [_scalar(f"{UNIQ_KEY}\x01"), unique.cast(pa.binary()), _scalar("\x02")]
+    pieces += [_scalar(property_mark(UNIQ_KEY)), unique.cast(pa.binary()), _scalar(PROPERTY_SEPARATOR)]
     texts = pc.binary_join_element_wise(*pieces, _EMPTY)
     _check_separators(batch, texts, count + rows, where)
     refuse_first(
@@ -215,7 +219,7 @@ def _piece(name: str, column: Any) -> tuple[list[Any], int]:
     empty = pc.equal(pc.binary_length(values), 0)
     if pc.any(empty).as_py():
         values = pc.if_else(empty, pa.scalar(None, pa.binary()), values)
-    head, tail = _scalar(f"{name}\x01"), _scalar("\x02")
+    head, tail = _scalar(property_mark(name)), _scalar(PROPERTY_SEPARATOR)
     if not values.null_count:
         return [head, values, tail], len(values)
     joined = pc.binary_join_element_wise(head, values, tail, _EMPTY)
@@ -273,7 +277,8 @@ def _own(batch: pa.RecordBatch, column: Any, where: RowPlace) -> tuple[Any, int]
     absent = pc.or_kleene(
         pc.is_null(values), pc.or_(pc.equal(pc.binary_length(names), 0), pc.equal(pc.binary_length(values), 0))
     )
-    joined = pc.binary_join_element_wise(names, _scalar("\x01"), values, _scalar("\x02"), _EMPTY)
+    ends = _scalar(NAME_VALUE_SEPARATOR), _scalar(PROPERTY_SEPARATOR)
+    joined = pc.binary_join_element_wise(names, ends[0], values, ends[1], _EMPTY)
     entries = pc.if_else(absent, _EMPTY, joined)
     lists = pa.ListArray.from_arrays(offsets, entries)
     first, last = offsets[0].as_py(), offsets[-1].as_py()
@@ -292,7 +297,7 @@ def _refuse_entry(batch: pa.RecordBatch, offsets: Any, bad: Any, where: RowPlace
 def _check_separators(batch: pa.RecordBatch, texts: pa.BinaryArray, expected: int, where: RowPlace) -> None:
     """Count the separators: more than the sink wrote means that a value contains one and could not be read back."""
     data = np.frombuffer(texts.buffers()[2], np.uint8)[: pc.sum(pc.binary_length(texts)).as_py()]
-    if all(np.count_nonzero(data == separator) == expected for separator in (1, 2)):
+    if all(np.count_nonzero(data == separator) == expected for separator in _SEPARATORS):
         return
     fault, next_step = "{} hold one of the separators 0x01 and 0x02", "take them out with translate(...)"
     for name in ("tags", "keys", "shardingKey"):
@@ -307,7 +312,7 @@ def _check_separators(batch: pa.RecordBatch, texts: pa.BinaryArray, expected: in
 
 
 def _has_separator(texts: Any) -> Any:
-    return pc.match_substring_regex(texts, "[\x01\x02]").fill_null(False)
+    return pc.match_substring_regex(texts, f"[{NAME_VALUE_SEPARATOR}{PROPERTY_SEPARATOR}]").fill_null(False)
 
 
 class RowPlace(NamedTuple):

@@ -32,7 +32,7 @@ from cometmq.client.blocking.cluster import ANSWER_SECONDS, Patience
 from cometmq.client.blocking.connections import borrowed
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.producer_sequence import ProducerLane, ProducerLanes, ProducerSequence
-from cometmq.message.properties import PRODUCER_SEQUENCE
+from cometmq.message.properties import PRODUCER_SEQUENCE, encode_properties
 from cometmq.remoting.blocking import BlockingConnectionError
 from cometmq.remoting.bodies import decode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -129,7 +129,7 @@ class ExactlyOnce(Guard):
         epoch = self._epochs[queue.broker]
         note = self._notes[queue.topic]
         sequence = ProducerSequence(self._producer, self._batch, epoch, lane.rows, len(rest), crc, note)
-        self._properties[queue] = f"{PRODUCER_SEQUENCE}\x01{sequence.text()}\x02"
+        self._properties[queue] = encode_properties({PRODUCER_SEQUENCE: sequence.text()})
         lane.rows += len(rest)
         lane.crc = crc
         return rest

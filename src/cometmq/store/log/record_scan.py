@@ -16,6 +16,14 @@ from cometmq.limits import MAX_TOPIC_CHARS
 from cometmq.message.ids import tags_code
 from cometmq.message.layout import HOSTS_V6, QUEUE_UNIT, RECORD, record_offsets
 from cometmq.message.names import check_topic
+from cometmq.message.properties import (
+    KEY_SEPARATOR,
+    KEYS,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
+    TAGS,
+    UNIQ_KEY,
+)
 from cometmq.message.record import (
     BLANK_MAGIC,
     CRC_MASK,
@@ -28,6 +36,9 @@ from cometmq.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSA
 from cometmq.store.log.commit_log import CommitLog, is_filler
 
 _HEAD: Final = RECORD.struct("size", "magic", "body_crc", "queue_id", "queue_offset", "physical_offset", "sys_flag")
+_NAME_END: Final = NAME_VALUE_SEPARATOR.encode()
+_SEPARATOR: Final = PROPERTY_SEPARATOR.encode()
+_KEYS, _TAGS, _UNIQ_KEY = KEYS.encode(), TAGS.encode(), UNIQ_KEY.encode()
 _INT64: Final = struct.Struct(">q")
 _SYS_FLAG: Final = RECORD.struct("sys_flag")
 _STORE_TIMESTAMP_AT: Final = record_offsets("store_timestamp")
@@ -138,14 +149,14 @@ def _tag_and_keys(properties: bytes) -> tuple[str | None, str, list[str]]:
     tag: str | None = None
     unique = ""
     keys: list[str] = []
-    for piece in properties.split(b"\x02"):
-        begin = piece[:5]  # one slice instead of a call for each name
-        if begin == b"UNIQ_" and piece.startswith(b"UNIQ_KEY\x01"):
-            unique = piece[9:].decode(errors="replace") or unique
-        elif begin == b"TAGS\x01":
-            tag = piece[5:].decode(errors="replace") or tag
-        elif begin == b"KEYS\x01":
-            keys = [key for key in piece[5:].decode(errors="replace").split(" ") if key] or keys
+    for piece in properties.split(_SEPARATOR):
+        name, _, value = piece.partition(_NAME_END)
+        if name == _UNIQ_KEY:
+            unique = value.decode(errors="replace") or unique
+        elif name == _TAGS:
+            tag = value.decode(errors="replace") or tag
+        elif name == _KEYS:
+            keys = [key for key in value.decode(errors="replace").split(KEY_SEPARATOR) if key] or keys
     return tag, unique, keys
 
 

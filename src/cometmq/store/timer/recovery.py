@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from cometmq.message.names import TIMER_TOPIC
-from cometmq.message.properties import TIMER_OUT_MS
+from cometmq.message.properties import TIMER_OUT_MS, property_mark
 from cometmq.message.record import decode_record
 from cometmq.message.sysflag import TRANSACTION_ROLLBACK
 from cometmq.store.message_store import MessageStore
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 _TIMER_CHECK: Final = struct.Struct(">qqq")
 """The time until which the wheel was read, a place in its log, the queue offset that is read next."""
-_MARK: Final = f"{TIMER_OUT_MS}\x01".encode()
+_MARK: Final = property_mark(TIMER_OUT_MS).encode()
 
 
 def open_timer_log(store: MessageStore) -> TimerLog:

@@ -32,6 +32,7 @@ from cometmq.message.properties import (
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
+    join_properties,
 )
 from cometmq.message.record import encode_record
 from cometmq.spark.jobs.columns import property_of
@@ -284,7 +285,7 @@ def _damaged(serial: int, due_ms: int) -> bytes:
         queue_offset=serial,
         physical_offset=0,
         body=b"",
-        properties_text=f"{TIMER_OUT_MS}\x01{due_ms}",
+        properties_text=join_properties({TIMER_OUT_MS: str(due_ms)}),
         born_timestamp=0,
         born_host=_NOBODY,
         store_timestamp=0,

@@ -42,6 +42,7 @@ from cometmq.message.properties import (
     TIMER_DEL_UNIQKEY,
     TIMER_NAMES,
     TRAN_MSG,
+    PropertiesText,
 )
 from cometmq.message.sysflag import COMPRESSED, COMPRESSION_TYPE_MASK
 from cometmq.remoting.bodies import MessageQueue
@@ -125,8 +126,7 @@ def properties_with(text: str, origin: str) -> str:
             if name != REPLAY_ORIGIN:
                 pieces.append(REPLAYED + piece if name in ACTING else piece)
         text = PROPERTY_SEPARATOR.join(pieces)
-    separator = "" if not text or text.endswith(PROPERTY_SEPARATOR) else PROPERTY_SEPARATOR
-    return f"{text}{separator}{REPLAY_ORIGIN}{NAME_VALUE_SEPARATOR}{origin}{PROPERTY_SEPARATOR}"
+    return PropertiesText(text).plus({REPLAY_ORIGIN: origin}).text + PROPERTY_SEPARATOR
 
 
 def messages_of(batch: pa.RecordBatch, replay_id: str) -> Iterator[Resent]:
