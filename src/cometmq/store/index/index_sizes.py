@@ -13,12 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
+from cometmq.message.layout import INDEX_ENTRY
 from cometmq.store.disk import open_file
 from cometmq.store.index.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES
 from cometmq.store.log.mapped_file import find_bytes, first_data
 
 _SLOT_BYTES = 4
-_OFFSET_IN_ENTRY = 4
+_OFFSET_IN_ENTRY = INDEX_ENTRY.offsets["offset"]
 
 
 def sizes_of(path: Path) -> tuple[int, int] | None:
