@@ -58,6 +58,12 @@ HOSTS_V6: Final = BORNHOST_V6 | STOREHOST_V6
 """The bits of sysFlag that tell the sizes of a record's hosts."""
 
 
+def host_flags(born_host: bytes, store_host: bytes) -> int:
+    """Return the bits of sysFlag for these hosts, of 8 or 20 bytes."""
+    flags = BORNHOST_V6 if len(born_host) == IPV6_HOST_BYTES else 0
+    return flags | STOREHOST_V6 if len(store_host) == IPV6_HOST_BYTES else flags
+
+
 def _record(bits: int) -> Layout:
     return Layout(
         {

@@ -22,9 +22,9 @@ from cometmq.message.layout import (
     RECORDS,
     TOPIC_LENGTH_BYTES,
     TOPIC_LENGTH_V2_BYTES,
+    host_flags,
 )
 from cometmq.message.properties import decode_properties
-from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
 
 MESSAGE_MAGIC: Final = 0xDAA320A7 - (1 << 32)
 MESSAGE_MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
@@ -38,10 +38,11 @@ RECORD_WITHOUT_HOSTS_BYTES: Final = MIN_RECORD_BYTES - 2 * IPV4_HOST_BYTES
 
 CRC_MASK: Final = 0x7FFFFFFF
 
+_HOST_BYTES: Final = (IPV4_HOST_BYTES, IPV6_HOST_BYTES)
 HEAD_PACKERS: Final = {
-    (born, stored): RECORDS[born_bit | stored_bit].struct().pack
-    for born, born_bit in ((IPV4_HOST_BYTES, 0), (IPV6_HOST_BYTES, BORNHOST_V6))
-    for stored, stored_bit in ((IPV4_HOST_BYTES, 0), (IPV6_HOST_BYTES, STOREHOST_V6))
+    (born, stored): RECORDS[host_flags(bytes(born), bytes(stored))].struct().pack
+    for born in _HOST_BYTES
+    for stored in _HOST_BYTES
 }
 """Packs a record up to its body, by the sizes of its born host and store host."""
 _HEAD_READERS: Final = {bits: layout.struct().unpack_from for bits, layout in RECORDS.items()}
@@ -117,10 +118,6 @@ def encode_record(
     properties = properties_text.encode()
     if len(topic_bytes) > 127 or len(properties) > 32_767:
         raise ValueError("a topic has at most 127 bytes and properties 32,767")
-    if len(born_host) == IPV6_HOST_BYTES:
-        sys_flag |= BORNHOST_V6
-    if len(store_host) == IPV6_HOST_BYTES:
-        sys_flag |= STOREHOST_V6
     hosts = len(born_host) + len(store_host)
     size = RECORD_WITHOUT_HOSTS_BYTES + hosts + len(body) + len(topic_bytes) + len(properties)
     return b"".join(
@@ -133,7 +130,7 @@ def encode_record(
                 flag,
                 queue_offset,
                 physical_offset,
-                sys_flag,
+                sys_flag | host_flags(born_host, store_host),
                 born_timestamp,
                 born_host,
                 store_timestamp,

@@ -29,7 +29,8 @@ import msgspec
 
 from cometmq.checksum import crc32
 from cometmq.limits import INDEX_BLOCK_KEYS, MAX_PROPERTIES_BYTES
-from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
+from cometmq.message.hosts import IPV4_HOST_BYTES
+from cometmq.message.layout import HOSTS_V6, TOPIC_LENGTH_BYTES, host_flags
 from cometmq.message.properties import PROPERTY_SEPARATOR
 from cometmq.message.record import (
     CRC_MASK,
@@ -38,7 +39,6 @@ from cometmq.message.record import (
     MESSAGE_MAGIC,
     RECORD_WITHOUT_HOSTS_BYTES,
 )
-from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
 from cometmq.store.errors import StoreError
 from cometmq.store.index.index_service import FEW_KEYS, INDEX_BLOCK_MESSAGES
 from cometmq.store.log.commit_log import filler
@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 _V4_BYTES: Final = 2 * IPV4_HOST_BYTES
 _HEAD_V4: Final = HEAD_PACKERS[IPV4_HOST_BYTES, IPV4_HOST_BYTES]
-_NO_HOST_FLAGS: Final = ~(BORNHOST_V6 | STOREHOST_V6)
+_NO_HOSTS: Final = ~HOSTS_V6
 _SHORT: Final = struct.Struct(">h").pack
 _SEPARATOR: Final = PROPERTY_SEPARATOR.encode()
 _UNIT: Final = UNIT.pack
@@ -116,11 +116,6 @@ class BatchMark(NamedTuple):
 Arrival = Callable[[Sequence[ConsumeQueue]], None]
 
 
-def _host_flags(record: NewRecord) -> int:
-    born = BORNHOST_V6 if len(record.born_host) == IPV6_HOST_BYTES else 0
-    return born | STOREHOST_V6 if len(record.store_host) == IPV6_HOST_BYTES else born
-
-
 class WriteBatch:
     """The batch that is being put together, and the end of the log where it will be stored."""
 
@@ -173,7 +168,7 @@ class WriteBatch:
             raise ValueError(f"topic {queue.topic} is too long for a record of RocketMQ 4")
         born_host, store_host = record.born_host, record.store_host
         hosts = len(born_host) + len(store_host)
-        size = RECORD_WITHOUT_HOSTS_BYTES + hosts + body_length + len(middle) - 1 + properties_length
+        size = RECORD_WITHOUT_HOSTS_BYTES + hosts + body_length + len(middle) - TOPIC_LENGTH_BYTES + properties_length
         if not self._open:
             self._begin()
         in_queue = not sys_flag & NO_QUEUE_OFFSET
@@ -186,9 +181,10 @@ class WriteBatch:
                 at = self._roll(size)
             unit = _UNIT(at, size, self._now + queue.delay_ms if queue.delay_ms else record.tags_code)
             tail = _SHORT(properties_length)
-            pack_head, host_flags = _HEAD_V4, 0
+            pack_head, flags = _HEAD_V4, sys_flag & _NO_HOSTS
             if hosts != _V4_BYTES:
-                pack_head, host_flags = HEAD_PACKERS[len(born_host), len(store_host)], _host_flags(record)
+                pack_head = HEAD_PACKERS[len(born_host), len(store_host)]
+                flags |= host_flags(born_host, store_host)
             head = pack_head(
                 size,
                 MESSAGE_MAGIC,
@@ -197,7 +193,7 @@ class WriteBatch:
                 record.flag,
                 queue_offset,
                 at,
-                sys_flag & _NO_HOST_FLAGS | host_flags,
+                flags,
                 record.born_timestamp,
                 born_host,
                 self.timestamp,

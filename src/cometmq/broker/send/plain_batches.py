@@ -15,9 +15,8 @@ from cometmq.broker.metrics.traffic import SMALL_BYTES
 from cometmq.broker.send.sequenced_sends import SequencedSends
 from cometmq.broker.turn.targets import SendHeader, SendTarget
 from cometmq.limits import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES
-from cometmq.message.hosts import IPV6_HOST_BYTES
+from cometmq.message.layout import HOSTS_V6, host_flags
 from cometmq.message.producer_sequence import ProducerSequence
-from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
 from cometmq.store.message_store import ConsumeQueue
 from cometmq.store.queue.consume_queue import UNIT
 from cometmq.store.write_batch import EncodedRecords
@@ -111,8 +110,4 @@ class PlainBatches:
         return found
 
     def _sys_flag(self, target: SendTarget, header: SendHeader, born_host: bytes) -> int:
-        sys_flag: int = (header.sys_flag | target.sys_flag) & ~(BORNHOST_V6 | STOREHOST_V6)
-        for host, flag in ((born_host, BORNHOST_V6), (self._host, STOREHOST_V6)):
-            if len(host) == IPV6_HOST_BYTES:
-                sys_flag |= flag
-        return sys_flag
+        return (header.sys_flag | target.sys_flag) & ~HOSTS_V6 | host_flags(born_host, self._host)

@@ -21,6 +21,7 @@ from cometmq.broker.turn.targets import RefusedError
 from cometmq.java_values import parse_long
 from cometmq.limits import MAX_PROPERTIES_BYTES
 from cometmq.message.ids import tags_code
+from cometmq.message.layout import HOSTS_V6
 from cometmq.message.names import RETRY_PREFIX, TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from cometmq.message.properties import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
@@ -40,8 +41,6 @@ from cometmq.message.properties import (
 )
 from cometmq.message.record import StoredRecord, encode_record
 from cometmq.message.sysflag import (
-    BORNHOST_V6,
-    STOREHOST_V6,
     TRANSACTION_COMMIT,
     TRANSACTION_NOT,
     with_transaction,
@@ -219,7 +218,7 @@ def check_body(half: StoredRecord) -> bytes:
         body=half.body,
         properties_text=half.properties_text,
         flag=half.flag,
-        sys_flag=half.sys_flag & ~(BORNHOST_V6 | STOREHOST_V6),
+        sys_flag=half.sys_flag & ~HOSTS_V6,
         born_timestamp=half.born_timestamp,
         born_host=half.born_host,
         store_timestamp=half.store_timestamp,
