@@ -65,7 +65,7 @@ async def test_a_producer_sends_to_the_new_address(cluster: Cluster, clock: Virt
         await producer.send(Message("orders", b"1"))
         new = await move(cluster, moved)
         await clock.run_until(producer.send(Message("orders", b"2")), SOON_S)
-        assert instance.routes.brokers.all == {new}
+        assert instance.routes.brokers.addresses == {new}
 
 
 async def test_consumers_read_and_are_known_at_the_new_address(
@@ -122,7 +122,7 @@ async def test_many_failures_ask_the_nameserver_once(cluster: Cluster, clock: Vi
     instance = ClientInstance(cluster.namesrv_address, clock=clock, hooks=[ClientRpcHook(before=before)])
     async with Producer("p", instance=instance) as producer:
         await producer.send(Message("orders", b"1"))
-        (address,) = instance.routes.brokers.all
+        (address,) = instance.routes.brokers.addresses
         await clock.run_for(2)  # the periodic question of the start is over
         for _ in range(2):
             asked.clear()

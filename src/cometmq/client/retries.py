@@ -1,4 +1,18 @@
-"""The pauses before a request that failed is repeated; the codes of brokers that may do later what they refuse now."""
+"""Whether a send that failed is repeated, and after which pause: what the codes of brokers say about the message.
+
+============================  ============  ========================================  =========================
+failure                       the message   a producer                                the blocking sender
+============================  ============  ========================================  =========================
+no connection, ``BUSY``       not stored    tries again until the time is up          the same
+``NOT_NOW``                   not stored    as ``retry_response_codes`` says          until the time is up
+``LESS_SAFE``                 stored        tries again only if it is configured to   until the time is up
+no answer                     unknown       tries again as often as configured        until the time is up
+``RETRY_RESPONSE_CODES``      unknown       the same, unless an account is denied     fails, except ``NOT_NOW``
+another code                  refused       fails                                     fails
+============================  ============  ========================================  =========================
+
+A producer goes to another broker where it can. The blocking sender stays at the queue, whose order it keeps.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +22,23 @@ from cometmq.remoting.codes import ResponseCode
 
 _MAX_DOUBLINGS: Final = 16
 
-NOT_NOW: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL, ResponseCode.SERVICE_NOT_AVAILABLE})
-"""The broker did not store the message; it may do so later."""
+BUSY: Final = int(ResponseCode.SYSTEM_BUSY)
+NOT_NOW: Final = frozenset({BUSY, ResponseCode.FLOW_CONTROL, ResponseCode.SERVICE_NOT_AVAILABLE})
 LESS_SAFE: Final = frozenset(
     {ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE}
 )
-"""The message is stored, but not as safely as the broker is set to store."""
+RETRY_RESPONSE_CODES: Final = frozenset(
+    int(code)
+    for code in (
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+    )
+)
+"""Error codes after which another broker is tried, as in Java. SYSTEM_BUSY is tried again until the time is up."""
 
 
 class Pauses(NamedTuple):

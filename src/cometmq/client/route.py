@@ -214,7 +214,7 @@ class BrokerAddresses(dict[str, dict[int, str]]):
         return min(known, key=lambda of: ((of[0] == MASTER_ID) == slave, of[0]), default=None)
 
     @property
-    def all(self) -> set[str]:
+    def addresses(self) -> set[str]:
         """The addresses of all brokers."""
         return {address for broker in self.values() for address in broker.values()}
 

@@ -179,9 +179,9 @@ class RouteTable:
             self._seeking.start(self._seek(topics), f"looking for the broker at {address}")
 
     async def _seek(self, topics: list[str]) -> None:
-        before = self.brokers.all
+        before = self.brokers.addresses
         await self._for_each(topics, self._look_for)
-        if moved := self.brokers.all - before:
+        if moved := self.brokers.addresses - before:
             for listener in self.on_moved:
                 listener(moved)
 

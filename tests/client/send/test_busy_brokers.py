@@ -13,7 +13,7 @@ from tests.client.send.busy_broker import NO_ANSWER, Broker
 
 from cometmq.client import Message, PartlySentError, Producer, ProducerConfig, SendStatus
 from cometmq.client.errors import BrokerError, ClientError, SendFailedError
-from cometmq.client.send.config import RETRY_RESPONSE_CODES
+from cometmq.client.retries import RETRY_RESPONSE_CODES
 from cometmq.errors import CometMQError
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.server import RemotingServer

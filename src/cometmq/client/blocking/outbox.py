@@ -134,13 +134,13 @@ class Outbox:
         """Add a request to a queue that has none."""
         self._hold(Sending(request, now + self._options.timeout_s, now))
 
-    def to(self, broker: str) -> list[Sending]:
+    def requests_to(self, broker: str) -> list[Sending]:
         """Return the requests to a broker."""
         return [sending for sending in self.sendings.values() if sending.request.queue.broker == broker]
 
-    def on_way_to(self, broker: str) -> set[int]:
+    def unanswered_by(self, broker: str) -> set[int]:
         """Return the opaques of the requests that a broker has not answered."""
-        return {sending.opaque for sending in self.to(broker) if sending.opaque is not None}
+        return {sending.opaque for sending in self.requests_to(broker) if sending.opaque is not None}
 
     def due(self, now: float) -> list[Sending]:
         """Return the requests that are to be sent now."""
@@ -165,7 +165,7 @@ class Outbox:
 
         :raises CometMQError: ``options.error``: the broker refuses the messages, or no time is left to try again.
         """
-        sending = next((of for of in self.to(broker) if of.opaque == answer.opaque), None)
+        sending = next((of for of in self.requests_to(broker) if of.opaque == answer.opaque), None)
         if sending is None or not answer.is_response:
             return  # a request of the broker's, or an answer to a request that was given up
         words = f"code {answer.code}: {answer.remark or 'no remark'}"
@@ -189,7 +189,7 @@ class Outbox:
 
         :raises CometMQError: ``options.error``: no time is left to try again.
         """
-        self._pause(self.to(broker), f"broker {broker} does not answer: {reason}", now)
+        self._pause(self.requests_to(broker), f"broker {broker} does not answer: {reason}", now)
 
     def _pause(self, sendings: list[Sending], reason: str, now: float) -> None:
         for sending in sendings:

@@ -57,14 +57,14 @@ class Sender:
             self._go_on_with(next(iter(self._outbox.sendings)))
         return self._outbox.delivered
 
-    def settle(self) -> None:
+    def await_answers(self) -> None:
         """Wait a while for the answers to sent requests, good or bad, before the task fails.
 
         A repeated attempt asks at once which messages are stored; those stored after that question are stored twice.
         """
         give_up_at = self._clock.monotonic() + self._options.answer_s
         for broker, connection in self._connections.items():
-            unanswered = self._outbox.on_way_to(broker)
+            unanswered = self._outbox.unanswered_by(broker)
             with suppress(BlockingConnectionError):
                 while unanswered and (left_s := give_up_at - self._clock.monotonic()) > 0:
                     unanswered.discard(connection.receive(left_s).opaque)
@@ -77,7 +77,7 @@ class Sender:
 
     def _go_on_with(self, queue: Queue) -> None:
         """Take an answer of the queue's broker, or wait for the end of a pause; then send what is due."""
-        if self._outbox.on_way_to(queue.broker):
+        if self._outbox.unanswered_by(queue.broker):
             self._receive(queue.broker)
         else:
             threading.Event().wait(max(self._outbox.sendings[queue].due_at - self._clock.monotonic(), 0.0))

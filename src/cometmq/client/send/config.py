@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
+from cometmq.client.retries import RETRY_RESPONSE_CODES
 from cometmq.client.send.selection import LATENCY_MAX_MS, NOT_AVAILABLE_DURATION_MS, LatencyLadder
 from cometmq.limits import MAX_MESSAGE_BYTES
 from cometmq.message.compression import DEFAULT_LEVEL
 from cometmq.message.sysflag import CompressionType
-from cometmq.remoting.codes import ResponseCode
 
 
 def demand_above_zero(config: object, *names: str) -> None:
@@ -30,20 +29,6 @@ def demand_zero_or_more(config: object, *names: str) -> None:
     for name in names:
         if getattr(config, name) < 0:
             raise ValueError(f"{name} must not be below 0, but is {getattr(config, name)}")
-
-
-RETRY_RESPONSE_CODES: Final = frozenset(
-    int(code)
-    for code in (
-        ResponseCode.TOPIC_NOT_EXIST,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.NO_BUYER_ID,
-        ResponseCode.NOT_IN_CURRENT_UNIT,
-    )
-)
-"""Error codes after which another broker is tried, as in Java. SYSTEM_BUSY is tried again until the time is up."""
 
 
 @dataclass(frozen=True, kw_only=True)

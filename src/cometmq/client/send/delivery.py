@@ -9,19 +9,16 @@ import msgspec
 
 from cometmq.client.errors import MasterNotFoundError, RemotingConnectError
 from cometmq.client.hooks import CommunicationMode, SendMessageContext
+from cometmq.client.retries import BUSY
 from cometmq.client.send.selection import QueueSelector, by_sharding_key
 from cometmq.client.send_result import SendResult
 from cometmq.errors import CometMQError
 from cometmq.message.message import Message
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.client_connection import Answer
-from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import RemotingCommand
 
 Done = Callable[[int, list[SendResult] | BaseException], None]
-
-_BUSY: Final = int(ResponseCode.SYSTEM_BUSY)
-"""Flow control: the message is certainly not stored."""
 
 _NOTHING_SENT: Final = (RemotingConnectError, MasterNotFoundError)
 """The broker is away, perhaps for a restart: the message is certainly not stored."""
@@ -92,4 +89,4 @@ class Delivery(msgspec.Struct, eq=False):
 
 def certainly_unsent(error: CometMQError) -> bool:
     """Tell whether the attempt has certainly not stored the message."""
-    return isinstance(error, _NOTHING_SENT) or getattr(error, "code", None) == _BUSY
+    return isinstance(error, _NOTHING_SENT) or getattr(error, "code", None) == BUSY

@@ -265,7 +265,7 @@ class Sender:
             and not delivery.given_up
             and self.clock.monotonic() + self._pauses.after(len(attempts)) < delivery.deadline
         ):
-            self._instance.spawn(self._again(delivery))
+            self._instance.spawn(self._try_again(delivery))
         elif delivery.stored is not None:
             self._finish(delivery, delivery.stored)
         elif len(attempts) == 1:
@@ -309,18 +309,18 @@ class Sender:
             self._submit(delivery, queue, connection)
         else:
             if not self._begun:
-                asyncio.get_running_loop().call_soon(self._stand_in_line)
+                asyncio.get_running_loop().call_soon(self._wait_for_room)
             self._begun.append((delivery, queue, connection, self.clock.monotonic()))
 
-    def _stand_in_line(self) -> None:
+    def _wait_for_room(self) -> None:
         """Let deliveries that this turn has begun wait for room, which takes neither a task nor a timer for each."""
         begun, self._begun = self._begun, []
         now = self.clock.monotonic()
         for delivery, queue, connection, since in begun:
             delivery.deadline += now - since  # many sends were begun in one turn, whose time does not count
-            connection.when_room(delivery.deadline, partial(self._leave_line, delivery, queue, connection))
+            connection.when_room(delivery.deadline, partial(self._submit_after_wait, delivery, queue, connection))
 
-    def _leave_line(
+    def _submit_after_wait(
         self, delivery: Delivery, queue: MessageQueue, connection: ClientConnection, error: RemotingError | None
     ) -> bool:
         """Submit a delivery that has waited for room; False if it needs none."""
@@ -435,7 +435,7 @@ class Sender:
         except BaseException as error:
             self._finish(delivery, error)
 
-    async def _again(self, delivery: Delivery) -> None:
+    async def _try_again(self, delivery: Delivery) -> None:
         topic = delivery.message.topic
         failed = {broker for broker, _ in delivery.attempts or ()}
         self._instance.spawn(self._refresh(topic))

@@ -151,7 +151,7 @@ def write_rows(
         done = delivery.finish()
         guard.finish()
     except Exception:
-        delivery.settle()
+        delivery.await_answers()
         raise
     finally:
         delivery.close()
