@@ -20,7 +20,7 @@ from cometmq.client import (
     PushConfig,
     PushConsumer,
 )
-from cometmq.client.route_table import SEEK_S
+from cometmq.client.route.table import SEEK_S
 from cometmq.errors import CometMQError
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.client import ClientRpcHook

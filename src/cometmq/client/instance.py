@@ -25,7 +25,7 @@ from cometmq.client.own_process import refuse_copies
 from cometmq.client.processor import CheckTransaction, ClientRemotingProcessor, GroupMember
 from cometmq.client.request_reply import Replies
 from cometmq.client.route import TopicRoute, namesrv_addresses
-from cometmq.client.route_table import REFRESH_S, RouteTable
+from cometmq.client.route.table import REFRESH_S, RouteTable
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.hosts import own_ip
 from cometmq.message.names import MASTER_ID, reply_topic

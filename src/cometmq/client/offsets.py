@@ -6,10 +6,9 @@ import asyncio
 from typing import TypeVar
 
 from cometmq.client import queries
-from cometmq.client.by_time import first_at
 from cometmq.client.instance import ClientInstance
 from cometmq.client.machines import run_async
-from cometmq.client.queries import Query
+from cometmq.client.queries import Query, first_at
 from cometmq.message.names import TOOLS_GROUP
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.client import DEFAULT_TIMEOUT_S

@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Generator
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from cometmq.client.errors import refusal
+from cometmq.message.record import decode_record
 from cometmq.message.sysflag import PULL_SUBSCRIPTION
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
@@ -22,6 +23,7 @@ from cometmq.remoting.headers import (
     GetMinOffsetRequestHeader,
     Header,
     PullMessageRequestHeader,
+    PullMessageResponseHeader,
     QueryConsumerOffsetRequestHeader,
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
@@ -126,7 +128,7 @@ def commit(group: str, queue: AnyQueue, offset: int) -> Query[None]:
 
 
 def search_offset(queue: AnyQueue, timestamp_ms: int) -> Query[int]:
-    """Ask for the first message stored at or after a time; :mod:`.by_time` says why the result is only a hint."""
+    """Ask for the first message stored at or after a time; :func:`first_at` says why the result is only a hint."""
     header = SearchOffsetRequestHeader(queue.topic, queue.queue_id, max(timestamp_ms, 0), boundary_type=LOWER)
     doing = f"asking for an offset of {queue} by time"
     return Query(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, doing, _offset)
@@ -155,3 +157,49 @@ def pull_header(
         subscription=expression,
         expression_type=expression_type,
     )
+
+
+def first_at(queue: AnyQueue, group: str, first: int, end: int, timestamp_ms: int) -> Search[int]:
+    """Find the first offset stored at or after a time, ``end`` if there is none.
+
+    The broker's own search is only a hint. Apache RocketMQ 4.9 takes the nearest message, and any one of a batch, whose
+    messages all have one store time; 5.x and CometMQ take the first one, if they are asked to. A hint that is right
+    takes two looks at single messages.
+
+    :param group: pulls the messages.
+    :param first: the first offset of the queue; ``end`` is the one behind its last message.
+    """
+    if first >= end:
+        return end
+    hint = yield search_offset(queue, timestamp_ms)
+    low, high, step = first, end, 1  # the result is in [low, high]
+    at = min(max(hint, first), end - 1)
+    while low < high:
+        stored = yield from _first_store_time(queue, group, at)
+        if stored is None or stored >= timestamp_ms:
+            high = at
+        else:
+            low = at + 1
+        if low == first or high == end:  # one side is still open: gallop away from the hint
+            at = max(high - step, low) if high != end else min(low + step - 1, high - 1)
+            step *= 4
+        else:
+            at = (low + high) // 2
+    return low
+
+
+def _first_store_time(queue: AnyQueue, group: str, offset: int) -> Search[int | None]:
+    """The store time of the first message from an offset on, ``None`` where there is none."""
+    stored: int | None
+    after: int
+    while True:
+        stored, after = yield pull_one(queue, offset, group, _store_time_and_next)
+        if stored is not None or after <= offset:
+            return stored
+        offset = after  # behind what is missing, or was deleted since the search began
+
+
+def _store_time_and_next(answer: RemotingCommand) -> tuple[int | None, int]:
+    if answer.code == ResponseCode.SUCCESS:
+        return decode_record(answer.body, check_crc=False).store_timestamp, 0
+    return None, answer.header(PullMessageResponseHeader).next_begin_offset

@@ -1,4 +1,4 @@
-"""Whether a send that failed is repeated, and after which pause: what the codes of brokers say about the message.
+"""Repeated sends: the failures after which a message is sent again, and the pauses between (``retryResponseCodes``).
 
 ============================  ============  ========================================  =========================
 failure                       the message   a producer                                the blocking sender

@@ -29,7 +29,7 @@ from cometmq.client.errors import (
     RouteNotFoundError,
 )
 from cometmq.client.route import TopicRoute
-from cometmq.client.route_table import RouteTable
+from cometmq.client.route.table import RouteTable
 from cometmq.client.send.delivery import Delivery
 from cometmq.client.send.sender import Sender
 from cometmq.message.sysflag import CompressionType

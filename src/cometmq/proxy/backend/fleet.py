@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from cometmq.client.errors import ClientError, RouteNotFoundError
-from cometmq.client.route_table import RouteTable
+from cometmq.client.route.table import RouteTable
 from cometmq.clock import Clock, TimerHandle
 from cometmq.errors import CometMQError
 from cometmq.loop import TaskSet

@@ -1,7 +1,7 @@
 """Routes of topics, and the choice of the nameserver and the broker that are asked (``TopicRouteData``); no sockets.
 
-:class:`Nameservers` is a machine (:mod:`.machines`) that :mod:`.route_table` drives from an event loop, and
-:mod:`.blocking.cluster` without one.
+:class:`Nameservers` chooses the nameserver to ask. It is a machine (:mod:`cometmq.client.machines`) that
+:class:`.table.RouteTable` drives from an event loop, and :mod:`cometmq.client.blocking.cluster` without one.
 """
 
 from __future__ import annotations

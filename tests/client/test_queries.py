@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.client.by_time import first_at
+from cometmq.client.queries import first_at
 from cometmq.message.record import encode_record
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
