@@ -45,7 +45,7 @@ class ClusterOptions:
     """The servers of one cluster, and the topics to look at."""
 
     namesrv: tuple[str, ...]
-    """Addresses, ``host:port``; the first nameserver that answers is believed."""
+    """Addresses, ``host:port``; the first nameserver that answers is asked, others for topics that it does not know."""
     security: Callable[[], Security] = lambda: PLAIN
     """Credentials and TLS; asked for whenever a connection is opened."""
     timeout_s: float = ANSWER_SECONDS

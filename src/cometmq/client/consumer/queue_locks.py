@@ -1,9 +1,20 @@
 """The locks of an orderly consumer's queues (``RebalanceImpl.lock``).
 
-Theory of operation. A broker grants the lock of a queue to one client of a group for 60 s. A lock is in one of these
-states here: *waiting* (in ``_waiting``: asked for every second until it is granted), *held* (in ``_since``: renewed
-every 20 s), or neither. A held lock is lost when the broker does not renew it, or when it was not renewed in time; then
-``lost`` is called once.
+Theory of operation. A broker grants the lock of a queue to one client of a group for 60 s. Here a lock is *waiting*
+(in ``_waiting``), *held* (in ``_since``), or neither, which is *free*:
+
+=======  ================================================  =======  =================================================
+state    event                                             next     action
+=======  ================================================  =======  =================================================
+free     ``acquire``                                       waiting  the broker is asked every second
+waiting  it is granted                                     held     ``acquire`` returns; it is renewed every 20 s
+waiting  another member has it, or no answer               waiting
+waiting  ``acquire`` is cancelled                          free     a grant that comes later is unlocked
+held     it is renewed                                     held
+held     the broker does not renew it                      free     ``lost`` is called
+held     it was not renewed in time                        free     ``lost`` is called, although it may be free there
+held     ``release``                                       free     the broker is asked to unlock it
+=======  ================================================  =======  =================================================
 
 Invariant: this side trusts a lock for :data:`~cometmq.limits.LOCK_TRUST_SECONDS` from the time at which the granted
 request was *sent*, so it stops trusting the lock before the broker grants it to another client, however long the

@@ -113,6 +113,7 @@ class Ask(NamedTuple):
 
 
 Exchange = Generator[Ask, list[RemotingCommand], T]
+"""Yields what is asked of nameservers, takes the answers in the order of the requests, and returns what is found."""
 
 
 class Nameservers:
