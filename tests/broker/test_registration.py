@@ -19,7 +19,7 @@ from cometmq.broker.registration import BrokerRegistration
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.loop import finish
 from cometmq.namesrv.config import NamesrvConfig
-from cometmq.namesrv.routes import BrokerIdentity, QueuesOfBroker, RouteTable
+from cometmq.namesrv.routes import BrokerIdentity, QueuesOfBroker, RouteRegistration, RouteTable
 from cometmq.namesrv.server import NameServer
 from cometmq.remoting.admin_headers import (
     CreateTopicRequestHeader,
@@ -221,17 +221,16 @@ async def test_a_route_that_another_broker_had_is_taken_back(room: Room, monkeyp
     monkeypatch.setattr(RouteTable, "query_data_version", by_version_alone)
     await room.start(server.address, register_name_server_period=10_000)
     rival = BrokerIdentity("DefaultCluster", "broker-a", 0, "127.0.0.1:9")
-    finish(
-        server.routes.enter(
-            rival,
-            QueuesOfBroker({}),
-            ha_address="",
-            data_version=DataVersion(),
-            filter_servers=[],
-            connection=None,
-            now_s=0.0,
-        )
+    registration = RouteRegistration(
+        rival,
+        QueuesOfBroker({}),
+        ha_address="",
+        data_version=DataVersion(),
+        filter_servers=[],
+        connection=None,
+        now_s=0.0,
     )
+    finish(server.routes.register(registration))
     server.routes.unregister(rival)
     assert not has(server, "TBW102")
     await until(lambda: has(server, "TBW102"), clock=room.clock)

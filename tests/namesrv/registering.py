@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cometmq.namesrv.routes import BrokerIdentity, Registered, RouteTable
+from cometmq.loop import finish
+from cometmq.namesrv.routes import BrokerIdentity, Registered, RouteRegistration, RouteTable, queues_of
 from cometmq.remoting.bodies import DataVersion, TopicConfig
 
 MASTER = BrokerIdentity("C", "a", 0, "10.0.0.1:10911")
@@ -21,12 +22,13 @@ def register(
     connection: Any = None,
     now_s: float = 0.0,
 ) -> Registered:
-    return table.register(
+    registration = RouteRegistration(
         identity,
+        queues_of(identity, topics or {}),
         ha_address=identity.address + "-ha",
         data_version=DataVersion(counter=counter, state_version=state, timestamp=1),
-        topics=topics or {},
         filter_servers=[],
         connection=connection,
         now_s=now_s,
     )
+    return finish(table.register(registration))

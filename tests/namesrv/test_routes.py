@@ -107,9 +107,9 @@ def test_a_closed_connection_takes_out_the_brokers_that_registered_last_by_it() 
     register(table, MASTER, topic("T"), connection=first)
     register(table, MASTER, connection=second)
     assert table.brokers_of(first) == []
-    assert not table.leave(MASTER, first)
+    assert not table.remove_if_from(MASTER, first)
     assert table.brokers_of(second) == [MASTER]
-    assert table.leave(MASTER, second)
+    assert table.remove_if_from(MASTER, second)
     assert table.route("T") is None
 
 

@@ -14,7 +14,7 @@ from tests.namesrv.wire import Connect, topic
 import cometmq.namesrv.topic_queues
 from cometmq.namesrv.limits import TOPICS_PER_SLICE
 from cometmq.namesrv.registrations import RegistrationReader
-from cometmq.namesrv.routes import BrokerIdentity, Registered, RouteTable, queues_of
+from cometmq.namesrv.routes import BrokerIdentity, Registered, RouteRegistration, RouteTable, queues_of
 from cometmq.namesrv.server import NameServer
 from cometmq.remoting.admin_headers import WipeWritePermOfBrokerRequestHeader
 from cometmq.remoting.bodies import DataVersion, QueueData, TopicConfig
@@ -28,7 +28,7 @@ BROKERS = [BrokerIdentity("C", name, 0, f"10.0.0.{number}:10911") for number, na
 def entering(
     table: RouteTable, identity: BrokerIdentity, connection: object = None
 ) -> Generator[None, None, Registered]:
-    return table.enter(
+    registration = RouteRegistration(
         identity,
         queues_of(identity, MANY),
         ha_address="",
@@ -37,6 +37,7 @@ def entering(
         connection=connection,
         now_s=0.0,
     )
+    return table.register(registration)
 
 
 def most_of_a_step(table: RouteTable, steps: Iterator[None]) -> int:
@@ -96,7 +97,7 @@ def test_a_broker_that_leaves_while_its_table_is_taken_leaves_nothing() -> None:
     steps = entering(table, BROKERS[0], connection)
     next(steps)
     assert table.query_data_version(BROKERS[0], DataVersion(counter=1, timestamp=1), 0.0)[0], "not whole yet"
-    assert table.leave(BROKERS[0], connection)
+    assert table.remove_if_from(BROKERS[0], connection)
     list(steps)
     list(table.sweep())
     assert (table.topics(), table._topics._pairs, len(table._topics)) == ([], 0, 0)
@@ -104,7 +105,7 @@ def test_a_broker_that_leaves_while_its_table_is_taken_leaves_nothing() -> None:
 
 @pytest.mark.parametrize("size", [100, 100_000])
 def test_no_compressed_registration_is_read_on_the_loop(size: int) -> None:
-    assert RegistrationReader().takes(b"x" * size, compressed=True)
+    assert RegistrationReader().needs_thread(b"x" * size, compressed=True)
 
 
 async def test_others_are_answered_while_a_table_is_taken(

@@ -1,7 +1,7 @@
-"""Brokers that were registered a short while ago, for tools that tell what is missing.
+"""Brokers that have left lately, for tools that show what is missing.
 
-A broker that stopped by itself is remembered for ten minutes, as long as an update of a machine takes; one that
-vanished for a day, so that an administrator sees it in the morning. Either is forgotten when it registers again.
+A broker that was stopped is remembered for ten minutes, about the time of an update; one that vanished for a day, so
+that an administrator sees it in the morning. Either is forgotten when it registers again.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ class _Gone(NamedTuple):
 
 
 class GoneBrokers:
-    """Remembers up to ``MAX_NAMESRV_BROKERS`` brokers; if there are more, it forgets the first that went."""
+    """Remembers up to ``MAX_NAMESRV_BROKERS`` brokers; beyond that it forgets the one that left first."""
 
     def __init__(self) -> None:
         self._gone: dict[tuple[str, str, int], _Gone] = {}
 
     def note(self, identity: BrokerIdentity, reason: str, now_s: float) -> None:
-        """Remember a broker that has just gone."""
+        """Remember a broker that has just left."""
         key = (identity.cluster, identity.name, identity.broker_id)
-        self._gone.pop(key, None)  # the newest stands last
+        self._gone.pop(key, None)  # the newest comes last
         self._gone[key] = _Gone(identity.address, now_s, reason)
         if len(self._gone) > MAX_NAMESRV_BROKERS:
             del self._gone[next(iter(self._gone))]
 
-    def is_back(self, identity: BrokerIdentity) -> None:
+    def forget(self, identity: BrokerIdentity) -> None:
         """Forget a broker that has registered."""
         self._gone.pop((identity.cluster, identity.name, identity.broker_id), None)
 
     def brokers(self, now_s: float) -> list[GoneBroker]:
-        """Return the brokers that went lately, sorted by name."""
+        """Return the brokers that have left lately, sorted by name."""
         for key, gone in list(self._gone.items()):
             if now_s - gone.at_s >= (STOPPED_SECONDS if gone.reason == STOPPED else VANISHED_SECONDS):
                 del self._gone[key]

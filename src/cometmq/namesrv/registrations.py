@@ -1,8 +1,8 @@
 """Read the registrations of brokers: large ones in a thread, since a hundred thousand topics take a second.
 
-The thread reads them topic by topic, so that it lets the loop in; their topics are taken in slices.
+The thread reads one topic after the other, so that the event loop runs in between; the table adds them in slices.
 
-While a registration is read, its connection is not: requests of one broker stay in order, and a connection has at
+Meanwhile the server reads nothing from the connection: requests of one broker stay in order, and a connection has at
 most one registration in memory.
 """
 
@@ -53,7 +53,7 @@ class RegistrationReader:
         self._waiting_bytes = 0
         self._reading = TaskSet()
 
-    def takes(self, body: bytes, *, compressed: bool) -> bool:
+    def needs_thread(self, body: bytes, *, compressed: bool) -> bool:
         """Return True for a body that must be read in the thread."""
         return compressed or len(body) > REGISTRATION_BESIDE_BYTES
 
@@ -64,7 +64,7 @@ class RegistrationReader:
     def read(
         self, connection: ServerConnection, identity: BrokerIdentity, body: bytes, *, compressed: bool, then: Work
     ) -> None:
-        """Read a body in the thread, and do ``then`` with it in slices, unless the connection is closed by then."""
+        """Read a body in the thread; then run ``then`` in slices, unless the connection has closed."""
         self._waiting_bytes += len(body)
         connection.wait_for_work()
 

@@ -22,7 +22,7 @@ from cometmq.namesrv.gone import CLOSED, STOPPED, GoneBrokers
 from cometmq.namesrv.kv import KvConfig, KvError, KvWriter
 from cometmq.namesrv.limits import MAX_NAMESRV_BROKERS
 from cometmq.namesrv.registrations import ReadRegistration, RegistrationReader, read_registration
-from cometmq.namesrv.routes import BrokerIdentity, Registered, RegistrationError, RouteTable
+from cometmq.namesrv.routes import BrokerIdentity, Registered, RegistrationError, RouteRegistration, RouteTable
 from cometmq.options import ConfigError, no_effect
 from cometmq.remoting.admin_headers import (
     AddWritePermOfBrokerRequestHeader,
@@ -60,11 +60,11 @@ _log = logging.getLogger(__name__)
 
 
 _OPEN_ROUTES: Final = frozenset({AUTO_CREATE_TOPIC, TRACE_TOPIC})
-"""Topics whose routes every account gets: the template of new topics, and the one of traces."""
+"""Topics whose routes every account may read: the template of new topics, and that of traces."""
 
 
 RIVALS_SECONDS: Final = 60.0
-"""Between two warnings of two live brokers with one name and id."""
+"""Interval of the warnings about two live brokers with the same name and id."""
 
 
 class NamesrvRequests:
@@ -81,7 +81,7 @@ class NamesrvRequests:
         self._watched: set[ServerConnection] = set()
         self.gone: Final = GoneBrokers()
         self._warned_at: dict[tuple[str, int], float] = {}
-        """When rivals of a broker name and id were last in the log."""
+        """Time of the last warning about rivals, by broker name and id."""
 
     # --- brokers ------------------------------------------------------------------------------
     @answers(
@@ -106,7 +106,7 @@ class NamesrvRequests:
             parse_registered(header.listener_addrs or "")
         except ValueError as error:
             return self._refuse(connection, identity, RegistrationError(str(error)))
-        if not self._reader.takes(body, compressed=header.compressed):
+        if not self._reader.needs_thread(body, compressed=header.compressed):
             try:
                 read = read_registration(identity, body, compressed=header.compressed)
             except BodyError as error:
@@ -115,14 +115,14 @@ class NamesrvRequests:
         if not self._reader.has_room(body):
             return Response(ResponseCode.SYSTEM_BUSY, remark="too many registrations wait already, try again")
 
-        def take(outcome: ReadRegistration | BodyError) -> Generator[None, None, None]:
+        def enter_read(outcome: ReadRegistration | BodyError) -> Generator[None, None, None]:
             if isinstance(outcome, BodyError):
                 answer = self._refuse(connection, identity, outcome)
             else:
                 answer = yield from self._enter(connection, request, identity, outcome)
             connection.respond(request, answer)
 
-        self._reader.read(connection, identity, body, compressed=header.compressed, then=take)
+        self._reader.read(connection, identity, body, compressed=header.compressed, then=enter_read)
         return None
 
     def _enter(
@@ -134,30 +134,32 @@ class NamesrvRequests:
     ) -> Generator[None, None, Response]:
         if connection not in self._watched:
             self._watched.add(connection)
-            connection.on_close.append(self._closed)
+            connection.on_close.append(self._remove_brokers_of)
         try:
-            outcome = yield from self.routes.enter(
-                identity,
-                read.queues,
-                ha_address=request.header.ha_server_addr,
-                data_version=read.data_version,
-                filter_servers=read.filter_servers,
-                connection=connection,
-                now_s=self.clock.monotonic(),
-                listeners=parse_registered(request.header.listener_addrs or ""),
+            outcome = yield from self.routes.register(
+                RouteRegistration(
+                    identity,
+                    read.queues,
+                    ha_address=request.header.ha_server_addr,
+                    data_version=read.data_version,
+                    filter_servers=read.filter_servers,
+                    connection=connection,
+                    now_s=self.clock.monotonic(),
+                    listeners=parse_registered(request.header.listener_addrs or ""),
+                )
             )
         except RegistrationError as error:
             return self._refuse(connection, identity, error)
-        over_rounds(self.routes.sweep())  # a broker that has another name now leaves the old one
+        over_rounds(self.routes.sweep())  # the topics of a broker's former name
         if connection.closed:
             return Response()
         if outcome.rival:
-            self._tell_rivals(identity, outcome)
+            self._warn_of_rival(identity, outcome)
         if outcome.is_ignored:
             return Response(header=RegisterBrokerResponseHeader(rival_addr=outcome.rival))
         if outcome.is_new:
             _log.info("broker %s at %s registered", identity.name, identity.address)
-        self.gone.is_back(identity)
+        self.gone.forget(identity)
         if outcome.skipped_topics:
             _log.warning("broker %s has unusable topics: %s", identity.name, outcome.skipped_topics[:10])
         answer = RegisterBrokerResponseHeader(
@@ -168,8 +170,8 @@ class NamesrvRequests:
         orders = self.kv.namespace(ORDER_TOPIC_CONFIG)
         return Response(header=answer, body=b"" if orders is None else msgspec.json.encode({"table": orders}))
 
-    def _tell_rivals(self, identity: BrokerIdentity, outcome: Registered) -> None:
-        """Warn of two live brokers with one name and id: at once, then every minute."""
+    def _warn_of_rival(self, identity: BrokerIdentity, outcome: Registered) -> None:
+        """Warn of two live brokers with the same name and id: at once, then every minute."""
         now_s = self.clock.monotonic()
         key = (identity.name, identity.broker_id)
         if now_s - self._warned_at.get(key, -RIVALS_SECONDS) < RIVALS_SECONDS:
@@ -188,23 +190,23 @@ class NamesrvRequests:
         _log.warning("registration of %s by %s refused: %s", identity.name[:150], connection.remote_address, error)
         return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
 
-    def _closed(self, connection: ServerConnection) -> None:
+    def _remove_brokers_of(self, connection: ServerConnection) -> None:
         """Remove the brokers of a connection, one in each round of the loop."""
         self._watched.discard(connection)
         gone = self.routes.brokers_of(connection)
 
-        def leave_next() -> None:
+        def remove_next() -> None:
             identity = gone.pop()
-            if self.routes.leave(identity, connection):
-                self.tell_gone(identity, CLOSED)
+            if self.routes.remove_if_from(identity, connection):
+                self.note_departure(identity, CLOSED)
             if gone:
-                asyncio.get_running_loop().call_soon(leave_next)
+                asyncio.get_running_loop().call_soon(remove_next)
 
         if gone:
-            leave_next()
+            remove_next()
 
-    def tell_gone(self, identity: BrokerIdentity, reason: str) -> None:
-        """Remember a broker that is no longer in the routes, tell the log, and drop its topics over the next turns."""
+    def note_departure(self, identity: BrokerIdentity, reason: str) -> None:
+        """Log and remember that a broker has left the routes, and drop its topics over the next rounds."""
         over_rounds(self.routes.sweep())
         self.gone.note(identity, reason, self.clock.monotonic())
         level = logging.INFO if reason == STOPPED else logging.WARNING
@@ -223,7 +225,7 @@ class NamesrvRequests:
         header = request.header
         identity = BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
         if self.routes.unregister(identity):
-            self.tell_gone(identity, STOPPED)
+            self.note_departure(identity, STOPPED)
         return Response()
 
     @answers(
@@ -251,7 +253,7 @@ class NamesrvRequests:
     async def wipe_write_perm(
         self, _connection: ServerConnection, request: Request[WipeWritePermOfBrokerRequestHeader], _body: bytes
     ) -> Response:
-        """Take the permission to write from all topics of a broker."""
+        """Remove the write permission of all topics of a broker."""
         count = await in_rounds(self.routes.wipe_write_perm(request.header.broker_name))
         return Response(header=WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count))
 
@@ -259,12 +261,12 @@ class NamesrvRequests:
     async def add_write_perm(
         self, _connection: ServerConnection, request: Request[AddWritePermOfBrokerRequestHeader], _body: bytes
     ) -> Response:
-        """Give the permission to write back to all topics of a broker."""
+        """Restore the write permission of all topics of a broker."""
         count = await in_rounds(self.routes.add_write_perm(request.header.broker_name))
         return Response(header=AddWritePermOfBrokerResponseHeader(add_topic_count=count))
 
     def _listener_of(self, connection: ServerConnection) -> str:
-        """The listener at which a client asks: its answer has the addresses for that one."""
+        """Return the listener that a client uses: its answers have the addresses for that listener."""
         return self.listeners.of(connection.listener, connection.peer_ip)
 
     # --- routes and lists ---------------------------------------------------------------------
@@ -275,7 +277,7 @@ class NamesrvRequests:
     def get_route(
         self, connection: ServerConnection, request: Request[GetRouteInfoRequestHeader], _body: bytes
     ) -> Response:
-        """Give the route of a topic: its brokers and queues."""
+        """Return the route of a topic: its brokers and queues."""
         topic = request.header.topic
         route = self.routes.route(topic, self._listener_of(connection))
         if route is None:
@@ -291,7 +293,7 @@ class NamesrvRequests:
 
     @answers(RequestCode.GET_BROKER_CLUSTER_INFO, permission=needs_cluster(Action.GET))
     def cluster_info(self, connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """Give all clusters and brokers, also those that were here a short while ago (``goneBrokers``)."""
+        """Return all clusters and brokers, and those that have left lately (``goneBrokers``)."""
         info = self.routes.cluster_info(self._listener_of(connection))
         info.gone_brokers = self.gone.brokers(self.clock.monotonic()) or None
         return Response(body=encode_body(info))
@@ -366,7 +368,7 @@ class NamesrvRequests:
     def get_kv(
         self, _connection: ServerConnection, request: Request[GetKVConfigRequestHeader], _body: bytes
     ) -> Response:
-        """Give a value."""
+        """Return a value."""
         header = request.header
         value = self.kv.get(header.namespace, header.key)
         if value is None:
@@ -388,7 +390,7 @@ class NamesrvRequests:
     def kv_namespace(
         self, _connection: ServerConnection, request: Request[GetKVListByNamespaceRequestHeader], _body: bytes
     ) -> Response:
-        """Give the keys and values of a namespace."""
+        """Return the keys and values of a namespace."""
         table = self.kv.namespace(request.header.namespace)
         if table is None:
             return Response(
@@ -417,7 +419,7 @@ class NamesrvRequests:
 
     @answers(RequestCode.GET_NAMESRV_CONFIG, permission=needs_cluster(Action.GET))
     def get_config(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """Give the nameserver's configuration as properties text."""
+        """Return the nameserver's configuration as properties text."""
         return Response(body=self.settings.text().encode())
 
 

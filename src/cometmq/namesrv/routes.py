@@ -3,17 +3,17 @@
 Four tables, as in Apache's ``RouteInfoManager``: topic → broker name → queues, broker name → cluster and addresses by
 broker id, cluster → broker names, address → liveness. All run on the event loop without locks.
 
-Three rules are stricter than Apache's, which loses or mixes something without them:
+Some rules are stricter than Apache's, which loses or mixes up topics and brokers:
 
 * a master's registration with a known DataVersion still adds missing topics, since the registration of a single topic
   may have been lost;
 * an unregistration removes an address only if it is still the registered address of that broker id;
 * a broker name belongs to the cluster that it registered with last, and an address belongs to one broker name;
 * a broker that asks whether its topics are known (code 322) registers them again when some were removed here, or when
-  another broker has its place in the routes.
+  another broker has replaced it in the routes.
 
-Of two live brokers with one name and id, the one with the higher ``stateVersion`` stays, as in 5.x; if they are equal,
-the one that registered last. Both are told of each other.
+Of two live brokers with the same name and id, the one with the higher ``stateVersion`` stays, as in 5.x; if they are
+equal, the one that registered last. The answer to each names the other.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Generator, Hashable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Final
 
 from cometmq.errors import CometMQError
 from cometmq.index import Index
 from cometmq.limits import MAX_ADDRESS_CHARS, MAX_NAMESRV_TOPICS
-from cometmq.loop import finish
 from cometmq.message.hosts import parse_address
 from cometmq.message.names import MASTER_ID, PERM_READ, PERM_WRITE, check_topic
 from cometmq.namesrv.limits import MAX_NAMESRV_BROKERS, MAX_NAMESRV_QUEUE_DATA, MAX_REGISTERED_QUEUES
@@ -44,11 +42,10 @@ from cometmq.remoting.bodies import (
 )
 
 _NAME: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029/\\]{1,127}")
-"""Apache's brokers take any text for their name and that of their cluster: a blank or a comment at the end of the line
-is part of it. Names with separators of paths and control characters are refused."""
+"""Apache's brokers accept any text as their name and that of their cluster: a blank or a comment at the end of the line
+is part of it. Names with slashes, backslashes or control characters are refused."""
 _NO_VERSION: Final = DataVersion(timestamp=-1, counter=-1)
-"""The version of a broker whose first registration is not taken whole yet; no broker has it."""
-_NO_ADDRESSES: Final[Mapping[str, str]] = MappingProxyType({})
+"""The version of a broker whose first registration is not complete yet; no real version equals it."""
 
 
 class RegistrationError(CometMQError):
@@ -99,7 +96,7 @@ class LiveBroker:
     listeners: Mapping[str, str]
     """Its addresses for clients of a listener, by name."""
     lacks_topics: bool = False
-    """True when topics of it were removed here since its whole table was taken."""
+    """True when topics of it were removed here since it registered its whole table."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,11 +108,11 @@ class Registered:
     is_new: bool = False
     """True when the address was not registered before."""
     skipped_topics: tuple[str, ...] = ()
-    """Topics that are ignored because their names or numbers are not allowed."""
+    """Topics that are ignored because their names or queue numbers are invalid."""
     rival: str = ""
     """The address of another live broker with this name and id."""
     is_ignored: bool = False
-    """True when that one has a higher ``stateVersion`` and stays."""
+    """True when the rival has a higher ``stateVersion`` and stays."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -138,7 +135,7 @@ class QueuesOfBroker:
 
     usable: Mapping[str, QueueData]
     skipped: tuple[str, ...] = ()
-    """Topics whose names or numbers are not allowed."""
+    """Topics whose names or queue numbers are invalid."""
 
 
 def queues_of(identity: BrokerIdentity, topics: Mapping[str, TopicConfig]) -> QueuesOfBroker:
@@ -160,12 +157,28 @@ def queues_of(identity: BrokerIdentity, topics: Mapping[str, TopicConfig]) -> Qu
     return QueuesOfBroker(usable, tuple(skipped) if len(usable) < len(topics) else ())
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class RouteRegistration:
+    """A registration, ready for the table."""
+
+    identity: BrokerIdentity
+    queues: QueuesOfBroker
+    ha_address: str
+    data_version: DataVersion
+    filter_servers: list[str]
+    connection: Hashable
+    now_s: float
+    """Monotonic seconds."""
+    listeners: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Addresses for clients of a listener, by its name."""
+
+
 def _key(identity: BrokerIdentity) -> tuple[str, int]:
     return identity.name, identity.broker_id
 
 
 def _state(version: DataVersion) -> int:
-    """The ``stateVersion`` of brokers of 5.x with a controller: it grows with each election of a master."""
+    """Return the ``stateVersion`` of brokers of 5.x with a controller: it grows with each election of a master."""
     return version.state_version or 0
 
 
@@ -178,61 +191,21 @@ class RouteTable:
         self._clusters: Index[str, str] = Index()
         self._live: dict[str, LiveBroker] = {}
         self._addresses_of: Index[tuple[str, int], str] = Index()
-        """The live addresses of each broker name and id: one, unless two brokers were given the same."""
+        """The live addresses of each broker name and id: one, unless two brokers are configured alike."""
 
-    # --- brokers come and go ------------------------------------------------------------------
-    def register(
-        self,
-        identity: BrokerIdentity,
-        *,
-        ha_address: str,
-        data_version: DataVersion,
-        topics: Mapping[str, TopicConfig],
-        filter_servers: list[str],
-        connection: Hashable,
-        now_s: float,
-    ) -> Registered:
-        """Take a broker in, or refresh it (code 103).
+    # --- registration -------------------------------------------------------------------------
+    def register(self, registration: RouteRegistration) -> Generator[None, None, Registered]:
+        """Add a broker, or refresh it (code 103), slice by slice.
 
-        ``topics`` may be the whole table or a part of it; topics are never removed by it. Only a
-        master's topics count, and known ones are replaced only when the DataVersion differs.
+        The topics may be the whole table or a part of it; a registration never removes topics. Only those of a master
+        count, and known ones are replaced only when the DataVersion differs. The broker is in the routes from the first
+        slice on; its version is known when all topics are added. The rest is dropped when the broker leaves, or
+        registers anew.
 
         :raises RegistrationError: nothing is changed then.
         """
-        return finish(
-            self.enter(
-                identity,
-                queues_of(identity, topics),
-                ha_address=ha_address,
-                data_version=data_version,
-                filter_servers=filter_servers,
-                connection=connection,
-                now_s=now_s,
-            )
-        )
-
-    def enter(
-        self,
-        identity: BrokerIdentity,
-        queues: QueuesOfBroker,
-        *,
-        ha_address: str,
-        data_version: DataVersion,
-        filter_servers: list[str],
-        connection: Hashable,
-        now_s: float,
-        listeners: Mapping[str, str] = _NO_ADDRESSES,
-    ) -> Generator[None, None, Registered]:
-        """As :meth:`register`, slice by slice, with the topics as :func:`queues_of` returns them.
-
-        The broker is in the routes from the first slice on; its version is known when all topics are taken. Nothing
-        more is taken once it has left, or has registered anew.
-
-        :param listeners: addresses for clients of a listener, by its name.
-
-        :raises RegistrationError: nothing is changed then.
-        """
-        self._check(identity, queues.usable, ha_address)
+        identity, queues, data_version = registration.identity, registration.queues, registration.data_version
+        self._check(identity, queues.usable, registration.ha_address)
         previous = self._live.get(identity.address)
         holder = self._holder(identity)
         if holder is not None and _state(holder.data_version) > _state(data_version):
@@ -243,17 +216,22 @@ class RouteTable:
             self._remove(previous.identity)  # the broker at this address has a new name
         elif previous is not None:
             self._addresses_of.remove(_key(previous.identity), identity.address)
-        self._join(identity)
-        live = LiveBroker(identity, now_s, _NO_VERSION, connection, ha_address, filter_servers, listeners)
+        self._add_to_cluster(identity)
         is_known = previous is not None and previous.data_version == data_version
-        if previous is not None:
-            live.data_version = previous.data_version
-            live.lacks_topics = previous.lacks_topics and not is_known
-        self._live[identity.address] = live
+        live = self._live[identity.address] = LiveBroker(
+            identity,
+            registration.now_s,
+            _NO_VERSION if previous is None else previous.data_version,
+            registration.connection,
+            registration.ha_address,
+            registration.filter_servers,
+            registration.listeners,
+            lacks_topics=previous is not None and previous.lacks_topics and not is_known,
+        )
         rival = next(iter(self._addresses_of.of(_key(identity))), "")
         self._addresses_of.add(_key(identity), identity.address)
         master = self._live.get(self._brokers[identity.name].addresses.get(MASTER_ID, ""))
-        for _ in self._topics.take(identity.name, queues.usable, replace=not is_known):
+        for _ in self._topics.add(identity.name, queues.usable, replace=not is_known):
             yield
             if self._live.get(identity.address) is not live:
                 break
@@ -275,12 +253,12 @@ class RouteTable:
             raise RegistrationError(f"this nameserver holds at most {MAX_NAMESRV_TOPICS} topics")
 
     def _holder(self, identity: BrokerIdentity) -> LiveBroker | None:
-        """The live broker at another address that has the place of this one in the routes."""
+        """Return the live broker at another address that the routes have under this name and id."""
         broker = self._brokers.get(identity.name)
         address = identity.address if broker is None else broker.addresses.get(identity.broker_id, identity.address)
         return None if address == identity.address else self._live.get(address)
 
-    def _join(self, identity: BrokerIdentity) -> None:
+    def _add_to_cluster(self, identity: BrokerIdentity) -> None:
         broker = self._brokers.get(identity.name)
         if broker is None:
             broker = self._brokers[identity.name] = _Broker(identity.cluster, {})
@@ -302,7 +280,7 @@ class RouteTable:
         """Return the brokers whose last registration came over ``connection``."""
         return [live.identity for live in self._live.values() if live.connection is connection]
 
-    def leave(self, identity: BrokerIdentity, connection: Hashable) -> bool:
+    def remove_if_from(self, identity: BrokerIdentity, connection: Hashable) -> bool:
         """Remove a broker if its last registration came over ``connection``; return True if it did."""
         live = self._live.get(identity.address)
         if live is None or live.identity != identity or live.connection is not connection:
@@ -329,21 +307,21 @@ class RouteTable:
             return
         del self._brokers[identity.name]
         self._clusters.remove(broker.cluster, identity.name)
-        self._topics.leave(identity.name)
+        self._topics.remove_broker(identity.name)
         next(self.sweep(), None)  # the topics of most brokers are one slice
 
     def sweep(self) -> Iterator[None]:
-        """Drop the topics of brokers that have gone, slice by slice; they are in no answer any more."""
+        """Drop the topics of removed brokers, slice by slice; answers do not contain them any more."""
         return self._topics.sweep()
 
-    # --- questions of brokers -----------------------------------------------------------------
+    # --- data versions -------------------------------------------------------------------------
     def query_data_version(
         self, identity: BrokerIdentity, data_version: DataVersion, now_s: float
     ) -> tuple[bool, DataVersion | None]:
         """Return True if a broker's topics changed, and the known version (code 322).
 
         An unchanged version also renews the broker's liveness. Topics that were removed here count as changed, and
-        so does another broker in this one's place in the routes.
+        so does another broker that has replaced this one in the routes.
         """
         live = self._live.get(identity.address)
         if live is None:
@@ -386,7 +364,7 @@ class RouteTable:
 
     # --- counts -------------------------------------------------------------------------------
     def broker_counts(self) -> Counter[str]:
-        """Return how many brokers are registered, by cluster."""
+        """Return the number of registered brokers by cluster."""
         return Counter(live.identity.cluster for live in self._live.values())
 
     @property

@@ -43,7 +43,7 @@ class NameServer:
         """Read the KV configuration; a damaged file is renamed.
 
         :raises AuthError: the accounts cannot be read.
-        :raises TlsError: a file of TLS cannot be used.
+        :raises TlsError: a TLS file cannot be used.
         """
         self.routes: Final = RouteTable()
         self.kv: Final = KvConfig(Path(config.kv_config_path))
@@ -148,7 +148,7 @@ class NameServer:
         config = self.config
         oldest = self._clock.monotonic() - config.broker_channel_expired_time / 1000
         for live in self.routes.expire(oldest):
-            self._requests.tell_gone(live.identity, SILENT)
+            self._requests.note_departure(live.identity, SILENT)
             if isinstance(live.connection, ServerConnection):
                 live.connection.close()
         self._scan_timer = self._clock.call_later(config.scan_not_active_broker_interval / 1000, self._scan)

@@ -58,8 +58,8 @@ class TopicQueues:
         return len(self._topics) + sum(topic not in self._topics for topic in new), self._pairs + len(new)
 
     # --- changes ------------------------------------------------------------------------------
-    def take(self, broker_name: str, topics: Mapping[str, QueueData], *, replace: bool) -> Iterator[None]:
-        """Add the topics of a broker, slice by slice; those that it has already only if they are to be replaced."""
+    def add(self, broker_name: str, topics: Mapping[str, QueueData], *, replace: bool) -> Iterator[None]:
+        """Add the topics of a broker, slice by slice; known ones are replaced only if ``replace`` is true."""
         for number, (topic, data) in enumerate(topics.items()):
             if number and number % TOPICS_PER_SLICE == 0:
                 yield
@@ -79,14 +79,14 @@ class TopicQueues:
         self._remove(topic, broker_name)
         return True
 
-    def leave(self, broker_name: str) -> None:
-        """Let a broker go with all its topics; :meth:`sweep` drops them."""
+    def remove_broker(self, broker_name: str) -> None:
+        """Remove a broker; :meth:`sweep` drops its topics."""
         held = list(self._topics_of.pop(broker_name, ()))
         if held:
             self._left.append((broker_name, held))
 
     def sweep(self) -> Iterator[None]:
-        """Drop what is left over, slice by slice."""
+        """Drop the topics of removed brokers, slice by slice."""
         while self._left:
             broker_name, topics = self._left[0]
             for topic in topics[-TOPICS_PER_SLICE:]:
