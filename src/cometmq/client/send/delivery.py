@@ -82,6 +82,16 @@ class Delivery(msgspec.Struct, eq=False):
         if timeout_s is not None:
             self.deadline = self.begun_at + timeout_s
 
+    def has_another_attempt(self, next_at: float) -> bool:
+        """Tell whether another attempt follows the failed ones, if it can begin at ``next_at``.
+
+        Only attempts that may have stored the message count against ``retries``.
+        """
+        if self.given_up or next_at >= self.deadline:
+            return False
+        failures = [error for _, error in self.attempts or ()]
+        return certainly_unsent(failures[-1]) or sum(not certainly_unsent(error) for error in failures) <= self.retries
+
     def answered(self, answer: Answer) -> None:
         """Take the answer, or the failure of the connection."""
         self.sender.answered(self, answer)

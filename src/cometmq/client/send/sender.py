@@ -253,18 +253,12 @@ class Sender:
         if self._observation is not None and delivery.observed is not None:
             self._observation.failed(delivery.observed, error)
             delivery.observed = None
-        unsent = certainly_unsent(error)
-        if self._fault is not None and isinstance(error, ClientError | RemotingError) and (again or unsent):
+        again = again or certainly_unsent(error)
+        if self._fault is not None and isinstance(error, ClientError | RemotingError) and again:
             self._fault.note_failure(broker_name)
             if self._detector is not None and broker_name and isinstance(error, RemotingError):
                 self._detector.watch(broker_name)
-        if again and not unsent:
-            again = sum(not certainly_unsent(failure) for _, failure in attempts) <= delivery.retries
-        if (
-            (again or unsent)
-            and not delivery.given_up
-            and self.clock.monotonic() + self._pauses.after(len(attempts)) < delivery.deadline
-        ):
+        if again and delivery.has_another_attempt(self.clock.monotonic() + self._pauses.after(len(attempts))):
             self._instance.spawn(self._try_again(delivery))
         elif delivery.stored is not None:
             self._finish(delivery, delivery.stored)
