@@ -19,6 +19,7 @@ from cometmq.options import (
     option,
     options_of,
 )
+from cometmq.options.forms import one_of
 from cometmq.properties_file import parse_properties, update_file
 
 
@@ -26,7 +27,7 @@ from cometmq.properties_file import parse_properties, update_file
 class Sample:
     """Options of every kind."""
 
-    flush_disk_type: str = option("ASYNC_FLUSH", "How.", choices=("ASYNC_FLUSH", "SYNC_FLUSH"), runtime=True)
+    flush_disk_type: str = option("ASYNC_FLUSH", "How.", form=one_of("ASYNC_FLUSH", "SYNC_FLUSH"), runtime=True)
     broker_id: int = option(0, "Id.")
     ratio: float = option(0.5, "Share.", minimum=0.0, maximum=1.0, runtime=True)
     trace_on: bool = option(True, "Trace.", runtime=True)
@@ -155,8 +156,8 @@ def test_many_unknown_keys_are_counted() -> None:
 
 
 def test_every_option_says_what_it_is() -> None:
-    assert options_of(Sample)["flushDiskType"].range_text == "ASYNC_FLUSH or SYNC_FLUSH"
-    assert options_of(Sample)["brokerIP1"].range_text == "text"
+    assert options_of(Sample)["flushDiskType"].form.words == "ASYNC_FLUSH or SYNC_FLUSH"
+    assert options_of(Sample)["brokerIP1"].form.words == "text"
 
 
 def test_a_file_is_updated_in_place(tmp_path: Path) -> None:

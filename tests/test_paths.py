@@ -16,6 +16,7 @@ from cometmq.client.dead_letters import Ledger
 from cometmq.console.options import ConsoleOptions
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.options import ConfigError, Option, load_options, options_of
+from cometmq.options.forms import PATH
 from cometmq.paths import PathError, local_path
 
 
@@ -62,9 +63,13 @@ CONFIGS = [(kind, of) for kind in (BrokerConfig, NamesrvConfig) for of in option
 
 @pytest.mark.parametrize(("kind", "of"), CONFIGS, ids=lambda value: getattr(value, "key", ""))
 def test_every_key_with_a_path_takes_those_of_this_machine(kind: type, of: Option) -> None:
-    is_path = of.type is str and not of.choices and re.search(r"(path|dir|file)$", of.key, re.IGNORECASE) is not None
-    assert of.path == (is_path or of.key == "storePathRootDir" or of.key == "storePathCommitLog")
-    if not of.path:
+    is_path = (
+        isinstance(of.default, str)
+        and not of.form.choices
+        and re.search(r"(path|dir|file)$", of.key, re.IGNORECASE) is not None
+    )
+    assert (of.form is PATH) == (is_path or of.key == "storePathRootDir" or of.key == "storePathCommitLog")
+    if of.form is not PATH:
         return
     for apache in ({}, {of.key: of}):
         with pytest.raises(ConfigError, match=rf"conf:1: {of.key}=s3://b/lake: the scheme s3 is not served \(paths of"):

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from cometmq.limits import MAX_KEPT_VALUE_CHARS
 from cometmq.options import Option
+from cometmq.options.forms import FLAG, Form, number, text, whole
 
 BROKER: Final = ("BrokerConfig", "MessageStoreConfig", "NettyServerConfig", "NettyClientConfig", "AuthConfig")
 """Classes that ``broker.conf`` fills."""
@@ -40,22 +41,25 @@ _HOME: Final = "rocketmqHome"
 _SECRET: Final = frozenset(
     {"initAuthenticationUser", "innerClientAuthenticationCredentials", "metricsGrpcExporterHeader", "socksProxyConfig"}
 )
-_KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "boolean": {"type": bool, "minimum": None, "maximum": None},
-    "int": {"type": int, "minimum": -(2**31), "maximum": 2**31 - 1},
-    "long": {"type": int, "minimum": -(2**63), "maximum": 2**63 - 1},
-    "float": {"type": float, "minimum": -3.4e38, "maximum": 3.4e38},
-    "double": {"type": float, "minimum": -1.7e308, "maximum": 1.7e308},
-    "String": {"type": str, "minimum": None, "maximum": None},
+_FORMS: Final[Mapping[str, Form[Any]]] = {
+    "boolean": FLAG,
+    "int": whole(-(2**31), 2**31 - 1),
+    "long": whole(-(2**63), 2**63 - 1),
+    "float": number(-3.4e38, 3.4e38),
+    "double": number(-1.7e308, 1.7e308),
+    "String": text(
+        rf"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{{0,{MAX_KEPT_VALUE_CHARS}}}",
+        f"at most {MAX_KEPT_VALUE_CHARS} characters, none of them a control character",
+    ),
 }
 
 
 @cache
 def apache_keys(classes: tuple[str, ...]) -> Mapping[str, Option]:
     """Return the keys of these configuration classes; keys that name files or classes cannot change at run time."""
-    text = resources.files("cometmq").joinpath("apache_keys.tsv").read_text(encoding="ascii")
+    lines = resources.files("cometmq").joinpath("apache_keys.tsv").read_text(encoding="ascii")
     found: dict[str, Option] = {}
-    for line in text.splitlines():
+    for line in lines.splitlines():
         class_name, key, kind, first, last, *default = line.split("\t")
         if class_name in classes:
             is_newer = classes == NAMESERVER and class_name in _NEWER_AT_NAMESERVERS
@@ -75,16 +79,5 @@ def _default(key: str, listed: list[str]) -> str | None:
 
 
 def _option(key: str, kind: str, default: str | None, doc: str) -> Option:
-    text = kind == "String"
-    return Option(
-        name=key,
-        key=key,
-        default=default,
-        choices=(),
-        pattern=rf"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{{0,{MAX_KEPT_VALUE_CHARS}}}" if text else "",
-        form=f"at most {MAX_KEPT_VALUE_CHARS} characters, none of them a control character" if text else "",
-        runtime=not any(part in key for part in _FIXED_PARTS),
-        secret=key in _SECRET,
-        doc=doc,
-        **_KINDS[kind],
-    )
+    runtime = not any(part in key for part in _FIXED_PARTS)
+    return Option(_FORMS[kind], doc, key, key, default, runtime=runtime, secret=key in _SECRET)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.helpers.apache_keys import keys_without_effect
+from tests.helpers.apache_keys import another_value, keys_without_effect
 from tests.namesrv.wire import Connect
 
 from cometmq.apache_keys import NAMESERVER
@@ -74,9 +74,8 @@ def test_a_change_is_written_back_and_keeps_the_comments(tmp_path: Path) -> None
 
 async def test_every_key_of_apaches_that_names_no_file_is_taken_and_said_to_have_no_effect(connect: Connect) -> None:
     wire = await connect()
-    values = {bool: ("true", "false"), int: ("7", "9"), float: ("0.5", "1.5"), str: ("some text", "")}
     sent = {
-        key: next(value for value in values[found.type] if value != found.default)
+        key: another_value(found)
         for key, found in keys_without_effect(NamesrvConfig, NAMESERVER).items()
         if found.runtime
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cometmq.options import option
+from cometmq.options.forms import PATH
 from cometmq.remoting.tls.options import TlsOptions
 
 
@@ -16,7 +17,7 @@ class SecurityOptions(TlsOptions):
         "",
         "The configuration file: changes made at run time (codes 25 and 318) are written to it, and plain_acl.yml is "
         "looked for beside it.",
-        path=True,
+        form=PATH,
     )
     acl_enable: bool = option(
         False, "Ask every request for the signature of an account in plain_acl.yml, and for its permissions."
@@ -25,7 +26,7 @@ class SecurityOptions(TlsOptions):
         "",
         "Directory of plain_acl.yml, acl/ and tools.yml. Empty: $ROCKETMQ_HOME/conf, else that of the configuration "
         "file.",
-        path=True,
+        form=PATH,
     )
     authentication_enabled: bool = option(
         False, "ACL 2.0: ask every request for the signature of a user; excludes aclEnable."
@@ -52,13 +53,13 @@ class SecurityOptions(TlsOptions):
     auth_config_path: str = option(
         "",
         "ACL 2.0: file of users and policies. Empty: auth.json in config/ of the store, or beside kvConfigPath.",
-        path=True,
+        form=PATH,
     )
     auth_key_path: str = option(
         "",
         "ACL 2.0: file with the key that encrypts passwords in the file of users. Empty: $COMETMQ_AUTH_KEY, else they "
         "are not encrypted.",
-        path=True,
+        form=PATH,
     )
     require_fresh_signatures: bool = option(
         False,
@@ -73,7 +74,7 @@ class SecurityOptions(TlsOptions):
     audit_log_path: str = option(
         "",
         "File of the audit log. Empty: audit/audit.log in the store, of a nameserver audit.log beside kvConfigPath.",
-        path=True,
+        form=PATH,
     )
     audit_log_file_size: int = option(
         100 * 1024 * 1024,

@@ -22,7 +22,8 @@ from cometmq.message.hosts import ip_of, own_ip, parse_address, split_addresses,
 from cometmq.message.listeners import EVERY_CLIENT, Advertised, parse_advertised
 from cometmq.message.names import MASTER_ID, TRACE_TOPIC
 from cometmq.metrics.options import MetricsOptions
-from cometmq.options import ConfigError, option
+from cometmq.options import ApacheRules, ConfigError, option
+from cometmq.options.forms import one_of
 from cometmq.remoting.tls.options import load_with_tls
 from cometmq.store.config import StoreConfig
 
@@ -39,7 +40,9 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
     """The options of one broker process, those of its store included."""
 
     # --- who and where --------------------------------------------------------------------------
-    broker_cluster_name: str = option("DefaultCluster", "Cluster that this broker belongs to.", empty="DefaultCluster")
+    broker_cluster_name: str = option(
+        "DefaultCluster", "Cluster that this broker belongs to.", apache=ApacheRules(empty="DefaultCluster")
+    )
     broker_name: str = option("", "Name of this broker. Empty: the host's name.")
     broker_id: int = option(
         MASTER_ID, "Number in the set of brokers with one name: 0 is the master, others are slaves.", maximum=2**63 - 1
@@ -47,16 +50,19 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
     broker_role: str = option(
         ASYNC_MASTER,
         "Role in replication: a SYNC_MASTER answers sends once a slave has the message, too; a SLAVE follows a master.",
-        choices=(ASYNC_MASTER, SYNC_MASTER, SLAVE),
+        form=one_of(ASYNC_MASTER, SYNC_MASTER, SLAVE),
     )
     broker_ip1: str = option(
         "",
         "Address or name that clients reach this broker at; the address is inside message ids. Empty: found out.",
         key="brokerIP1",
-        stripped=True,
+        apache=ApacheRules(stripped=True),
     )
     broker_ip2: str = option(
-        "", "Address that slaves reach this broker at. Empty: brokerIP1.", key="brokerIP2", stripped=True
+        "",
+        "Address that slaves reach this broker at. Empty: brokerIP1.",
+        key="brokerIP2",
+        apache=ApacheRules(stripped=True),
     )
     advertised_listeners: str = option(
         "",
@@ -65,10 +71,12 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
     )
     bind_address: str = option("0.0.0.0", "Address to listen on; empty: every one, IPv4 and IPv6.")
     listen_port: int = option(
-        10_911, "Port for clients and tools; 0 takes a free one.", maximum=65_535, outside="refused"
+        10_911, "Port for clients and tools; 0 takes a free one.", maximum=65_535, apache=ApacheRules(outside="refused")
     )
     namesrv_addr: str = option(
-        "", "Nameservers to register at, host:port joined by semicolons; empty for none.", stripped=True
+        "",
+        "Nameservers to register at, host:port joined by semicolons; empty for none.",
+        apache=ApacheRules(stripped=True),
     )
     register_name_server_period: int = option(
         30_000,
@@ -80,7 +88,7 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
     )
     compressed_register: bool = option(False, "Compress registrations.")
 
-    log_level: str = option("", LOG_LEVEL_DOC, choices=LOG_LEVELS, runtime=True)
+    log_level: str = option("", LOG_LEVEL_DOC, form=one_of(*LOG_LEVELS), runtime=True)
     metrics_per_queue: bool = option(False, "Tell the lag of groups by queue, too.", runtime=True)
     metrics_otel_cardinality_limit: int = option(
         2_000,
@@ -170,7 +178,7 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
     default_message_request_mode: str = option(
         "PULL",
         "Consumption of clients whose queues the broker assigns, unless a mode is set: PULL or POP.",
-        choices=("PULL", "POP"),
+        form=one_of("PULL", "POP"),
         runtime=True,
     )
     default_pop_share_queue_num: int = option(
@@ -186,7 +194,9 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
         0, "Port for slaves. 0: the one after listenPort, or any where that is 0.", maximum=65_535
     )
     ha_master_address: str = option(
-        "", "SLAVE: host:port that the master's log comes from. Empty: what the nameservers say.", stripped=True
+        "",
+        "SLAVE: host:port that the master's log comes from. Empty: what the nameservers say.",
+        apache=ApacheRules(stripped=True),
     )
     ha_send_heartbeat_interval: int = option(
         5_000,
@@ -254,7 +264,7 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
         "Milliseconds that a half message is old before its producer is asked about it; also understood as "
         "`transactionTimeout`.",
         maximum=_MILLISECONDS_OF_A_DAY,
-        also="transactionTimeout",
+        apache=ApacheRules(also="transactionTimeout"),
         runtime=True,
     )
     transaction_check_interval: int = option(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cometmq.options import option
+from cometmq.options.forms import one_of, text
 
 DISABLE: Final = "DISABLE"
 PROM: Final = "PROM"
@@ -22,7 +23,7 @@ class MetricsOptions:
         DISABLE,
         "PROM: serve metrics for Prometheus, and health checks, by HTTP. OTLP_GRPC and OTLP_HTTP: send them to an "
         "OpenTelemetry collector, too.",
-        choices=(DISABLE, PROM, OTLP_GRPC, OTLP_HTTP),
+        form=one_of(DISABLE, PROM, OTLP_GRPC, OTLP_HTTP),
     )
     metrics_prom_exporter_port: int = option(5_557, "Port for them; 0 takes a free one.", maximum=65_535)
     metrics_prom_exporter_host: str = option("", "Address to listen on for them. Empty: bindAddress.")
@@ -32,8 +33,7 @@ class MetricsOptions:
     metrics_grpc_exporter_header: str = option(
         "",
         "OTLP: headers of requests to the collector, as name:value,name:value.",
-        pattern=r"(?:[\w.-]+:[^,]*(?:,[\w.-]+:[^,]*)*)?",
-        form="name:value pairs joined by commas",
+        form=text(r"(?:[\w.-]+:[^,]*(?:,[\w.-]+:[^,]*)*)?", "name:value pairs joined by commas"),
         secret=True,
     )
     metric_grpc_exporter_time_out_in_mills: int = option(
@@ -45,8 +45,7 @@ class MetricsOptions:
     metrics_label: str = option(
         "",
         "Labels of every sample, as region:eu,rack:7.",
-        pattern=r"(?:[a-zA-Z_]\w*:[^:,]*(?:,[a-zA-Z_]\w*:[^:,]*)*)?",
-        form="name:value pairs joined by commas",
+        form=text(r"(?:[a-zA-Z_]\w*:[^:,]*(?:,[a-zA-Z_]\w*:[^:,]*)*)?", "name:value pairs joined by commas"),
     )
 
     @property

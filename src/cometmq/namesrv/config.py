@@ -15,11 +15,13 @@ from cometmq.log_level import LOG_LEVEL_DOC, LOG_LEVELS, LogLevel
 from cometmq.message.listeners import parse_listeners
 from cometmq.metrics.options import MetricsOptions
 from cometmq.options import (
+    ApacheRules,
     ConfigError,
     changed,
     format_properties,
     option,
 )
+from cometmq.options.forms import PATH, one_of
 from cometmq.properties_file import parse_properties, update_file
 from cometmq.remoting.tls.options import load_with_tls
 
@@ -29,7 +31,10 @@ class NamesrvConfig(SecurityOptions, MetricsOptions):
     """The options of one nameserver process (``NamesrvConfig`` and ``NettyServerConfig``)."""
 
     listen_port: int = option(
-        9876, "Port for brokers, clients and tools; 0 takes a free one.", maximum=65_535, outside="refused"
+        9876,
+        "Port for brokers, clients and tools; 0 takes a free one.",
+        maximum=65_535,
+        apache=ApacheRules(outside="refused"),
     )
     bind_address: str = option("0.0.0.0", "Address to listen on; empty: every one, IPv4 and IPv6.")
     listeners: str = option(
@@ -38,9 +43,9 @@ class NamesrvConfig(SecurityOptions, MetricsOptions):
         "the addresses that brokers advertise for NAME.",
     )
     kv_config_path: str = option(
-        str(Path.home() / "namesrv" / "kvConfig.json"), "File of the KV configuration (codes 100 to 102).", path=True
+        str(Path.home() / "namesrv" / "kvConfig.json"), "File of the KV configuration (codes 100 to 102).", form=PATH
     )
-    log_level: str = option("", LOG_LEVEL_DOC, choices=LOG_LEVELS, runtime=True)
+    log_level: str = option("", LOG_LEVEL_DOC, form=one_of(*LOG_LEVELS), runtime=True)
     order_message_enable: bool = option(
         False, "Put a topic's ORDER_TOPIC_CONFIG into its route as orderTopicConf.", runtime=True
     )

@@ -12,6 +12,7 @@ from cometmq.auth.options import SecurityOptions
 from cometmq.errors import reason_of
 from cometmq.message.hosts import parse_address, split_addresses
 from cometmq.options import ConfigError, load_options, option
+from cometmq.options.forms import one_of
 from cometmq.properties_file import format_pairs
 from cometmq.proxy.config import EndpointConfig
 
@@ -35,7 +36,7 @@ class ProxyConfig(SecurityOptions):
     proxy_mode: str = option(
         CLUSTER,
         "CLUSTER: before brokers that the nameservers know. A broker has its own endpoint by grpcServerPort.",
-        choices=(CLUSTER, "cluster"),
+        form=one_of(CLUSTER, "cluster"),
     )
     rocketmq_cluster_name: str = option("DefaultCluster", "Name of the cluster, for policies about it.")
     grpc_server_port: int = option(8081, "Port for clients; 0 takes a free one.", minimum=0, maximum=65_535)

@@ -12,7 +12,8 @@ import msgspec
 from cometmq.java_values import parse_int
 from cometmq.limits import MAX_DELAY_LEVELS
 from cometmq.message.layout import QUEUE_UNIT
-from cometmq.options import option
+from cometmq.options import ApacheRules, option
+from cometmq.options.forms import PATH, one_of, text
 
 ASYNC_FLUSH: Final = "ASYNC_FLUSH"
 SYNC_FLUSH: Final = "SYNC_FLUSH"
@@ -20,7 +21,6 @@ CQ_UNIT_BYTES: Final = QUEUE_UNIT.size
 MIN_LOG_FILE_BYTES: Final = 4096
 _HOUR: Final = r"(2[0-3]|[01]?[0-9])"
 _DELAY: Final = r"[+-]?[0-9]{1,9}[smhd]"
-_PATH: Final = r"[^\x00]*"
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -42,19 +42,14 @@ class StoreConfig:
     store_path_root_dir: str = option(
         str(Path.home() / "store"),
         "directory of the whole store; empty in a file: /, as in Apache's",
-        empty="/",
-        path=True,
-        pattern=_PATH,
-        form="a path",
-        outside="refused",
+        form=PATH,
+        apache=ApacheRules(empty="/", outside="refused"),
     )
     store_path_commit_log: str = option(
         "",
         "directory of the log; empty: commitlog/ in the store's directory",
-        path=True,
-        pattern=_PATH,
-        form="a path",
-        outside="refused",
+        form=PATH,
+        apache=ApacheRules(outside="refused"),
     )
     mapped_file_size_commit_log: int = option(1 << 30, "bytes of one log file", minimum=MIN_LOG_FILE_BYTES)
     mapped_file_size_consume_queue: int = option(
@@ -64,7 +59,7 @@ class StoreConfig:
     max_hash_slot_num: int = option(5_000_000, "hash slots of one index file", minimum=1)
     max_index_num: int = option(20_000_000, "entries of one index file", minimum=2)
     flush_disk_type: str = option(
-        ASYNC_FLUSH, "acknowledge before or after the disk has it", choices=(ASYNC_FLUSH, SYNC_FLUSH)
+        ASYNC_FLUSH, "acknowledge before or after the disk has it", form=one_of(ASYNC_FLUSH, SYNC_FLUSH)
     )
     flush_interval_commit_log: int = option(500, "ms between flushes of the log under ASYNC_FLUSH", minimum=1)
     flush_interval_consume_queue: int = option(
@@ -74,18 +69,19 @@ class StoreConfig:
     message_delay_level: str = option(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
         "the delays, from level 1 on",
-        pattern=rf"{_DELAY}(\s+{_DELAY}){{0,{MAX_DELAY_LEVELS - 1}}}\s*",
-        form=f"at most {MAX_DELAY_LEVELS} delays such as 10s 5m 2h 1d",
-        outside="refused",
+        form=text(
+            rf"{_DELAY}(\s+{_DELAY}){{0,{MAX_DELAY_LEVELS - 1}}}\s*",
+            f"at most {MAX_DELAY_LEVELS} delays such as 10s 5m 2h 1d",
+        ),
+        apache=ApacheRules(outside="refused"),
     )
     file_reserved_time: int = option(72, "hours that log files are kept", runtime=True)
     delete_when: str = option(
         "04",
         "hours of the day at which old files go",
-        pattern=rf"{_HOUR}(;{_HOUR})*;*",
-        form="hours from 0 to 23, separated by ;",
+        form=text(rf"{_HOUR}(;{_HOUR})*;*", "hours from 0 to 23, separated by ;"),
         runtime=True,
-        outside="kept",
+        apache=ApacheRules(outside="kept"),
     )
     clean_resource_interval: int = option(10_000, "ms between two looks for files to delete", minimum=1)
     delete_file_batch_max: int = option(10, "files deleted at one look at most", minimum=1)

@@ -24,7 +24,7 @@ from cometmq.message.hosts import parse_address
 from cometmq.message.message import Message
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
-from cometmq.options import ConfigError, spellings_of
+from cometmq.options import ConfigError, parse_value, spellings_of
 from cometmq.proxy.beside_broker import BrokerEndpoint
 from cometmq.remoting.security import Security
 from cometmq.testing.clock import StoppableClock, VirtualClock
@@ -481,7 +481,7 @@ class Cluster:
 
 def _parsed(kind: type[T], keys: Mapping[str, str]) -> T:
     known = spellings_of(kind)
-    return kind(**{known[key].name: known[key].parse(text) for key, text in keys.items()})
+    return kind(**{known[key].name: parse_value(known[key], text) for key, text in keys.items()})
 
 
 class _Slave:

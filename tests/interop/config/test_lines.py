@@ -19,6 +19,7 @@ from cometmq.apache_keys import BROKER, NAMESERVER, apache_keys
 from cometmq.broker.config import BrokerConfig
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.options import ConfigError, Option, format_properties, format_value, load_file, options_of
+from cometmq.options.forms import FLAG
 from cometmq.properties_file import MalformedEscapeError, format_pairs, parse_properties
 
 pytestmark = pytest.mark.interop
@@ -90,28 +91,28 @@ def used(config: Any, found: Option) -> str:
 
 def expected(found: Option, text: str, theirs: str, unset: str) -> str:
     """The value here for that of Apache's: our default where it has its own, the nearest one beyond our range."""
-    if found.choices and text.strip() in found.choices:
+    if found.form is not FLAG and text.strip() in found.form.choices:
         return text.strip()  # blanks behind it make no other role, and no other flush
     if theirs == unset:
         return format_value(found.default)
-    if not theirs and found.empty:
-        return found.empty
-    if found.stripped:
+    if not theirs and found.apache.empty:
+        return found.apache.empty
+    if found.apache.stripped:
         return theirs.strip()
-    if found.type is int:
-        assert found.minimum is not None
-        assert found.maximum is not None
-        return str(min(max(int(theirs), int(found.minimum)), int(found.maximum)))
+    if found.form.has_range:
+        assert found.form.minimum is not None
+        assert found.form.maximum is not None
+        return str(min(max(int(theirs), int(found.form.minimum)), int(found.form.maximum)))
     return theirs
 
 
 def plain(found: Option, text: str) -> str:
     """The value that a text plainly says, of which nobody is warned."""
-    if found.type is bool:
+    if found.form is FLAG:
         return text.lower()
-    if found.stripped:
+    if found.apache.stripped:
         return text.strip()
-    is_number = found.type is int and re.fullmatch(r"[+-]?\d+", text)
+    is_number = found.form.has_range and re.fullmatch(r"[+-]?\d+", text)
     return str(int(text)) if is_number else text
 
 
@@ -128,7 +129,7 @@ def test_the_values_of_generated_lines_are_those_of_apaches_server(tmp_path: Pat
     files = []
     for _ in range(150):
         chosen = [
-            (key, NUMBERS if found.type is int and chance.random() < 0.9 else WORDS) for key, found in known.items()
+            (key, NUMBERS if found.form.has_range and chance.random() < 0.9 else WORDS) for key, found in known.items()
         ]
         lines = [f"{key}{chance.choice(SEPARATORS)}{chance.choice(choices)}\n" for key, choices in chosen]
         files.append("".join(lines).encode("latin-1"))

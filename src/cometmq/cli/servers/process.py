@@ -25,7 +25,7 @@ from cometmq.cli.servers.memory import share_memory
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
 from cometmq.loop import fastest_loop
-from cometmq.options import ConfigError, format_value, nearest, options_of, spellings_of
+from cometmq.options import ConfigError, format_value, nearest, options_of, parse_value, spellings_of
 from cometmq.properties_file import format_pairs
 from cometmq.quantity import size_text
 from cometmq.visible import visible
@@ -265,7 +265,7 @@ def parse_overrides(config_type: type, settings: tuple[str, ...]) -> dict[str, A
             hint = f"did you mean {near}?" if near else "--help-config lists all keys"
             raise WrongUseError(f"-o {setting}: there is no key {key} ({hint})")
         try:
-            values[found.name] = found.parse(text)
+            values[found.name] = parse_value(found, text)
         except ConfigError as error:
             raise WrongUseError(f"-o {error.message}") from None
     return values
@@ -276,5 +276,5 @@ def show_config_keys(config_type: type) -> None:
     for found in options_of(config_type).values():
         live = " May change while the process runs." if found.runtime else ""
         click.echo(f"# {found.doc}")
-        click.echo(f"# Allowed: {found.range_text}.{live}")
+        click.echo(f"# Allowed: {found.form.words}.{live}")
         click.echo(format_pairs({found.key: "" if found.secret else format_value(found.default)}))

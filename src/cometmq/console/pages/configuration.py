@@ -21,7 +21,7 @@ from cometmq.console.page import Ask, FormError, NotFoundError, Plan, change, pa
 from cometmq.console.pages.topics import changes_table
 from cometmq.limits import MAX_KEPT_VALUE_CHARS
 from cometmq.namesrv.config import NamesrvConfig
-from cometmq.options import ConfigError, Option, format_value, options_of
+from cometmq.options import ConfigError, Option, format_value, options_of, parse_value
 
 KINDS: Final = (BROKER, NAMESERVER)
 _CLASSES: Final = {BROKER: BROKER_CLASSES, NAMESERVER: NAMESERVER_CLASSES}
@@ -205,7 +205,7 @@ def _check(ask: Ask, kind: str, key: str, value: str, table: Mapping[str, str]) 
             next_step=ask.t("change it in the file of the server, and start it again"),
         )
     try:
-        option.parse(value)
+        parse_value(option, value)
     except ConfigError as error:
         raise FormError(error.message) from error
 

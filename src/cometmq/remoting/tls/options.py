@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from cometmq.errors import reason_of
 from cometmq.options import ConfigError, Option, load_file, load_options, option, options_of
+from cometmq.options.forms import PATH, one_of
 from cometmq.properties_file import read_properties
 from cometmq.remoting.tls.contexts import Tls
 
@@ -37,26 +38,26 @@ class TlsOptions:
         PERMISSIVE,
         "disabled: plain text only; permissive: TLS and plain text on one port; enforcing: TLS only.",
         key="tls.server.mode",
-        choices=(DISABLED, PERMISSIVE, ENFORCING),
+        form=one_of(DISABLED, PERMISSIVE, ENFORCING),
     )
     tls_server_cert_path: str = option(
-        "", "File of the server's certificate and those of its issuers.", key="tls.server.certPath", path=True
+        "", "File of the server's certificate and those of its issuers.", key="tls.server.certPath", form=PATH
     )
     tls_server_key_path: str = option(
-        "", "File of the certificate's key. Empty: the file of the certificate.", key="tls.server.keyPath", path=True
+        "", "File of the certificate's key. Empty: the file of the certificate.", key="tls.server.keyPath", form=PATH
     )
     tls_server_key_password: str = option("", "Password of that key.", key="tls.server.keyPassword", secret=True)
     tls_server_need_client_auth: str = option(
         NO_CERTIFICATE,
         "Whether clients are asked for a certificate, and whether they must have one.",
         key="tls.server.need.client.auth",
-        choices=(NO_CERTIFICATE, OPTIONAL, REQUIRE),
+        form=one_of(NO_CERTIFICATE, OPTIONAL, REQUIRE),
     )
     tls_server_auth_client: bool = option(
         False, "Check the certificates of clients; needs the key before.", key="tls.server.authClient"
     )
     tls_server_trust_cert_path: str = option(
-        "", "File of the authorities whose clients are trusted.", key="tls.server.trustCertPath", path=True
+        "", "File of the authorities whose clients are trusted.", key="tls.server.trustCertPath", form=PATH
     )
     tls_test_mode_enable: bool = option(
         True,
@@ -65,17 +66,17 @@ class TlsOptions:
     )
     tls_enable: bool = option(False, "Connect with TLS to nameservers, and as a slave to the master.", key="tls.enable")
     tls_client_cert_path: str = option(
-        "", "File of the certificate for servers that ask for one.", key="tls.client.certPath", path=True
+        "", "File of the certificate for servers that ask for one.", key="tls.client.certPath", form=PATH
     )
     tls_client_key_path: str = option(
-        "", "File of its key. Empty: the file of the certificate.", key="tls.client.keyPath", path=True
+        "", "File of its key. Empty: the file of the certificate.", key="tls.client.keyPath", form=PATH
     )
     tls_client_key_password: str = option("", "Password of that key.", key="tls.client.keyPassword", secret=True)
     tls_client_auth_server: bool = option(
         True, "Refuse servers without a certificate of a trusted authority.", key="tls.client.authServer"
     )
     tls_client_trust_cert_path: str = option(
-        "", "File of these authorities. Empty: those of the system.", key="tls.client.trustCertPath", path=True
+        "", "File of these authorities. Empty: those of the system.", key="tls.client.trustCertPath", form=PATH
     )
     tls_client_check_host: bool = option(
         True,
@@ -86,7 +87,7 @@ class TlsOptions:
         TLS_FILE,
         "File with more of these keys, read if it exists; the keys here win.",
         key="tls.config.file",
-        path=True,
+        form=PATH,
     )
 
     @property

@@ -1,0 +1,204 @@
+"""Forms of values: the text that a user writes, the value that it means, and what is allowed in words.
+
+Configuration files, Spark's options and command lines share them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Generic, TypeVar
+
+from cometmq.clock import SYSTEM_CLOCK
+from cometmq.errors import CometMQError
+from cometmq.java_values import parse_float, parse_int
+from cometmq.paths import PathError, local_text
+
+T = TypeVar("T")
+INT_MAX: Final = 2**31 - 1
+_BYTE_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_UNITS_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+_PART: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(ms|d|h|m|s)")
+
+
+class OptionError(CometMQError):
+    """An option is unknown or missing, or has an invalid value.
+
+    ``option`` is its name, empty where the error is about several, and ``reason`` the sentence without it: a command
+    puts the name there that its user wrote.
+    """
+
+    def __init__(self, reason: str, *, option: str = "", message: str = "", next_step: str | None = None) -> None:
+        super().__init__(message or (f"option {option}: {reason}" if option else reason), next_step=next_step)
+        self.option = option
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Form(Generic[T]):
+    """One form of values."""
+
+    words: str
+    """The allowed values: ``true or false``."""
+    read: Callable[[str], T]
+    """Turns a text into a value; raises ValueError, or OptionError with a reason of its own."""
+    show: Callable[[T], str] = str
+    choices: tuple[str, ...] = ()
+    """All texts that are allowed, where they can be listed."""
+    minimum: float | None = None
+    maximum: float | None = None
+    pattern: str = ""
+    """Regular expression that the complete text matches; empty for any."""
+    keeps_blanks: bool = False
+    """Blanks around the text belong to it."""
+
+    def allows(self, value: Any) -> bool:
+        """Return whether a value is in the range."""
+        return not (
+            (self.pattern and not re.fullmatch(self.pattern, value))
+            or (self.minimum is not None and not value >= self.minimum)
+            or (self.maximum is not None and not value <= self.maximum)
+        )
+
+    @property
+    def has_range(self) -> bool:
+        """True of numbers with limits."""
+        return self.minimum is not None or self.maximum is not None
+
+    def nearest(self, value: Any) -> Any:
+        """Return the allowed number next to one outside of the range."""
+        is_below = self.minimum is not None and not value >= self.minimum
+        return self.minimum if is_below else self.maximum
+
+    def parse(self, text: str) -> T:
+        """Return the value of a text.
+
+        :raises OptionError: the text is not allowed; it does not name the option yet.
+        """
+        try:
+            value = self.read(text if self.keeps_blanks else text.strip())
+            if self.allows(value):
+                return value
+        except ValueError:
+            pass
+        raise OptionError(f"must be {self.words}, not {text!r}")
+
+
+def whole(minimum: int | None = None, maximum: int | None = None) -> Form[int]:
+    """Return the form of a whole number."""
+    return Form(f"a whole number{_range(minimum, maximum)}", parse_int, minimum=minimum, maximum=maximum)
+
+
+def number(minimum: float | None = None, maximum: float | None = None) -> Form[float]:
+    """Return the form of a number."""
+    return Form(f"a number{_range(minimum, maximum)}", parse_float, minimum=minimum, maximum=maximum)
+
+
+def _range(minimum: float | None, maximum: float | None) -> str:
+    if minimum is None:
+        return ""
+    least, most = (f"{limit:g}" if isinstance(limit, float) else str(limit) for limit in (minimum, maximum))
+    return f" of at least {least}" if maximum is None else f" from {least} to {most}"
+
+
+def text(pattern: str = "", words: str = "text") -> Form[str]:
+    """Return the form of a text that matches a regular expression."""
+    return Form(words, str, pattern=pattern)
+
+
+def one_of(*choices: str) -> Form[str]:
+    """Return the form of one of several texts."""
+    return named({choice: choice for choice in choices})
+
+
+def named(values: Mapping[str, T], *, fold: Callable[[str], str] = str) -> Form[T]:
+    """Return the form of a value with a name; ``fold`` makes the name of what users write."""
+
+    def read(text: str) -> T:
+        if (name := fold(text)) not in values:
+            raise ValueError
+        return values[name]
+
+    return Form(" or ".join(values), read, lambda value: _name_of(values, value), tuple(values))
+
+
+def _name_of(values: Mapping[str, T], wanted: T) -> str:
+    return next(name for name, value in values.items() if value == wanted)
+
+
+def _read_path(text: str) -> str:
+    try:
+        return local_text(text)
+    except PathError as error:
+        raise OptionError(error.message, next_step=error.next_step) from error
+
+
+FLAG: Final = named({"true": True, "false": False}, fold=str.lower)
+TEXT: Final = text()
+COUNT: Final = whole(1)
+PATH: Final = Form("a path", _read_path, pattern=r"[^\x00]*", keeps_blanks=True)
+"""A path of the local file system, or a ``file:`` URL of one."""
+
+
+def checked(check: Callable[[str], str | None], words: str) -> Form[str]:
+    """Return the form of a text that a function finds no fault with."""
+
+    def read(text: str) -> str:
+        if fault := check(text):
+            raise OptionError(fault)
+        return text
+
+    return Form(words, read, keeps_blanks=True)
+
+
+def _read_size(text: str) -> int:
+    match = re.fullmatch(r"(\d{1,15}) ?([kmg]?)b?", text.lower())
+    if match is None:
+        raise ValueError
+    return int(match[1]) * _BYTE_UNITS[match[2]]
+
+
+SIZE: Final = Form("a number of bytes such as 500000, 64m or 2g", _read_size, minimum=1)
+
+
+def _read_duration(text: str) -> int:
+    parts = list(_PART.finditer(text.lower()))
+    if not parts or "".join(part[0] for part in parts) != text.lower():
+        raise ValueError
+    return round(sum(float(part[1]) * _UNITS_MS[part[2]] for part in parts))
+
+
+def _show_duration(duration_ms: int) -> str:
+    return next(f"{duration_ms // unit}{name}" for name, unit in _UNITS_MS.items() if duration_ms % unit == 0)
+
+
+DURATION: Final = Form("a duration such as 500ms, 90s, 1h30m or 2d", _read_duration, _show_duration)
+"""In milliseconds."""
+
+
+def moment(*, utc: bool = False, ago: bool = False) -> Form[int]:
+    """Return the form of a time, in milliseconds since 1970.
+
+    :param utc: times without an offset are UTC, otherwise local time.
+    :param ago: a duration is a time too: 90s and 1h30m are so long ago.
+    """
+
+    def read(text: str) -> int:
+        if re.fullmatch(r"-?\d+", text):
+            return int(text)
+        if ago and _PART.match(text):
+            return max(0, SYSTEM_CLOCK.now_ms() - _read_duration(text))
+        time = datetime.fromisoformat(text)
+        return int((time.replace(tzinfo=UTC) if utc and time.tzinfo is None else time).timestamp() * 1000)
+
+    hour_ago = ", 1h for an hour ago" if ago else ""
+    return Form(f"a time such as 2026-01-31T12:00{hour_ago} or milliseconds since 1970", read)
+
+
+def _read_names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+NAMES: Final = Form("names separated by commas", _read_names, ",".join)
