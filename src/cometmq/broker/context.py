@@ -15,6 +15,7 @@ from cometmq.broker.tables.groups import SubscriptionGroupManager
 from cometmq.broker.tables.rebalance_locks import RebalanceLockManager
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.broker.turn.answers import SendAnswers
+from cometmq.broker.turn.failed_messages import FailedMessages
 from cometmq.broker.turn.store_turn import StoreTurn
 from cometmq.broker.turn.targets import SendTargets
 from cometmq.clock import Clock
@@ -43,6 +44,8 @@ class BrokerContext:
     """Stores the messages of each round of the loop."""
     targets: SendTargets
     """The topics that messages are sent to."""
+    failed: FailedMessages
+    """Decides if a failed message is tried again."""
     answers: SendAnswers
     schedule_round: Callable[[], None]
     """Ends a round of the loop soon."""

@@ -69,6 +69,7 @@ from cometmq.broker.tables.clients import ClientRegistry
 from cometmq.broker.tables.deletions import Deletions
 from cometmq.broker.transaction.transactions import TransactionalMessageService
 from cometmq.broker.turn.answers import SendAnswers
+from cometmq.broker.turn.failed_messages import FailedMessages
 from cometmq.broker.turn.group_transfer import GroupTransferService, InSync
 from cometmq.broker.turn.inner_message import Detour
 from cometmq.broker.turn.plain_sends import PlainSends
@@ -379,6 +380,7 @@ class Broker:
             locks=self.locks,
             turn=self.turn,
             targets=targets,
+            failed=FailedMessages(self.topics, self.groups),
             answers=answers,
             schedule_round=self.server.schedule_round,
             limiter=self.limiter,
@@ -410,7 +412,7 @@ class Broker:
         config = self.config
         tables = self._tables.written_by_rounds(self.server.schedule_round)
         # First the tables: messages of a topic that is in no file would be hidden after a crash.
-        ends = () if self.is_slave else (self.pops.end_round,)
+        ends = () if self.is_slave else (self.pops.log.end_round,)
         after = () if self.is_slave else (self.timer.end_round,)
         end_of_round = (*ends, tables.end_round, self.turn.end, self.ha.end_round, *after)
         self._stops.add("slaves", self.ha.stop)
@@ -474,7 +476,7 @@ class Broker:
         self.schedule.halt()
         if not self.is_slave:
             self.pops.halt()
-            self.pops.end_round()
+            self.pops.log.end_round()
         self.turn.stop()
         self.turn.end()
         self.hold.stop()

@@ -13,13 +13,18 @@ from cometmq.remoting.permissions import CALLER, Action, on_topic
 from cometmq.store.message_store import MessageStore
 
 
-def may_use(store: MessageStore, offset: int, *actions: Action) -> bool:
-    """Tell whether the request that is being handled may do one of these with the message at an offset of the log."""
+def may_use(store: MessageStore, record: StoredRecord | None, *actions: Action) -> bool:
+    """Tell whether the request that is being handled may do one of these with a message of the log."""
     caller = CALLER.get()
     if caller is None or caller.is_super:
         return True
-    record = store.decoded_at(offset)
     return record is not None and _is_queued(store, record) and caller.may(on_topic(_topic(record), *actions))
+
+
+def may_use_at(store: MessageStore, offset: int, *actions: Action) -> bool:
+    """The same for the message at an offset of the log, which is decoded only where permissions are checked."""
+    caller = CALLER.get()
+    return caller is None or caller.is_super or may_use(store, store.decoded_at(offset), *actions)
 
 
 def _topic(record: StoredRecord) -> str:

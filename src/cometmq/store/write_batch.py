@@ -145,6 +145,15 @@ class WriteBatch:
         self._use_last_segment()
         self._ahead_at = self._ahead_point()
 
+    def begin(self) -> StoreError | None:
+        """Begin a batch, as the first put does; return the reason why its commit would raise, if any."""
+        self._open = True
+        self._error = self._maintenance.refusal()
+        now = self._now = self._clock.now_ms()
+        if now > self.timestamp:
+            self.timestamp = now
+        return self._error
+
     def put(self, queue: ConsumeQueue, record: NewRecord) -> int:
         """Encode one record into the batch; return its log offset.
 
@@ -170,7 +179,7 @@ class WriteBatch:
         hosts = len(born_host) + len(store_host)
         size = RECORD_WITHOUT_HOSTS_BYTES + hosts + body_length + len(middle) - TOPIC_LENGTH_BYTES + properties_length
         if not self._open:
-            self._begin()
+            self.begin()
         in_queue = not sys_flag & NO_QUEUE_OFFSET
         queue_offset = queue.next_offset if in_queue else 0
         before = None
@@ -232,7 +241,7 @@ class WriteBatch:
         must be put one by one.
         """
         if not self._open:
-            self._begin()
+            self.begin()
         if self._error is not None or self._segment is None:
             return None
         return self.end, self._limit, self.timestamp
@@ -382,13 +391,6 @@ class WriteBatch:
         self._use_last_segment()
         self.end, self._part_start, self._last_size = mark.end, mark.part_start, mark.last_size
         self._error = mark.error
-
-    def _begin(self) -> None:
-        self._open = True
-        self._error = self._maintenance.refusal()
-        now = self._now = self._clock.now_ms()
-        if now > self.timestamp:
-            self.timestamp = now
 
     def _roll(self, size: int) -> int:
         """End the log file with a filler and go on in the next one; return the record's offset there."""

@@ -87,6 +87,9 @@ class Limiter:
         clock: Clock,
     ) -> None:
         self.table: Final = table
+        self.is_active = bool(table.quotas)
+        """There are quotas."""
+        table.on_change.append(self._quotas_changed)
         self._owners = owners
         self._exists = exists
         self._clock = clock
@@ -98,10 +101,8 @@ class Limiter:
         self.delayed: Final[Counter[tuple[SubjectKind, str]]] = Counter()
         """Requests that waited, likewise."""
 
-    @property
-    def is_active(self) -> bool:
-        """There are quotas."""
-        return bool(self.table.quotas)
+    def _quotas_changed(self) -> None:
+        self.is_active = bool(self.table.quotas)
 
     def stop(self) -> None:
         """Handle and answer the requests that wait."""

@@ -7,6 +7,7 @@ the topic, the queue, the offsets, the store time and the store host are new, an
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
@@ -14,11 +15,13 @@ from typing import Final
 import msgspec
 
 from cometmq.broker.context import BrokerContext
+from cometmq.broker.delay.due import IN_LOG, Waiting
 from cometmq.broker.turn.inner_message import InnerMessage
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.java_values import parse_long
 from cometmq.limits import MAX_PROPERTIES_BYTES
-from cometmq.message.names import TIMER_TOPIC, TRANS_HALF_TOPIC, check_topic
+from cometmq.message.ids import RecallHandle
+from cometmq.message.names import RETRY_PREFIX, TIMER_TOPIC, TRANS_HALF_TOPIC, check_topic
 from cometmq.message.properties import (
     DELAY,
     REAL_QID,
@@ -28,11 +31,18 @@ from cometmq.message.properties import (
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
+    UNIQ_KEY,
     PropertiesText,
+    decode_properties,
 )
-from cometmq.message.record import StoredRecord
+from cometmq.message.record import RecordError, StoredRecord, decode_record
+from cometmq.message.sysflag import TRANSACTION_ROLLBACK
 from cometmq.remoting.codes import ResponseCode
+from cometmq.store.message_store import ConsumeQueue, MessageStore
 from cometmq.store.queue.consume_queue import MAX_QUEUE_ID
+from cometmq.store.timer.log import TimerLog
+
+_log = logging.getLogger(__name__)
 
 _INT: Final = range(-(2**31), 2**31)
 _SHOWN_CHARS: Final = 64
@@ -160,3 +170,50 @@ def moved(message: InnerMessage, due_ms: int) -> InnerMessage:
     text = PropertiesText(message.properties).without(_WAIT_PROPERTIES).text
     waits = parked(msgspec.structs.replace(message, properties=text), due_ms)
     return waits if len(waits.properties.encode()) <= MAX_PROPERTIES_BYTES else message
+
+
+def recall_handle(message: InnerMessage, broker_name: str) -> str | None:
+    """The handle that recalls a parked message; ``None`` when it cannot be recalled."""
+    if message.topic != TIMER_TOPIC:
+        return None
+    properties = decode_properties(message.properties)
+    unique_key = properties.get(UNIQ_KEY)
+    topic = properties[REAL_TOPIC]
+    if unique_key is None or topic.startswith(RETRY_PREFIX) or " " in unique_key:
+        return None
+    return RecallHandle(topic, broker_name, int(properties[TIMER_OUT_MS]), unique_key).encode()
+
+
+def message_of(waiting: Waiting, timer_log: TimerLog, queue: ConsumeQueue, store: MessageStore) -> InnerMessage | None:
+    """Read a waiting message; ``None`` (and an error in the log) when it cannot be delivered.
+
+    :param queue: the queue of ``rmq_sys_wheel_timer``.
+    """
+    try:
+        message = delivered(decode_record(_record(waiting, timer_log, queue, store), check_crc=False))
+    except (RecordError, NotDeliverableError) as error:
+        _log.error("waiting message %d cannot be delivered and is lost: %s", waiting.serial, error)
+        return None
+    if message is None:
+        return None
+    sys_flag = message.sys_flag & ~TRANSACTION_ROLLBACK
+    return msgspec.structs.replace(message, sys_flag=sys_flag, prepared_transaction_offset=waiting.serial + 1)
+
+
+def _record(waiting: Waiting, timer_log: TimerLog, queue: ConsumeQueue, store: MessageStore) -> bytes | memoryview:
+    """The record of a waiting message, from the timer log or, if that lost it, from the log.
+
+    :raises RecordError: it is damaged or gone.
+    """
+    record: bytes | memoryview | None
+    if waiting.crc == IN_LOG:
+        record = store.view(waiting.place, waiting.size)
+    else:
+        record = timer_log.record(waiting.due_ms, waiting.place, waiting.size, waiting.crc)
+        if record is None:
+            _log.error("waiting message %d is damaged in the timer log; looking into the log", waiting.serial)
+            unit = queue.unit(waiting.serial)
+            record = store.record_at(unit[0], unit[1]) if unit is not None else None
+    if record is None:
+        raise RecordError("its record is damaged or gone, and the log no longer has it")
+    return record

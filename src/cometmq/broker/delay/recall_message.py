@@ -16,15 +16,12 @@ from cometmq.broker.turn.answers import OneAnswer
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.message.ids import RecallHandle, RecallHandleError
-from cometmq.message.names import PERM_WRITE, RETRY_PREFIX, TIMER_TOPIC
+from cometmq.message.names import PERM_WRITE
 from cometmq.message.properties import (
     PGROUP,
-    REAL_TOPIC,
     TAGS,
     TIMER_DEL_UNIQKEY,
-    TIMER_OUT_MS,
     UNIQ_KEY,
-    decode_properties,
     encode_properties,
 )
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -36,18 +33,6 @@ from cometmq.store.timer.unit import recall_key, text_hash
 
 RECALL_TAG: Final = "_RECALL_TAG_"
 _BODY: Final = b"0"
-
-
-def recall_handle(message: InnerMessage, broker_name: str) -> str | None:
-    """The handle that recalls a parked message; ``None`` when it cannot be recalled."""
-    if message.topic != TIMER_TOPIC:
-        return None
-    properties = decode_properties(message.properties)
-    unique_key = properties.get(UNIQ_KEY)
-    topic = properties[REAL_TOPIC]
-    if unique_key is None or topic.startswith(RETRY_PREFIX) or " " in unique_key:
-        return None
-    return RecallHandle(topic, broker_name, int(properties[TIMER_OUT_MS]), unique_key).encode()
 
 
 class RecallMessageProcessor:

@@ -40,8 +40,8 @@ from typing import Final, NamedTuple, TypeVar
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.due import DueMessages, Waiting
+from cometmq.broker.delay.parked_message import message_of
 from cometmq.broker.delay.timer_counts import TimerCounts
-from cometmq.broker.delay.timer_record import message_of
 from cometmq.broker.limits import (
     MAX_TIMER_LOADED,
     MAX_TIMER_UNWRITTEN_BYTES,

@@ -30,9 +30,9 @@ from cometmq.broker.pop.invisible import NEVER
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.state import NO_OFFSET, PopQueue
 from cometmq.broker.turn.inner_message import InnerMessage, inner_message
-from cometmq.broker.turn.targets import DLQ_QUEUES, RefusedError
+from cometmq.broker.turn.targets import RefusedError
 from cometmq.limits import MAX_PROPERTIES_BYTES
-from cometmq.message.names import RETRY_PREFIX, dlq_topic
+from cometmq.message.names import RETRY_PREFIX
 from cometmq.message.pop_info import original_topic, pop_retry_topic
 from cometmq.message.properties import (
     FIRST_POP_TIME,
@@ -44,15 +44,12 @@ from cometmq.message.properties import (
     join_properties,
 )
 from cometmq.message.record import RecordError, StoredRecord, decode_record
-from cometmq.remoting.bodies import SubscriptionGroupConfig
 from cometmq.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
 
 Due = list[tuple[int, int, int]]
 """Offset, pop time and due time of messages."""
-
-_DEFAULT_RETRIES = SubscriptionGroupConfig(group_name="").retry_max_times
 
 
 class PopReviveService:
@@ -63,8 +60,7 @@ class PopReviveService:
 
     def __init__(self, broker: BrokerContext, log: PopLog, wake: Callable[[str, str], None]) -> None:
         self._live = broker.live
-        self._topics = broker.topics
-        self._groups = broker.groups
+        self._failed = broker.failed
         self._offsets = broker.offsets
         self._store = broker.store
         self._turn = broker.turn
@@ -155,7 +151,7 @@ class PopReviveService:
         """The messages that were handed out in order for the last time, and whose time is over."""
         if queue.ordered is None:
             return []
-        dead = queue.ordered.dead(now_ms, self._most_retries(queue.group))
+        dead = queue.ordered.dead(now_ms, self._failed.max_retries(queue.group))
         return [(offset, handed.pop_time, handed.due) for offset, handed in dead]
 
     def _revive(self, queue: PopQueue, due: Due, dead: Due) -> None:
@@ -177,7 +173,7 @@ class PopReviveService:
                 _log.error("popped message %d of %s queue %d is gone from the log", offset, queue.topic, queue.queue_id)
                 entries.append(Revived(*queue.key, pop_time, offset, "", 0))
                 continue
-            is_dead = at >= len(due) or record.reconsume_times >= self._most_retries(queue.group)
+            is_dead = at >= len(due) or record.reconsume_times >= self._failed.max_retries(queue.group)
             topic, copy = self._dead(queue, record) if is_dead else self._copy(queue, record, pop_time)
             if topic not in ends:
                 ends[topic] = self._store.queue(topic, 0).next_offset
@@ -205,25 +201,14 @@ class PopReviveService:
         topic = queue.topic
         if not topic.startswith(RETRY_PREFIX):
             topic = pop_retry_topic(topic, queue.group)
-        self._made(topic, queue.group, 1)
+        self._failed.topic(topic, 1)
         if self._offsets.query(queue.group, topic, 0) == NO_OFFSET:
             self._offsets.note(queue.group, topic, 0, 0)
         return topic, retry_copy(record, topic, queue.group, pop_time)
 
     def _dead(self, queue: PopQueue, record: StoredRecord) -> tuple[str, InnerMessage]:
-        topic = dlq_topic(queue.group)
-        self._made(topic, queue.group, DLQ_QUEUES)
+        topic = self._failed.dead_letter_topic(queue.group).topic_name
         return topic, dead_letter(record, topic, original_topic(record.topic, queue.group))
-
-    def _most_retries(self, name: str) -> int:
-        group = self._groups.get(name)
-        return _DEFAULT_RETRIES if group is None else group.retry_max_times
-
-    def _made(self, topic: str, group: str, queues: int) -> None:
-        if self._topics.get(topic) is None:
-            if self._topics.is_full:
-                raise RefusedError(1, f"there is no room for the topic {topic} of group {group}: delete topics")
-            self._topics.create_retry(topic, queue_nums=queues)
 
 
 def record_at(store: MessageStore, topic: str, queue_id: int, offset: int) -> StoredRecord | None:

@@ -75,10 +75,6 @@ class PopService:
         """Write the snapshot."""
         await self._snapshot.save()
 
-    def end_round(self) -> None:
-        """Put the entries of the turn, which is stored then."""
-        self.log.end_round()
-
     def _in_flight(self, topic: str, group: str, queue_id: int) -> int:
         queue = self.state.find(topic, group, queue_id)
         return 0 if queue is None else queue.in_flight

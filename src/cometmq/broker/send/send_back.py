@@ -19,8 +19,8 @@ from cometmq.broker.send.send_message import BUSY
 from cometmq.broker.stored_access import may_use, not_found
 from cometmq.broker.turn.answers import OneAnswer
 from cometmq.broker.turn.inner_message import InnerMessage, Stored, inner_message
-from cometmq.broker.turn.targets import DLQ_QUEUES, V3_4_9, RefusedError, existing_queue
-from cometmq.message.names import DLQ_PREFIX, PERM_WRITE, dlq_topic, retry_topic
+from cometmq.broker.turn.targets import RefusedError, existing_queue
+from cometmq.message.names import DLQ_PREFIX, PERM_WRITE, retry_topic
 from cometmq.message.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT, join_properties
 from cometmq.message.record import RecordError, StoredRecord, decode_record
 from cometmq.message.sysflag import TOPIC_UNIT_SUB
@@ -43,7 +43,7 @@ class SendBackProcessor:
 
     def __init__(self, broker: BrokerContext, schedule: ScheduleMessageService) -> None:
         self._live = broker.live
-        self._topics = broker.topics
+        self._failed = broker.failed
         self._groups = broker.groups
         self._store = broker.store
         self._turn = broker.turn
@@ -111,7 +111,7 @@ class SendBackProcessor:
         if self._turn.waits and self._turn.waiters.full(connection):
             raise RefusedError(ResponseCode.SYSTEM_BUSY, BUSY)
         topic_sys_flag = TOPIC_UNIT_SUB if header.unit_mode else 0
-        topic = self._made(retry_topic(header.group), group.retry_queue_nums, topic_sys_flag)
+        topic = self._failed.topic(retry_topic(header.group), group.retry_queue_nums, topic_sys_flag)
         if not topic.perm & PERM_WRITE:
             raise RefusedError(
                 ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden"
@@ -125,30 +125,23 @@ class SendBackProcessor:
 
         :raises RefusedError: there is no room for one more topic.
         """
+        most = self._failed.max_retries(header.group, header.max_reconsume_times, version)
+        if record.reconsume_times >= most or header.delay_level < 0:
+            dead = self._failed.dead_letter_topic(header.group)
+            return again(record, dead.topic_name, queue_id=0, level=0)
         group = self._groups.get(header.group)
         assert group is not None
-        most = group.retry_max_times
-        if version >= V3_4_9 and header.max_reconsume_times is not None:
-            most = header.max_reconsume_times
-        if record.reconsume_times >= most or header.delay_level < 0:
-            dead = self._made(dlq_topic(header.group), DLQ_QUEUES, 0)
-            return again(record, dead.topic_name, queue_id=0, level=0)
         level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
         queue_id = existing_queue(topic, random.randrange(group.retry_queue_nums))
         message = again(record, topic.topic_name, queue_id=queue_id, level=level)
         return self._schedule.park(message, level) if level > 0 else message
 
-    def _made(self, name: str, queue_nums: int, topic_sys_flag: int) -> TopicConfig:
-        topic = self._topics.get(name)
-        if topic is None and self._topics.is_full:
-            raise RefusedError(ResponseCode.SYSTEM_ERROR, f"topic[{name}] not exist")
-        return topic or self._topics.create_retry(name, queue_nums=queue_nums, topic_sys_flag=topic_sys_flag)
-
     def _record(self, offset: int) -> StoredRecord:
         data = self._store.record_at(offset)
         try:
-            if data is not None and may_use(self._store, offset, Action.SUB):
-                return decode_record(data)
+            record = None if data is None else decode_record(data)
+            if record is not None and may_use(self._store, record, Action.SUB):
+                return record
         except RecordError:
             pass
         raise RefusedError(ResponseCode.SYSTEM_ERROR, not_found(f"look message by offset failed, {offset}"))

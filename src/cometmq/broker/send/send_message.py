@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from cometmq.broker.context import BrokerContext
-from cometmq.broker.delay.recall_message import recall_handle
+from cometmq.broker.delay.parked_message import recall_handle
 from cometmq.broker.metrics.traffic import FIFO, NORMAL
 from cometmq.broker.send.plain_batches import PlainBatches
 from cometmq.broker.send.sequenced_sends import SequencedSends
@@ -67,6 +67,8 @@ class SendMessageProcessor:
         self._live = broker.live
         self._targets = broker.targets
         self._known = broker.targets.known
+        self._groups = broker.groups
+        self._failed = broker.failed
         self._store = broker.store
         self._turn = broker.turn
         self._store_host = broker.turn.store_host
@@ -215,15 +217,21 @@ class SendMessageProcessor:
     ) -> tuple[SendTarget, ConsumeQueue]:
         """The topic and queue of a message that a consumer sends to its retry topic: there, or the dead letters.
 
+        (``handleRetryAndDLQ``.) As in Apache's broker DELAY stays, so that dead letters wait too.
+
         :raises RefusedError: the group is unknown, or there is no room for a topic.
         """
-        after = self._targets.after_retries(target, request.header, request.version)
-        if after is target:
+        header = request.header
+        group = target.topic.removeprefix(RETRY_PREFIX)
+        if self._groups.find(group) is None:
+            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}")
+        if (header.reconsume_times or 0) < self._failed.max_retries(group, header.max_reconsume_times, request.version):
             return target, queue
+        dead = self._targets.inner(self._failed.dead_letter_topic(group).topic_name)
         if self._traffic is not None:
-            failed_topic = decode_properties(request.header.properties or "").get(RETRY_TOPIC, target.topic)
-            self._traffic.died(failed_topic, target.topic.removeprefix(RETRY_PREFIX))
-        return after, after.queues.get(0) or after.open_queue(0, "")
+            failed_topic = decode_properties(header.properties or "").get(RETRY_TOPIC, target.topic)
+            self._traffic.died(failed_topic, group)
+        return dead, dead.queues.get(0) or dead.open_queue(0, "")
 
     def _put_detoured(
         self,

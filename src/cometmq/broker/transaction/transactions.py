@@ -85,15 +85,17 @@ class EndTransactionProcessor:
         self, connection: ServerConnection, request: Request[EndTransactionRequestHeader], _body: bytes
     ) -> Response | None:
         """Commit or roll back; answered once that is stored. Any other request gets no answer, as in Apache."""
-        if not may_use(self._store, request.header.commit_log_offset, Action.PUB):
+        half = self._store.decoded_at(request.header.commit_log_offset)
+        if not may_use(self._store, half, Action.PUB):
             return Response(ResponseCode.SYSTEM_ERROR, remark=not_found(_NOT_FOUND))
-        return self._end(OneAnswer(connection, request), request)
+        return self._end(OneAnswer(connection, request), request, half)
 
-    def _end(self, answer: OneAnswer, request: Request[EndTransactionRequestHeader]) -> Response | None:
+    def _end(
+        self, answer: OneAnswer, request: Request[EndTransactionRequestHeader], half: StoredRecord | None
+    ) -> Response | None:
         header = request.header
         if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return None
-        half = self._store.decoded_at(header.commit_log_offset)
         wrong = _refuse(half, header)
         if half is None or wrong is not None:
             return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
@@ -124,7 +126,7 @@ class EndTransactionProcessor:
 
     def _again(self, answer: OneAnswer, request: Request[EndTransactionRequestHeader]) -> None:
         """Go on with an end that came while another, or a copy, was on its way to the disk."""
-        response = self._end(answer, request)
+        response = self._end(answer, request, self._store.decoded_at(request.header.commit_log_offset))
         if response is not None:
             answer.give(response)
 

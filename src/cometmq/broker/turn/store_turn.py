@@ -122,8 +122,8 @@ class StoreTurn:
         """Begin a turn with its first message: find out if messages can be stored now."""
         self.is_open = True
         self._began_ms = self._clock.now_ms()
-        self._full_at = self._store.max_physical_offset + MAX_TURN_BYTES
-        error = self._store.writable()
+        error = self._batch.begin()
+        self._full_at = self._batch.end + MAX_TURN_BYTES
         if self._stopping:
             self.refusal = RefusedError(
                 ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: the broker is shutting down"

@@ -22,7 +22,6 @@ from cometmq.message.names import (
     REVIVE_TOPIC_PREFIX,
     check_group,
     check_topic,
-    dlq_topic,
 )
 from cometmq.message.record import MIN_RECORD_BYTES
 from cometmq.message.sysflag import MULTI_TAGS, TOPIC_UNIT, TOPIC_UNIT_SUB
@@ -36,10 +35,6 @@ from cometmq.store.queue.consume_queue import MAX_QUEUE_ID
 SendHeader = SendMessageRequestHeader | SendMessageRequestHeaderV2
 
 TOPIC_HELP: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
-V3_4_9: Final = 121
-"""The first version whose consumers send the maximum of their retries."""
-DLQ_QUEUES: Final = 1
-"""Queues of a dead-letter topic."""
 _MULTI_TAG: Final = "MULTI_TAG"
 
 
@@ -207,29 +202,6 @@ class SendTargets:
         on_queue = () if name.startswith(RETRY_PREFIX) else self.on_queue
         target = self._known[topic.topic_name] = SendTarget(topic, self._store, on_queue)
         return target
-
-    def after_retries(self, target: SendTarget, header: SendHeader, version: int) -> SendTarget:
-        """The topic of a consumer's own send to its retry topic: that one, or the dead letters after too many failures.
-
-        (``handleRetryAndDLQ``.) As in Apache's broker DELAY stays, so that dead letters wait too.
-
-        :raises RefusedError: the group is gone, or there is no room for one more topic.
-        """
-        name = target.topic.removeprefix(RETRY_PREFIX)
-        group = self._groups.find(name)
-        if group is None:
-            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
-        most = header.max_reconsume_times
-        if version < V3_4_9 or most is None:
-            most = group.retry_max_times
-        if (header.reconsume_times or 0) < most:
-            return target
-        dead = dlq_topic(name)
-        if self._topics.get(dead) is None:
-            if self._topics.is_full:
-                raise RefusedError(ResponseCode.SYSTEM_ERROR, f"topic[{dead}] not exist")
-            self._topics.create_retry(dead, queue_nums=DLQ_QUEUES)
-        return self.inner(dead)
 
     def inner(self, name: str) -> SendTarget:
         """Any topic, for messages of the broker itself: no permission is checked, and no topic is made."""

@@ -1,0 +1,57 @@
+"""Messages that a group failed to consume: for a retry, or among the dead letters after too many failures.
+
+Three ways lead here: a consumer gives a message back (CONSUMER_SEND_MSG_BACK), sends it to its retry topic itself, or
+does not acknowledge a popped one in time.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cometmq.broker.tables.groups import SubscriptionGroupManager
+from cometmq.broker.tables.topics import TopicConfigManager
+from cometmq.broker.turn.targets import RefusedError
+from cometmq.message.names import dlq_topic
+from cometmq.remoting.bodies import SubscriptionGroupConfig, TopicConfig
+from cometmq.remoting.codes import ResponseCode
+
+_V3_4_9: Final = 121
+"""The first version whose consumers send the maximum of their retries."""
+_DLQ_QUEUES: Final = 1
+"""Queues of a dead-letter topic."""
+_DEFAULT_RETRIES: Final = SubscriptionGroupConfig(group_name="").retry_max_times
+
+
+class FailedMessages:
+    """Decides which failed messages are dead, and makes the topics that they go to."""
+
+    def __init__(self, topics: TopicConfigManager, groups: SubscriptionGroupManager) -> None:
+        self._topics = topics
+        self._groups = groups
+
+    def max_retries(self, group: str, asked: int | None = None, version: int = _V3_4_9) -> int:
+        """The number of retries after which a message of a group is dead.
+
+        :param asked: the number that the consumer asks for, with the version of its client.
+        """
+        if asked is not None and version >= _V3_4_9:
+            return asked
+        config = self._groups.get(group)
+        return _DEFAULT_RETRIES if config is None else config.retry_max_times
+
+    def dead_letter_topic(self, group: str) -> TopicConfig:
+        """The topic of a group's dead letters, made if it is missing.
+
+        :raises RefusedError: there is no room for one more topic.
+        """
+        return self.topic(dlq_topic(group), _DLQ_QUEUES)
+
+    def topic(self, name: str, queue_nums: int, topic_sys_flag: int = 0) -> TopicConfig:
+        """A retry topic, made if it is missing.
+
+        :raises RefusedError: there is no room for one more topic.
+        """
+        topic = self._topics.get(name)
+        if topic is None and self._topics.is_full:
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, f"topic[{name}] not exist")
+        return topic or self._topics.create_retry(name, queue_nums=queue_nums, topic_sys_flag=topic_sys_flag)
