@@ -1,4 +1,4 @@
-"""Messages that a group failed to consume: for a retry, or among the dead letters after too many failures.
+"""Messages that a group failed to consume, for a retry or as dead letters (``handleRetryAndDLQ``).
 
 Three ways lead here: a consumer gives a message back (CONSUMER_SEND_MSG_BACK), sends it to its retry topic itself, or
 does not acknowledge a popped one in time.
