@@ -73,7 +73,7 @@ async def test_a_file_that_is_gone_or_half_written_for_a_moment_keeps_its_accoun
         ("accounts: " + "[" * 100_000, "line 1"),  # PyYAML 6.0.4 refuses it while it looks ahead
         ("a: " + "[" + "1," * 500_000 + "]", "more than 16 levels or 400,000 values"),
         ("#" * (MAX_ACL_FILE_BYTES + 1), "more than 4,194,304 bytes"),
-        ("accounts: 5", "accounts is a list"),
+        ("accounts: 5", "accounts must be a list"),
         ("globalWhiteRemoteAddresses: ['10.0']", "is no address"),
         ("a: \x00", "no valid YAML"),
     ],
@@ -116,7 +116,7 @@ def test_of_accounts_with_one_key_the_first_counts(tmp_path: Path, caplog: pytes
 
 
 def test_without_a_file_there_is_an_error_that_says_where_it_belongs(tmp_path: Path) -> None:
-    with pytest.raises(AuthError, match=r"there is no .*plain_acl\.yml.*write the file"):
+    with pytest.raises(AuthError, match=r"the file is missing: .*plain_acl\.yml.*write the file"):
         PlainFiles(tmp_path)
 
 

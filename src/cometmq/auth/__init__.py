@@ -1,1 +1,1 @@
-"""Accounts, their permissions, and the decision whether a request is handled."""
+"""Accounts and permissions: who may do what."""

@@ -68,11 +68,11 @@ class AccessControl:
         self._look: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Look at the files from time to time."""
+        """Start to check the files for changes periodically."""
         self._timer = self._clock.call_later(ACL_LOOK_SECONDS, self._begin)
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop checking the files."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -103,25 +103,25 @@ class AccessControl:
 def open_access(
     config: SecurityOptions, users: Path, cluster: str, audit: AuditRecorder | None = None, *, clock: Clock
 ) -> AccessControl | None:
-    """The access control that a configuration asks for; see :class:`AccessControl`."""
+    """Create the access control that a configuration asks for; see :class:`AccessControl`."""
     if config.acl_enable and (config.authentication_enabled or config.authorization_enabled):
         raise ConfigError(
-            "aclEnable and authenticationEnabled exclude each other",
+            "aclEnable and authenticationEnabled cannot both be set",
             next_step="choose ACL 1.0 (aclEnable) or ACL 2.0 (authenticationEnabled and authorizationEnabled)",
         )
     if config.authorization_enabled and not config.authentication_enabled:
-        raise ConfigError("authorizationEnabled=true asks for permissions of accounts: set authenticationEnabled, too")
+        raise ConfigError("authorizationEnabled=true needs accounts: set authenticationEnabled=true too")
     if not config.acl_enable and not config.authentication_enabled:
         if config.require_fresh_signatures:
-            raise ConfigError("requireFreshSignatures=true asks for signatures: set aclEnable or authenticationEnabled")
+            raise ConfigError("requireFreshSignatures=true needs accounts: set aclEnable or authenticationEnabled")
         return None
     return AccessControl(config, users, cluster, audit, clock=clock)
 
 
 def open_audit(config: SecurityOptions, default: Path, server: str, *, clock: Clock) -> AuditRecorder | None:
-    """The recorder of a server; ``None`` without ``auditLogEnable``.
+    """Create the audit recorder of a server, or return ``None`` without ``auditLogEnable``.
 
-    :param default: the file where ``auditLogPath`` names none.
+    :param default: the file to use if ``auditLogPath`` is empty.
     :param server: the name of the server in entries.
     """
     if not config.audit_log_enable:
@@ -150,7 +150,7 @@ def _open_users(config: SecurityOptions, path: Path) -> UserTable:
         _log.info("%d accounts of plain_acl.yml are users now", made)
     if not table.users:
         raise ConfigError(
-            "authenticationEnabled=true, and there is no user",
+            "authenticationEnabled=true, but no user exists",
             next_step='set initAuthenticationUser={"username":"…","password":"…"}',
         )
     return table
@@ -176,7 +176,7 @@ def _inner_client(config: SecurityOptions) -> Named | None:
 
 
 def own_security(config: SecurityOptions) -> Security:
-    """The account with which a server signs its requests to other servers.
+    """Return the account with which a server signs its requests to other servers.
 
     ``innerClientAuthenticationCredentials``, or with ACL 1.0 ``tools.yml`` beside the accounts.
 
@@ -205,6 +205,6 @@ def acl_directory(config: SecurityOptions) -> Path:
     if config.config_store_path:
         return Path(config.config_store_path).absolute().parent
     raise ConfigError(
-        "no directory of plain_acl.yml is known",
+        "the directory of plain_acl.yml is not configured",
         next_step=f"set aclPath, set ${HOME_VARIABLE}, or give a configuration file with -c",
     )

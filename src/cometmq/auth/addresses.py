@@ -14,7 +14,7 @@ from cometmq.auth.model import AuthError
 from cometmq.message.hosts import parsed_ip
 
 AddressMatch = Callable[[str], bool]
-"""Tells whether an address, as :func:`canonical` gives it, is meant."""
+"""Returns whether a pattern matches an address in the form of :func:`canonical`."""
 
 _EVERY: Final = ("*", "*.*.*.*", "*:*:*:*:*:*:*:*")
 _V4_PARTS: Final = 4
@@ -25,7 +25,7 @@ _MAX_CHARS: Final = 4_096
 
 
 def canonical(address: str) -> str:
-    """An address as patterns see it: IPv4 as it is, IPv6 as eight groups of four digits; others as they are."""
+    """Return an address in the form that patterns match: IPv6 as eight groups of four digits, others unchanged."""
     found = parsed_ip(address)
     if found is None:
         return address
@@ -42,9 +42,9 @@ def _always(_address: str) -> bool:
 
 
 def parse_pattern(pattern: str | None) -> AddressMatch:
-    """Read a pattern; an empty one means no address.
+    """Parse a pattern; an empty one matches no address.
 
-    :raises AuthError: it is none of the forms.
+    :raises AuthError: the pattern has none of these forms.
     """
     if pattern is None or not pattern.strip():
         return never
@@ -134,7 +134,7 @@ def _in_v6(head: str, index: int, low: int, high: int, address: str) -> bool:
 
 
 def _bounds(part: str, base: int, largest: int) -> tuple[int, int]:
-    """The range of a part; one that is no range gives 0 as its end.
+    """Parse the range of a part; a single number has the end 0.
 
     :raises ValueError: the range is not valid.
     """

@@ -1,4 +1,4 @@
-"""Requests that were sent before are recognised by their stamps, and refused.
+"""Detects replayed requests by their stamps and refuses them.
 
 Each signer (:class:`~cometmq.remoting.signing.Stamps`) numbers its requests in the order in which they come. Of each
 signer there is the highest number, and which of those before it came, as in the anti-replay window of IPsec (RFC 4303,
@@ -23,8 +23,8 @@ from cometmq.remoting.signing import STAMP, Stamp
 
 _WINDOW_BITS: Final = (1 << SIGNATURE_WINDOW) - 1
 _FORGOTTEN_SHARE: Final = 10
-"""A tenth of the signers is forgotten at a time."""
-_AGAIN: Final = "sign it anew and send it again"
+"""A tenth of the signers is forgotten at once."""
+_AGAIN: Final = "sign it again and resend it"
 
 
 class _Seen:
@@ -35,14 +35,14 @@ class _Seen:
     def __init__(self) -> None:
         self.highest = -1
         self.bits = 0
-        """Bit n is set when the number ``highest - n`` has come."""
+        """Bit n is set when number ``highest - n`` was received."""
         self.newest_ms = 0
 
 
 class Freshness:
-    """Takes each stamp once.
+    """Accepts each stamp once.
 
-    :param required: requests without a stamp are refused.
+    :param required: whether requests without a stamp are refused.
     """
 
     def __init__(self, *, required: bool, clock: Clock) -> None:
@@ -50,10 +50,10 @@ class Freshness:
         self._clock = clock
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._forgotten_until_ms = clock.now_ms() - 1
-        """Stamps of unknown signers up to this time may have come before."""
+        """Stamps of unknown signers up to this time may be replays."""
 
     def accepts(self, access_key: str, text: str | None) -> bool:
-        """Take a stamp if it can be taken."""
+        """Accept a stamp, or return ``False`` if it may be a replay."""
         try:
             self.check(access_key, text)
         except (DeniedError, RpcRejectedError):
@@ -61,21 +61,21 @@ class Freshness:
         return True
 
     def check(self, access_key: str, text: str | None) -> None:
-        """Take the stamp of a request that the account has signed.
+        """Accept the stamp of a request that the account has signed.
 
-        :raises DeniedError: there is none and there must be one, or it came before, or its time is wrong.
-        :raises RpcRejectedError: nobody knows any longer whether it came before (SYSTEM_BUSY).
+        :raises DeniedError: a required stamp is missing, is a replay, or has the wrong time.
+        :raises RpcRejectedError: the server no longer remembers whether it is a replay (SYSTEM_BUSY).
         """
         if text is None:
             if self.required:
                 raise DeniedError(
-                    f"The request has no {STAMP}, so it could be a repetition.",
+                    f"The request has no {STAMP}, so it could be a replay.",
                     next_step="requireFreshSignatures=true takes clients and servers of CometMQ only",
                 )
             return
         stamp = Stamp.parse(text)
         if stamp is None:
-            raise DeniedError(f"The {STAMP} of the request is none.", next_step="use a client of CometMQ")
+            raise DeniedError(f"The {STAMP} of the request is malformed.", next_step="use a client of CometMQ")
         self._check_time(stamp)
         seen = self._seen.get((access_key, stamp.signer))
         if seen is None:
@@ -85,11 +85,11 @@ class Freshness:
             seen.bits = (seen.bits << ahead | 1) & _WINDOW_BITS if ahead < SIGNATURE_WINDOW else 1
             seen.highest = stamp.number
         elif ahead <= -SIGNATURE_WINDOW:
-            raise RpcRejectedError(ResponseCode.SYSTEM_BUSY, f"later requests have come before this one ({_AGAIN})")
+            raise RpcRejectedError(ResponseCode.SYSTEM_BUSY, f"later requests arrived before this one ({_AGAIN})")
         else:
             bit = 1 << -ahead
             if seen.bits & bit:
-                raise DeniedError("The request was sent before.", next_step=_AGAIN)
+                raise DeniedError("The request is a replay.", next_step=_AGAIN)
             seen.bits |= bit
         seen.newest_ms = max(seen.newest_ms, stamp.at_ms)
 
@@ -107,7 +107,7 @@ class Freshness:
     def _begin(self, access_key: str, stamp: Stamp) -> _Seen:
         if stamp.at_ms <= self._forgotten_until_ms:
             raise RpcRejectedError(
-                ResponseCode.SYSTEM_BUSY, f"the request was signed before this server remembers its client ({_AGAIN})"
+                ResponseCode.SYSTEM_BUSY, f"the request was signed before this server knew its client ({_AGAIN})"
             )
         if len(self._seen) >= MAX_SIGNERS:
             self._forget()
@@ -115,7 +115,7 @@ class Freshness:
         return seen
 
     def _forget(self) -> None:
-        """Forget those whose stamps all are too old, else the oldest tenth."""
+        """Forget signers whose stamps are all too old, or else the oldest tenth."""
         oldest_ms = self._clock.now_ms() - SIGNATURE_SECONDS * 1000
         by_age = sorted(self._seen.items(), key=lambda entry: entry[1].newest_ms)
         fewest = MAX_SIGNERS // _FORGOTTEN_SHARE

@@ -32,13 +32,13 @@ from cometmq.remoting.signing import ACCESS_KEY, STAMP
 _log = logging.getLogger(__name__)
 
 _SERVERS_NEED: Final = Need(Kind.CLUSTER, "", (Action.UPDATE,))
-"""An account that has this may copy the log."""
+"""An account with this permission may copy the log."""
 _LOG_SECONDS: Final = 1.0
 _SHOWN_CHARS: Final = 300
 
 
 class Peer(Protocol):
-    """The other side of a connection, as the guard knows it."""
+    """The peer of a connection, as the guard sees it."""
 
     account: Caller | None
     """The account of the last request; the guard sets it."""
@@ -55,7 +55,7 @@ _decode_fields: Final = msgspec.json.Decoder(_Fields).decode
 
 
 class Session:
-    """The account that a connection uses, and what it was found to be allowed."""
+    """The account of a connection, and the permissions that it was already granted."""
 
     __slots__ = ("access_key", "account", "allowed", "is_super", "name", "publisher", "signer", "version")
 
@@ -68,14 +68,14 @@ class Session:
         self.is_super = account.is_super
         self.signer = account.signer
         self.publisher: Any = None
-        """The account for the compiled core, once it was asked for."""
+        """The account in the form of the compiled core, once it was needed."""
 
     def may(self, need: Need) -> bool:
-        """Tell whether the account has what is needed."""
+        """Return whether the account has the permissions."""
         return self.account.refusal(need, 0) is None
 
     def may_publish(self, topic: str) -> bool:
-        """Tell whether the account may send to a topic."""
+        """Return whether the account may send to a topic."""
         need = on_topic(topic, Action.PUB)
         return self.is_super or self.account.refusal(need, RequestCode.SEND_MESSAGE_V2) is None
 
@@ -90,19 +90,19 @@ class AccessGuard:
         self._logged_at = -_LOG_SECONDS
         self._unlogged = 0
         self.denials = 0
-        """Requests that were denied."""
+        """The number of denied requests."""
 
     def admit_server(self, peer: Peer, code: int, frame: Frame) -> None:
         """Check that a slave may copy the log.
 
         :param frame: its request of ``code``, which must be signed with a stamp, unless its address needs no signature.
         :raises DeniedError: it is not signed by an account that may change the cluster, or was sent before.
-        :raises RpcRejectedError: it must be signed again.
+        :raises RpcRejectedError: the client must sign the request again.
         :raises FrameError: it cannot be read.
         """
         session = self._session(peer, code, frame)
         if session.signer is not None and STAMP not in fields_of(frame):
-            raise DeniedError(f"The request has no {STAMP}, so it could be a repetition.")
+            raise DeniedError(f"The request has no {STAMP}, so it could be a replay.")
         refusal = None if session.is_super else session.account.refusal(_SERVERS_NEED, code)
         if refusal is not None:
             raise refusal
@@ -141,7 +141,7 @@ class AccessGuard:
         return None
 
     def check_unknown(self, connection: ServerConnection, code: int, frame: Frame) -> Response | None:
-        """Return the answer that denies a request of a code that nobody handles to strangers."""
+        """Return the answer to a request with an unknown code: strangers do not learn which codes exist."""
         try:
             self._session(connection, code, frame)
         except DeniedError as denied:
@@ -151,7 +151,7 @@ class AccessGuard:
         return None
 
     def publisher(self, connection: ServerConnection) -> Any:
-        """The account of a connection for the compiled core (``Account``).
+        """Return the account of a connection for the compiled core (``Account``).
 
         ``None`` when Python must check its next request: it is the first, or accounts or policies have changed since.
         """
@@ -171,10 +171,10 @@ class AccessGuard:
         return session.publisher
 
     def _session(self, connection: Peer, code: int, frame: Frame) -> Session:
-        """The account of a request, whose signature is checked.
+        """Check the signature of a request and return its account.
 
-        :raises DeniedError: it has none, or is not signed by it, or was sent before.
-        :raises RpcRejectedError: it must be signed again.
+        :raises DeniedError: the account is unknown, the signature is wrong, or the request is a replay.
+        :raises RpcRejectedError: the client must sign the request again.
         """
         fields = fields_of(frame)
         access_key = fields.get(ACCESS_KEY)
@@ -195,12 +195,12 @@ class AccessGuard:
         return session
 
     def _deny(self, connection: ServerConnection, code: int, denied: DeniedError) -> Response:
-        """Log a denial and answer it."""
+        """Log a denial and return its answer."""
         self.note_denial(describe(code), connection.remote_address, denied)
         return self._model.answer(denied)
 
     def note_denial(self, what: str, address: str, denied: DeniedError) -> None:
-        """Count a denial, and log it, not more than one in a second.
+        """Count a denial, and log at most one per second.
 
         :param what: the request, in words.
         """
@@ -216,7 +216,7 @@ class AccessGuard:
 
 
 def fields_of(frame: Frame) -> Mapping[str, str]:
-    """The fields of a header as the client signed them."""
+    """Return the header fields in the order that the client signed."""
     if frame.serialize_type == JSON:
         try:
             fields = _decode_fields(frame.header).extFields

@@ -33,7 +33,7 @@ FAMILIES: Final = (QUOTA_DENIED, QUOTA_DELAYED, ACCESS_DENIED, AUDIT_ENTRIES, AU
 
 
 def of_access(guard: AccessGuard | None, limiter: Limiter | None, audit: AuditRecorder | None) -> Iterator[Sample]:
-    """The counts of the parts that a server has."""
+    """Yield the counts of the parts that the server has."""
     if guard is not None:
         yield ACCESS_DENIED, (), guard.denials
     if limiter is not None:

@@ -1,4 +1,4 @@
-"""The engine of decisions: who may do what, on what, from where.
+"""The interface of access control: who may do what, on what, from where.
 
 ACL 1.0 (:mod:`cometmq.auth.plain`) and ACL 2.0 (:mod:`cometmq.auth.policies`) are two sources of accounts; both answer
 the same question. A guard (:mod:`cometmq.auth.guard`) asks it for every request, ``cometmq acl test`` for a person.
@@ -15,11 +15,11 @@ from cometmq.remoting.signing import Signer
 
 
 class AuthError(CometMQError):
-    """Accounts or policies are not valid, or cannot be read or written; no message shows a secret."""
+    """Accounts or policies are invalid, or cannot be read or written. No message shows a secret."""
 
 
 class DeniedError(CometMQError):
-    """A request is denied; the message is RocketMQ's, the next step tells the way out."""
+    """A request is denied. The message is RocketMQ's; the next step says what to do."""
 
 
 class Account(Protocol):
@@ -31,14 +31,14 @@ class Account(Protocol):
 
     @property
     def signer(self) -> Signer | None:
-        """Checks signatures; ``None`` if requests need none from this address."""
+        """Checks signatures; ``None`` if requests from this address need no signature."""
 
     @property
     def is_super(self) -> bool:
-        """Everything is allowed."""
+        """True if everything is allowed."""
 
     def refusal(self, need: Need, code: int) -> DeniedError | None:
-        """The reason why the account may not do this by a request of this code; ``None`` if it may."""
+        """Return why the account may not do this with a request of this code, or ``None`` if it may."""
 
 
 class AccessModel(Protocol):
@@ -57,13 +57,13 @@ class AccessModel(Protocol):
         """Codes of requests for which any account may do everything."""
 
     def account(self, access_key: str | None, address: str, code: int) -> Account:
-        """The account of a request from an address.
+        """Return the account of a request from an address.
 
-        :raises DeniedError: there is no such account.
+        :raises DeniedError: no such account exists.
         """
 
     def bad_signature(self, account: Account) -> DeniedError:
-        """The denial of a request that is not signed with the account's secret."""
+        """Return the denial of a request that is not signed with the account's secret."""
 
     def answer(self, denied: DeniedError) -> Response:
-        """The answer that denies a request."""
+        """Return the answer to a denied request."""

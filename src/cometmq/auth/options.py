@@ -11,7 +11,7 @@ from cometmq.remoting.tls.options import TlsOptions
 
 @dataclass(frozen=True)
 class SecurityOptions(TlsOptions):
-    """TLS, accounts and audit log of a server; without slots, like its base."""
+    """Configuration of TLS, accounts and the audit log of a server."""
 
     config_store_path: str = option(
         "",

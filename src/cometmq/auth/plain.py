@@ -52,7 +52,7 @@ class PlainAccount:
         return self.admin and self.permissions is None
 
     def refusal(self, need: Need, code: int) -> DeniedError | None:
-        """The reason why the account may not do this, in Apache's words."""
+        """Return why the account may not do this, in Apache's words."""
         listed = self.permissions or {}
         if need.topic in listed and not need.topic.startswith(RETRY_PREFIX) and _wanted(need.actions):
             return None if _allows(listed[need.topic], _wanted(need.actions)) else _denied(need)
@@ -72,11 +72,11 @@ class PlainAccount:
 
 
 TRUSTED: Final = PlainAccount("", None, admin=True)
-"""Whoever comes from an address of a white list."""
+"""Any client at a whitelisted address."""
 
 
 def _wanted(actions: Iterable[Action]) -> int:
-    """The permissions of which one is enough; 0 if only an admin may."""
+    """Return the permissions, any one of which is enough; 0 if only an admin may."""
     wanted = 0
     for action in actions:
         wanted |= _BITS.get(action, 0)
@@ -95,9 +95,9 @@ def _denied(need: Need) -> DeniedError:
 
 # --- files ----------------------------------------------------------------------------------------
 def read_account(entry: object) -> PlainAccount:
-    """Read one of the ``accounts`` of a file.
+    """Parse one of the ``accounts`` of a file.
 
-    :raises AuthError: it is not valid; no message shows its secret.
+    :raises AuthError: the account is invalid; no message shows its secret.
     """
     if not isinstance(entry, dict):
         raise AuthError("an account is a mapping of keys to values")
@@ -122,7 +122,7 @@ def read_account(entry: object) -> PlainAccount:
 
 
 def parse_permission(text: str | None) -> int:
-    """``PUB|SUB`` and the like; anything else is DENY, as at Apache's."""
+    """Parse a permission such as ``PUB|SUB``; anything else is DENY, as in Apache's broker."""
     return _PERMISSIONS.get((text or "").strip(TRIMMED), DENY)
 
 
@@ -132,7 +132,7 @@ def _listed(groups: Iterable[str], topics: Iterable[str]) -> dict[str, int] | No
         for entry in entries:
             parts = [part for part in entry.split("=") if part]
             if len(parts) != 2:
-                raise AuthError(f"{entry[:200]!r} is not of the form NAME=PERMISSION")
+                raise AuthError(f"{entry[:200]!r} is not NAME=PERMISSION")
             name = parts[0].strip(TRIMMED)
             listed[name if is_topic else RETRY_PREFIX + name] = parse_permission(parts[1])
     return listed or None
@@ -144,7 +144,7 @@ def _text(entry: Mapping[str, Any], key: str) -> str | None:
         return value
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    raise AuthError(f"{key} is a text: write it in quotes")
+    raise AuthError(f"{key} must be text: write it in quotes")
 
 
 def _texts(entry: Mapping[str, Any], key: str) -> list[str]:
@@ -152,7 +152,7 @@ def _texts(entry: Mapping[str, Any], key: str) -> list[str]:
     if values is None:
         return []
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise AuthError(f"{key} is a list of texts NAME=PERMISSION")
+        raise AuthError(f"{key} must be a list of NAME=PERMISSION")
     return values
 
 
@@ -162,4 +162,4 @@ def _flag(entry: Mapping[str, Any], key: str) -> bool:
         return bool(value)
     if isinstance(value, str) and value.strip().lower() in ("true", "false"):
         return value.strip().lower() == "true"
-    raise AuthError(f"{key} is true or false")
+    raise AuthError(f"{key} must be true or false")

@@ -1,6 +1,6 @@
 """Changes of the files of ACL 1.0 by administrators (``PlainPermissionManager.updateAccessConfig`` and the like).
 
-A change is checked as a whole, written, and in force at once. Comments of a file that is changed are lost, as at
+A change is checked completely, then written, then in force. Comments in a changed file are lost, as with
 Apache's.
 """
 
@@ -22,14 +22,14 @@ _PERMISSION_WORDS: Final = ("PUB", "SUB", "PUB|SUB", "SUB|PUB", "DENY")
 
 
 class PlainChanges:
-    """Writes the files; for one caller at a time, in a thread."""
+    """Writes the files; for one caller at a time, in a worker thread."""
 
     def __init__(self, files: PlainFiles, *, clock: Clock) -> None:
         self._files = files
         self._clock = clock
 
     def put_account(self, given: Mapping[str, Any]) -> None:
-        """Make an account in ``plain_acl.yml``, or change the given keys of one where it is.
+        """Create an account in ``plain_acl.yml``, or change the given keys of an account in its file.
 
         :raises AuthError: the account is not valid, or its file cannot be written.
         """
@@ -51,7 +51,7 @@ class PlainChanges:
         self._change(self._files.rules.places.get(name, self._default), change)
 
     def delete_account(self, name: str) -> bool:
-        """Delete an account; tell whether there was one.
+        """Delete an account; return whether it existed.
 
         :raises AuthError: its file cannot be written.
         """
@@ -110,7 +110,7 @@ def _check_permission(entry: str) -> None:
 
 
 def versions(files: PlainFiles) -> dict[str, dict[str, int]]:
-    """The ``dataVersion`` of each file, 0 where it has none.
+    """Return the ``dataVersion`` of each file, 0 if it has none.
 
     :raises AuthError: a file cannot be read.
     """
@@ -123,7 +123,7 @@ def versions(files: PlainFiles) -> dict[str, dict[str, int]]:
 
 
 def listed(files: PlainFiles) -> tuple[list[str], list[dict[str, Any]]]:
-    """The white addresses and the accounts of all files, without secrets (``getAllAclConfig``).
+    """Return the whitelisted addresses and the accounts of all files, without secrets (``getAllAclConfig``).
 
     :raises AuthError: a file cannot be read.
     """

@@ -1,7 +1,7 @@
 """Files of ACL 1.0: ``plain_acl.yml`` and ``acl/**/*.yml`` beside it, in force together (``PlainPermissionManager``).
 
-A look compares names, sizes and times of the files. A change counts when two looks in a row agree: a file that an
-editor or a deployment replaces is taken as a whole, and one that is gone for a moment keeps its accounts. Then all
+A check compares names, sizes and times of the files. A change counts when two checks in a row agree: a file that an
+editor or a deployment replaces is read completely, and one that is gone for a moment keeps its accounts. Then all
 files are read in a thread and put in force at once; if one is not valid, all accounts stay as they were, and the log
 says why.
 The first file that has an account counts, in the order ``acl`` by name, then ``plain_acl.yml``.
@@ -32,15 +32,15 @@ DIRECTORY: Final = "acl"
 _ENDINGS: Final = (".yml", ".yaml")
 _TOOLS_FILE: Final = "tools.yml"
 _EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
-"""Clients and tools look for the name."""
+"""Clients and tools check for this name."""
 
 Seen = tuple[tuple[str, int, int, int], ...]
-"""Path, inode, size and time of change of each file."""
+"""Path, inode, size and modification time of each file."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The accounts of all files together."""
+    """The accounts of all files."""
 
     accounts: dict[str, PlainAccount]
     places: dict[str, Path]
@@ -54,7 +54,7 @@ class PlainFiles:
     def __init__(self, directory: Path) -> None:
         """Read the files.
 
-        :raises AuthError: one is not valid, or there is none.
+        :raises AuthError: a file is invalid, or none exists.
         """
         self.directory: Final = directory
         self.version = 0
@@ -64,7 +64,7 @@ class PlainFiles:
         self._changed: Seen | None = None
         if not self._seen:
             raise AuthError(
-                f"aclEnable=true, but there is no {directory / DEFAULT_FILE}",
+                f"aclEnable=true, but the file is missing: {directory / DEFAULT_FILE}",
                 next_step="write the file with an account (docs/security.md), or set aclPath to its directory",
             )
         for path, *_ in self._seen:
@@ -74,12 +74,12 @@ class PlainFiles:
 
     @property
     def paths(self) -> list[Path]:
-        """The files in the order in which they count."""
+        """Return the files in order of precedence."""
         return [Path(name) for name, *_ in self._seen]
 
     # --- AccessModel --------------------------------------------------------------------------
     def account(self, access_key: str | None, address: str, code: int) -> Account:
-        """The account of a request, in ``PlainPermissionManager.validate``'s order."""
+        """Return the account of a request, checked in the order of ``PlainPermissionManager.validate``."""
         rules = self.rules
         address = canonical(address)
         if any(matches(address) for matches in rules.white):
@@ -98,21 +98,21 @@ class PlainFiles:
         return TRUSTED if account.white(address) else account
 
     def bad_signature(self, account: Account) -> DeniedError:
-        """The denial of a request that is not signed with the account's secret."""
+        """Return the denial of a request that is not signed with the account's secret."""
         return DeniedError(
             f"Check signature failed for accessKey={account.name}",
             next_step="the secret key is not the one of this access key",
         )
 
     def answer(self, denied: DeniedError) -> Response:
-        """An ``AclException``, as Apache answers it."""
+        """Return Apache's answer for an ``AclException``."""
         step = f", {denied.next_step}" if denied.next_step else ""
         return Response(ResponseCode.SYSTEM_ERROR, remark=f"{_EXCEPTION}{denied.message}{step}")
 
     def secrets(self) -> dict[str, str]:
-        """The secret key of each account, read from the files: this object does not keep them.
+        """Read the secret key of each account from the files; this object does not keep them.
 
-        :raises AuthError: a file is not valid.
+        :raises AuthError: a file is invalid.
         """
         found: dict[str, str] = {}
         for path in self.paths:
@@ -122,7 +122,7 @@ class PlainFiles:
 
     # --- files --------------------------------------------------------------------------------
     async def look(self) -> None:
-        """Look at the files; read them when they have changed and now stay the same."""
+        """Check the files; read them once they have changed and are stable."""
         seen = await in_thread(look, self.directory)
         if seen == self._seen:
             self._changed = None
@@ -138,9 +138,9 @@ class PlainFiles:
                 self._use(rules)
 
     def reload(self) -> None:
-        """Read the files now: this process has changed one.
+        """Read the files now, because this process has changed one.
 
-        :raises AuthError: one is not valid; the accounts stay as they were.
+        :raises AuthError: a file is invalid; the accounts stay as they were.
         """
         self._seen, self._changed = look(self.directory), None
         self._use(read_rules(self.directory, self._seen))
@@ -152,7 +152,7 @@ class PlainFiles:
 
 
 def look(directory: Path) -> Seen:
-    """The files of accounts below a directory, in the order in which they count."""
+    """List the account files below a directory in order of precedence."""
     found: list[Path] = []
     for root, folders, names in os.walk(directory / DIRECTORY):
         folders.sort()
@@ -170,9 +170,9 @@ def look(directory: Path) -> Seen:
 
 
 def read_rules(directory: Path, seen: Seen) -> Rules:
-    """Read files that a look has found.
+    """Read the files that a check has found.
 
-    :raises AuthError: one is not valid, or gone again.
+    :raises AuthError: a file is invalid, or gone again.
     """
     accounts: dict[str, PlainAccount] = {}
     places: dict[str, Path] = {}
@@ -201,5 +201,5 @@ def _list(content: dict[str, Any], key: str) -> list[Any]:
     if values is None:
         return []
     if not isinstance(values, list) or (key != "accounts" and not all(isinstance(value, str) for value in values)):
-        raise AuthError(f"{key} is a list")
+        raise AuthError(f"{key} must be a list")
     return values

@@ -1,9 +1,9 @@
 """Users and policies of ACL 2.0 (``User``, ``Acl``, ``Policy``, ``AclAuthorizationHandler``).
 
 A super user may do everything. For any other user an entry matches when its resource, one of its actions and its source
-addresses do. Entries of custom policies count before those of default ones; among them a literal name before a prefix,
-a longer prefix before a shorter one, a prefix before all of a kind, and that before all kinds. Of entries that are
-equal in this, Deny counts. Without a match the request is denied.
+addresses do. Entries of custom policies win over default ones; then a literal name over a prefix,
+a longer prefix over a shorter one, a prefix over all resources of a kind, and those over all kinds.
+``Deny`` wins ties; without a match the request is denied.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CUSTOM: Final = "Custom"
 DEFAULT: Final = "Default"
 ALL_ACTIONS: Final = "All"
 _ANY_ACTION: Final = "any"
-"""Permissions that requests may need, but no entry may give."""
+"""Permissions that requests may need, but that no entry can grant."""
 USER: Final = "User:"
 
 _KINDS: Final = {kind.value.lower(): kind for kind in Kind}
@@ -40,12 +40,12 @@ _ACTIONS: Final = {action.value.lower(): action for action in Action}
 MAX_NAME_CHARS: Final = 255
 MAX_PASSWORD_CHARS: Final = 1_024
 MAX_ENTRIES: Final = 1_000
-"""Entries of one user's policies."""
+"""The maximum number of entries in one user's policies."""
 MAX_SOURCE_IPS: Final = 100
 
 
 class Pattern(enum.IntEnum):
-    """The form of a resource's name; a smaller one counts first."""
+    """The kind of a resource's name; a smaller value wins."""
 
     LITERAL = 0
     PREFIXED = 1
@@ -57,15 +57,15 @@ class Resource:
     """``Topic:Orders``, ``Topic:Ord*``, ``Topic:*`` or ``*``."""
 
     kind: Kind | None
-    """``None``: of every kind."""
+    """``None`` matches every kind."""
     pattern: Pattern
     name: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Resource:
-        """Read a resource.
+        """Parse a resource.
 
-        :raises AuthError: it is none.
+        :raises AuthError: the text is not a resource.
         """
         if text == EVERY:
             return cls(None, Pattern.ANY)
@@ -73,7 +73,7 @@ class Resource:
         found = _KINDS.get(kind.lower())
         if found is None or not colon or not name or len(name) > MAX_NAME_CHARS or EVERY in name[:-1]:
             raise AuthError(
-                f"The resource is null. {text[:100]!r} is no resource",
+                f"The resource is null. {text[:100]!r} is not a valid resource",
                 next_step="write for example Topic:Orders, Group:billing*, Cluster:*",
             )
         if name == EVERY:
@@ -89,11 +89,11 @@ class Resource:
 
     @property
     def rank(self) -> tuple[bool, int, int]:
-        """Resources of a smaller rank count first."""
+        """A resource with a smaller rank wins."""
         return (self.kind is None, self.pattern, -len(self.name) if self.pattern is Pattern.PREFIXED else 0)
 
     def matches(self, kind: Kind, name: str) -> bool:
-        """Tell whether a resource is meant; only ``*`` means the resource that stands for all of its kind."""
+        """Return whether this matches a resource; only ``*`` matches the resource that stands for all of its kind."""
         if self.kind is None:
             return True
         if self.kind is not kind:
@@ -106,7 +106,7 @@ class Resource:
 
 
 class EntryInfo(msgspec.Struct, rename="camel", omit_defaults=True):
-    """An entry of a policy, as requests and files have it."""
+    """An entry of a policy, in the form of requests and files."""
 
     resource: str | None = None
     actions: list[str] | None = None
@@ -130,22 +130,22 @@ class AclInfo(msgspec.Struct, rename="camel"):
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of a policy, ready to be asked."""
+    """A parsed entry of a policy."""
 
     resource: Resource
     named_actions: tuple[str, ...]
-    """The actions as they were given; ``All`` is one of them."""
+    """The actions as given, including ``All``."""
     sources: tuple[str, ...]
-    """Source addresses and networks as they were given; none means all."""
+    """Source addresses and networks as given; empty means all."""
     allows: bool
     actions: frozenset[Action] = field(repr=False)
     networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = field(repr=False)
 
     @classmethod
     def read(cls, info: EntryInfo) -> Entry:
-        """Check an entry, in the order and words of Apache (``AuthorizationMetadataManagerImpl.validate``).
+        """Parse and check an entry, in the order and words of Apache (``AuthorizationMetadataManagerImpl.validate``).
 
-        :raises AuthError: it is not valid.
+        :raises AuthError: the entry is invalid.
         """
         if info.resource is None or is_blank(info.resource):
             raise AuthError("The resource is null.")
@@ -171,7 +171,7 @@ class Entry:
         return cls(resource, names, sources, decision == ALLOW.lower(), actions, networks)
 
     def matches(self, kind: Kind, name: str, actions: Iterable[Action], address: Any) -> bool:
-        """Tell whether the entry is about a request."""
+        """Return whether the entry matches a request."""
         return (
             self.resource.matches(kind, name)
             and not self.actions.isdisjoint(actions)
@@ -179,7 +179,7 @@ class Entry:
         )
 
     def info(self) -> EntryInfo:
-        """The entry as answers and files have it."""
+        """Return the entry in the form of answers and files."""
         sources = list(self.sources) or None
         return EntryInfo(str(self.resource), list(self.named_actions), sources, ALLOW if self.allows else DENY)
 
@@ -192,24 +192,24 @@ def _action_name(text: str) -> str:
         raise AuthError("The actions can not be Any.", next_step=f"use {ALL_ACTIONS}")
     if name not in _ACTIONS:
         names = ", ".join(action.value for action in Action)
-        raise AuthError(f"{text[:100]!r} is no action", next_step=f"use {names} or {ALL_ACTIONS}")
+        raise AuthError(f"{text[:100]!r} is not a valid action", next_step=f"use {names} or {ALL_ACTIONS}")
     return _ACTIONS[name].value
 
 
 Policies = Mapping[str, tuple[Entry, ...]]
-"""Kind of policy → its entries; several may have one resource."""
+"""Entries by the type of policy; several may have the same resource."""
 
 
 def read_policies(infos: Sequence[PolicyInfo]) -> Policies:
-    """Check policies; those without entries do not count.
+    """Parse and check policies; those without entries are ignored.
 
-    :raises AuthError: one is not valid, or none is left.
+    :raises AuthError: an entry is invalid, or none is left.
     """
     found: dict[str, tuple[Entry, ...]] = {}
     for info in infos:
         kind = (info.policy_type or CUSTOM).capitalize()
         if kind not in (CUSTOM, DEFAULT):
-            raise AuthError(f"{kind[:100]!r} is no type of policy", next_step=f"use {CUSTOM} or {DEFAULT}")
+            raise AuthError(f"{kind[:100]!r} is an unknown policy type", next_step=f"use {CUSTOM} or {DEFAULT}")
         if info.entries:
             found[kind] = (*found.get(kind, ()), *map(Entry.read, info.entries))
     if not found:
@@ -218,9 +218,9 @@ def read_policies(infos: Sequence[PolicyInfo]) -> Policies:
 
 
 def merge_policies(old: Policies, new: Policies) -> Policies:
-    """Add entries: one replaces the first of its kind with its resource (``Acl.updatePolicy``).
+    """Add entries; an entry replaces the first one of its policy type with the same resource (``Acl.updatePolicy``).
 
-    The first entries of a kind all stay, also several of one resource.
+    The first entries of a type are all kept, even several for one resource.
     """
     merged = dict(old)
     for kind, entries in new.items():
@@ -236,14 +236,14 @@ def merge_policies(old: Policies, new: Policies) -> Policies:
 
 
 def without_resource(policies: Policies, kind: str, resource: Resource) -> Policies:
-    """Remove the entries of a kind that have a resource."""
+    """Remove the entries of a policy type for a resource."""
     left = tuple(entry for entry in policies.get(kind, ()) if entry.resource != resource)
     others = {one: entries for one, entries in policies.items() if one != kind}
     return others | {kind: left} if left else others
 
 
 def policy_infos(policies: Policies) -> list[PolicyInfo]:
-    """Policies as answers and files have them."""
+    """Return policies in the form of answers and files."""
     return [PolicyInfo(kind, [entry.info() for entry in entries]) for kind, entries in policies.items()]
 
 
@@ -258,7 +258,7 @@ class User:
     policies: Policies = field(default_factory=dict)
 
     def decide(self, need: Need, cluster: str, address: Any) -> Entry | None:
-        """The entry that decides; ``None`` if none matches."""
+        """Return the entry that decides, or ``None`` if none matches."""
         name = cluster if need.kind is Kind.CLUSTER else need.name
         for kind in (CUSTOM, DEFAULT):
             matching = [
@@ -273,7 +273,7 @@ class User:
 
 @dataclass(frozen=True)
 class UserAccount:
-    """A user from one address: an :class:`~cometmq.auth.model.Account`."""
+    """A user at one address: an :class:`~cometmq.auth.model.Account`."""
 
     user: User
     signer: Signer | None
@@ -287,7 +287,7 @@ class UserAccount:
         return self.user.name
 
     def refusal(self, need: Need, _code: int) -> DeniedError | None:
-        """The reason why the user may not do this, in Apache's words."""
+        """Return why the user may not do this, in Apache's words."""
         if self.is_super:
             return None
         entry = self.user.decide(need, self.cluster, _ip(self.address))

@@ -26,9 +26,9 @@ _CREDENTIALS: Final = "give an access key and its secret key"
 
 
 class UserAccess:
-    """Finds users; see :class:`~cometmq.auth.model.AccessModel`.
+    """Finds users and decides by policies; see :class:`~cometmq.auth.model.AccessModel`.
 
-    :param authorizes: policies are asked; otherwise every user may do everything.
+    :param authorizes: whether policies decide; otherwise every user may do everything.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class UserAccess:
 
     @property
     def version(self) -> int:
-        """Grows with every change of users or policies."""
+        """A number that grows with every change of users or policies."""
         return self.table.version
 
     def account(self, access_key: str | None, address: str, _code: int) -> Account:
-        """The user of a request."""
+        """Return the user of a request."""
         if not access_key:
             raise DeniedError("username cannot be null.", next_step=f"this server demands credentials: {_CREDENTIALS}")
         user = self.table.users.get(access_key)
@@ -64,26 +64,26 @@ class UserAccess:
         return UserAccount(user, Signer(user.password), self._cluster, address, is_super)
 
     def bad_signature(self, _account: Account) -> DeniedError:
-        """The denial of a request that is not signed with the user's password."""
+        """Return the denial of a request that is not signed with the user's password."""
         return DeniedError("check signature failed.", next_step="the secret key is not the password of this user")
 
     def answer(self, denied: DeniedError) -> Response:
-        """NO_PERMISSION, as Apache answers it."""
+        """Return Apache's answer NO_PERMISSION."""
         step = f" ({denied.next_step})" if denied.next_step else ""
         return Response(ResponseCode.NO_PERMISSION, remark=f"{denied.message}{step}")
 
 
 class Named(NamedTuple):
-    """The name and the secret of an account in a key of the configuration."""
+    """The name and secret of an account in a configuration key."""
 
     name: str
     secret: str
 
 
 def parse_account(key: str, text: str, name_field: str, secret_field: str) -> Named | None:
-    """Read a key such as ``initAuthenticationUser={"username":"…","password":"…"}``; ``None`` if it is empty.
+    """Parse a key such as ``initAuthenticationUser={"username":"…","password":"…"}``; ``None`` if it is empty.
 
-    :raises ConfigError: it is not of that form; the message does not show it.
+    :raises ConfigError: the value is malformed; the message does not show it.
     """
     if not text.strip():
         return None
@@ -94,19 +94,19 @@ def parse_account(key: str, text: str, name_field: str, secret_field: str) -> Na
         name = secret = None
     if not isinstance(name, str) or not isinstance(secret, str) or not name or not secret:
         form = f'{{"{name_field}":"…","{secret_field}":"…"}}'
-        raise ConfigError(f"{key} is not of the form {form}")
+        raise ConfigError(f"{key} must have the form {form}")
     return Named(name, secret)
 
 
 def credentials_of(named: Named | None) -> Credentials | None:
-    """The account with which this server signs its own requests."""
+    """Return the account with which this server signs its own requests."""
     return None if named is None else Credentials(named.name, named.secret)
 
 
 def create_missing(table: UserTable, *supers: Named | None) -> None:
-    """Make super users of the configuration that do not exist (``initUser``).
+    """Create the super users of the configuration that do not exist yet (``initUser``).
 
-    :raises AuthError: one is not valid.
+    :raises AuthError: one is invalid.
     """
     for named in supers:
         if named is not None and named.name not in table.users:
@@ -114,9 +114,9 @@ def create_missing(table: UserTable, *supers: Named | None) -> None:
 
 
 def migrate(table: UserTable, files: PlainFiles) -> int:
-    """Make users and policies of the accounts of ACL 1.0 that do not exist (``AuthMigrator``); return their number.
+    """Create users and policies for accounts of ACL 1.0 that do not exist yet (``AuthMigrator``); return their number.
 
-    :raises AuthError: an account is not valid.
+    :raises AuthError: an account is invalid.
     """
     made = 0
     _, shown = listed(files)
@@ -158,9 +158,9 @@ def _entry(resource: str, bits: int) -> EntryInfo:
 
 
 def codes_of(key: str, text: str) -> frozenset[int]:
-    """The codes of a white list: numbers or names, joined by commas.
+    """Parse the codes of a whitelist: numbers or names, separated by commas.
 
-    :raises ConfigError: one is neither.
+    :raises ConfigError: a part is not a code.
     """
     found: set[int] = set()
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -169,5 +169,5 @@ def codes_of(key: str, text: str) -> frozenset[int]:
         elif part in RequestCode.__members__:
             found.add(int(RequestCode[part]))
         else:
-            raise ConfigError(f"{key}: {part[:100]!r} is no request code")
+            raise ConfigError(f"{key}: {part[:100]!r} is not a request code")
     return frozenset(found)

@@ -39,7 +39,7 @@ _KIND_OF_SUBJECT: Final = USER.removesuffix(":").lower()
 
 
 class UserInfo(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A user as requests have it; answers have no password."""
+    """A user in the form of requests; answers omit the password."""
 
     username: str | None = None
     password: str | None = None
@@ -48,16 +48,16 @@ class UserInfo(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class UserAdmin:
-    """Reads and changes users and policies, in a thread, one change at a time."""
+    """Reads and changes users and policies in a thread, one change at a time."""
 
     def __init__(self, table: UserTable) -> None:
         self._table = table
         self._lock = asyncio.Lock()
 
     async def _change(self, connection: ServerConnection, name: str, what: str, work: Callable[[], None]) -> Response:
-        """Change something of a user; only a super user changes a super user.
+        """Change a user; only a super user can change a super user.
 
-        :raises RpcRejectedError: it is not possible or not permitted.
+        :raises RpcRejectedError: the change is impossible or not permitted.
         """
         by_super = _by_super()
         async with self._lock:
@@ -76,7 +76,7 @@ class UserAdmin:
     async def create_user(
         self, connection: ServerConnection, request: Request[CreateUserRequestHeader], body: bytes
     ) -> Response:
-        """Make a user; only a super user makes a super user."""
+        """Create a user; only a super user can create a super user."""
         name, info = _named(request.header.username), _user_info(body, "create")
         return await self._change(
             connection,
@@ -108,7 +108,7 @@ class UserAdmin:
 
     @answers(RequestCode.AUTH_GET_USER, permission=needs_cluster(Action.GET))
     def get_user(self, _connection: ServerConnection, request: Request[GetUserRequestHeader], _body: bytes) -> Response:
-        """Give a user, without the password; no body if there is none."""
+        """Return a user without the password; an empty body if the user does not exist."""
         user = self._table.users.get(_named(request.header.username.strip()))
         return Response(body=b"" if user is None else msgspec.json.encode(_shown(user)))
 
@@ -161,7 +161,7 @@ class UserAdmin:
 
     @answers(RequestCode.AUTH_GET_ACL, permission=needs_cluster(Action.GET))
     def get_acl(self, _connection: ServerConnection, request: Request[GetAclRequestHeader], _body: bytes) -> Response:
-        """Give the policies of a user."""
+        """Return the policies of a user."""
         user = self._table.users.get(_user_of(request.header.subject))
         if user is None:
             raise RpcRejectedError(ResponseCode.NO_PERMISSION, "The subject is not exist.")
@@ -209,14 +209,14 @@ def _named(username: str) -> str:
 def _user_info(body: bytes, change: str) -> UserInfo:
     info = _decoded(body, UserInfo)
     if info is None:
-        raise RpcRejectedError(ResponseCode.INVALID_PARAMETER, "the body is no JSON of a user, or too long")
+        raise RpcRejectedError(ResponseCode.INVALID_PARAMETER, "the body is not a user in JSON, or is too long")
     if (info.user_type or "").lower() == SUPER.lower() and not _by_super():
         raise RpcRejectedError(ResponseCode.SYSTEM_ERROR, f"The super user can only be {change} by super user")
     return info
 
 
 def _user_of(*subjects: str | None) -> str:
-    """The user of the first subject that names one."""
+    """Return the user of the first subject that names one."""
     for subject in subjects:
         kind, _, name = (subject or "").partition(":")
         if kind.lower() == _KIND_OF_SUBJECT:

@@ -1,8 +1,8 @@
 """The users and policies of one server in ``auth.json``, and their changes (``AuthenticationMetadataManager``).
 
-A file is complete at every moment, has the mode 600, and is read again when it changes. With a key (``authKeyPath`` or
-``$COMETMQ_AUTH_KEY``) each password is encrypted by AES-GCM, bound to its user's name. Requests see a new table as a
-whole, never a part.
+The file is complete at every moment, has mode 600, and is read again when it changes. With a key (``authKeyPath`` or
+``$COMETMQ_AUTH_KEY``) each password is encrypted by AES-GCM, bound to its user's name. Requests see a new table
+completely, never a part of it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class StoredUsers(msgspec.Struct):
 
 
 class Cipher:
-    """Encrypts passwords with the operator's key; it is not kept."""
+    """Encrypts passwords with the operator's key, which is not stored."""
 
     def __init__(self, key: bytes) -> None:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -81,7 +81,7 @@ class Cipher:
     def decrypt(self, name: str, text: str) -> str:
         """Decrypt a user's password.
 
-        :raises AuthError: it is not of this user and key.
+        :raises AuthError: the password belongs to another user or key.
         """
         from cryptography.exceptions import InvalidTag
 
@@ -93,7 +93,7 @@ class Cipher:
 
 
 def read_key(path: str) -> bytes | None:
-    """The key of a file, else that of the environment, else none.
+    """Return the key of the file, or else of the environment, or ``None``.
 
     :raises AuthError: the file cannot be read.
     """
@@ -110,12 +110,12 @@ def read_key(path: str) -> bytes | None:
 
 
 class UserTable:
-    """Users by their names; changes come one at a time, in a thread."""
+    """Users by name; changes happen one at a time, in a thread."""
 
     def __init__(self, path: Path, key: bytes | None) -> None:
         """Read the file.
 
-        :raises AuthError: it is not valid.
+        :raises AuthError: the entry is invalid.
         """
         self.path: Final = path
         self.version = 0
@@ -129,7 +129,7 @@ class UserTable:
     def create(self, name: str, password: str, kind: str | None = None, status: str | None = None) -> None:
         """Make a user.
 
-        :raises AuthError: there is one, or something is not valid.
+        :raises AuthError: the user exists, or a value is invalid.
         """
         _check(name, password)
         if name in self.users:
@@ -139,9 +139,9 @@ class UserTable:
         self._put(User(name, password, _kind(kind), _status(status)))
 
     def update(self, name: str, password: str | None, kind: str | None, status: str | None) -> None:
-        """Change what is given of a user.
+        """Change the given values of a user.
 
-        :raises AuthError: there is none, or something is not valid.
+        :raises AuthError: the user does not exist, or a value is invalid.
         """
         _check_name(name)
         user = self._known(name, "The user is not exist")
@@ -155,7 +155,7 @@ class UserTable:
         self._put(user)
 
     def delete(self, name: str) -> None:
-        """Delete a user with their policies, if there is one.
+        """Delete a user, if it exists, and its policies.
 
         :raises AuthError: the name is blank, or the file cannot be written.
         """
@@ -166,7 +166,7 @@ class UserTable:
     def put_policies(self, name: str, infos: list[PolicyInfo]) -> None:
         """Add entries to a user's policies; see :func:`~cometmq.auth.policies.merge_policies`.
 
-        :raises AuthError: there is no such user, or an entry is not valid.
+        :raises AuthError: the user does not exist, or an entry is invalid.
         """
         new = read_policies(infos)
         user = self._known(name, f"The subject of {USER}{name} is not exist.")
@@ -178,7 +178,7 @@ class UserTable:
     def delete_policies(self, name: str, kind: str | None, resource: str | None) -> None:
         """Delete the entry of a resource, or all of a user.
 
-        :raises AuthError: there is no such user, or no policy of theirs.
+        :raises AuthError: the user does not exist, or has no such policy.
         """
         user = self._known(name, "The subject is not exist.")
         if not user.policies:

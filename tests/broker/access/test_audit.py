@@ -105,7 +105,7 @@ async def test_who_did_what_to_what_from_where(audited: Broker, wire: Wire, tmp_
     failed = [one for one in found if one["event"] == "failed"]
     assert failed[0]["request"] == "PUT_QUOTA"
     assert failed[0]["opaque"] == by_request["PUT_QUOTA"]["opaque"]
-    assert "is no subject of a quota" in failed[0]["why"]
+    assert "is not a valid quota subject" in failed[0]["why"]
 
 
 async def test_no_secret_is_ever_in_the_log(start_broker: StartBroker, connect_to: ConnectTo, tmp_path: Path) -> None:

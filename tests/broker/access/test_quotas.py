@@ -243,7 +243,7 @@ async def test_a_quota_of_0_allows_nothing_and_huge_numbers_are_refused_or_harml
     for wrong in (10**15 + 1, -2, 2**63 - 1):
         refused = await put(wire, HERE, messages_in=wrong)
         assert refused.code == ResponseCode.INVALID_PARAMETER
-        assert "a limit is a number from 0" in (refused.remark or "")
+        assert "a limit must be a number from 0" in (refused.remark or "")
     for subject in (
         "",
         "nobody",

@@ -56,12 +56,12 @@ async def test_a_request_that_was_listened_to_is_not_done_again(
         for listener in (wire, await connect_to(broker)):
             again = await listener.ask(captured)
             assert again.code == ResponseCode.SYSTEM_ERROR
-            assert "was sent before" in (again.remark or "")
+            assert "is a replay" in (again.remark or "")
     assert broker.store.extent("Orders", 0)[1] == 4
     deletion = wire.command(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader("Orders"))
     OPERATORS.sign(deletion, Stamps(clock.now_ms).next())
     assert (await wire.ask(deletion)).code == 0
-    assert "was sent before" in ((await wire.ask(deletion)).remark or "")
+    assert "is a replay" in ((await wire.ask(deletion)).remark or "")
 
 
 async def test_the_stamp_is_part_of_what_is_signed(wire: Wire, clock: VirtualClock) -> None:
@@ -94,7 +94,7 @@ async def test_stamps_are_checked_where_they_are_not_required_too(
     assert (await send(wire, OPERATORS, "Orders")).code == 0
     captured = stamped(wire, Stamps(clock.now_ms))
     assert (await wire.ask(captured)).code == 0
-    assert "was sent before" in ((await wire.ask(captured)).remark or "")
+    assert "is a replay" in ((await wire.ask(captured)).remark or "")
 
 
 async def test_a_client_sends_as_ever_and_says_so_when_its_clock_is_wrong(

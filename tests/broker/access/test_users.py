@@ -142,7 +142,7 @@ async def test_a_resource_that_is_none_deletes_nothing(wire: Wire) -> None:
     await create_user(wire, ROOT, "alice", "secret-of-alice")
     await put_acl(wire, ROOT, "alice", ("Topic:Orders", "Pub", "Allow"))
     answer = await ask(wire, ROOT, RequestCode.AUTH_DELETE_ACL, DeleteAclRequestHeader("User:alice", None, "Orders"))
-    assert "'Orders' is no resource" in (answer.remark or "")
+    assert "'Orders' is not a valid resource" in (answer.remark or "")
     shown = await ask(wire, ROOT, RequestCode.AUTH_GET_ACL, GetAclRequestHeader("User:alice"))
     assert "Topic:Orders" in shown.body.decode()
 
@@ -190,12 +190,12 @@ async def test_without_authorization_every_user_may_do_everything(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (INIT | {"acl_enable": True}, "exclude each other"),
+        (INIT | {"acl_enable": True}, "cannot both be set"),
         ({"authorization_enabled": True}, "set authenticationEnabled"),
-        ({"authentication_enabled": True}, "there is no user"),
-        (INIT | {"init_authentication_user": "root:secret-of-root"}, "not of the form"),
-        (INIT | {"authentication_whitelist": "28,everything"}, "is no request code"),
-        ({"acl_enable": True}, "no directory"),
+        ({"authentication_enabled": True}, "no user exists"),
+        (INIT | {"init_authentication_user": "root:secret-of-root"}, "must have the form"),
+        (INIT | {"authentication_whitelist": "28,everything"}, "is not a request code"),
+        ({"acl_enable": True}, "is not configured"),
     ],
 )
 async def test_keys_that_cannot_be_meant_so_end_the_start(

@@ -1,1 +1,1 @@
-"""The audit log: who did what to what from where, whether it was allowed, and why not."""
+"""The audit log: who did what, to what, from where, and whether it was allowed."""

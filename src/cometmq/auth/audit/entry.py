@@ -22,9 +22,9 @@ from cometmq.remoting.processors import Request
 Entry = dict[str, Any]
 
 _SECRETS: Final = ("secret", "password", "token", "signature", "credential")
-"""Parts of the names of header fields that are never written."""
+"""Header fields whose names contain one of these are never written."""
 _HIDDEN: Final = frozenset({"value", "properties", "i"})
-"""Fields that may hold secrets of users: values of the KV configuration, properties of messages."""
+"""Fields that may contain users' secrets: values of the KV configuration, message properties."""
 _SHOWN_BODIES: Final = frozenset(
     {
         RequestCode.AUTH_CREATE_ACL,
@@ -34,25 +34,25 @@ _SHOWN_BODIES: Final = frozenset(
         RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
     }
 )
-"""Requests whose body says what changes, and has no secret."""
+"""Requests whose body describes a change and contains no secret."""
 _CONFIGURATIONS: Final = frozenset({RequestCode.UPDATE_BROKER_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG})
-"""Requests whose body is properties; the entry has their keys."""
+"""Requests whose body is properties; only the keys are written."""
 
 
 def time_text(now_ms: int) -> str:
-    """A time as entries have it: UTC, in milliseconds."""
+    """Format a time for an entry: UTC with milliseconds."""
     return datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{now_ms % 1000:03}Z"
 
 
 def short(text: str) -> str:
-    """A text, cut to the limit of one."""
+    """Return a text, cut to the maximum length."""
     return text if len(text) <= MAX_AUDIT_TEXT_CHARS else text[: MAX_AUDIT_TEXT_CHARS - 1] + "…"
 
 
 def encoded(entry: Entry) -> bytes:
-    """An entry as a line.
+    """Return an entry as a line.
 
-    ASCII only: nothing in a name or a reason can end the line, or control the terminal that shows the file.
+    It is ASCII, so nothing in a name or reason can end the line or control the terminal that shows the file.
     """
     line = json.dumps(entry, ensure_ascii=True, separators=(",", ":")).replace("\x7f", "\\u007f")
     if len(line) > MAX_AUDIT_ENTRY_CHARS:
@@ -62,7 +62,7 @@ def encoded(entry: Entry) -> bytes:
 
 
 def resources_of(permission: Permission | None, header: Any, body: bytes) -> list[str]:
-    """The resources of a request, with the actions that it needs: ``Topic:Orders Delete``."""
+    """List the resources of a request with the actions that it needs: ``Topic:Orders Delete``."""
     found: list[str] = []
     if permission is not None:
         # A handler says what is wrong with a body.
@@ -72,12 +72,12 @@ def resources_of(permission: Permission | None, header: Any, body: bytes) -> lis
 
 
 def text_of(need: Need) -> str:
-    """A resource with the actions on it, as entries have it."""
+    """Format a resource and its actions for an entry."""
     return short(f"{need.resource} {'|'.join(action.value for action in need.actions)}")
 
 
 def details_of(request: Request[Any], body: bytes) -> Entry:
-    """The fields of an administration request, and what its body says, without secrets."""
+    """Return the fields and the body of an administration request without secrets."""
     fields = {name: _shown(value) for name, value in _fields(request.header) if not _is_secret(name)}
     found: Entry = {"fields": fields} if fields else {}
     if request.code in _SHOWN_BODIES:

@@ -1,7 +1,7 @@
 """The files of the audit log: the one being written, and those before it with numbers (``audit.log.1`` is the newest).
 
-A line is in a file whole, or not at all: what a failed write has left is cut off, and what a crash has left is ended
-by a line feed when the file is opened again.
+A line is written completely or not at all: the rest of a failed write is cut off, and the rest of a crash is ended
+by a line feed when the file is next opened.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Final
 
 
 class RotatedFile:
-    """Appends lines; for one thread. Only the user of the process may read the files.
+    """Appends lines, from one thread. Only the user of the process can read the files.
 
-    :param size: bytes after which a new file begins.
-    :param count: files, the one being written included.
+    :param size: the size in bytes at which a new file is started.
+    :param count: the number of files to keep, including the current one.
     """
 
     def __init__(self, path: Path, size: int, count: int) -> None:
@@ -28,9 +28,9 @@ class RotatedFile:
         self._inode = 0
 
     def open(self) -> None:
-        """Open the file, and make it if needed.
+        """Open the file; create it if needed.
 
-        :raises OSError: it cannot be opened.
+        :raises OSError: the file cannot be opened.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -45,9 +45,9 @@ class RotatedFile:
         self._fd, self._size, self._inode = fd, size, status.st_ino
 
     def write(self, lines: list[bytes]) -> int:
-        """Append lines; return how many are written.
+        """Append lines; return how many were written.
 
-        :raises OSError: not even the first can be written.
+        :raises OSError: no line could be written.
         """
         done = 0
         while done < len(lines):
@@ -66,7 +66,7 @@ class RotatedFile:
             self._fd = -1
 
     def _write_some(self, lines: list[bytes]) -> int:
-        """Append the lines that fit into the file, one at least."""
+        """Append the lines that fit into the file, at least one."""
         self._follow()
         if self._size and self._size + len(lines[0]) > self._max_bytes:
             self._rotate()
@@ -90,7 +90,7 @@ class RotatedFile:
         return len(fitting)
 
     def _follow(self) -> None:
-        """Open the file again when somebody has moved or deleted it."""
+        """Reopen the file if it was moved or deleted."""
         if self._fd >= 0:
             try:
                 if self.path.stat().st_ino == self._inode:
@@ -110,5 +110,5 @@ class RotatedFile:
 
 
 def numbered(path: Path, number: int) -> Path:
-    """The name of a file by its age; 0 is the one being written."""
+    """Return the path of the file with this age; 0 is the current file."""
     return path.with_name(f"{path.name}.{number}") if number else path

@@ -4,10 +4,10 @@ Theory of operation. The event loop encodes an entry and puts it into the queue;
 thread takes all that is there and appends it. While it cannot write (full disk), entries stay, and it tries again every
 second.
 
-Fault model. The queue is bounded in bytes. Its last quarter is for administration requests and changes of accounts, so
-that a flood of denials cannot push them out. An entry without room is counted, and the next line that is written says
-how many are missing. A crash of the process loses the entries of the last moment; one of the machine also those that
-the system had not written.
+Fault model. The queue is bounded in bytes. Its last quarter is reserved for administration and changes of accounts, so
+that a flood of denials cannot push them out. An entry that does not fit is counted, and the next line reports how many
+are missing. A crash of the process loses the latest entries; a crash of the machine also those that the system had not
+yet written to the disk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cometmq.threads import in_thread
 _log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 1.0
-"""Pause before another attempt to write; real time, since it is a thread's."""
+"""Pause before another attempt to write; real time, because a thread waits."""
 _STOP_SECONDS: Final = 5.0
 _OTHERS_BYTES: Final = MAX_AUDIT_QUEUE_BYTES * 3 // 4
 
@@ -49,14 +49,14 @@ class AuditLog:
         self._bytes = 0
         self._lost = 0
         self.written = 0
-        """Entries written to the file."""
+        """The number of entries written to the file."""
         self.lost = 0
-        """Entries that found no room, since the start."""
+        """The number of entries dropped since the start because the queue was full."""
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Open the file and begin.
+        """Open the file and start the thread.
 
         :raises AuthError: the file cannot be opened.
         """
@@ -72,7 +72,7 @@ class AuditLog:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Write what waits, for five seconds at most."""
+        """Write the waiting entries; stop after five seconds at the latest."""
         if self._thread is None:
             return
         self.put({"event": "stopped"}, must=True)
@@ -84,9 +84,9 @@ class AuditLog:
             _log.error("entries of the audit log %s are lost: it could not be written in time", self._file.path)
 
     def put(self, entry: Entry, *, must: bool = False) -> None:
-        """Put an entry into the queue.
+        """Add an entry to the queue.
 
-        :param must: it may use the part of the queue that is for administration.
+        :param must: whether it may use the part of the queue reserved for administration.
         """
         line = encoded({"time": time_text(self._clock.now_ms()), "server": self._server, **entry})
         with self._lock:
@@ -100,7 +100,7 @@ class AuditLog:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of the entries that are not written yet."""
+        """Return the bytes of the entries that are not written yet."""
         return self._bytes
 
     # --- the thread ---------------------------------------------------------------------------

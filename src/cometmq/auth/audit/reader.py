@@ -1,4 +1,4 @@
-"""Reads audit logs: the files of one log in their order, and what is written to it from now on."""
+"""Reads audit logs: the files of one log in order, then new entries as they are written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cometmq.errors import CometMQError, reason_of
 _LOOK_SECONDS: Final = 0.25
 _MAX_FILES: Final = 1_000
 _LINE_BYTES: Final = 4 * MAX_AUDIT_ENTRY_CHARS
-"""Longer lines are no entries."""
+"""Longer lines are not entries."""
 _PIECE_BYTES: Final = 65_536
 
 
@@ -26,36 +26,34 @@ class AuditReadError(CometMQError):
 
 
 class AuditReader:
-    """Reads one log: what it has, then what is written to it."""
+    """Reads one log: the existing entries, then new ones."""
 
     def __init__(self, path: Path, on_damage: Callable[[Path, int], None]) -> None:
-        """Prepare; nothing is opened yet.
+        """Prepare to read; no file is opened yet.
 
-        :param on_damage: called with a file and the number of its lines that are no entries.
+        :param on_damage: called with a file and the number of its unreadable lines.
         """
         self._path = path
         self._on_damage = on_damage
         self._file: IO[bytes] | None = None
         self._file_path = path
         self._rest = b""
-        """The beginning of a line whose end is not written yet."""
+        """The start of a line whose end is not written yet."""
 
     def read(self) -> Iterator[Entry]:
-        """The entries of all files, the oldest first.
+        """Yield the entries of all files, oldest first.
 
-        :raises AuditReadError: there is no file, or one cannot be read.
+        :raises AuditReadError: no file exists, or one cannot be read.
         """
         files = [file for file in (numbered(self._path, at) for at in range(_MAX_FILES, -1, -1)) if file.exists()]
         if not files:
-            raise AuditReadError(
-                f"there is no audit log {self._path}", next_step="set auditLogEnable=true, or name its file"
-            )
+            raise AuditReadError(f"no audit log at {self._path}", next_step="set auditLogEnable=true, or name its file")
         for path in files:
             self._open(path)
             yield from self._read_on()
 
     def follow(self, *, is_over: Callable[[], bool] = lambda: False) -> Iterator[Entry]:
-        """The entries after those of :meth:`read`, over changes of the file, until ``is_over``.
+        """Yield new entries after those of :meth:`read`, across rotated files, until ``is_over``.
 
         :raises AuditReadError: the file cannot be read.
         """
@@ -110,13 +108,13 @@ class AuditReader:
 
 
 def read_entries(path: Path, on_damage: Callable[[Path, int], None]) -> Iterator[Entry]:
-    """The entries of all files of a log, as :meth:`AuditReader.read` gives them."""
+    """Yield the entries of all files of a log (:meth:`AuditReader.read`)."""
     with AuditReader(path, on_damage) as reader:
         yield from reader.read()
 
 
 def parse(line: bytes) -> Entry | None:
-    """An entry; ``None`` if the line is none."""
+    """Parse an entry; return ``None`` for a line that is not one."""
     try:
         entry: Any = json.loads(line) if len(line) <= _LINE_BYTES else None
     except (ValueError, RecursionError):

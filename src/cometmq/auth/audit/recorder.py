@@ -1,4 +1,4 @@
-"""Chooses the requests that the audit log of a server has one by one, and sums up the others.
+"""Chooses which requests get an audit entry of their own, and sums up the others.
 
 Every administration request is an entry before it is handled, and another one if it fails. A denial, and the first
 request of an account on a connection, is an entry at once; the same again within a second is counted, and one entry
@@ -68,7 +68,7 @@ BY_THEMSELVES: Final = frozenset(
         RequestCode.GET_TIMER_METRICS,
     }
 )
-"""Requests that clients, brokers and slaves send by themselves; every other one is administration."""
+"""Requests that clients, brokers and slaves send by themselves; all others are administration."""
 
 _SAMPLED: Final = frozenset(
     {
@@ -83,7 +83,7 @@ _SAMPLED: Final = frozenset(
 
 
 class Client(Protocol):
-    """A connection of a client, as entries tell of it."""
+    """The client connection of an entry."""
 
     account: Caller | None
     """The account of the last request whose signature was checked."""
@@ -95,7 +95,7 @@ class Client(Protocol):
 
 
 class Sampler:
-    """Chooses one of so many sends and pulls."""
+    """Chooses a sample of sends and pulls: one of so many."""
 
     __slots__ = ("_each", "left")
 
@@ -105,7 +105,7 @@ class Sampler:
         """Requests until the next sample."""
 
     def chooses(self) -> bool:
-        """Count one request; tell whether it is chosen."""
+        """Count one request; return whether it is chosen."""
         if self.left > 0:
             self.left -= 1
             return False
@@ -113,31 +113,31 @@ class Sampler:
         return True
 
     def skip(self, requests: int) -> None:
-        """Count requests, ``left`` at most, of which none is chosen."""
+        """Count requests, at most ``left``, none of which is chosen."""
         self.left -= requests
 
 
 class AuditRecorder:
-    """Makes entries of what happens at a server."""
+    """Writes audit entries about what happens at a server."""
 
     def __init__(self, log: AuditLog, sampling: int, *, clock: Clock) -> None:
         self.log = log
         self._clock = clock
         self.sampler: Final = Sampler(sampling) if sampling else None
         self._repeated: dict[Hashable, tuple[Entry, int]] = {}
-        """Entries of the present second by what they have in common, and how often they came again."""
+        """Entries of the current second by their common fields, and how often each was repeated."""
         self._uncounted = 0
         self._timer: TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to write.
+        """Start to write.
 
         :raises AuthError: the file cannot be opened.
         """
         self.log.start()
 
     async def stop(self) -> None:
-        """Write what is summed up and what waits."""
+        """Write the sums and the waiting entries, then stop."""
         if self._timer is not None:
             self._timer.cancel()
         self._sum_up()
@@ -151,7 +151,7 @@ class AuditRecorder:
         body: bytes,
         account: str | None,
     ) -> None:
-        """Note a request that may be handled: administration, or one that is sampled."""
+        """Record an allowed request: administration, or a sampled one."""
         if request.code not in BY_THEMSELVES:
             found = resources_of(processor.permission, request.header, body)
             entry = self._entry("request", connection, request.code, account, allowed=True)
@@ -163,7 +163,7 @@ class AuditRecorder:
             self.log.put(entry | {"resources": found, "bytes": len(body)})
 
     def passed(self, connection: Client, code: int, account: str | None, resources: list[str]) -> None:
-        """Note a call of gRPC that may be handled, if it is sampled."""
+        """Record an allowed gRPC call if it is sampled."""
         if self.sampler is not None and code in _SAMPLED and self.sampler.chooses():
             entry = self._entry("sample", connection, code, account, allowed=True)
             self.log.put(entry | {"resources": resources})
@@ -179,9 +179,9 @@ class AuditRecorder:
         resources: list[str],
         details: Entry | None = None,
     ) -> None:
-        """Note a denied request.
+        """Record a denied request.
 
-        :param claimed: the access key of a request that is not known to be this account's.
+        :param claimed: the access key of a request whose signature was not accepted.
         """
         entry = self._entry("denied", connection, code, account, allowed=False)
         if claimed is not None:
@@ -191,7 +191,7 @@ class AuditRecorder:
         self._count(("denied", who, connection.peer_ip, code, tuple(resources)), entry)
 
     def denied_by_quota(self, connection: ServerConnection, request: Request[Any], why: str) -> None:
-        """Note a request over a quota."""
+        """Record a request that was denied by a quota."""
         header = request.header
         resources = [
             f"{kind}:{short(name)}"
@@ -205,17 +205,17 @@ class AuditRecorder:
         self.denied(connection, request.code, why, account=account, resources=resources)
 
     def unknown(self, connection: ServerConnection, code: int, account: str | None) -> None:
-        """Note a request of a code that nobody handles."""
+        """Record a request with an unknown code."""
         entry = self._entry("request", connection, code, account, allowed=True) | {"why": "the code is not supported"}
         self._count(("unknown", account, connection.peer_ip, code), entry)
 
     def logged_in(self, connection: Client, account: str) -> None:
-        """Note the first request of an account on a connection."""
+        """Record the first request of an account on a connection."""
         entry: Entry = {"event": "login", "account": short(account), "address": connection.remote_address}
         self._count(("login", account, connection.peer_ip), entry, is_login=True)
 
     def answered(self, connection: ServerConnection, request: Request[Any], response: Response) -> None:
-        """Note an administration request that fails; its ``opaque`` tells which one."""
+        """Record that an administration request failed; its ``opaque`` identifies the request."""
         if response.code and request.code not in BY_THEMSELVES:
             entry = self._entry("failed", connection, request.code, None, allowed=True)
             del entry["account"]
@@ -223,7 +223,7 @@ class AuditRecorder:
             self.log.put(entry, must=True)
 
     def accounts_changed(self) -> None:
-        """Note a change of the files of accounts by somebody else than an administration request."""
+        """Record that the account files were changed other than by an administration request."""
         self.log.put({"event": "accounts", "why": "accounts or policies were changed in their files"}, must=True)
 
     def _entry(self, event: str, connection: Client, code: int, account: str | None, *, allowed: bool) -> Entry:
@@ -264,13 +264,13 @@ class AuditRecorder:
 
 
 def account_of(connection: Client) -> str | None:
-    """The account of the last request of a connection whose signature was checked."""
+    """Return the account of the last signed request on a connection."""
     account = connection.account
     return None if account is None else account.name or None
 
 
 def caller() -> str | None:
-    """The account of the request that is being checked, once its signature was accepted."""
+    """Return the account of the current request, once its signature is accepted."""
     account = CALLER.get()
     return None if account is None else account.name or None
 

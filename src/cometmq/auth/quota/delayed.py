@@ -1,4 +1,4 @@
-"""Work that waits until there is room in a quota: requests to handle, and denials to answer."""
+"""Work that a quota delays: requests to handle, and denials to answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cometmq.clock import Clock, TimerHandle
 
 
 class Delayed:
-    """Work by its time, with one timer; bounded in number and bytes."""
+    """Delayed work ordered by time, with one timer; bounded in number and bytes."""
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
@@ -21,11 +21,11 @@ class Delayed:
         self._timer: TimerHandle | None = None
 
     def has_room(self, size: int) -> bool:
-        """Tell whether work of so many bytes may wait."""
+        """Return whether work of this many bytes may wait."""
         return len(self._waiting) < MAX_DELAYED_REQUESTS and self._bytes + size <= MAX_DELAYED_BYTES
 
     def after(self, delay_s: float, size: int, work: Callable[[], None]) -> None:
-        """Do work after a time; work of equal times keeps its order."""
+        """Run work after a delay; work with equal times keeps its order."""
         due = self._clock.monotonic() + delay_s
         heapq.heappush(self._waiting, (due, next(self._numbers), size, work))
         self._bytes += size
@@ -33,7 +33,7 @@ class Delayed:
             self._wait()
 
     def stop(self) -> None:
-        """Do everything now."""
+        """Run all waiting work now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -38,7 +38,7 @@ from cometmq.remoting.processors import Processor, Request, Response
 from cometmq.remoting.server_connection import ServerConnection
 
 MAX_DELAY_SECONDS: Final = 1.0
-"""The longest time that a request waits; clients wait 3 s for an answer, some for all attempts together."""
+"""The longest delay of a request; clients wait 3 s for an answer, some for all attempts together."""
 
 _IN: Final = ("messagesIn", "bytesIn")
 _OUT: Final = ("messagesOut", "bytesOut")
@@ -52,7 +52,7 @@ _SENDS: Final = frozenset(
     }
 )
 _STORES: Final = _SENDS | {RequestCode.CONSUMER_SEND_MSG_BACK}
-"""Requests that store a message of their client."""
+"""Requests that store a message."""
 _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.POP_MESSAGE})
 _QUERIES: Final = frozenset({RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID})
 _FRAME_WORDS_BYTES: Final = 8
@@ -60,7 +60,7 @@ _MOST_MESSAGES: Final = 2**31
 _MOST_BYTES: Final = 2**31
 
 Room = tuple[str | None, int, int]
-"""The sends that the compiled core may take: only those of this producer group, messages, bytes."""
+"""Limits for the compiled core: only sends of this producer group, messages, bytes."""
 
 NO_BOUNDS: Final[Room] = (None, _MOST_MESSAGES, _MOST_BYTES)
 """Everything."""
@@ -71,9 +71,9 @@ OnDenial = Callable[[ServerConnection, Request[Any], str], None]
 
 
 class Limiter:
-    """Asks the quotas of one broker for each request; :class:`~cometmq.remoting.server.Limiter`.
+    """Checks each request against the quotas of one broker; :class:`~cometmq.remoting.server.Limiter`.
 
-    :param exists: tells whether there is a topic.
+    :param exists: returns whether a topic exists.
     :param on_denial: called with each denied request.
     """
 
@@ -97,15 +97,15 @@ class Limiter:
         self._meters = Meters(table, clock=clock)
         self._on_denial = on_denial
         self.denied: Final[Counter[tuple[SubjectKind, str]]] = Counter()
-        """Requests that were denied, by the kind of the subject and the limit."""
+        """The number of denied requests by kind of subject and limit."""
         self.delayed: Final[Counter[tuple[SubjectKind, str]]] = Counter()
-        """Requests that waited, likewise."""
+        """The number of delayed requests, likewise."""
 
     def _quotas_changed(self) -> None:
         self.is_active = bool(self.table.quotas)
 
     def stop(self) -> None:
-        """Handle and answer the requests that wait."""
+        """Handle and answer all delayed requests now."""
         self._delayed.stop()
 
     # --- requests -----------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class Limiter:
         frame: Frame,
         handle: Handle,
     ) -> bool:
-        """Tell whether a request is over a quota; it is answered here then, or handled later."""
+        """Return whether a request is over a quota; it is then answered here, or handled later."""
         code = processor.code
         over: OverQuotaError | None = None
         try:
@@ -160,7 +160,7 @@ class Limiter:
     def _deny(
         self, connection: ServerConnection, request: Request[Any], denied: OverQuotaError, *, is_late: bool = False
     ) -> None:
-        """Answer a request, after a time unless it has waited already."""
+        """Deny a request, after a delay unless it has already waited."""
         denied.meter.deny()
         self.denied[denied.meter.subject.kind, denied.limit] += 1
         if self._on_denial is not None:
@@ -192,7 +192,7 @@ class Limiter:
         return over
 
     def _store(self, connection: ServerConnection, group: str, frame: Frame) -> OverQuotaError | None:
-        """Count a message that a group sends back, as one that it sends."""
+        """Count a message that a group sends back as one that it sends."""
         now = self._clock.monotonic()
         meters = self._meters.with_group(self._meters.of(connection, now), group, now)
         size = _size(frame)
@@ -202,9 +202,9 @@ class Limiter:
         return over
 
     def _end(self, connection: ServerConnection, group: str, frame: Frame) -> None:
-        """Count the bytes of the end of a transaction, whose message was counted when it came; it is never denied.
+        """Count the bytes of the end of a transaction; its message was counted when it arrived. It is never denied.
 
-        A transaction whose end is denied would stay open, and be asked about again and again.
+        If the end were denied, the transaction would stay open, and the broker would check it again and again.
         """
         uses = self._meters.of_connection.get(connection)
         if uses is not None:
@@ -217,7 +217,7 @@ class Limiter:
         return self._check(self._meters.with_group(self._meters.of(connection, now), group, now), _OUT, now, 0)
 
     def _pull_again(self, connection: ServerConnection, request: Request[Any]) -> OverQuotaError | None:
-        """The quota that a pull is over, though it has waited: others were before it."""
+        """Return the quota that a pull exceeds although it has waited, because others were first."""
         try:
             return self._pull(connection, getattr(request.header, "consumer_group", None))
         except OverQuotaError as over:
@@ -226,7 +226,7 @@ class Limiter:
     def _heartbeat(
         self, connection: ServerConnection, processor: Processor, request: Request[Any], frame: Frame
     ) -> None:
-        """Count the connection; a member that may not pull must not be given queues."""
+        """Count the connection; a member that may not pull must not get queues."""
         now = self._clock.monotonic()
         uses = self._meters.of(connection, now)
         if SubjectKind.GROUP not in self.table.kinds or processor.permission is None:
@@ -259,7 +259,7 @@ class Limiter:
             self._make_topic(connection, name)
 
     def more(self, connection: ServerConnection, group: str, messages: int) -> None:
-        """Count further messages of a request that has passed: a batch has many."""
+        """Count further messages of a request that was let through: a batch has many."""
         uses = self._meters.of_connection.get(connection)
         if uses is not None and messages:
             now = self._clock.monotonic()
@@ -267,7 +267,7 @@ class Limiter:
                 meter.take(_IN, messages, 0, now)
 
     def got(self, connection: ServerConnection, group: str | None, messages: int, size: int) -> None:
-        """Count messages that a connection gets."""
+        """Count messages that a connection receives."""
         uses = self._meters.of_connection.get(connection)
         if uses is not None:
             now = self._clock.monotonic()
@@ -276,7 +276,7 @@ class Limiter:
 
     # --- plain sends --------------------------------------------------------------------------
     def room(self, connection: ServerConnection) -> Room | None:
-        """The sends that the core may take now; ``None`` when Python must see the connection's next request."""
+        """Return what the core may handle now, or ``None`` if Python must handle the connection's next request."""
         uses = self._meters.of_connection.get(connection)
         if uses is None or uses.version != self.table.version or uses.account is not connection.account:
             return None
@@ -294,7 +294,7 @@ class Limiter:
         return (group, messages, size) if messages and size else None
 
     def took(self, connection: ServerConnection, group: str | None, messages: int, size: int) -> None:
-        """Count what the compiled core has taken."""
+        """Count what the compiled core has handled."""
         uses = self._meters.of_connection[connection]
         now = self._clock.monotonic()
         for meter in self._meters.counting(uses, group):
@@ -302,10 +302,10 @@ class Limiter:
 
     # --- meters -------------------------------------------------------------------------------
     def _check(self, meters: tuple[Meter, ...], names: tuple[str, str], now: float, size: int) -> OverQuotaError | None:
-        """The quota for which a request must wait longest, if there is one.
+        """Return the quota for which a request must wait longest, if any.
 
-        :param size: bytes that are kept while it waits.
-        :raises OverQuotaError: the wait is too long.
+        :param size: bytes held in memory while it waits.
+        :raises OverQuotaError: the wait would be too long.
         """
         longest: OverQuotaError | None = None
         for meter in meters:
@@ -326,12 +326,12 @@ class Limiter:
             self._owners.add(str(meter.subject), topic)
 
     def expire(self) -> None:
-        """Forget subjects that have been idle; their buckets are full again."""
+        """Forget idle subjects, whose buckets are full again."""
         self._meters.expire()
 
     # --- lists --------------------------------------------------------------------------------
     def listed(self, *, each: bool) -> list[QuotaInfo]:
-        """The quotas; or each subject that is counted now, those that were denied most often first.
+        """List the quotas, or all subjects counted now, most denials first.
 
         At most :data:`~cometmq.auth.limits.MAX_SHOWN_SUBJECTS` subjects.
         """
@@ -351,7 +351,7 @@ class Limiter:
         return found
 
     def shown(self, subject: Subject) -> QuotaInfo | None:
-        """The quota that counts for a subject, with its use; ``None`` if there is none."""
+        """Return the quota that applies to a subject, with its current use, or ``None``."""
         if not subject.is_one:
             quota = self.table.quotas.get(subject)
             if quota is None:

@@ -1,8 +1,8 @@
 """Token buckets, and the meter of one subject.
 
-A bucket of a rate fills by the second up to its capacity. A request passes while the bucket holds a whole token, and
-takes what it uses, even if the bucket then owes: one large message passes, and those after it wait. On average no
-subject gets more than its rate. When the clock moves backwards the bucket stands still.
+A bucket fills at its rate up to its capacity. A request passes while the bucket holds a whole token, and
+uses its tokens even if the bucket then goes below zero: one large message passes, and later ones wait. On average no
+subject gets more than its rate. If the clock moves backwards, the bucket does not change.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final
 from cometmq.auth.quota.model import Limits, Subject
 
 IN_SECONDS: Final = 1.0
-"""Capacity of buckets of what comes in, in seconds of their rate."""
+"""Capacity of buckets for incoming traffic, in seconds of their rate."""
 OUT_SECONDS: Final = 4.0
-"""The same of what goes out. Java's consumers pull again 3 s after a denial, and still get their whole rate."""
+"""The same for outgoing traffic: Java's consumers pull again 3 s after a denial and still get their full rate."""
 WINDOW_SECONDS: Final = 10.0
-"""The present use is an average over this time."""
+"""The current use is an average over this time."""
 
 RATES: Final = {
     "messagesIn": IN_SECONDS,
@@ -40,7 +40,7 @@ class Bucket:
         self._count = self._before = 0.0
 
     def change(self, rate: int, seconds: float, now: float) -> None:
-        """Go on with another rate; what is owed stays owed."""
+        """Change the rate; a debt stays."""
         self.fill(now)
         if self.rate == 0:
             self.level = rate
@@ -48,25 +48,25 @@ class Bucket:
         self.level = min(self.level, self._capacity)
 
     def fill(self, now: float) -> None:
-        """Add the tokens of the time since the last call."""
+        """Add the tokens for the time since the last call."""
         if now > self._at:
             self.level = min(self._capacity, self.level + (now - self._at) * self.rate)
         self._at = now
 
     def take(self, amount: float, now: float) -> None:
-        """Take tokens, and count them."""
+        """Use tokens and count them."""
         self.level -= amount
         self._turn(now)
         self._count += amount
 
     def wait_s(self) -> float:
-        """Seconds until the bucket holds a whole token; infinite for a rate of 0."""
+        """Return the seconds until the bucket holds a whole token; infinite for a rate of 0."""
         if self.level >= 1:
             return 0.0
         return (1 - self.level) / self.rate if self.rate else math.inf
 
     def use(self, now: float) -> float:
-        """Tokens a second that are taken at present."""
+        """Return the tokens used per second at present."""
         self._turn(now)
         passed = now - self._began
         return (self._before * (1 - passed / WINDOW_SECONDS) + self._count) / WINDOW_SECONDS
@@ -80,7 +80,7 @@ class Bucket:
 
 
 class Quota:
-    """The limits of a subject of the table, and the denials by them."""
+    """The limits of a subject in the table, and the number of denials."""
 
     __slots__ = ("delayed", "denials", "limits", "subject", "subjects")
 
@@ -89,7 +89,7 @@ class Quota:
         self.limits = limits
         self.denials = self.delayed = 0
         self.subjects = 0
-        """Meters that count by this quota."""
+        """The meters that use this quota."""
 
 
 class Meter:
@@ -108,7 +108,7 @@ class Meter:
         self._adopt(version, now)
 
     def adopt(self, quota: Quota, version: int, now: float) -> None:
-        """Count by a quota, as it is in a version of the table."""
+        """Apply a quota of a version of the table."""
         self.quota.subjects -= 1
         self.quota = quota
         quota.subjects += 1
@@ -128,7 +128,7 @@ class Meter:
                 bucket.change(rate, seconds, now)
 
     def refuses(self, names: tuple[str, str], now: float) -> tuple[str, float] | None:
-        """The rate of two that the subject is over, with the seconds to wait."""
+        """Return which of two rates the subject exceeds, and the seconds to wait."""
         self.used_at = now
         for name in names:
             bucket = self.buckets.get(name)
@@ -140,7 +140,7 @@ class Meter:
         return None
 
     def room(self, names: tuple[str, str], most: tuple[int, int], now: float) -> tuple[int, int]:
-        """Messages and bytes that the subject may use now, at most ``most``."""
+        """Return the messages and bytes that the subject may use now, at most ``most``."""
         self.used_at = now
         messages, size = most
         for at, name in enumerate(names):
@@ -162,7 +162,7 @@ class Meter:
                 bucket.take(amount, now)
 
     def hold(self) -> None:
-        """Count a request that waits."""
+        """Count a delayed request."""
         self.delayed += 1
         self.quota.delayed += 1
 

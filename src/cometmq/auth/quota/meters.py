@@ -1,7 +1,7 @@
-"""The meters of the subjects that a broker counts, and those of each connection.
+"""The meters of all subjects of a broker, and of each connection.
 
-Memory is bounded: meters of idle subjects expire, the oldest goes when there are too many, and so do groups of one
-connection. A subject that was forgotten begins with full buckets, as one that was idle has them.
+Memory is bounded: meters of idle subjects expire, the oldest is dropped when there are too many, and so are groups of a
+connection. A forgotten subject starts with full buckets, which an idle one would have too.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class ConnectionMeters:
 
     def __init__(self) -> None:
         self.version = -1
-        """The version of the table; -1: not made, so the connection does not count."""
+        """The version of the table; -1 if the connection is not counted yet."""
         self.account: Caller | None = None
         self.meters: tuple[Meter, ...] = ()
         self.groups: dict[str, Meter | None] = {}
         self.producer_group: str | None = None
-        """The one of the last send that Python let pass."""
+        """The meter of the last send that Python let through."""
 
 
 class Meters:
@@ -47,7 +47,7 @@ class Meters:
         self._metered_groups = 0
 
     def of(self, connection: ServerConnection, now: float) -> ConnectionMeters:
-        """The meters of a connection, which counts from now on."""
+        """Return the meters of a connection, which is counted from now on."""
         uses = self.of_connection.get(connection)
         account = connection.account
         version = self.table.version
@@ -66,7 +66,7 @@ class Meters:
         return uses
 
     def named_by(self, connection: ServerConnection, caller: Caller | None, now: float) -> Iterator[Meter]:
-        """The meters of its address and its account."""
+        """Find the meters of its address and its account."""
         address = self.meter(SubjectKind.ADDRESS, connection.peer_ip, now)
         if address is not None:
             yield address
@@ -80,19 +80,19 @@ class Meters:
             raise OverQuotaError(meter, "connections", math.inf)
 
     def with_group(self, uses: ConnectionMeters, group: str | None, now: float) -> tuple[Meter, ...]:
-        """The meters of a connection and of a group that it names, for which it counts from now on."""
+        """Return the meters of a connection and of a group that it names; it is counted for the group from now on."""
         if group is None or SubjectKind.GROUP not in self.table.kinds:
             return uses.meters
         meter = self.group(uses, group, now)
         return uses.meters if meter is None else (*uses.meters, meter)
 
     def counting(self, uses: ConnectionMeters, group: str | None) -> tuple[Meter, ...]:
-        """The meters of a connection, and of a group if it counts for that already."""
+        """Return the meters of a connection, and of a group if it is already counted for it."""
         meter = None if group is None else uses.groups.get(group)
         return uses.meters if meter is None else (*uses.meters, meter)
 
     def group(self, uses: ConnectionMeters, name: str, now: float) -> Meter | None:
-        """The meter of a group, for which the connection counts from now on."""
+        """Return the meter of a group; the connection is counted for it from now on."""
         if name in uses.groups:
             return uses.groups[name]
         meter = self.meter(SubjectKind.GROUP, name, now)
@@ -107,7 +107,7 @@ class Meters:
         return meter
 
     def meter(self, kind: SubjectKind, name: str, now: float) -> Meter | None:
-        """The meter of a subject; ``None`` without a quota for it."""
+        """Return the meter of a subject, or ``None`` without a quota for it."""
         if kind not in self.table.kinds or not name:
             return None
         subject = Subject(kind, name)
@@ -129,7 +129,7 @@ class Meters:
         return meter
 
     def expire(self) -> None:
-        """Forget subjects that have been idle; their buckets are full again."""
+        """Forget idle subjects, whose buckets are full again."""
         oldest = self._clock.monotonic() - METER_SECONDS
         for meter in [meter for meter in self.known.values() if meter.used_at < oldest and not meter.connections]:
             self._forget(meter)
@@ -147,7 +147,7 @@ class Meters:
         uses.producer_group = None
 
     def _release(self, uses: ConnectionMeters) -> None:
-        """Count a connection no more."""
+        """Stop counting a connection."""
         if uses.version >= 0:
             uses.version = -1
             for meter in uses.meters:

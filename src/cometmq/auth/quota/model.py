@@ -1,4 +1,4 @@
-"""The words of quotas: subjects, such as ``account:billing`` or ``address:10.0.0.0/8``, and the limits of one."""
+"""Subjects of quotas, such as ``account:billing`` or ``address:10.0.0.0/8``, and their limits."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ class Subject(NamedTuple):
 
     @property
     def is_one(self) -> bool:
-        """Exactly one account, address or group is meant."""
+        """Return whether this is exactly one account, address or group."""
         return self.name != EVERY and not (self.kind is SubjectKind.ADDRESS and "/" in self.name)
 
     @classmethod
     def parse(cls, text: str) -> Subject:
-        """Read ``account:NAME``, ``address:IP``, ``address:NETWORK/BITS``, ``group:NAME`` or ``KIND:*``.
+        """Parse ``account:NAME``, ``address:IP``, ``address:NETWORK/BITS``, ``group:NAME`` or ``KIND:*``.
 
-        :raises AuthError: it is none of these.
+        :raises AuthError: the text has none of these forms.
         """
         kind_text, colon, name = text.partition(":")
         kind = next((kind for kind in SubjectKind if kind == kind_text.strip().lower()), None)
         name = name.strip()
         if kind is None or not colon or not name or len(text) > MAX_SUBJECT_CHARS:
             raise AuthError(
-                f"{text[:100]!r} is no subject of a quota",
+                f"{text[:100]!r} is not a valid quota subject",
                 next_step="write account:NAME, address:IP, address:NETWORK/BITS, group:NAME, or * for each of a kind",
             )
         return cls(kind, _address(name) if kind is SubjectKind.ADDRESS and name != EVERY else name)
@@ -68,23 +68,23 @@ def _address(name: str) -> str:
 
 
 class Limits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The limits of a subject; ``None`` is no limit, 0 allows nothing.
+    """The limits of a subject; ``None`` means no limit, 0 allows nothing.
 
     Bytes in are those of the frames that send; bytes out are those of the stored messages in answers.
     """
 
     messages_in: int | None = None
-    """Messages a second that the subject sends."""
+    """Messages per second that the subject sends."""
     bytes_in: int | None = None
-    """Bytes a second that the subject sends."""
+    """Bytes per second that the subject sends."""
     messages_out: int | None = None
-    """Messages a second that the subject gets."""
+    """Messages per second that the subject receives."""
     bytes_out: int | None = None
-    """Bytes a second that the subject gets."""
+    """Bytes per second that the subject receives."""
     connections: int | None = None
     """Connections that send, pull or send heartbeats."""
     topics: int | None = None
-    """Topics that the subject has made, and that exist."""
+    """Existing topics that the subject has created."""
 
     def check(self) -> None:
         """Check the numbers.
@@ -93,26 +93,26 @@ class Limits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
         """
         for name, value in self.given().items():
             if not 0 <= value <= MAX_LIMIT:
-                raise AuthError(f"{name}={value}: a limit is a number from 0 to {MAX_LIMIT:,}")
+                raise AuthError(f"{name}={value}: a limit must be a number from 0 to {MAX_LIMIT:,}")
 
     def given(self) -> dict[str, int]:
-        """The limits that are not ``None``, by their names on the wire."""
+        """Return the limits that are set, by their names on the wire."""
         found: dict[str, int] = msgspec.to_builtins(self)
         return found
 
 
 class QuotaInfo(msgspec.Struct, rename="camel"):
-    """One row of a list of quotas: the limits of a subject, its present use, and how often it was denied."""
+    """One row of a list of quotas: the limits of a subject, its current use, and its denials."""
 
     subject: str
     limits: Limits
     quota: str
-    """The quota that counts: the subject itself, a network, or ``*``."""
+    """The quota that applies: the subject's own, a network's, or ``*``."""
     use: dict[str, float] = {}
-    """The use of each limit: messages or bytes a second over about ten seconds, connections, topics."""
+    """The use of each limit: messages or bytes per second over about ten seconds, connections, topics."""
     denials: int = 0
-    """Denied requests since the start of the broker; a network or ``*`` has the sum of its subjects."""
+    """Denied requests since the broker started; a network or ``*`` has the sum of its subjects."""
     delayed: int = 0
-    """Requests that waited for room, since the start of the broker."""
+    """Delayed requests since the broker started."""
     subjects: int | None = None
-    """Subjects that are counted now, of a network or ``*``."""
+    """The number of subjects of a network or ``*`` counted now."""

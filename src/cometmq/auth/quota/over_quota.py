@@ -1,4 +1,4 @@
-"""OverQuotaError: the words for a request that is over a quota."""
+"""OverQuotaError: a request exceeds a quota."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORDS: Final = {
 
 
 class OverQuotaError(Exception):
-    """A request is over a quota; after ``wait_s`` seconds it would not be."""
+    """A request exceeds a quota; after ``wait_s`` seconds it would not."""
 
     def __init__(self, meter: Meter, limit: str, wait_s: float) -> None:
         self.meter = meter
@@ -27,7 +27,7 @@ class OverQuotaError(Exception):
 
     @property
     def remark(self) -> str:
-        """Words with the wait."""
+        """Return the message with the time to wait."""
         most = self.meter.limits.given().get(self.limit, 0)
         if self.limit == "topics":
             way_out = "delete one that is not needed"

@@ -1,7 +1,7 @@
-"""Topics that subjects of quotas have made, in ``quotaTopics.json``; only of subjects whose topics are limited.
+"""Topics created by subjects whose topics are limited, in ``quotaTopics.json``.
 
-A topic counts while it exists. The file is written every few seconds: after a crash, a topic of the last seconds may
-not count.
+A topic counts while it exists. The file is written every few seconds: after a crash, the latest topics may
+not be counted.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from cometmq.threads import in_thread
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
-"""Pause between two looks for topics of one subject that were deleted."""
+"""Pause between two checks for deleted topics of a subject."""
 _LOOK_TOPICS: Final = 1_000
-"""A subject with so many topics is looked at: those that were asked for and not made do not count."""
+"""A subject with so many topics is looked at: those that were asked for and not made do not be counted."""
 
 
 class TopicOwners:
-    """The topics that each subject made."""
+    """The topics that each subject has created."""
 
     def __init__(self, path: Path, exists: Callable[[str], bool], *, clock: Clock) -> None:
-        """Read the file; one that cannot be read counts nothing.
+        """Read the file; an unreadable file counts nothing.
 
-        :param exists: tells whether there is a topic.
+        :param exists: returns whether a topic exists.
         """
         self._path = path
         self._exists = exists
@@ -48,7 +48,7 @@ class TopicOwners:
             _log.warning("topics made before do not count for quotas: %s cannot be read: %s", path, error)
 
     def count(self, subject: str, most: int) -> int:
-        """The number of topics of a subject; exact when it is ``most`` or more."""
+        """Return the number of topics of a subject; exact when it is ``most`` or more."""
         names = self._topics.get(subject, set())
         if len(names) < min(most, _LOOK_TOPICS):
             return len(names)
@@ -60,14 +60,14 @@ class TopicOwners:
         return len(names)
 
     def add(self, subject: str, topic: str) -> None:
-        """Count a topic that the subject makes now."""
+        """Count a topic that the subject creates now."""
         names = self._topics.setdefault(subject, set())
         if topic not in names:
             names.add(topic)
             self._has_changed = True
 
     def existing(self, subject: str) -> int:
-        """The number of topics of a subject that exist."""
+        """Return how many topics of a subject exist."""
         return sum(map(self._exists, self._topics.get(subject, ())))
 
     def _put(self, subject: str, names: set[str]) -> None:
@@ -79,7 +79,7 @@ class TopicOwners:
             self._looked_at.pop(subject, None)
 
     async def save_in_background(self) -> None:
-        """Write the file in a thread, if anything has changed."""
+        """Write the file in a thread if anything has changed."""
         data = self._encoded()
         if data is not None:
             await in_thread(self._write, data)

@@ -1,7 +1,7 @@
-"""The quotas of one broker in ``quotas.json``, and which of them counts for a subject (the most specific one).
+"""The quotas of one broker in ``quotas.json``; the most specific one applies to a subject.
 
-``quotas.json.bak`` has the same content: it is read when the file is damaged. Without either the broker does not start,
-since nobody would be limited.
+``quotas.json.bak`` has the same content and is read if the file is damaged. If both are, the broker does not start,
+because nobody would be limited.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ _log = logging.getLogger(__name__)
 
 
 class StoredQuotas(msgspec.Struct):
-    """The file: for each subject its limits."""
+    """The content of the file: limits by subject."""
 
     quotas: dict[str, Limits] = {}
 
 
 class QuotaTable:
-    """Quotas by their subjects. A change is written first, then in force; the file is complete at every moment."""
+    """Quotas by subject. A change is written before it is in force; the file is complete at every moment."""
 
     def __init__(self, path: Path) -> None:
         """Read the file.
 
-        :raises AuthError: neither it nor its ``.bak`` is valid.
+        :raises AuthError: both the file and its ``.bak`` are invalid.
         """
         self.path: Final = path
         self._backup: Final = path.with_name(path.name + ".bak")
         self.version = 0
-        """Grows with every change."""
+        """A number that grows with every change."""
         self.quotas: dict[Subject, Quota] = {}
         self.kinds: frozenset[SubjectKind] = frozenset()
-        """Kinds of subjects that have quotas."""
+        """The kinds of subjects with quotas."""
         self.on_change: list[Callable[[], None]] = []
         """Called after each change."""
         self._networks: dict[tuple[int, int], dict[int, Quota]] = {}
         self._widths: list[tuple[int, int]] = []
-        """Version and length of the networks, the longest first."""
+        """IP version and prefix length of the networks, longest first."""
         try:
             read = _read(path)
         except AuthError as error:
@@ -61,7 +61,7 @@ class QuotaTable:
         self._use({subject: Quota(subject, limits) for subject, limits in read.items()})
 
     def changed(self, subject: Subject, limits: Limits | None) -> dict[Subject, Limits]:
-        """The limits of all subjects with those of one replaced, or gone.
+        """Return the limits of all subjects, with those of one replaced or removed.
 
         :raises AuthError: there are too many.
         """
@@ -75,7 +75,7 @@ class QuotaTable:
         return found
 
     def save(self, found: dict[Subject, Limits]) -> None:
-        """Write all quotas to the file; for a thread.
+        """Write all quotas to the file, from a worker thread.
 
         :raises AuthError: the file cannot be written; the old one stays.
         """
@@ -88,7 +88,7 @@ class QuotaTable:
             raise AuthError(f"{self.path} cannot be written: {reason_of(error)}") from None
 
     def use(self, found: dict[Subject, Limits]) -> None:
-        """Let these quotas be in force; denials stay counted."""
+        """Put these quotas in force; denial counts are kept."""
         quotas: dict[Subject, Quota] = {}
         for subject, limits in found.items():
             quota = self.quotas.get(subject) or Quota(subject, limits)
@@ -99,7 +99,7 @@ class QuotaTable:
             listener()
 
     def match(self, kind: SubjectKind, name: str) -> Quota | None:
-        """The quota of a subject: its own, that of the smallest network around it, or that of each of its kind."""
+        """Return the quota of a subject: its own, that of the smallest network around it, or that of its kind."""
         own = self.quotas.get(Subject(kind, name))
         if own is not None:
             return own
@@ -148,7 +148,7 @@ def _read(path: Path) -> dict[Subject, Limits]:
         stored = msgspec.json.decode(data, type=StoredQuotas)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise AuthError(
-            f"{path} is not a file of quotas", next_step="mend it, or delete it and set the quotas anew"
+            f"{path} is not a file of quotas", next_step="correct it, or delete it and set the quotas again"
         ) from None
     if len(stored.quotas) > MAX_QUOTAS:
         raise AuthError(f"{path} has more than {MAX_QUOTAS:,} quotas")
