@@ -29,7 +29,7 @@ from cometmq.auth.users import UserTable, read_key
 from cometmq.clock import Clock, TimerHandle
 from cometmq.options import ConfigError
 from cometmq.remoting.security import PLAIN, Security, read_credentials
-from cometmq.remoting.server import Guard
+from cometmq.remoting.server import RequestGuard
 from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ def open_audit(config: SecurityOptions, default: Path, server: str, *, clock: Cl
     return AuditRecorder(log, config.audit_log_sampling, clock=clock)
 
 
-def guard_of(access: AccessControl | None, audit: AuditRecorder | None) -> Guard | None:
+def guard_of(access: AccessControl | None, audit: AuditRecorder | None) -> RequestGuard | None:
     """The guard of a server's ports; ``audit`` records what it denies."""
     guard = None if access is None else access.guard
     return guard if audit is None else AuditedGuard(guard, audit)

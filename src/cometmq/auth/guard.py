@@ -81,7 +81,7 @@ class Session:
 
 
 class AccessGuard:
-    """Asks an access model for each request: a :class:`~cometmq.remoting.server.Guard`."""
+    """Asks an access model for each request: a :class:`~cometmq.remoting.server.RequestGuard`."""
 
     def __init__(self, model: AccessModel, *, clock: Clock, requires_stamps: bool = False) -> None:
         self._model = model

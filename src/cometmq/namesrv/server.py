@@ -24,7 +24,7 @@ from cometmq.namesrv.requests import NamesrvRequests
 from cometmq.namesrv.routes import RouteTable
 from cometmq.remoting.processors import ProcessorTable
 from cometmq.remoting.rpc_latency import RpcLatency
-from cometmq.remoting.server import Guard, RemotingServer, RequestPath
+from cometmq.remoting.server import RemotingServer, RequestGuard, RequestPath
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.remoting.tls.server import ServerTls
 
@@ -70,7 +70,7 @@ class NameServer:
                 config, self.routes, self._servers, self._latency, self._access_samples, clock=clock
             )
 
-    def _new_server(self, listener: str, guard: Guard | None, tls: ServerTls) -> RemotingServer:
+    def _new_server(self, listener: str, guard: RequestGuard | None, tls: ServerTls) -> RemotingServer:
         config = self.config
         return RemotingServer(
             self.processors,

@@ -56,7 +56,7 @@ _BACKLOG: Final = 4_096
 """Connections that wait in the kernel to be accepted: a client may open all of its connections at once."""
 
 
-class Guard(Protocol):
+class RequestGuard(Protocol):
     """Decides whether a request is handled; see :mod:`cometmq.auth.guard`."""
 
     def check(
@@ -90,7 +90,7 @@ class Limiter(Protocol):
 class RequestPath:
     """All that the requests of a server pass through, before and after their processor."""
 
-    guard: Guard | None = None
+    guard: RequestGuard | None = None
     """The first: an account may be denied."""
     limiter: Limiter | None = None
     """The second: a quota may be used up."""

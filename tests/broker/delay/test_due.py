@@ -25,7 +25,7 @@ def window(serials_and_dues: list[tuple[int, int]]) -> Units:
 def drain(due: DueMessages, now_ms: int, most: int) -> list[Waiting]:
     taken: list[Waiting] = []
     while (first := due.next_due()) is not None and first <= now_ms:
-        part = due.take(now_ms, most)
+        part = due.take_due(now_ms, most)
         assert len(part) <= most
         taken += part
     return taken
@@ -58,7 +58,7 @@ def test_what_falls_due_in_a_burst_is_not_behind_it() -> None:
         now_ms = 1000
         lateness: dict[int, int] = {}
         order: list[int] = []
-        while taken := due.take(now_ms, 20):
+        while taken := due.take_due(now_ms, 20):
             now_ms += 3  # what 20 messages take in this test
             lateness |= {waiting.serial: now_ms - waiting.due_ms for waiting in taken}
             order += [waiting.serial for waiting in taken if waiting.serial < 20_000]
@@ -108,12 +108,12 @@ class DueMachine(RuleBasedStateMachine):
 
     @rule(most=st.integers(2, 9))
     def take_some(self, most: int) -> None:
-        for waiting in self.due.take(self.now_ms, most):
+        for waiting in self.due.take_due(self.now_ms, most):
             assert self.model.pop(waiting.serial) == waiting.due_ms <= self.now_ms
 
     @rule(most=st.integers(2, 9), back=st.integers(0, 9))
     def take_and_put_back(self, most: int, back: int) -> None:
-        taken = self.due.take(self.now_ms, most)
+        taken = self.due.take_due(self.now_ms, most)
         self.due.put_back(taken[back:])
         for waiting in taken[:back]:
             del self.model[waiting.serial]

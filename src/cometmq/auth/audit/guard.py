@@ -16,7 +16,7 @@ from cometmq.remoting.signing import ACCESS_KEY
 
 
 class AuditedGuard:
-    """See :class:`~cometmq.remoting.server.Guard`."""
+    """See :class:`~cometmq.remoting.server.RequestGuard`."""
 
     def __init__(self, guard: AccessGuard | None, recorder: AuditRecorder) -> None:
         self._guard = guard

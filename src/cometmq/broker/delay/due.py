@@ -42,7 +42,7 @@ _SERIAL: Final = attrgetter("serial")
 
 
 class DueMessages:
-    """The near messages; :meth:`take` gives the due ones."""
+    """The near messages; :meth:`take_due` gives the due ones."""
 
     def __init__(self) -> None:
         self._heap: list[Waiting] = []
@@ -149,7 +149,7 @@ class DueMessages:
             heads.append(int(self._windows[0]["due"][0]))
         return min(heads, default=None)
 
-    def take(self, now_ms: int, most: int) -> list[Waiting]:
+    def take_due(self, now_ms: int, most: int) -> list[Waiting]:
         """Take out up to ``most`` due messages; recalled ones are dropped."""
         self.taken_until_ms = max(self.taken_until_ms, now_ms)
         self._begin_seconds(now_ms // 1000)

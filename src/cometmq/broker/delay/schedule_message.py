@@ -71,8 +71,8 @@ class DelayLevel:
         self._store = store
         self._turn = turn
         self._clock = store.clock
-        self._alarm = Alarm(self.look, clock=store.clock)
-        self._recheck = Alarm(self.look, clock=store.clock)
+        self._alarm = Alarm(self.deliver_or_wait, clock=store.clock)
+        self._recheck = Alarm(self.deliver_or_wait, clock=store.clock)
         """Looks now and then before the alarm, since the clock may move backwards; or tries again."""
         self._under_way = False
         """A batch is put and not stored yet, or the next one is about to be put."""
@@ -90,7 +90,7 @@ class DelayLevel:
         if not self._recheck.is_set and not self._under_way:
             self._wait_until(self._clock.now_ms() + (self._delay_ms or 0))
 
-    def look(self) -> None:
+    def deliver_or_wait(self) -> None:
         """Deliver what is due, or set the alarm for the first message."""
         self._alarm.cancel()
         self._recheck.cancel()
@@ -112,7 +112,7 @@ class DelayLevel:
         """Move the messages below a log offset into the timer, unless they become due before that is done."""
         self._move_below = max(self._move_below, end)
         if not self._under_way and not self._stopped:
-            self.look()
+            self.deliver_or_wait()
 
     def halt(self) -> None:
         """Deliver no more."""
@@ -211,7 +211,7 @@ class DelayLevel:
         self.offset = next_offset
         self._put = None
         self._waits_for_store = False
-        asyncio.get_running_loop().call_soon(self.look)
+        asyncio.get_running_loop().call_soon(self.deliver_or_wait)
 
     def _refused(self, refused: RefusedError) -> None:
         self._under_way = False
@@ -308,7 +308,7 @@ class ScheduleMessageService:
             delay_ms = delays[number - 1] if number <= len(delays) else None
             offset = offsets.get(number, 0)
             level = self._running[number] = DelayLevel(number, delay_ms, offset, self._store, self._turn)
-            level.look()
+            level.deliver_or_wait()
         self._files.save(self._progress())
         self._warn_of_long_levels()
 

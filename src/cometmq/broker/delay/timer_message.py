@@ -279,7 +279,7 @@ class TimerMessageService:
             self._due_alarm.at(due_ms)
 
     def _deliver(self) -> None:
-        waiting = self.due.take(self.clock.now_ms(), TIMER_BATCH_MESSAGES)
+        waiting = self.due.take_due(self.clock.now_ms(), TIMER_BATCH_MESSAGES)
         if waiting:
             self._counts.waiting -= len(waiting)
             self._put(waiting)

@@ -69,7 +69,7 @@ _RETRY_FIRST: Final = 5
 PopHeader = PopMessageRequestHeader | NotificationRequestHeader | PeekMessageRequestHeader | PollingInfoRequestHeader
 
 
-class Found:
+class FoundMessages:
     """The messages that one pop has found so far."""
 
     __slots__ = (
@@ -210,7 +210,7 @@ class PopMessageProcessor:
         return topic
 
     # --- taking -------------------------------------------------------------------------------------
-    def _look(self, header: PopMessageRequestHeader, wanted: MessageFilter) -> Found:
+    def _look(self, header: PopMessageRequestHeader, wanted: MessageFilter) -> FoundMessages:
         """Take messages, if there are some."""
         topic = self.readable(header.topic)
         number = next(self._turns)
@@ -219,7 +219,7 @@ class PopMessageProcessor:
         if header.queue_id < 0:
             count = topic.read_queue_nums
             queue_ids = [(number + i) % count for i in range(count)] if count else ()
-        found = Found(self._pop_time(header, queue_ids, retry))
+        found = FoundMessages(self._pop_time(header, queue_ids, retry))
         take = partial(self._take_in_order if header.order else self._take, header)
         places = [(wanted, found, header.topic, queue_id) for queue_id in queue_ids]
         if retry is not None:
@@ -256,7 +256,7 @@ class PopMessageProcessor:
         return max(self._clock.now_ms(), latest + 1)
 
     def _take(
-        self, header: PopMessageRequestHeader, wanted: MessageFilter, found: Found, topic: str, queue_id: int
+        self, header: PopMessageRequestHeader, wanted: MessageFilter, found: FoundMessages, topic: str, queue_id: int
     ) -> None:
         """Take messages of one queue."""
         queue = self._store.queue(topic, queue_id)
@@ -289,7 +289,9 @@ class PopMessageProcessor:
             found.skip(begin, offset, queue)
         found.rest += max(queue.max_offset() - offset, 0)
 
-    def _taken(self, header: PopMessageRequestHeader, found: Found, queue: ConsumeQueue, result: GetResult) -> None:
+    def _taken(
+        self, header: PopMessageRequestHeader, found: FoundMessages, queue: ConsumeQueue, result: GetResult
+    ) -> None:
         self._log.check()
         topic, queue_id, group = queue.topic, queue.queue_id, header.consumer_group
         chunks = result.chunks
@@ -303,7 +305,7 @@ class PopMessageProcessor:
         self._add(header, found, queue, topic_type(topic, group), offsets, chunks)
 
     def _take_in_order(
-        self, header: PopMessageRequestHeader, wanted: MessageFilter, found: Found, topic: str, queue_id: int
+        self, header: PopMessageRequestHeader, wanted: MessageFilter, found: FoundMessages, topic: str, queue_id: int
     ) -> None:
         """Take messages of a queue, or of its message groups, that are not locked."""
         queue = self._store.queue(topic, queue_id)
@@ -361,7 +363,7 @@ class PopMessageProcessor:
     def _add(
         self,
         header: PopMessageRequestHeader,
-        found: Found,
+        found: FoundMessages,
         queue: ConsumeQueue,
         kind: str,
         offsets: list[int],
@@ -401,7 +403,7 @@ class PopMessageProcessor:
         return min(max(offset, queue.min_offset()), queue.max_offset())
 
     # --- answers ------------------------------------------------------------------------------------
-    def _answer_when_stored(self, connection: ServerConnection, request: Request[Any], found: Found) -> None:
+    def _answer_when_stored(self, connection: ServerConnection, request: Request[Any], found: FoundMessages) -> None:
         header: PopMessageRequestHeader = request.header
         response = Response(
             ResponseCode.SUCCESS,

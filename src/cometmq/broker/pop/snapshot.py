@@ -168,13 +168,13 @@ class PopSnapshot:
         if entries == self._saved_entries:
             return
         queue = self._store.queue(POP_LOG_TOPIC, 0)
-        self._settle()
+        self._end_turn()
         position = queue.max_offset()
         queues: list[SavedQueue] = []
         for found in self._log.state:
             if len(queues) % POP_SAVE_QUEUES == POP_SAVE_QUEUES - 1:
                 await asyncio.sleep(0)
-                self._settle()
+                self._end_turn()
             if self._log.state.has(found):
                 queues.append(_saved(found))
         try:
@@ -185,7 +185,7 @@ class PopSnapshot:
         else:
             self._saved_entries = entries
 
-    def _settle(self) -> None:
+    def _end_turn(self) -> None:
         """Store what is under way: only what is in the log may be in the file."""
         self._log.end_round()
         self._turn.end()

@@ -166,7 +166,7 @@ class SendMessageProcessor:
         try:
             target = self._target(connection, header)
             queue = target.queues.get(header.queue_id) or target.open_queue(header.queue_id, connection.remote_address)
-            sequence = self._sequenced.take(header)
+            sequence = self._sequenced.cut_sequence(header)
             plain, tail = self._check_batch(header, body)
             offsets = None
             if self._batches is not None:

@@ -137,8 +137,8 @@ class SequencedSends:
         if is_gone:
             table.forget_lane(producer, name)
 
-    def take(self, header: SendHeader) -> ProducerSequence | None:
-        """Take the sequence of a batch out of its properties; ``None`` when it has none.
+    def cut_sequence(self, header: SendHeader) -> ProducerSequence | None:
+        """Cut the sequence of a batch out of its properties; ``None`` when it has none.
 
         :raises RefusedError: it cannot be read.
         """

@@ -281,7 +281,7 @@ class ResumeCheckProcessor:
         if offset is None:
             raise ValueError("its transaction is over")
         if table.is_changing(offset):
-            table.when_settled(offset, partial(again, answer))
+            table.when_changed(offset, partial(again, answer))
             return
         half = table.record(offset)
         if half is None:

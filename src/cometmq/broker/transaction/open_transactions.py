@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 _PUT_BACK_MARK: Final = TRAN_PREPARED_QUEUE_OFFSET.encode()
 _CHECKED_MARK: Final = TRANSACTION_CHECK_TIMES.encode()
 
-Settled = Callable[[], None]
+Changed = Callable[[], None]
 """Called when the change under way is stored, or has failed."""
 
 
@@ -97,7 +97,7 @@ class OpenTransactions:
             if noted is not None and noted.first_offset != offset
         }
         """First offset → offset of its present copy."""
-        self._changing: dict[int, list[Settled]] = {}
+        self._changing: dict[int, list[Changed]] = {}
         self._taken_to = self._halves.committed
         self._marks = [mark]
         """Places in both queues: no op message before the second is about a half message behind the first."""
@@ -188,12 +188,12 @@ class OpenTransactions:
         return offset in self._changing
 
     def is_awaited(self, offset: int) -> bool:
-        """True while a caller of :meth:`when_settled` waits for the change under way."""
+        """True while a caller of :meth:`when_changed` waits for the change under way."""
         return bool(self._changing[offset])
 
-    def when_settled(self, offset: int, settled: Settled) -> None:
-        """Call ``settled`` when the change under way is stored, or has failed."""
-        self._changing[offset].append(settled)
+    def when_changed(self, offset: int, changed: Changed) -> None:
+        """Call ``changed`` when the change under way is stored, or has failed."""
+        self._changing[offset].append(changed)
 
     def begin_change(self, offset: int) -> None:
         """Note that an end, or a copy, is being put; :meth:`ended`, :meth:`replaced` or :meth:`unchanged` follows."""
@@ -230,7 +230,7 @@ class OpenTransactions:
     def ended(self, offset: int) -> None:
         """The end of a transaction is stored."""
         self.drop(offset)
-        self._settle(offset)
+        self._end_change(offset)
 
     def replaced(self, offset: int, copy: int, noted: Transaction) -> None:
         """A copy is stored at offset ``copy``."""
@@ -238,15 +238,15 @@ class OpenTransactions:
         self._open.pop(offset, None)
         self._open[copy] = noted
         self._copies[noted.first_offset] = copy
-        self._settle(offset)
+        self._end_change(offset)
 
     def unchanged(self, offset: int) -> None:
         """Nothing was stored: the transaction stays as it was."""
-        self._settle(offset)
+        self._end_change(offset)
 
-    def _settle(self, offset: int) -> None:
-        for settled in self._changing.pop(offset):
-            settled()
+    def _end_change(self, offset: int) -> None:
+        for changed in self._changing.pop(offset):
+            changed()
 
     def drop(self, offset: int) -> None:
         """Forget a transaction that is over, or whose half message cannot be read any more."""

@@ -106,7 +106,7 @@ class EndTransactionProcessor:
         if offset is None:
             return _DONE
         if table.is_changing(offset):
-            table.when_settled(offset, partial(self._again, answer, request))
+            table.when_changed(offset, partial(self._again, answer, request))
             if self._store.sync_flush:
                 self._clock.call_later(self._turn.waiters.timeout_s, answer.late)
             return None
