@@ -364,9 +364,6 @@ class Broker:
         self.turn = StoreTurn(
             targets, waiters, self.stats, self.server.schedule_round, no_messages() if self.is_slave else None
         )
-        if CORE is not None and not self.is_slave:
-            sampler = None if self.audit is None else self.audit.sampler
-            self._plain_sends = PlainSends(CORE, self.turn, targets, answers, guard, self.limiter, sampler)
         return BrokerContext(
             live=self.live,
             clock=clock,
@@ -391,8 +388,12 @@ class Broker:
     def _build_master(self, context: BrokerContext, filters: PullFilters) -> tuple[list[Detour], list[object]]:
         """Build the parts of a master; return its detours, in their order, and the parts that answer requests."""
         self.transactions = TransactionalMessageService(context)
-        if self._plain_sends is not None:
-            self._plain_sends.take_transactions(self.transactions.plain)
+        if CORE is not None:
+            guard = None if self.access is None else self.access.guard
+            sampler = None if self.audit is None else self.audit.sampler
+            self._plain_sends = PlainSends(
+                CORE, self.turn, context.targets, self.transactions.plain, guard, self.limiter, sampler
+            )
         self.timer = TimerMessageService(context)
         self.pops = PopService(context, filters, self._registrar)
         self._stops.add("popped messages", self.pops.save)

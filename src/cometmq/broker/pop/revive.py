@@ -74,7 +74,7 @@ class PopReviveService:
         self._alarm_ms = NEVER
         self._refused_until = 0
         self._waits_for_store = False
-        log.state.on_due = self._look_at
+        log.state.on_due.append(self._look_at)
 
     def start(self) -> None:
         """Begin to look."""

@@ -54,7 +54,7 @@ class PopService:
             QueryAssignmentProcessor(broker, self.modes, client),
         )
         """The parts that answer requests."""
-        broker.offsets.on_back = self._moved_back
+        broker.offsets.on_back.append(self._moved_back)
         broker.offsets.in_flight = self._in_flight
         broker.store.batch.on_arrival.extend((self.polling.arrived, self._apache.arrived))
         broker.topics.on_change.append(self._topic_changed)

@@ -78,7 +78,7 @@ class PopState:
         self._queues: dict[tuple[str, str], dict[int, PopQueue]] = {}
         self._of_topic: Index[str, tuple[str, str]] = Index()
         self._of_group: Index[str, tuple[str, str]] = Index()
-        self.on_due: Callable[[PopQueue, int], None] | None = None
+        self.on_due: Final[list[Callable[[PopQueue, int], None]]] = []
         """Called when a queue has a message that is visible again at a time (ms)."""
 
     def queue(self, topic: str, group: str, queue_id: int) -> PopQueue:
@@ -255,8 +255,9 @@ class PopState:
         return self.find(*queue.key) is queue
 
     def _will_be_due(self, queue: PopQueue, due: int) -> None:
-        if due < queue.look_from and self.on_due is not None:
-            self.on_due(queue, due)
+        if due < queue.look_from:
+            for listener in self.on_due:
+                listener(queue, due)
 
 
 def offsets_of(entry: Popped) -> list[int]:

@@ -59,7 +59,7 @@ class ConsumerOffsetManager:
         """Offsets of all pairs."""
         self.changes: Final = ChangedNames()
         """The pairs, ``topic@group``, for slaves."""
-        self.on_back: Callable[[str, str, int, int], None] | None = None
+        self.on_back: Final[list[Callable[[str, str, int, int], None]]] = []
         """Called with group, topic, queue id and the new offset before a commit sets an offset back."""
         self.in_flight: Callable[[str, str, int], int] = _none
         """The popped messages of a topic, a group and a queue that are not acknowledged."""
@@ -111,8 +111,9 @@ class ConsumerOffsetManager:
         """
         if offset < 0 or group == TRANSACTION_GROUP or not 0 <= queue_id <= _MAX_QUEUE_ID:
             return True
-        if self.on_back is not None and offset < self.query(group, topic, queue_id):
-            self.on_back(group, topic, queue_id, offset)
+        if self.on_back and offset < self.query(group, topic, queue_id):
+            for listener in self.on_back:
+                listener(group, topic, queue_id, offset)
         return self.note(group, topic, queue_id, offset)
 
     def note(self, group: str, topic: str, queue_id: int, offset: int) -> bool:

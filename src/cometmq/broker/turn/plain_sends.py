@@ -32,7 +32,7 @@ from cometmq.auth.audit.recorder import Sampler
 from cometmq.auth.guard import AccessGuard
 from cometmq.auth.quota.limiter import NO_BOUNDS, Limiter, Room
 from cometmq.broker.limits import MAX_TURN_BYTES
-from cometmq.broker.turn.answers import PlainAnswers, SendAnswers
+from cometmq.broker.turn.answers import PlainAnswers
 from cometmq.broker.turn.inner_message import Stored
 from cometmq.broker.turn.store_turn import Place, StoreTurn
 from cometmq.broker.turn.targets import RefusedError, SendTarget, SendTargets
@@ -78,12 +78,13 @@ class PlainSends:
         core: Any,
         turn: StoreTurn,
         targets: SendTargets,
-        answers: SendAnswers,
+        transactions: CoreTransactions,
         guard: AccessGuard | None = None,
         limiter: Limiter | None = None,
         sampler: Sampler | None = None,
     ) -> None:
         config = targets.config
+        answers = turn.waiters.answers
         self._turn = turn
         self._guard = guard
         self._limiter = limiter
@@ -105,14 +106,10 @@ class PlainSends:
             config.message_index_enable,
             turn.waits,
         )
-        self._transactions: CoreTransactions | None = None
-        targets.on_queue.append(self._add)
-        targets.on_forget.append(self._forget)
-
-    def take_transactions(self, transactions: CoreTransactions) -> None:
-        """Let the core take half messages and the ends of transactions, too."""
         self._transactions = transactions
         transactions.register(self._core)
+        targets.on_queue.append(self._add)
+        targets.on_forget.append(self._forget)
 
     def taker(self, connection: ServerConnection) -> FrameTaker:
         """The function that takes the plain sends of a connection."""
@@ -170,7 +167,6 @@ class PlainSends:
         encoded = EncodedRecords(records, end, last_size, messages, queues, hashes, offsets)
         self._turn.put_encoded(encoded, topics, PlainAnswers(answers) if answers else None)
         if ends:
-            assert self._transactions is not None
             self._turn.notify(partial(self._transactions.ended, ends, not answers), _NO_PLACE)
 
     def _add(self, target: SendTarget, queue: ConsumeQueue) -> None:
@@ -181,8 +177,7 @@ class PlainSends:
         self._turn.take_back()
         if topic is None:
             self._core.clear()
-            if self._transactions is not None:
-                self._transactions.register(self._core)
+            self._transactions.register(self._core)
         else:
             self._core.forget(topic)
 
