@@ -17,6 +17,7 @@ from cometmq.errors import reason_of
 from cometmq.limits import MAX_CONFIG_UPDATE_BYTES
 from cometmq.options.declared import Option, nearest, options_of, spellings_of
 from cometmq.options.forms import FLAG, OptionError
+from cometmq.paths import PathError
 from cometmq.properties_file import MalformedEscapeError, format_pairs, parse_properties, read_properties
 
 T = TypeVar("T")
@@ -77,9 +78,9 @@ def read_as_apache(found: Option, text: str, java: Option) -> tuple[Any, str]:
 def _read(found: Option, text: str) -> Any:
     try:
         value = found.form.read(text)
-    except OptionError as error:
-        message = f"{found.key}={error.reason}"
-        raise ConfigError(error.reason, option=found.key, message=message, next_step=error.next_step) from None
+    except PathError as error:
+        message = f"{found.key}={error.message}"
+        raise ConfigError(error.message, option=found.key, message=message, next_step=error.next_step) from None
     return found.apache.empty if value == "" else value
 
 

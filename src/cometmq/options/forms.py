@@ -26,12 +26,12 @@ _PART: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(ms|d|h|m|s)")
 class OptionError(CometMQError):
     """An option is unknown or missing, or has an invalid value.
 
-    ``option`` is its name, empty where the error is about several, and ``reason`` the sentence without it: a command
-    puts the name there that its user wrote.
+    ``option`` is its name, empty where the error is about several, and ``reason`` the rest of the sentence: a command
+    begins it with the name that its user wrote.
     """
 
     def __init__(self, reason: str, *, option: str = "", message: str = "", next_step: str | None = None) -> None:
-        super().__init__(message or (f"option {option}: {reason}" if option else reason), next_step=next_step)
+        super().__init__(message or (f"option {option} {reason}" if option else reason), next_step=next_step)
         self.option = option
         self.reason = reason
 
@@ -43,7 +43,7 @@ class Form(Generic[T]):
     words: str
     """The allowed values: ``true or false``."""
     read: Callable[[str], T]
-    """Turns a text into a value; raises ValueError, or OptionError with a reason of its own."""
+    """Turns a text into a value; raises ValueError, or OptionError or PathError with a reason of its own."""
     show: Callable[[T], str] = str
     choices: tuple[str, ...] = ()
     """All texts that are allowed, where they can be listed."""
@@ -81,7 +81,9 @@ class Form(Generic[T]):
             value = self.read(text if self.keeps_blanks else text.strip())
             if self.allows(value):
                 return value
-        except ValueError:
+        except PathError as error:
+            raise OptionError(f"is invalid: {error.message}", next_step=error.next_step) from error
+        except (ValueError, OverflowError):
             pass
         raise OptionError(f"must be {self.words}, not {text!r}")
 
@@ -121,33 +123,28 @@ def named(values: Mapping[str, T], *, fold: Callable[[str], str] = str) -> Form[
             raise ValueError
         return values[name]
 
-    return Form(" or ".join(values), read, lambda value: _name_of(values, value), tuple(values))
+    names = [name or "empty" for name in values]
+    words = f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
+    return Form(words, read, lambda value: _name_of(values, value), tuple(values))
 
 
 def _name_of(values: Mapping[str, T], wanted: T) -> str:
     return next(name for name, value in values.items() if value == wanted)
 
 
-def _read_path(text: str) -> str:
-    try:
-        return local_text(text)
-    except PathError as error:
-        raise OptionError(error.message, next_step=error.next_step) from error
-
-
 FLAG: Final = named({"true": True, "false": False}, fold=str.lower)
 TEXT: Final = text()
 COUNT: Final = whole(1)
-PATH: Final = Form("a path", _read_path, pattern=r"[^\x00]*", keeps_blanks=True)
+PATH: Final = Form("a path", local_text, pattern=r"[^\x00]*", keeps_blanks=True)
 """A path of the local file system, or a ``file:`` URL of one."""
 
 
-def checked(check: Callable[[str], str | None], words: str) -> Form[str]:
+def checked(words: str, check: Callable[[str], str | None]) -> Form[str]:
     """Return the form of a text that a function finds no fault with."""
 
     def read(text: str) -> str:
         if fault := check(text):
-            raise OptionError(fault)
+            raise OptionError(f"is invalid: {fault}")
         return text
 
     return Form(words, read, keeps_blanks=True)
@@ -174,8 +171,10 @@ def _show_duration(duration_ms: int) -> str:
     return next(f"{duration_ms // unit}{name}" for name, unit in _UNITS_MS.items() if duration_ms % unit == 0)
 
 
-DURATION: Final = Form("a duration such as 500ms, 90s, 1h30m or 2d", _read_duration, _show_duration)
-"""In milliseconds."""
+DURATION: Final = Form(
+    "a duration such as 500ms, 90s, 1h30m or 2d", _read_duration, _show_duration, maximum=10_000_000 * _UNITS_MS["d"]
+)
+"""In milliseconds; at most what dates can count."""
 
 
 def moment(*, utc: bool = False, ago: bool = False) -> Form[int]:

@@ -11,24 +11,35 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from cometmq.errors import reason_of
+from cometmq.options.forms import FLAG, TEXT, Form
 from cometmq.remoting.security import Security, read_credentials
 from cometmq.remoting.signing import Credentials
 from cometmq.remoting.tls.contexts import Tls
 from cometmq.spark.errors import OptionError
-from cometmq.spark.options import canonical_options, parse_flag, parse_path
+from cometmq.spark.options import PATH, canonical_options, parse_option
 
+_FORMS: Final[Mapping[str, Form[Any]]] = {
+    "accessKey": TEXT,
+    "secretKey": TEXT,
+    "secretKeyEnv": TEXT,
+    "secretKeyFile": PATH,
+    "securityToken": TEXT,
+    "credentialsFile": PATH,
+    "useTLS": FLAG,
+    "tlsTrustCertPath": PATH,
+    "tlsCertPath": PATH,
+    "tlsKeyPath": PATH,
+    "tlsKeyPassword": TEXT,
+    "tlsKeyPasswordFile": PATH,
+    "tlsAuthServer": FLAG,
+    "tlsCheckHost": FLAG,
+}
+ACCESS_OPTION_NAMES: Final = tuple(_FORMS)
 _SECRETS: Final = ("secretKey", "secretKeyEnv", "secretKeyFile")
-_TLS: Final = (
-    *("tlsTrustCertPath", "tlsCertPath", "tlsKeyPath", "tlsKeyPassword", "tlsKeyPasswordFile"),
-    *("tlsAuthServer", "tlsCheckHost"),
-)
-_FILES: Final = frozenset(
-    ("secretKeyFile", "credentialsFile", "tlsTrustCertPath", "tlsCertPath", "tlsKeyPath", "tlsKeyPasswordFile")
-)
-ACCESS_OPTION_NAMES: Final = ("accessKey", *_SECRETS, "securityToken", "credentialsFile", "useTLS", *_TLS)
+_TLS: Final = ACCESS_OPTION_NAMES[ACCESS_OPTION_NAMES.index("useTLS") + 1 :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +79,8 @@ class Access:
             secret = os.environ.get(self.secret_key_env, "")
             if not secret:
                 raise OptionError(
-                    f"option secretKeyEnv: there is no variable {self.secret_key_env}",
+                    f"names no variable of the environment: {self.secret_key_env}",
+                    option="secretKeyEnv",
                     next_step=f"executors get it by spark.executorEnv.{self.secret_key_env}, "
                     "the driver where it is started",
                 )
@@ -88,11 +100,12 @@ def _content(option: str, path: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else "it is not UTF-8"
         raise OptionError(
-            f"option {option}: {path} cannot be read: {reason}",
+            f"names a file that cannot be read: {path}: {reason}",
+            option=option,
             next_step="driver and executors need the file at this path (spark.files, or a mounted secret)",
         ) from error
     if not text:
-        raise OptionError(f"option {option}: {path} is empty")
+        raise OptionError(f"names an empty file: {path}", option=option)
     return text
 
 
@@ -101,11 +114,12 @@ def parse_access(values: Mapping[str, str]) -> Access:
 
     :raises OptionError: some contradict each other or miss another; no message shows a secret.
     """
-    given = {name: value for name in ACCESS_OPTION_NAMES if (value := values.get(name, "").strip())}
-    for name in _FILES & given.keys():
-        given[name] = parse_path(name, given[name]) or ""
-    if empty := [name for name in ACCESS_OPTION_NAMES if name in values and name not in given]:
-        raise OptionError(f"option {empty[0]} is empty")
+    given: dict[str, Any] = {}
+    for name, form in _FORMS.items():
+        if name in values:
+            if not (text := values[name].strip()):
+                raise OptionError("is empty", option=name)
+            given[name] = parse_option(name, form, text)
     secrets = [name for name in _SECRETS if name in given]
     if "credentialsFile" in given and ({"accessKey", "securityToken", *secrets} & given.keys()):
         raise OptionError("credentialsFile has everything; leave accessKey and the secret out")
@@ -113,14 +127,15 @@ def parse_access(values: Mapping[str, str]) -> Access:
         raise OptionError(f"options {' and '.join(secrets)} exclude each other")
     if ("accessKey" in given) != bool(secrets):
         raise OptionError(
-            f"option {secrets[0] if secrets else 'accessKey'} is of no use alone",
+            "is of no use alone",
+            option=secrets[0] if secrets else "accessKey",
             next_step="give accessKey, and one of secretKeyFile, secretKeyEnv and secretKey",
         )
     if "securityToken" in given and not secrets:
-        raise OptionError("option securityToken is of no use alone", next_step="give accessKey and its secret too")
-    use_tls = _flag(given, "useTLS")
+        raise OptionError("is of no use alone", option="securityToken", next_step="give accessKey and its secret too")
+    use_tls = given.get("useTLS")
     if not use_tls and (lonely := [name for name in _TLS if name in given]):
-        raise OptionError(f"option {lonely[0]} is of no use without TLS", next_step="give useTLS=true too")
+        raise OptionError("is of no use without TLS", option=lonely[0], next_step="give useTLS=true too")
     if "tlsKeyPassword" in given and "tlsKeyPasswordFile" in given:
         raise OptionError("options tlsKeyPassword and tlsKeyPasswordFile exclude each other")
     tls = Tls(
@@ -128,8 +143,8 @@ def parse_access(values: Mapping[str, str]) -> Access:
         cert_path=given.get("tlsCertPath"),
         key_path=given.get("tlsKeyPath"),
         key_password=given.get("tlsKeyPassword"),
-        auth_server=_flag(given, "tlsAuthServer") is not False,
-        check_host=_flag(given, "tlsCheckHost") is not False,
+        auth_server=given.get("tlsAuthServer") is not False,
+        check_host=given.get("tlsCheckHost") is not False,
     )
     return Access(
         access_key=given.get("accessKey"),
@@ -142,10 +157,6 @@ def parse_access(values: Mapping[str, str]) -> Access:
         tls=tls if use_tls else None,
         tls_key_password_file=given.get("tlsKeyPasswordFile"),
     )
-
-
-def _flag(given: Mapping[str, str], name: str) -> bool | None:
-    return parse_flag(name, given[name]) if name in given else None
 
 
 _FOLDED: Final = {name.lower(): name for name in ACCESS_OPTION_NAMES}

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
+from cometmq import options
 from cometmq.errors import CometMQError
 
 _HIDES_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
@@ -46,7 +47,7 @@ class SparkSourceError(CometMQError):
     """The root of these errors."""
 
 
-class OptionError(SparkSourceError):
+class OptionError(options.OptionError, SparkSourceError):
     """An option, a column or an argument is unknown or has a value that is not allowed."""
 
 

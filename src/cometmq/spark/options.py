@@ -1,4 +1,4 @@
-"""Parsers of options that source, sink and store reader share.
+"""Options that source, sink and store reader share.
 
 Spark folds the case of option names, so they are looked up without it.
 """
@@ -7,33 +7,41 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, fields
-from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from cometmq import options
 from cometmq.message.hosts import parse_address, split_addresses
 from cometmq.message.names import check_group, check_topic
-from cometmq.options import nearest
-from cometmq.paths import PathError, local_text
+from cometmq.options import nearest, options_of
+from cometmq.options.forms import Form, checked, moment, named
+from cometmq.paths import local_text
 from cometmq.spark.errors import OptionError
 
+T = TypeVar("T")
 DEFAULT_GROUP: Final = "cometmq_spark"
 TOPIC_OPTION_NAMES: Final = ("topic", "subscribe", "subscribePattern")
 SECRET_OPTION_NAMES: Final = frozenset({"secretKey", "securityToken", "tlsKeyPassword"})
 """Options whose values appear in no error."""
 
 
-def option(name: str, parse: Callable[[str, str], Any], default: Any) -> Any:
-    """Declare a field of a class of options.
+GROUP: Final = checked("the name of a group", check_group)
+TOPIC: Final = checked("the name of a topic", check_topic)
+INSTANT: Final = moment(utc=True)
+BAD_BODIES: Final = named({"fail": True, "null": False})
+"""True where a body that cannot be unpacked fails the query."""
+PATH: Final = Form("a path", lambda text: local_text(text) or None, keeps_blanks=True)
+"""An empty one is None."""
 
-    :param parse: makes the field's value of the option's name and text, or raises OptionError.
+
+def parse_option(name: str, form: Form[T], text: str) -> T:
+    """Return the value of an option.
+
+    :raises OptionError: the text is not allowed.
     """
-    return field(default=default, metadata={"option": name, "parse": parse})
-
-
-def option_names(kind: type[Any]) -> tuple[str, ...]:
-    """List the options that a class declares."""
-    return tuple(of.metadata["option"] for of in fields(kind) if of.metadata)
+    try:
+        return form.parse(text)
+    except options.OptionError as error:
+        raise OptionError(error.reason, option=name, next_step=error.next_step) from error
 
 
 def parse_declared(kind: type[Any], values: Mapping[str, str]) -> dict[str, Any]:
@@ -42,9 +50,9 @@ def parse_declared(kind: type[Any], values: Mapping[str, str]) -> dict[str, Any]
     :raises OptionError: an option has a bad value.
     """
     return {
-        of.name: of.metadata["parse"](of.metadata["option"], values[of.metadata["option"]])
-        for of in fields(kind)
-        if of.metadata and of.metadata["option"] in values
+        found.name: parse_option(key, found.form, values[key])
+        for key, found in options_of(kind).items()
+        if key in values
     }
 
 
@@ -69,7 +77,7 @@ def canonical_options(owner: str, given: Mapping[str, str], known: Mapping[str, 
             )
         if canonical in values and values[canonical] != value:
             both = "" if canonical in SECRET_OPTION_NAMES else f", as {values[canonical]!r} and {value!r}"
-            raise OptionError(f"option {canonical} is given twice{both}")
+            raise OptionError(f"is given twice{both}", option=canonical)
         values[canonical] = value
     return values
 
@@ -79,12 +87,13 @@ def parse_addresses(values: Mapping[str, str]) -> tuple[str, ...]:
     text = values.get("namesrvAddr", "")
     addresses = split_addresses(text)
     if not addresses:
-        raise OptionError("option namesrvAddr is missing", next_step="as in .option('namesrvAddr', '127.0.0.1:9876')")
+        step = "as in .option('namesrvAddr', '127.0.0.1:9876')"
+        raise OptionError("is missing", option="namesrvAddr", next_step=step)
     for address in addresses:
         try:
             parse_address(address)
         except ValueError as error:
-            raise OptionError(f"option namesrvAddr: {error}") from error
+            raise OptionError(f"is invalid: {error}", option="namesrvAddr") from error
     return addresses
 
 
@@ -106,15 +115,13 @@ def parse_topics(values: Mapping[str, str], *, also: str | None = None) -> tuple
         try:
             re.compile(text)
         except re.error as error:
-            raise OptionError(f"subscribePattern {text!r} is not a regular expression: {error}") from error
+            reason = f"must be a regular expression, not {text!r}: {error}"
+            raise OptionError(reason, option="subscribePattern") from error
         return (), text
     topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not topics:
-        raise OptionError(f"option {given[0]} names no topic")
-    for topic in topics:
-        if fault := check_topic(topic):
-            raise OptionError(f"option {given[0]}: {fault}")
-    return topics, None
+        raise OptionError("names no topic", option=given[0])
+    return tuple(parse_option(given[0], TOPIC, topic) for topic in topics), None
 
 
 def demand_present(
@@ -143,17 +150,6 @@ def demand_present(
     )
 
 
-def parse_instant(name: str, text: str) -> int:
-    """Parse milliseconds since 1970 or an ISO 8601 time (UTC by default); return milliseconds."""
-    if re.fullmatch(r"-?\d+", text.strip()):
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError as error:
-        raise OptionError(f"option {name}: {text!r} is neither milliseconds since 1970 nor an ISO 8601 time") from error
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
 def demand_forward(begin: str, begin_ms: int | None, end: str, end_ms: int | None) -> None:
     """Demand that a time does not end before it begins; None is no limit.
 
@@ -161,43 +157,3 @@ def demand_forward(begin: str, begin_ms: int | None, end: str, end_ms: int | Non
     """
     if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
         raise OptionError(f"{end} is before {begin}", next_step="are they exchanged?")
-
-
-def parse_flag(name: str, text: str) -> bool:
-    """Parse ``true`` or ``false``."""
-    folded = text.strip().lower()
-    if folded not in ("true", "false"):
-        raise OptionError(f"option {name} is true or false, not {text!r}")
-    return folded == "true"
-
-
-def parse_count(name: str, text: str) -> int:
-    """Parse a number from 1 on."""
-    if not re.fullmatch(r"\d{1,18}", text.strip()) or int(text) < 1:
-        raise OptionError(f"option {name} is a number from 1 on, not {text!r}")
-    return int(text)
-
-
-def parse_group(name: str, text: str) -> str:
-    """Check the name of a group."""
-    if fault := check_group(text):
-        raise OptionError(f"option {name}: {fault}")
-    return text
-
-
-def parse_bad_bodies(name: str, text: str) -> bool:
-    """Parse ``fail`` or ``null``; return whether a body that cannot be unpacked fails the query."""
-    if text not in ("fail", "null"):
-        raise OptionError(f"option {name} is fail or null, not {text!r}")
-    return text == "fail"
-
-
-def parse_path(name: str, text: str) -> str | None:
-    """Parse a path; an empty one means none.
-
-    :raises OptionError: it has a scheme that is not served.
-    """
-    try:
-        return local_text(text) or None
-    except PathError as error:
-        raise OptionError(f"option {name}: {error.message}", next_step=error.next_step) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -41,32 +42,35 @@ def test_lists_of_addresses_and_topics() -> None:
         ({"kafka.bootstrap.servers": "x:1"}, "no option 'kafka.bootstrap.servers'"),
         ({"subscribe": "T"}, "exactly one of topic, subscribe, subscribePattern and assign .* topic and subscribe"),
         ({"nameServer": "other:1"}, "namesrvAddr is given twice"),
-        ({"startingOffsets": "first"}, "startingOffsets is neither earliest, latest nor JSON"),
-        ({"startingOffsets": "[1]"}, "must be a JSON object"),
+        ({"startingOffsets": "first"}, "startingOffsets must be earliest, latest or JSON such as .*, not 'first'"),
+        ({"startingOffsets": "[1]"}, r"startingOffsets must be .* JSON such as {.topic.*, not '\[1\]'"),
         ({"startingOffsets": '{"orders": 5}'}, "must stand below a topic, a broker and a queue"),
         ({"startingOffsets": '{"orders": {"b": {"x": 5}}}'}, "'x' is not the number of a queue"),
         ({"startingOffsets": '{"orders": {"b": {"00": 5}}}'}, "'00' is not the number of a queue"),
         ({"startingOffsets": '{"orders": {"b": {"0": -7}}}'}, "-7 is not an offset"),
         ({"assign": '{"orders": [0]}'}, "assign and topic exclude each other"),
-        ({"assign": "orders"}, r"assign is no JSON: 'orders' \(the form is"),
-        ({"assign": "{}"}, "assign names no topic"),
-        ({"assign": '{"orders": []}'}, "is no list of queues"),
-        ({"assign": '{"orders": {"b": [true]}}'}, "is no list of queues"),
-        ({"assign": '{"orders": {"b": [-1]}}'}, "is no list of queues"),
-        ({"assign": '{"a b": [1]}'}, "option assign: "),
+        ({"assign": "orders"}, "assign must be JSON such as .*, not 'orders'"),
+        ({"assign": "{}"}, "assign must be JSON such as .*, not '{}'"),
+        ({"assign": '{"orders": []}'}, "is not a list of queue numbers"),
+        ({"assign": '{"orders": {"b": [true]}}'}, "is not a list of queue numbers"),
+        ({"assign": '{"orders": {"b": [-1]}}'}, "is not a list of queue numbers"),
+        ({"assign": '{"a b": [1]}'}, "option assign is invalid: .*illegal characters"),
         ({"startingOffsets": '{"orders": {"b": {"0": true}}}'}, "True is not an offset"),
         ({"startingOffsets": "latest", "startingTimestamp": "0"}, "exclude each other"),
         ({"endingOffsets": "latest", "endingTimestamp": "0"}, "exclude each other"),
-        ({"startingTimestamp": "yesterday"}, "neither milliseconds since 1970 nor an ISO 8601 time"),
+        (
+            {"startingTimestamp": "yesterday"},
+            "must be a time such as 2026-01-31T12:00 or milliseconds since 1970.*, not 'yesterday'",
+        ),
         ({"failOnDataLoss": "maybe"}, "true or false, not 'maybe'"),
-        ({"minPartitions": "0"}, "a number from 1 on, not '0'"),
-        ({"maxOffsetsPerTrigger": "1e6"}, "a number from 1 on"),
+        ({"minPartitions": "0"}, "a whole number of at least 1, not '0'"),
+        ({"maxOffsetsPerTrigger": "1e6"}, "a whole number of at least 1, not '1e6'"),
         ({"badBodies": "drop"}, "fail or null, not 'drop'"),
-        ({"badRecordsPath": "/bad"}, "tells nothing .*badBodies=null"),
-        ({"consumerGroup": "../x"}, "option consumerGroup: "),
-        ({"topic": "a b"}, "option topic: "),
+        ({"badRecordsPath": "/bad"}, "badRecordsPath has no use .*badBodies=null"),
+        ({"consumerGroup": "../x"}, "option consumerGroup is invalid: "),
+        ({"topic": "a b"}, "option topic is invalid: .*illegal characters"),
         ({"topic": " , "}, "names no topic"),
-        ({"namesrvaddr": "nowhere"}, "option namesrvAddr: not an address"),
+        ({"namesrvaddr": "nowhere"}, "option namesrvAddr is invalid: not an address"),
         ({"namesrvaddr": ""}, "option namesrvAddr is missing"),
     ],
 )
@@ -76,7 +80,7 @@ def test_what_is_wrong_is_named(given: dict[str, str], message: str) -> None:
 
 
 def test_a_pattern_must_be_a_regular_expression() -> None:
-    with pytest.raises(OptionError, match="not a regular expression"):
+    with pytest.raises(OptionError, match=r"subscribePattern must be a regular expression, not '.': "):
         parse_options({"namesrvAddr": "a:1", "subscribePattern": "("})
 
 
@@ -168,3 +172,12 @@ def test_what_ends_as_it_begins_is_empty_on_purpose() -> None:
     assert parse(startingTimestamp="5", endingTimestamp="5").ending_timestamp == 5
     assert parse(startingTimestamp='{"a": 5}', endingTimestamp='{"b": 4}').ending_timestamp == {"b": 4}
     assert parse(minOffsetsPerTrigger="10", maxOffsetsPerTrigger="10").min_offsets_per_trigger == 10
+
+
+def test_an_error_has_the_option_and_the_rest_of_the_sentence() -> None:
+    """So a command can name the option as its user does, also when a Spark worker hands the error on."""
+    with pytest.raises(OptionError) as caught:
+        parse_options(BASE | {"maxTriggerDelay": "soon"})
+    for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
+        assert (error.option, str(error)) == ("maxTriggerDelay", f"option maxTriggerDelay {error.reason}")
+        assert error.reason == "must be a duration such as 500ms, 90s, 1h30m or 2d, not 'soon'"

@@ -8,22 +8,20 @@ from enum import Enum
 from typing import Final
 
 from cometmq.limits import MAX_MESSAGE_BYTES
-from cometmq.message.names import check_topic
 from cometmq.message.producer_sequence import is_producer_id
 from cometmq.message.sysflag import CompressionType
-from cometmq.options import nearest
+from cometmq.options import nearest, option, options_of
+from cometmq.options.forms import COUNT, Form, named
 from cometmq.spark.access import ACCESS_OPTION_NAMES, Access, parse_access
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options import (
     DEFAULT_GROUP,
+    GROUP,
+    TOPIC,
     canonical_options,
     folded_names,
-    option,
-    option_names,
     parse_addresses,
-    parse_count,
     parse_declared,
-    parse_group,
 )
 
 _MAX_ID_CHARS: Final = 128
@@ -44,34 +42,16 @@ class Guarantee(Enum):
     EXACTLY_ONCE = "exactly-once"
 
 
-def _topic(name: str, text: str) -> str:
-    if fault := check_topic(text):
-        raise OptionError(f"option {name}: {fault}")
-    return text
-
-
-def _guarantee(name: str, text: str) -> Guarantee:
-    try:
-        return Guarantee(text.strip().lower().replace("_", "-"))
-    except ValueError:
-        raise OptionError(
-            f"option {name} is one of {', '.join(kind.value for kind in Guarantee)}, not {text!r}"
-        ) from None
-
-
-def _producer_id(name: str, text: str) -> str:
+def _read_producer_id(text: str) -> str:
     if len(text) > _MAX_ID_CHARS or not is_producer_id(text):
-        raise OptionError(
-            f"option {name} has 1 to {_MAX_ID_CHARS} characters, letters, digits and . _ : % | -, unlike {text!r}"
-        )
+        raise ValueError
     return text
 
 
-def _compression(name: str, text: str) -> CompressionType | None:
-    folded = text.strip().lower()
-    if folded not in COMPRESSIONS:
-        raise OptionError(f"option {name} is one of {', '.join(COMPRESSIONS)}, not {text!r}")
-    return COMPRESSIONS[folded]
+_GUARANTEE: Final = named({kind.value: kind for kind in Guarantee}, fold=lambda text: text.lower().replace("_", "-"))
+_PRODUCER_ID: Final = Form(
+    f"1 to {_MAX_ID_CHARS} letters, digits and . _ : % | -", _read_producer_id, keeps_blanks=True
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +60,15 @@ class SinkOptions:
 
     namesrv_addr: tuple[str, ...]
     access: Access
-    topic: str | None = option("topic", _topic, None)
-    producer_group: str = option("producerGroup", parse_group, DEFAULT_GROUP)
-    guarantee: Guarantee = option("deliveryGuarantee", _guarantee, Guarantee.AT_LEAST_ONCE)
-    producer_id: str | None = option("producerId", _producer_id, None)
-    send_timeout_ms: int = option("sendTimeoutMs", parse_count, 120_000)
-    max_batch_bytes: int = option("maxBatchBytes", parse_count, 1024 * 1024)
-    max_message_size: int = option("maxMessageSize", parse_count, MAX_MESSAGE_BYTES)
-    compression: CompressionType | None = option("compressionType", _compression, None)
-    compress_over: int = option("compressMsgBodyOverHowmuch", parse_count, 4096)
+    topic: str | None = option(None, form=TOPIC)
+    producer_group: str = option(DEFAULT_GROUP, form=GROUP)
+    guarantee: Guarantee = option(Guarantee.AT_LEAST_ONCE, key="deliveryGuarantee", form=_GUARANTEE)
+    producer_id: str | None = option(None, form=_PRODUCER_ID)
+    send_timeout_ms: int = option(120_000, form=COUNT)
+    max_batch_bytes: int = option(1024 * 1024, form=COUNT)
+    max_message_size: int = option(MAX_MESSAGE_BYTES, form=COUNT)
+    compression: CompressionType | None = option(None, key="compressionType", form=named(COMPRESSIONS, fold=str.lower))
+    compress_over: int = option(4096, key="compressMsgBodyOverHowmuch", form=COUNT)
 
     @property
     def send_timeout_s(self) -> float:
@@ -96,7 +76,7 @@ class SinkOptions:
         return self.send_timeout_ms / 1000
 
 
-SINK_OPTION_NAMES: Final = ("namesrvAddr", *option_names(SinkOptions), *ACCESS_OPTION_NAMES)
+SINK_OPTION_NAMES: Final = ("namesrvAddr", *options_of(SinkOptions), *ACCESS_OPTION_NAMES)
 _FOLDED: Final = folded_names(
     SINK_OPTION_NAMES, {"nameServer": "namesrvAddr", "delivery.guarantee": "deliveryGuarantee"}
 )
@@ -114,7 +94,8 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     options = SinkOptions(parse_addresses(values), parse_access(values), **parse_declared(SinkOptions, values))
     if options.max_batch_bytes > MAX_MESSAGE_BYTES:
         raise OptionError(
-            f"option maxBatchBytes is at most {MAX_MESSAGE_BYTES}, what brokers take by default",
+            f"must be at most {MAX_MESSAGE_BYTES}, what brokers accept by default",
+            option="maxBatchBytes",
             next_step="about 1 MB is best: larger chunks only add delay",
         )
     if options.guarantee is Guarantee.EXACTLY_ONCE and options.compression is not None:

@@ -83,7 +83,7 @@ def demand_forward(start: Offsets, end: Offsets) -> None:
 def _times(name: str, times: Times, queues: Iterable[Queue]) -> Times:
     """Demand that times by topic name only topics that are read."""
     if isinstance(times, dict) and (absent := sorted(set(times) - {queue.topic for queue in queues})):
-        raise OptionError(f"option {name} names topic {absent[0]}, which is not read")
+        raise OptionError(f"names topic {absent[0]}, which is not read", option=name)
     return times
 
 
@@ -121,7 +121,8 @@ def _demand_assigned(options: SourceOptions) -> list[Queue]:
     for path in _assigned_paths(options):
         if path not in there and path[:1] in there:
             raise OptionError(
-                f"option assign names {'/'.join(map(str, path))}, which no registered broker has",
+                f"names {'/'.join(map(str, path))}, which no registered broker has",
+                option="assign",
                 next_step=f"cometmq topic describe {path[0]} shows brokers and queues",
             )
     return queues
@@ -143,7 +144,8 @@ def _demand_known(name: str, start: Start, queues: Iterable[Queue]) -> None:
     for path in named_paths(start):
         if path not in known:
             raise OptionError(
-                f"option {name} names {'/'.join(map(str, path))}, which no registered broker has",
+                f"names {'/'.join(map(str, path))}, which no registered broker has",
+                option=name,
                 next_step="the levels are topic, broker and queue; with option assign only queues that it names count",
             )
 

@@ -10,25 +10,23 @@ from typing import Any, Final
 
 from cometmq.client.blocking.cluster import Queue
 from cometmq.java_values import TRIMMED
-from cometmq.message.names import check_topic
+from cometmq.options import option, options_of
+from cometmq.options.forms import COUNT, DURATION, SIZE, Form, named
 from cometmq.spark.access import ACCESS_OPTION_NAMES, Access, parse_access
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options import (
+    BAD_BODIES,
     DEFAULT_GROUP,
+    GROUP,
+    INSTANT,
+    PATH,
+    TOPIC,
     TOPIC_OPTION_NAMES,
     canonical_options,
     demand_forward,
     folded_names,
-    option,
-    option_names,
     parse_addresses,
-    parse_bad_bodies,
-    parse_count,
     parse_declared,
-    parse_flag,
-    parse_group,
-    parse_instant,
-    parse_path,
     parse_topics,
 )
 
@@ -54,100 +52,73 @@ Times = int | dict[str, int]
 """Milliseconds since 1970, for all topics or by topic."""
 
 
-def _start(name: str, text: str) -> Start:
-    if text.strip().lower() in (EARLIEST, LATEST):
-        return text.strip().lower()
-    try:
-        parsed = json.loads(text)
-    except ValueError as error:
-        raise OptionError(f"option {name} is neither earliest, latest nor JSON: {text!r}") from error
+_OFFSETS_FORM: Final = '{"topic": {"broker": {"0": 12, "1": "latest"}}} or {"topic": "earliest"}'
+_QUEUES_FORM: Final = '{"topic": [0, 1]}, or {"topic": {"broker": [0, 1]}} for queues of one broker'
+
+
+def _read_offsets(text: str) -> Start:
+    if text.lower() in (EARLIEST, LATEST):
+        return text.lower()
+    parsed = json.loads(text)
     if not isinstance(parsed, dict):
-        raise OptionError(f"option {name} must be a JSON object by topic, not {text!r}")
-    _check_start(name, parsed, 0)
+        raise ValueError
+    _check_offsets(parsed, 0)
     return parsed
 
 
-def _check_start(name: str, value: Any, depth: int) -> None:
+def _check_offsets(value: Any, depth: int) -> None:
     if isinstance(value, dict) and depth < 3:
         for key, inner in value.items():
             if depth == 2 and not re.fullmatch("0|[1-9][0-9]{0,9}", key):
-                raise OptionError(f"option {name}: {key!r} is not the number of a queue")
-            _check_start(name, inner, depth + 1)
+                raise OptionError(f"is invalid: {key!r} is not the number of a queue")
+            _check_offsets(inner, depth + 1)
     elif isinstance(value, bool) or not (value in (EARLIEST, LATEST) or (isinstance(value, int) and value >= -2)):
-        raise OptionError(
-            f"option {name}: {value!r} is not an offset",
-            next_step='the form is {"topic": {"broker": {"0": 12, "1": "latest"}}} or {"topic": "earliest"}',
-        )
+        raise OptionError(f"is invalid: {value!r} is not an offset", next_step=f"the form is {_OFFSETS_FORM}")
     elif isinstance(value, int) and value >= 0 and depth < 3:
-        raise OptionError(f"option {name}: offset {value} must stand below a topic, a broker and a queue")
+        raise OptionError(f"is invalid: offset {value} must stand below a topic, a broker and a queue")
 
 
-def _assigned(name: str, text: str) -> Assigned:
-    form = 'the form is {"topic": [0, 1]}, or {"topic": {"broker": [0, 1]}} for queues of one broker'
-    try:
-        parsed = json.loads(text)
-    except ValueError as error:
-        raise OptionError(f"option {name} is no JSON: {text!r}", next_step=form) from error
+def _read_assigned(text: str) -> Assigned:
+    parsed = json.loads(text)
     if not isinstance(parsed, dict) or not parsed:
-        raise OptionError(f"option {name} names no topic: {text!r}", next_step=form)
+        raise ValueError
     found: dict[str, frozenset[int] | Mapping[str, frozenset[int]]] = {}
     for topic, below in parsed.items():
-        if fault := check_topic(topic):
-            raise OptionError(f"option {name}: {fault}")
+        TOPIC.parse(topic)
         if isinstance(below, dict) and below:
-            found[topic] = {broker: _queue_ids(name, of, form) for broker, of in below.items()}
+            found[topic] = {broker: _queue_ids(ids) for broker, ids in below.items()}
         else:
-            found[topic] = _queue_ids(name, below, form)
+            found[topic] = _queue_ids(below)
     return found
 
 
-def _queue_ids(name: str, ids: Any, form: str) -> frozenset[int]:
+def _queue_ids(ids: Any) -> frozenset[int]:
     if not isinstance(ids, list) or not ids or not all(type(of) is int and 0 <= of < 1 << 31 for of in ids):
-        raise OptionError(f"option {name}: {ids!r} is no list of queues", next_step=form)
+        raise OptionError(
+            f"is invalid: {ids!r} is not a list of queue numbers", next_step=f"the form is {_QUEUES_FORM}"
+        )
     return frozenset(ids)
 
 
-def _times(name: str, text: str) -> Times:
-    if not text.lstrip().startswith("{"):
-        return parse_instant(name, text)
-    try:
-        by_topic = json.loads(text)
-    except ValueError as error:
-        raise OptionError(f"option {name} is no JSON: {text!r}") from error
-    return {topic: parse_instant(f"{name} of {topic}", str(moment)) for topic, moment in by_topic.items()}
+def _read_times(text: str) -> Times:
+    if not text.startswith("{"):
+        return INSTANT.read(text)
+    return {topic: INSTANT.read(str(time)) for topic, time in json.loads(text).items()}
 
 
-_BYTE_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def _bytes(name: str, text: str) -> int:
-    match = re.fullmatch(r"(\d{1,15}) ?([kmg]?)b?", text.strip().lower())
-    if match is None or int(match[1]) < 1:
-        raise OptionError(f"option {name} is a number of bytes such as 500000, 64m or 2g, not {text!r}")
-    return int(match[1]) * _BYTE_UNITS[match[2]]
-
-
-def _duration_s(name: str, text: str) -> float:
-    match = re.fullmatch(r"(\d{1,9}) ?(ms|s|m|h)", text.strip().lower())
-    if match is None:
-        raise OptionError(f"option {name} is a time such as 500ms, 30s, 15m or 1h, not {text!r}")
-    return int(match[1]) * _SECONDS[match[2]]
-
-
-def _tags(name: str, text: str) -> frozenset[str]:
+def _read_tags(text: str) -> frozenset[str]:
     found = frozenset(tag.strip(TRIMMED) for tag in text.split("||"))
     if "" in found or "*" in found:
-        raise OptionError(
-            f"option {name} is tags such as 'TagA || TagB', not {text!r}", next_step="leave it out to read all messages"
-        )
+        reason = f"must be tags such as 'TagA || TagB', not {text!r}"
+        raise OptionError(reason, next_step="leave it out to read all messages")
     return found
 
 
-def _read_from(name: str, text: str) -> bool:
-    if text not in ("master", "slave"):
-        raise OptionError(f"option {name} is master or slave, not {text!r}")
-    return text == "slave"
+_ASSIGNED: Final = Form(f"JSON such as {_QUEUES_FORM}", _read_assigned)
+_OFFSETS: Final = Form(f"{EARLIEST}, {LATEST} or JSON such as {_OFFSETS_FORM}", _read_offsets)
+_TIMES: Final = Form(f"{INSTANT.words}, for all topics or in JSON by topic", _read_times)
+_SECONDS: Final = Form(DURATION.words, lambda text: DURATION.read(text) / 1000)
+_TAGS: Final = Form("tags", _read_tags, keeps_blanks=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,29 +129,29 @@ class SourceOptions:
     topics: tuple[str, ...]
     topic_pattern: str | None
     access: Access
-    assign: Assigned | None = option("assign", _assigned, None)
-    starting_offsets: Start | None = option("startingOffsets", _start, None)
-    ending_offsets: Start = option("endingOffsets", _start, LATEST)
-    starting_timestamp: Times | None = option("startingTimestamp", _times, None)
-    ending_timestamp: Times | None = option("endingTimestamp", _times, None)
-    fail_on_data_loss: bool = option("failOnDataLoss", parse_flag, True)
-    max_offsets_per_trigger: int | None = option("maxOffsetsPerTrigger", parse_count, None)
-    max_bytes_per_trigger: int | None = option("maxBytesPerTrigger", _bytes, None)
-    min_offsets_per_trigger: int = option("minOffsetsPerTrigger", parse_count, 1)
-    max_trigger_delay_s: float = option("maxTriggerDelay", _duration_s, MAX_TRIGGER_DELAY_SECONDS)
-    tags: frozenset[str] = option("tags", _tags, frozenset())
-    sql_filter: str = option("sqlFilter", lambda _, text: text, "")
-    commit_group: str | None = option("commitGroup", parse_group, None)
-    from_slaves: bool = option("readFrom", _read_from, False)
-    min_partitions: int = option("minPartitions", parse_count, 1)
-    max_partition_bytes: int = option("maxPartitionBytes", _bytes, MAX_PARTITION_BYTES)
-    push_filters: bool = option("pushFilters", parse_flag, False)
-    consumer_group: str = option("consumerGroup", parse_group, DEFAULT_GROUP)
-    pull_batch_size: int = option("pullBatchSize", parse_count, 1024)
-    poll_timeout_ms: int = option("pollTimeoutMs", parse_count, 120_000)
-    include_body: bool = option("includeBody", parse_flag, True)
-    fail_on_bad_body: bool = option("badBodies", parse_bad_bodies, True)
-    bad_records_path: str | None = option("badRecordsPath", parse_path, None)
+    assign: Assigned | None = option(None, form=_ASSIGNED)
+    starting_offsets: Start | None = option(None, form=_OFFSETS)
+    ending_offsets: Start = option(LATEST, form=_OFFSETS)
+    starting_timestamp: Times | None = option(None, form=_TIMES)
+    ending_timestamp: Times | None = option(None, form=_TIMES)
+    fail_on_data_loss: bool = option(True)
+    max_offsets_per_trigger: int | None = option(None, form=COUNT)
+    max_bytes_per_trigger: int | None = option(None, form=SIZE)
+    min_offsets_per_trigger: int = option(1, form=COUNT)
+    max_trigger_delay_s: float = option(MAX_TRIGGER_DELAY_SECONDS, key="maxTriggerDelay", form=_SECONDS)
+    tags: frozenset[str] = option(frozenset(), form=_TAGS)
+    sql_filter: str = option("")
+    commit_group: str | None = option(None, form=GROUP)
+    from_slaves: bool = option(False, key="readFrom", form=named({"master": False, "slave": True}))
+    min_partitions: int = option(1, form=COUNT)
+    max_partition_bytes: int = option(MAX_PARTITION_BYTES, form=SIZE)
+    push_filters: bool = option(False)
+    consumer_group: str = option(DEFAULT_GROUP, form=GROUP)
+    pull_batch_size: int = option(1024, form=COUNT)
+    poll_timeout_ms: int = option(120_000, form=COUNT)
+    include_body: bool = option(True)
+    fail_on_bad_body: bool = option(True, key="badBodies", form=BAD_BODIES)
+    bad_records_path: str | None = option(None, form=PATH)
 
     def assigns(self, queue: Queue) -> bool:
         """Tell whether a queue of the topics is read: any queue, or only those of ``assign``."""
@@ -199,7 +170,7 @@ class SourceOptions:
         return bool(self.tags or self.sql_filter)
 
 
-OPTION_NAMES: Final = ("namesrvAddr", *TOPIC_OPTION_NAMES, *option_names(SourceOptions), *ACCESS_OPTION_NAMES)
+OPTION_NAMES: Final = ("namesrvAddr", *TOPIC_OPTION_NAMES, *options_of(SourceOptions), *ACCESS_OPTION_NAMES)
 _FOLDED: Final = folded_names(OPTION_NAMES, {"nameServer": "namesrvAddr", "pull.batch.size": "pullBatchSize"})
 
 
@@ -223,7 +194,9 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     if options.starting_timestamp is not None and options.ending_timestamp is not None:
         _demand_forward(options.starting_timestamp, options.ending_timestamp)
     if options.bad_records_path is not None and options.fail_on_bad_body:
-        raise OptionError("badRecordsPath tells nothing while badBodies is fail", next_step="give badBodies=null too")
+        raise OptionError(
+            "has no use while badBodies is fail", option="badRecordsPath", next_step="give badBodies=null too"
+        )
     return options
 
 
@@ -262,9 +235,11 @@ def demand_batch(options: SourceOptions) -> None:
         ("maxTriggerDelay", options.max_trigger_delay_s != MAX_TRIGGER_DELAY_SECONDS),
     ):
         if is_given:
-            raise OptionError(f"{name} is for streams", next_step="use endingOffsets to read less")
+            raise OptionError("is for streams", option=name, next_step="use endingOffsets to read less")
     if options.commit_group is not None:
-        raise OptionError("commitGroup is for streams", next_step="a batch has no progress to show to a group")
+        raise OptionError(
+            "is for streams", option="commitGroup", next_step="a batch has no progress to show to a group"
+        )
 
 
 def demand_stream(options: SourceOptions) -> None:
@@ -278,7 +253,7 @@ def demand_stream(options: SourceOptions) -> None:
             next_step="use .trigger(availableNow=True) to stop at what is there now, or spark.read",
         )
     if options.push_filters:
-        raise OptionError("pushFilters is for batches", next_step="a stream narrows by tags and sqlFilter")
+        raise OptionError("is for batches", option="pushFilters", next_step="a stream narrows by tags and sqlFilter")
 
 
 def _words(offsets: Start | None, others: Start | None) -> set[str]:

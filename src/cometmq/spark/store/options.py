@@ -6,20 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from cometmq.options import option, options_of
+from cometmq.options.forms import COUNT
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options import (
+    BAD_BODIES,
+    INSTANT,
+    PATH,
     TOPIC_OPTION_NAMES,
     canonical_options,
     demand_forward,
     folded_names,
-    option,
-    option_names,
-    parse_bad_bodies,
-    parse_count,
     parse_declared,
-    parse_flag,
-    parse_instant,
-    parse_path,
+    parse_option,
     parse_topics,
 )
 
@@ -31,17 +30,17 @@ class StoreOptions:
     path: str
     topics: tuple[str, ...]
     topic_pattern: str | None
-    broker_name: str = option("brokerName", lambda _, text: text, "")
-    starting_timestamp: int = option("startingTimestamp", parse_instant, -(1 << 63))
-    ending_timestamp: int = option("endingTimestamp", parse_instant, (1 << 63) - 1)
-    min_partitions: int = option("minPartitions", parse_count, 1)
-    include_body: bool = option("includeBody", parse_flag, True)
-    fail_on_bad_body: bool = option("badBodies", parse_bad_bodies, True)
-    bad_records_path: str | None = option("badRecordsPath", parse_path, None)
-    use_consume_queue: bool = option("useConsumeQueue", parse_flag, True)
+    broker_name: str = option("")
+    starting_timestamp: int = option(-(1 << 63), form=INSTANT)
+    ending_timestamp: int = option((1 << 63) - 1, form=INSTANT)
+    min_partitions: int = option(1, form=COUNT)
+    include_body: bool = option(True)
+    fail_on_bad_body: bool = option(True, key="badBodies", form=BAD_BODIES)
+    bad_records_path: str | None = option(None, form=PATH)
+    use_consume_queue: bool = option(True)
 
 
-STORE_OPTION_NAMES: Final = ("path", *TOPIC_OPTION_NAMES, *option_names(StoreOptions))
+STORE_OPTION_NAMES: Final = ("path", *TOPIC_OPTION_NAMES, *options_of(StoreOptions))
 _FOLDED: Final = folded_names(STORE_OPTION_NAMES, {})
 
 
@@ -51,7 +50,7 @@ def parse_store_options(given: Mapping[str, str]) -> StoreOptions:
     :raises OptionError: an option is unknown, missing, doubled or has a bad value.
     """
     values = canonical_options("the store reader", given, _FOLDED)
-    path = parse_path("path", values.get("path", ""))
+    path = parse_option("path", PATH, values.get("path", ""))
     if path is None:
         raise OptionError("the store's directory is missing", next_step="as in .load('/backup/store')")
     asks = any(name in values for name in TOPIC_OPTION_NAMES)
