@@ -14,6 +14,8 @@ from tests.spark.topics import Topics
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
 from cometmq.errors import CometMQError
+from cometmq.options import Option
+from cometmq.options.declared import declared
 from cometmq.spark import (
     ArchiveLog,
     KeyStore,
@@ -27,7 +29,7 @@ from cometmq.spark import (
 )
 from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs import options as jobs
-from cometmq.spark.jobs.job import Kind, Option, fields_of
+from cometmq.spark.jobs.job import DIRECTORY, FILE, OLD_DIRECTORY
 from cometmq.spark.jobs.message_source import MessageSource
 from cometmq.spark.source.options import parse_options
 from cometmq.spark.store.files import ConsumeQueues, log_files
@@ -35,24 +37,24 @@ from cometmq.spark.store.options import parse_store_options
 
 URL = "s3://bucket/lake"
 SAID = "the scheme s3 is not served .*file:///data/lake"
-PLACES = {Kind.DIRECTORY, Kind.OLD_DIRECTORY, Kind.FILE}
+PLACES = {DIRECTORY, OLD_DIRECTORY, FILE}
 CLASSES = [
     *(of for of in vars(jobs).values() if dataclasses.is_dataclass(of) and isinstance(of, type) and of is not Option),
     MessageSource,
 ]
-FIELDS = [(of, name, said) for of in CLASSES for name, said in fields_of(of) if isinstance(said, Option)]
+FIELDS = [(of, name, said) for of in CLASSES for name, said in declared(of).items() if isinstance(said, Option)]
 
 
 @pytest.mark.parametrize(("of", "name", "said"), FIELDS, ids=[f"{of.__name__}-{name}" for of, name, _ in FIELDS])
 def test_every_path_of_every_job_is_one_of_this_machine(of: type[Any], name: str, said: Option) -> None:
     """Also in a function that is called without a command."""
     types = {field.name: str(field.type) for field in dataclasses.fields(of)}
-    assert ("Path" in types[name]) == (said.kind in PLACES)
-    if said.kind not in PLACES:
+    assert ("Path" in types[name]) == (said.form in PLACES)
+    if said.form not in PLACES:
         return
     needed = {field.name: "x" for field in dataclasses.fields(of) if field.default is dataclasses.MISSING}
     for url in (URL, Path(URL)):
-        with pytest.raises(OptionError, match=f"{name}: s3:.*{SAID}"):
+        with pytest.raises(OptionError, match=f"option {name} is invalid: s3:.*{SAID}"):
             of(**needed | {name: url})
     assert getattr(of(**needed | {name: "file:///data/my%20lake"}), name) == Path("/data/my lake")
     assert getattr(of(**needed | {name: "lake"}), name) == "lake"

@@ -6,7 +6,7 @@ import asyncio
 import ssl
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -53,30 +53,30 @@ def _use_context(ctx: click.Context, parameter: click.Parameter, value: str | No
 
 
 CONTEXT: Final = _ContextName()
-context_option = click.option(
-    "--context",
-    type=CONTEXT,
-    is_eager=True,
-    expose_value=False,
-    callback=_use_context,
-    help=f"Connect as this context says (cometmq context); also from ${CONTEXT_VARIABLE}.",
-)
+CONTEXT_OPTION: Final[dict[str, Any]] = {
+    "type": CONTEXT,
+    "is_eager": True,
+    "expose_value": False,
+    "callback": _use_context,
+    "help": f"Connect as this context says (cometmq context); also from ${CONTEXT_VARIABLE}.",
+}
+"""Arguments of the option."""
+context_option = click.option("--context", **CONTEXT_OPTION)
 """The ``--context`` of every command that connects; the options behind it read the environment that it made."""
-_namesrv = click.option(
-    "-n",
-    "--namesrv",
-    envvar=NAMESRV_VARIABLE,
-    default=DEFAULT_NAMESRV,
-    show_default=True,
-    metavar="HOST:PORT[;…]",
-    callback=_checked_addresses,
-    help=f"Nameservers; also from ${NAMESRV_VARIABLE} and from a context.",
-)
+NAMESRV_OPTION: Final[dict[str, Any]] = {
+    "envvar": NAMESRV_VARIABLE,
+    "default": DEFAULT_NAMESRV,
+    "show_default": True,
+    "metavar": "HOST:PORT[;…]",
+    "callback": _checked_addresses,
+    "help": f"Nameservers; also from ${NAMESRV_VARIABLE} and from a context.",
+}
+"""Arguments of the option."""
 
 
 def namesrv_alone(command: Callable[..., T]) -> Callable[..., T]:
     """Add ``-n`` and ``--context``, which every command has that talks to a running CometMQ or RocketMQ."""
-    return context_option(_namesrv(command))
+    return context_option(click.option("-n", "--namesrv", **NAMESRV_OPTION)(command))
 
 
 def namesrv_option(command: Callable[..., T]) -> Callable[..., T]:

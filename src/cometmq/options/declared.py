@@ -92,9 +92,13 @@ def declare(meaning: Any, default: Any = dataclasses.MISSING, *, secret: bool = 
     return dataclasses.field(default=default, **values)
 
 
-@cache
 def declared(of: type) -> Mapping[str, Any]:
     """Return what the fields of a dataclass were declared by, by attribute; options have their names and defaults."""
+    return _declared(of)
+
+
+@cache
+def _declared(of: type) -> Mapping[str, Any]:
     found: dict[str, Any] = {}
     for field in dataclasses.fields(of):
         meaning = field.metadata.get(_METADATA)
@@ -108,11 +112,6 @@ def declared(of: type) -> Mapping[str, Any]:
 
 def options_of(of: type) -> Mapping[str, Option]:
     """Return the options of a dataclass by their keys, in the order declared, TLS last."""
-    return _options_of(of)
-
-
-@cache
-def _options_of(of: type) -> Mapping[str, Option]:
     found = [meaning for meaning in declared(of).values() if isinstance(meaning, Option)]
     return types.MappingProxyType({of.key: of for of in sorted(found, key=lambda of: of.name.startswith("tls_"))})
 

@@ -53,6 +53,8 @@ class Form(Generic[T]):
     """Regular expression that the complete text matches; empty for any."""
     keeps_blanks: bool = False
     """Blanks around the text belong to it."""
+    name: str = "text"
+    """One word for the value, in the help of commands."""
 
     def allows(self, value: Any) -> bool:
         """Return whether a value is in the range."""
@@ -90,12 +92,13 @@ class Form(Generic[T]):
 
 def whole(minimum: int | None = None, maximum: int | None = None) -> Form[int]:
     """Return the form of a whole number."""
-    return Form(f"a whole number{_range(minimum, maximum)}", parse_int, minimum=minimum, maximum=maximum)
+    words = f"a whole number{_range(minimum, maximum)}"
+    return Form(words, parse_int, minimum=minimum, maximum=maximum, name="integer")
 
 
 def number(minimum: float | None = None, maximum: float | None = None) -> Form[float]:
     """Return the form of a number."""
-    return Form(f"a number{_range(minimum, maximum)}", parse_float, minimum=minimum, maximum=maximum)
+    return Form(f"a number{_range(minimum, maximum)}", parse_float, minimum=minimum, maximum=maximum, name="number")
 
 
 def _range(minimum: float | None, maximum: float | None) -> str:
@@ -150,6 +153,31 @@ def checked(words: str, check: Callable[[str], str | None]) -> Form[str]:
     return Form(words, read, keeps_blanks=True)
 
 
+def _read_positive(text: str) -> float:
+    if not (value := parse_float(text)) > 0:
+        raise ValueError
+    return value
+
+
+POSITIVE: Final = Form("a number above 0", _read_positive, minimum=0, name="number")
+SECONDS: Final = Form(
+    "a number of seconds of at least 0",
+    lambda text: round(parse_float(text) * 1000),
+    lambda duration_ms: str(duration_ms // 1000),
+    minimum=0,
+    name="seconds",
+)
+"""In milliseconds."""
+MEBIBYTES: Final = Form(
+    "a whole number of MiB of at least 1",
+    lambda text: parse_int(text) << 20,
+    lambda size: str(size >> 20),
+    minimum=1 << 20,
+    name="integer",
+)
+"""In bytes."""
+
+
 def _read_size(text: str) -> int:
     match = re.fullmatch(r"(\d{1,15}) ?([kmg]?)b?", text.lower())
     if match is None:
@@ -172,12 +200,16 @@ def _show_duration(duration_ms: int) -> str:
 
 
 DURATION: Final = Form(
-    "a duration such as 500ms, 90s, 1h30m or 2d", _read_duration, _show_duration, maximum=10_000_000 * _UNITS_MS["d"]
+    "a duration such as 500ms, 90s, 1h30m or 2d",
+    _read_duration,
+    _show_duration,
+    maximum=10_000_000 * _UNITS_MS["d"],
+    name="duration",
 )
 """In milliseconds; at most what dates can count."""
 
 
-def moment(*, utc: bool = False, ago: bool = False) -> Form[int]:
+def moment(*, utc: bool = False, ago: bool = False, before_1970: bool = False) -> Form[int]:
     """Return the form of a time, in milliseconds since 1970.
 
     :param utc: times without an offset are UTC, otherwise local time.
@@ -186,18 +218,23 @@ def moment(*, utc: bool = False, ago: bool = False) -> Form[int]:
 
     def read(text: str) -> int:
         if re.fullmatch(r"-?\d+", text):
-            return int(text)
-        if ago and _PART.match(text):
-            return max(0, SYSTEM_CLOCK.now_ms() - _read_duration(text))
-        time = datetime.fromisoformat(text)
-        return int((time.replace(tzinfo=UTC) if utc and time.tzinfo is None else time).timestamp() * 1000)
+            time_ms = int(text)
+        elif ago and _PART.match(text):
+            time_ms = max(0, SYSTEM_CLOCK.now_ms() - _read_duration(text))
+        else:
+            time = datetime.fromisoformat(text)
+            time_ms = int((time.replace(tzinfo=UTC) if utc and time.tzinfo is None else time).timestamp() * 1000)
+        if time_ms < 0 and not before_1970:
+            raise OptionError(f"must not be before 1970, as {text} is")
+        return time_ms
 
     hour_ago = ", 1h for an hour ago" if ago else ""
-    return Form(f"a time such as 2026-01-31T12:00{hour_ago} or milliseconds since 1970", read)
+    return Form(f"a time such as 2026-01-31T12:00{hour_ago} or milliseconds since 1970", read, name="time")
 
 
 def _read_names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
+TIME: Final = moment()
 NAMES: Final = Form("names separated by commas", _read_names, ",".join)

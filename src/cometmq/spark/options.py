@@ -26,7 +26,7 @@ SECRET_OPTION_NAMES: Final = frozenset({"secretKey", "securityToken", "tlsKeyPas
 
 GROUP: Final = checked("the name of a group", check_group)
 TOPIC: Final = checked("the name of a topic", check_topic)
-INSTANT: Final = moment(utc=True)
+INSTANT: Final = moment(utc=True, before_1970=True)
 BAD_BODIES: Final = named({"fail": True, "null": False})
 """True where a body that cannot be unpacked fails the query."""
 PATH: Final = Form("a path", lambda text: local_text(text) or None, keeps_blanks=True)

@@ -84,7 +84,7 @@ def test_options_are_for_lines_without_their_own_values() -> None:
         ('{"body": "x", "keys": 1}', "keys is a list"),
         ('{"body": "x", "properties": [1]}', "properties is an object"),
         ('{"body": "x", "properties": {"CLUSTER": "c"}}', "properties CLUSTER are reserved"),
-        ('{"body": "x", "delay": "soon"}', "soon is no duration"),
+        ('{"body": "x", "delay": "soon"}', "delay must be a duration such as 500ms, 90s, 1h30m or 2d, not 'soon'"),
         ('{"body": "x", "delay": "1s", "delay_level": 1}', "more than one of delay, delay_level"),
         ('{"body": "x", "delay_level": "low"}', "delay_level is a whole number"),
     ],

@@ -164,7 +164,7 @@ def test_no_command_takes_a_secret_as_an_argument(words: tuple[str, ...]) -> Non
     for name in SECRET_OPTION_NAMES:
         done = CliRunner().invoke(pipeline, [*words, "--access", f"{name.lower()}={SECRET}"])
         assert done.exit_code == 2
-        assert f"{name}: everybody on this machine would see it" in " ".join(done.output.split())
+        assert f"must not hold {name}: everybody on this machine would see it" in " ".join(done.output.split())
         assert SECRET not in done.output
     wrong = CliRunner().invoke(pipeline, [*words, "--access", "secretFile=s"])
     assert wrong.exit_code == 2

@@ -133,6 +133,19 @@ CONTRADICTIONS = {
     "mask copy --topic {topic} --store {store} -n a:1 --rule $.a=mask --to-archive {there}": "--namesrv is for brokers",
     "skew --topic {topic} --since 5 --until 4": "--until is before --since",
     "archive --topic {topic} --to {there} --option readFrom=slave --option readFrom=master": "another value already",
+    "archive --topic {topic} --to {there} --dry-run --commit-interval soon": (
+        "--commit-interval must be a duration such as 500ms, 90s, 1h30m or 2d, not 'soon'"
+    ),
+    "archive --topic {topic} --to {there} --dry-run --option maxTriggerDelay=soon": (
+        "option maxTriggerDelay must be a duration such as 500ms, 90s, 1h30m or 2d, not 'soon'"
+    ),
+    "archive --topic {topic} --to {there} --dry-run --commit-bytes big": "--commit-bytes must be a number of bytes",
+    "archive --topic {topic} --to {there} --dry-run --starting-offsets first": "--starting-offsets must be earliest,",
+    "archive --topic {topic} --to {there} --dry-run --trigger soon": "--trigger must be availableNow or an interval",
+    "archive --topic a..b --to {there} --dry-run": "--topic is invalid: ",
+    "archive --pattern ( --to {there} --dry-run": "--pattern must be a regular expression, not '(': ",
+    "delay --days 0": "must be a whole number from 1 to 366, not '0'",
+    "skew --topic {topic} --access useTLS": "must be NAME=VALUE, an option for credentials or TLS, not 'useTLS'",
 }
 
 

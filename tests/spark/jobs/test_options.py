@@ -14,7 +14,8 @@ import pytest
 
 from cometmq.cli.failures import guarded
 from cometmq.cli.jobs.pipeline import command
-from cometmq.spark.jobs.job import Kind, SparkOptions, argument, job, job_options, option
+from cometmq.options.forms import POSITIVE
+from cometmq.spark.jobs.job import SparkOptions, argument, job, job_options, option
 from cometmq.spark.jobs.message_source import MessageSource
 from cometmq.spark.jobs.options import AuditOptions, DelayOptions, ReplayOptions, Selection
 from cometmq.spark.jobs.report.report import PARTLY_DONE, Report
@@ -27,7 +28,7 @@ class CountOptions(SparkOptions):
     """Count."""
 
     topic: str = option("The topic.")
-    rate: float | None = option("Messages a second.", default=None, kind=Kind.NUMBER, least=0)
+    rate: float | None = option("Messages a second.", default=None, form=POSITIVE)
     tell: Any = argument("called at the end", default=None)
 
 

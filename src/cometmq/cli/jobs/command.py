@@ -10,21 +10,26 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from cometmq.cli.connection import namesrv_alone
+from cometmq.cli.connection import CONTEXT_OPTION, NAMESRV_OPTION
 from cometmq.cli.local_path import LocalPath
-from cometmq.cli.moments import Duration, Moment
-from cometmq.spark.errors import OptionError
-from cometmq.spark.jobs.job import Kind, Option, fields_of, flags_of
+from cometmq.cli.moments import FormType, Moment
+from cometmq.options import Option, OptionError
+from cometmq.options.declared import declared
+from cometmq.options.forms import FLAG, TIME
+from cometmq.spark.jobs.job import ACCESS, NAMESRV, OLD_DIRECTORY, SETTINGS, flags_of
+from cometmq.spark.jobs.job import DIRECTORY as DIRECTORY_FORM
+from cometmq.spark.jobs.job import FILE as FILE_FORM
 from cometmq.visible import visible
 
 if TYPE_CHECKING:
+    from click.types import OptionHelpExtra
+
     from cometmq.spark.jobs.report.report import Report
 
 T = TypeVar("T")
@@ -33,31 +38,11 @@ After = Callable[[Any, str], object]
 
 DIRECTORY: Final = LocalPath(path_type=Path, file_okay=False)
 FILE: Final = LocalPath(path_type=Path, dir_okay=False)
-_SECRET_PLACES: Final = {
-    "secretKey": "secretKeyFile=FILE or secretKeyEnv=VARIABLE",
-    "securityToken": "credentialsFile=FILE, a file like tools.yml",
-    "tlsKeyPassword": "tlsKeyPasswordFile=FILE",
-}
-"""Options whose values are secrets, and the options that a command takes instead."""
 _ACCESS_FORM: Final = ", by an option of the source: accessKey, secretKeyFile, useTLS …; may be given several times."
-_UNITS_MS: Final = ((24 * 3_600_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"))
-_TYPES: Final[Mapping[Kind, click.ParamType[Any]]] = {
-    Kind.DIRECTORY: DIRECTORY,
-    Kind.OLD_DIRECTORY: LocalPath(path_type=Path, file_okay=False, exists=True),
-    Kind.FILE: FILE,
-    Kind.MOMENT: Moment(),
-    Kind.DURATION: Duration(),
-}
-_CONVERTED: Final[Mapping[Kind, Callable[[Any], Any]]] = {
-    Kind.SECONDS: lambda seconds: round(seconds * 1000),
-    Kind.MEBIBYTES: lambda mebibytes: mebibytes << 20,
-    Kind.DURATION: lambda span: round(span / timedelta(milliseconds=1)),
-    Kind.NAMES: lambda text: tuple(name.strip() for name in text.split(",") if name.strip()),
-}
-_SHOWN: Final[Mapping[Kind, Callable[[Any], Any]]] = {
-    Kind.SECONDS: lambda ms: ms // 1000,
-    Kind.MEBIBYTES: lambda size: size >> 20,
-    Kind.DURATION: lambda ms: next(f"{ms // unit}{name}" for unit, name in _UNITS_MS if ms % unit == 0),
+_PATHS: Final = {
+    DIRECTORY_FORM: DIRECTORY,
+    OLD_DIRECTORY: LocalPath(path_type=Path, file_okay=False, exists=True),
+    FILE_FORM: FILE,
 }
 REPORT_OPTIONS: Final = (
     click.Option(["--report", "page"], type=FILE, help="Write the report as HTML too."),
@@ -81,7 +66,7 @@ def job_command(name: str, options: type, function: str, *, after: After | None 
     """
 
     def run(page: Path | None, output: str, **said: Any) -> int:
-        if "source" in dict(fields_of(options)):
+        if "source" in declared(options):
             demand_one_place()
         with job_running(options) as running:
             done = load(function)(options_of(options, said, **running))
@@ -118,164 +103,123 @@ def load(function: str) -> Callable[..., Any]:
 class JobOption(click.Option):
     """An option that comes from a field of a class of options."""
 
-    field: str
+    field: str = ""
     """The field, ``selection.keys`` for one of a class inside."""
+    key: str = ""
+    """The option of the source that it becomes."""
+
+    def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
+        """Add the range of a number."""
+        extra = super().get_help_extra(ctx)
+        if isinstance(self.type, FormType) and self.type.form.minimum is not None:
+            extra["range"] = self.type.form.words
+        return extra
 
 
 class JobArgument(click.Argument):
     """An argument that comes from a field of a class of options."""
 
-    field: str
+    field: str = ""
 
 
 def params_of(options: type, *, only: Iterable[str] | None = None, inside: str = "") -> list[click.Parameter]:
-    """The parameters of a command for a class of options.
+    """Return the parameters of a command for a class of options.
 
     :param only: those fields.
     :param inside: the field whose class this is, with a dot behind it.
     """
-    defaults = {field.name: field.default for field in dataclasses.fields(options)}
-    found: list[click.Parameter] = []
-    for name, said in fields_of(options):
+    params: list[click.Parameter] = []
+    for name, found in declared(options).items():
         if only is not None and name not in only:
             continue
-        if isinstance(said, tuple):
-            found += params_of(said[0], inside=f"{name}.")
-        elif isinstance(said, Option):
-            if said.kind is Kind.NAMESRV:
-                found.append(_context())
-            found.append(_param(inside + name, said, None if inside else defaults[name]))
-    return sorted(found, key=lambda param: param.name == "master")
+        if isinstance(found, tuple):
+            params += params_of(found[0], inside=f"{name}.")
+        elif isinstance(found, Option):
+            if found.form is NAMESRV:
+                params.append(click.Option(["--context"], **CONTEXT_OPTION))
+            params.append(_param(inside, found))
+    return sorted(params, key=lambda param: param.name == "master")
 
 
-def _param(field: str, of: Option, default: Any) -> click.Parameter:
-    name = field.rpartition(".")[2]
-    flags = flags_of(name, of)
-    made: JobOption | JobArgument
+def _param(inside: str, found: Option) -> click.Parameter:
+    flags = flags_of(found)
+    form = found.form
+    param: JobOption | JobArgument
     if not flags[0].startswith("-"):
-        made = JobArgument([name], type=_type_of(of))
-    elif of.kind is Kind.NAMESRV:
-        made = _namesrv()
+        param = JobArgument([found.name], type=_type_of(found))
+    elif form is NAMESRV:
+        param = JobOption(flags, **NAMESRV_OPTION)
     else:
-        default = None if default in (dataclasses.MISSING, None, "", ()) else default
-        made = JobOption(
-            [param_of(name, of), *flags],
-            type=_type_of(of),
-            default=default if default is None else _SHOWN.get(of.kind, lambda value: value)(default),
-            show_default=default is not None and of.kind is not Kind.FLAG,
-            is_flag=of.kind is Kind.FLAG,
-            multiple=of.many or of.kind in (Kind.SETTINGS, Kind.ACCESS),
-            required=of.required,
-            metavar="NAME=VALUE" if of.kind in (Kind.SETTINGS, Kind.ACCESS) else None,
-            callback=_callback(of),
-            help=of.help + (_ACCESS_FORM if of.kind is Kind.ACCESS else ""),
+        is_mapping, is_flag = form in (SETTINGS, ACCESS), form is FLAG
+        has_default = not inside and found.default not in (dataclasses.MISSING, None, "", ())
+        param = JobOption(
+            [param_of(found), *flags],
+            type=None if is_flag else _type_of(found),
+            default=(found.default if is_flag else form.show(found.default)) if has_default else None,
+            show_default=has_default and not is_flag,
+            is_flag=is_flag,
+            multiple=found.many or is_mapping,
+            required=found.required,
+            callback=_merge_settings if form is SETTINGS else _merge_access if form is ACCESS else None,
+            help=found.doc + (_ACCESS_FORM if form is ACCESS else ""),
         )
-    made.field = field
-    return made
+    if isinstance(param, JobOption):
+        param.key = found.key
+    param.field = inside + found.name
+    return param
 
 
-def param_of(name: str, of: Option) -> str:
-    """The name of an option's parameter in click: one command has several fields of the same name."""
-    return flags_of(name, of)[-1 if of.kind is Kind.NAMESRV else 0].lstrip("-").replace("-", "_")
+def param_of(found: Option) -> str:
+    """Return the name of an option's parameter in click: one command has several fields of the same name."""
+    return flags_of(found)[-1 if found.form is NAMESRV else 0].lstrip("-").replace("-", "_")
 
 
-def _type_of(of: Option) -> click.ParamType[Any] | None:
-    if of.choices:
-        return click.Choice(of.choices)
-    if of.kind in (Kind.COUNT, Kind.MEBIBYTES):
-        return click.IntRange(of.least, of.most)
-    if of.kind in (Kind.NUMBER, Kind.SECONDS):
-        return click.FloatRange(of.least, of.most, min_open=of.kind is Kind.NUMBER)
-    return _TYPES.get(of.kind)
+def _type_of(found: Option) -> click.ParamType[Any]:
+    if found.form.choices:
+        return click.Choice(found.form.choices)
+    if found.form is TIME:
+        return Moment()
+    return _PATHS.get(found.form) or FormType(found.form)
 
 
-def _callback(of: Option) -> Callable[[click.Context, click.Parameter, Any], Any] | None:
-    if of.kind is Kind.ACCESS:
-        return _access
-    if of.kind is Kind.SETTINGS:
-        return lambda _, parameter, settings: settings_of(parameter.opts[0], settings) or None
-    convert = _CONVERTED.get(of.kind)
-    return None if convert is None else lambda _, __, value: None if value is None else convert(value)
+def _merge_settings(
+    ctx: click.Context, param: click.Parameter, settings: tuple[tuple[str, str], ...]
+) -> dict[str, str] | None:
+    merged: dict[str, str] = {}
+    for name, value in settings:
+        if merged.setdefault(name, value) != value:
+            raise click.BadParameter(f"{name} has another value already, {merged[name]}", ctx, param)
+    return merged or None
 
 
-def _of_all_commands() -> dict[str, click.Option]:
-    """The ``-n`` and the ``--context`` of all commands."""
+def _merge_access(
+    ctx: click.Context, param: click.Parameter, settings: tuple[tuple[str, str], ...]
+) -> dict[str, str] | None:
+    from cometmq.spark.access import access_options
 
-    def command() -> None: ...
-
-    params: list[click.Option] = namesrv_alone(command).__click_params__  # type: ignore[attr-defined]
-    return {param.name or "": param for param in params}
-
-
-def _context() -> click.Option:
-    return _of_all_commands()["context"]
-
-
-def _namesrv() -> JobOption:
-    of = _of_all_commands()["namesrv"]
-    return JobOption(
-        of.opts,
-        envvar=of.envvar,
-        default=of.default,
-        show_default=True,
-        metavar=of.metavar,
-        callback=of.callback,
-        help=of.help,
-    )
+    try:
+        return access_options(_merge_settings(ctx, param, settings)) or None
+    except OptionError as error:
+        raise click.BadParameter(str(error), ctx, param) from error
 
 
 def options_of(options: type[T], said: Mapping[str, Any], **more: Any) -> T:
     """Make the object of a class of options from the parameters of its command, and ``more`` fields."""
-    defaults = {field.name: field.default for field in dataclasses.fields(options)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
-    for name, of in fields_of(options):
-        if isinstance(of, tuple):
-            values[name] = _nested(of[0], said)
-        elif isinstance(of, Option) and param_of(name, of) in said:
-            values[name] = said[param_of(name, of)]
-    values = {
-        name: value for name, value in values.items() if value is not None or defaults[name] is dataclasses.MISSING
-    }
+    for name, found in declared(options).items():
+        if isinstance(found, tuple):
+            values[name] = _nested(found[0], said)
+        elif isinstance(found, Option) and param_of(found) in said:
+            values[name] = said[param_of(found)]
+            if values[name] is None and found.default is not dataclasses.MISSING:
+                del values[name]
     return options(**values | more)
 
 
 def _nested(options: Any, said: Mapping[str, Any]) -> Any:
-    values = {name: said[param_of(name, of)] for name, of in fields_of(options) if isinstance(of, Option)}
-    if hasattr(options, "of_command"):
-        return options.of_command(**values)
-    return options(**values)
-
-
-def settings_of(option: str, settings: Iterable[str]) -> dict[str, str]:
-    """Read several ``NAME=VALUE``.
-
-    Everybody on a machine sees the arguments of a process, so a secret is named by its file or variable.
-
-    :raises click.UsageError: one has another form, a name has two values, or one holds a secret; the message does not
-        show it.
-    """
-    options: dict[str, str] = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not equals:
-            raise click.UsageError(f"{option} {setting}: the form is NAME=VALUE")
-        for secret, place in _SECRET_PLACES.items():
-            if name.lower() == secret.lower():
-                raise click.UsageError(
-                    f"{option} {secret}: everybody on this machine would see it in the list of processes; give {place}"
-                )
-        if options.setdefault(name, value) != value:
-            raise click.UsageError(f"{option} {setting}: {name} has another value already, {options[name]}")
-    return options
-
-
-def _access(_: click.Context, parameter: click.Parameter, settings: tuple[str, ...]) -> dict[str, str] | None:
-    from cometmq.spark.access import access_options
-
-    try:
-        return access_options(settings_of(parameter.opts[0], settings)) or None
-    except OptionError as error:
-        raise click.BadParameter(str(error)) from error
+    values = {name: said[param_of(found)] for name, found in declared(options).items() if isinstance(found, Option)}
+    make = getattr(options, "of_command", options)
+    return make(**values)
 
 
 # A run -----------------------------------------------------------------------------------------------
@@ -295,7 +239,18 @@ def wrong_use() -> Iterator[None]:
     try:
         yield
     except OptionError as error:
-        raise click.UsageError(str(error), click.get_current_context()) from error
+        ctx = click.get_current_context()
+        raise click.UsageError(_users_words(error, ctx), ctx) from error
+
+
+def _users_words(error: OptionError, ctx: click.Context) -> str:
+    """Return the text of an error, which names the option as the user did: ``--pattern`` for subscribePattern."""
+    is_setting = any(isinstance(given, dict) and error.option in given for given in ctx.params.values())
+    for param in ctx.command.params:
+        if isinstance(param, JobOption) and param.key == error.option and not is_setting:
+            flag = next(opt for opt in param.opts if opt.startswith("--"))
+            return str(OptionError(f"{flag} {error.reason}", next_step=error.next_step))
+    return str(error)
 
 
 @contextmanager

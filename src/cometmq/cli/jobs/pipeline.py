@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +14,7 @@ from click.core import ParameterSource
 from cometmq.cli.failures import DONE, WrongUseError
 from cometmq.cli.jobs.command import (
     REPORT_OPTIONS,
+    JobOption,
     demand_one_place,
     end,
     job_command,
@@ -27,7 +27,6 @@ from cometmq.cli.jobs.command import (
 from cometmq.cli.lazy_group import LazyGroup
 from cometmq.cli.output import FORMATS
 from cometmq.quantity import quantity
-from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs.options import (
     ArchiveOptions,
     ArchiveStoreOptions,
@@ -65,14 +64,10 @@ JOBS: Final = {
 
 # Archives --------------------------------------------------------------------------------------------
 
-_OWN_NAMES: Final = {
-    "maxTriggerDelay": "--commit-interval",
-    "maxBytesPerTrigger": "--commit-bytes",
-    "startingOffsets": "--starting-offsets",
-    "subscribePattern": "--pattern",
-    "topic": "--topic",
-}
-"""Options of this command by the options of the source that they become."""
+_PATTERN: Final = JobOption(
+    ["--pattern"], help="A regular expression that whole topic names match, instead of --topic."
+)
+_PATTERN.key = "subscribePattern"
 
 
 def _archive(pattern: str | None, vacuum: bool, page: Path | None, output: str, **said: Any) -> int:
@@ -101,10 +96,7 @@ def _archive(pattern: str | None, vacuum: bool, page: Path | None, output: str, 
     kind: type[Any] = ArchiveStoreOptions if is_store else ArchiveOptions
     function = "archive.from_store:archive_store" if is_store else "archive.job:archive"
     with job_running(kind, silence_spark) as running:
-        try:
-            done = load(function)(options_of(kind, said, **running))
-        except OptionError as error:
-            raise click.UsageError(_in_words_of_the_command(str(error), given), ctx) from error
+        done = load(function)(options_of(kind, said, **running))
     removed = 0
     if vacuum and done.queues and not dry_run:
         removed = load("archive.upkeep:vacuum")(said["to"]).files_before
@@ -120,14 +112,6 @@ _OF_BROKERS: Final = {param.name for param in params_of(ArchiveOptions)} - {
 """Options of an archive that is made from brokers, and not from a store."""
 
 
-def _in_words_of_the_command(message: str, given: Mapping[str, str]) -> str:
-    """Replace the names of the source's options by those that the user wrote."""
-    for name, own in _OWN_NAMES.items():
-        if name not in given:
-            message = message.replace(f"option {name} ", f"{own} ")
-    return message
-
-
 _ARCHIVE: Final = click.Group(
     "archive",
     invoke_without_command=True,
@@ -135,7 +119,7 @@ _ARCHIVE: Final = click.Group(
     params=[
         *params_of(ArchiveOptions),
         *params_of(ArchiveStoreOptions, only=("store", "broker_name")),
-        click.Option(["--pattern"], help="A regular expression that whole topic names match, instead of --topic."),
+        _PATTERN,
         click.Option(["--vacuum"], is_flag=True, help="Then remove what archive vacuum would."),
         *REPORT_OPTIONS,
     ],

@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-import click
-
-from cometmq.cli.moments import EPOCH, Duration, Moment
+from cometmq.cli.moments import EPOCH
 from cometmq.message.message import Message
 from cometmq.message.properties import (
     DELAY,
@@ -36,7 +34,8 @@ from cometmq.message.properties import (
     TRAN_PREPARED_QUEUE_OFFSET,
     TRANSACTION_CHECK_TIMES,
 )
-from cometmq.options import nearest
+from cometmq.options import OptionError, nearest
+from cometmq.options.forms import DURATION, TIME
 
 FIELDS: Final = (
     "body",
@@ -186,11 +185,11 @@ def _delays(given: Mapping[str, Any], stored: Mapping[str, str]) -> Delays:
         raise LineError(f"it has more than one of {', '.join(named)}")
     try:
         if "delay" in named:
-            return Delays(delay=Duration().convert(str(named["delay"]), None, None))
+            return Delays(delay=timedelta(milliseconds=DURATION.parse(str(named["delay"]))))
         if "deliver_at" in named:
-            return Delays(deliver_at=_moment(Moment().convert(str(named["deliver_at"]), None, None)))
-    except (click.BadParameter, OverflowError) as error:
-        raise LineError(str(error)) from None
+            return Delays(deliver_at=_moment(TIME.parse(str(named["deliver_at"]))))
+    except (OptionError, OverflowError) as error:
+        raise LineError(f"{next(iter(named))} {error}") from None
     if "delay_level" in named:
         return Delays(delay_level=_whole(named["delay_level"], "delay_level"))
     if DELAY in stored:

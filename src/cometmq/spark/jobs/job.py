@@ -10,14 +10,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar, cast, dataclass_transform, overload
 
-from cometmq.paths import PathError, local_text
-from cometmq.spark.errors import OptionError
+from cometmq.options import Option
+from cometmq.options.declared import declare, declared
+from cometmq.options.forms import FLAG, PATH, TEXT, Form, OptionError, whole
+from cometmq.spark.options import parse_option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,108 +27,67 @@ P = ParamSpec("P")
 T = TypeVar("T")
 O_contra = TypeVar("O_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
-_METADATA: Final = "option"
+_SECRET_PLACES: Final = {
+    "secretKey": "secretKeyFile=FILE or secretKeyEnv=VARIABLE",
+    "securityToken": "credentialsFile=FILE, a file like tools.yml",
+    "tlsKeyPassword": "tlsKeyPasswordFile=FILE",
+}
+"""Options whose values are secrets, and the options that a command takes instead."""
 
 
-class Kind(Enum):
-    """The form of an option's argument on the command line, and the value that it becomes."""
-
-    TEXT = auto()
-    FLAG = auto()
-    COUNT = auto()
-    NUMBER = auto()
-    SECONDS = auto()
-    """Becomes milliseconds."""
-    MEBIBYTES = auto()
-    """Becomes bytes."""
-    MOMENT = auto()
-    """ISO 8601 or milliseconds; becomes milliseconds since 1970."""
-    DURATION = auto()
-    """Such as ``90d``; becomes milliseconds."""
-    DIRECTORY = auto()
-    OLD_DIRECTORY = auto()
-    """It must exist."""
-    FILE = auto()
-    NAMES = auto()
-    """Separated by commas; becomes a tuple."""
-    SETTINGS = auto()
-    """``NAME=VALUE``, repeated; becomes a mapping."""
-    ACCESS = auto()
-    """The same with options for credentials and TLS."""
-    NAMESRV = auto()
+def _read_setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError
+    for secret, place in _SECRET_PLACES.items():
+        if name.lower() == secret.lower():
+            reason = f"must not hold {secret}: everybody on this machine would see it in the list of processes"
+            raise OptionError(reason, next_step=f"give {place}")
+    return name, value
 
 
-_KINDS: Final[Mapping[type, Kind]] = {bool: Kind.FLAG, int: Kind.COUNT, float: Kind.NUMBER}
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One option of a command."""
-
-    help: str
-    flags: tuple[str, ...]
-    kind: Kind
-    many: bool
-    """May be repeated; becomes a tuple."""
-    choices: tuple[str, ...]
-    least: int | None
-    most: int | None
-    required: bool
+DIRECTORY: Final = dataclasses.replace(PATH, words="a directory")
+OLD_DIRECTORY: Final = dataclasses.replace(PATH, words="a directory that exists")
+FILE: Final = dataclasses.replace(PATH, words="a file")
+SETTINGS: Final = Form("NAME=VALUE", _read_setting, name="NAME=VALUE", keeps_blanks=True)
+"""It may be repeated; the value is a mapping. A command shows its arguments to everybody, so it takes no secrets."""
+ACCESS: Final = dataclasses.replace(SETTINGS, words="NAME=VALUE, an option for credentials or TLS")
+NAMESRV: Final = Form("nameservers", str)
 
 
 def option(
-    text: str,
+    doc: str,
     *flags: str,
     default: Any = dataclasses.MISSING,
-    kind: Kind | None = None,
+    form: Form[Any] | None = None,
+    key: str = "",
     many: bool = False,
-    choices: tuple[str, ...] = (),
-    least: int | None = None,
-    most: int | None = None,
     required: bool | None = None,
     secret: bool = False,
 ) -> Any:
     """Declare a field that is an option of the command too.
 
-    :param text: its meaning, for the help of the command, of the function and for the page.
+    :param doc: its meaning, for the help of the command, of the function and for the page.
     :param flags: ``--name`` by default; a word without dashes makes it an argument.
-    :param kind: by default that of the default value, or text.
-    :param least: smallest number, as ``most`` is the largest; numbers that are not whole must be above it.
+    :param form: by default that of the default value, or text.
+    :param key: the option of the source that it becomes, which errors name.
     :param required: whether the command demands it; by default if there is no ``default``.
-    :param secret: no ``repr`` shows its value.
     """
-    found = Option(
-        help=text,
-        flags=flags,
-        kind=kind or _KINDS.get(type(default), Kind.TEXT),
-        many=many,
-        choices=choices,
-        least=least,
-        most=most,
-        required=default is dataclasses.MISSING if required is None else required,
-    )
-    return _field(default, found, secret)
+    if form is None:
+        form = FLAG if isinstance(default, bool) else whole() if isinstance(default, int) else TEXT
+    needed = default is dataclasses.MISSING if required is None else required
+    found = Option(form, doc, key, secret=secret, flags=flags, many=many, required=needed)
+    return declare(found, default, secret=secret)
 
 
 def argument(text: str, *, default: Any = dataclasses.MISSING) -> Any:
     """Declare a field that only the function has."""
-    return _field(default, text, False)
+    return declare(text, default)
 
 
 def options_from(kind: type, text: str, *, default: Any = dataclasses.MISSING) -> Any:
     """Declare a field of a class that has options itself; the command has all of them."""
-    return _field(default, (kind, text), False)
-
-
-def _field(default: Any, metadata: Any, secret: bool) -> Any:
-    hashed = None if not secret else False
-    values: dict[str, Any] = {"metadata": {_METADATA: metadata}, "repr": not secret, "hash": hashed}
-    if isinstance(default, dict):
-        return dataclasses.field(default_factory=default.copy, **values)
-    return dataclasses.field(default=default, **values)
-
-
-_PLACES: Final = frozenset((Kind.DIRECTORY, Kind.OLD_DIRECTORY, Kind.FILE))
+    return declare((kind, text), default)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(option, argument, options_from))
@@ -142,13 +102,14 @@ def _take_local_paths(options: Any) -> None:
 
     :raises OptionError: a path has a scheme that is not served.
     """
-    for name, said in fields_of(type(options)):
+    for name, found in declared(type(options)).items():
         value = getattr(options, name)
-        if isinstance(said, Option) and said.kind in _PLACES and isinstance(value, str | Path):
-            try:
-                place = local_text(str(value))
-            except PathError as error:
-                raise OptionError(f"{name}: {error.message}", next_step=error.next_step) from error
+        if (
+            isinstance(found, Option)
+            and found.form in (DIRECTORY, OLD_DIRECTORY, FILE)
+            and isinstance(value, str | Path)
+        ):
+            place = parse_option(name, found.form, str(value))
             if place != str(value):
                 object.__setattr__(options, name, Path(place))
 
@@ -164,16 +125,9 @@ class SparkOptions:
     master: str = option("Spark master, or sc://HOST of Connect.", default="local[*]")
 
 
-def fields_of(options: type) -> list[tuple[str, Option | tuple[type, str] | str]]:
-    """List the fields of a class of options: an option, the class of several, or what an argument means."""
-    return [
-        (field.name, field.metadata[_METADATA]) for field in dataclasses.fields(options) if _METADATA in field.metadata
-    ]
-
-
-def flags_of(name: str, of: Option) -> tuple[str, ...]:
-    """The names of an option on the command line."""
-    return of.flags or ("--" + name.replace("_", "-"),)
+def flags_of(found: Option) -> tuple[str, ...]:
+    """Return the names of an option on the command line."""
+    return found.flags or ("--" + found.name.replace("_", "-"),)
 
 
 class Job(Protocol[P, O_contra, R_co]):
@@ -213,7 +167,7 @@ def _documented(work: Callable[..., Any], options: type) -> str:
     text = inspect.getdoc(work) or ""
     before, raises, errors = text.partition(":raises")
     lines = []
-    for name, said in fields_of(options):
-        meaning = said if isinstance(said, str) else said.help if isinstance(said, Option) else said[1]
+    for name, found in declared(options).items():
+        meaning = found if isinstance(found, str) else found.doc if isinstance(found, Option) else found[1]
         lines.append(f":param {name}: {meaning[0].lower()}{meaning[1:].rstrip('.')}.")
     return "\n".join([before.rstrip(), "", *lines, raises + errors])

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.client.admin import Admin
 from cometmq.client.blocking.offsets import Bounds
+from cometmq.options.forms import TIME
 from cometmq.remoting.security import Security
 from cometmq.spark.access import security_of, server_options
 from cometmq.spark.archives.log import ArchiveLog, read_archive, read_files
 from cometmq.spark.archives.marks import differing
 from cometmq.spark.errors import OptionError
-from cometmq.spark.jobs.job import Kind, job_options, option
+from cometmq.spark.jobs.job import ACCESS, NAMESRV, OLD_DIRECTORY, job_options, option
 from cometmq.spark.options import demand_forward, demand_present
 from cometmq.spark.records.columns import BY_NAME
 from cometmq.spark.records.queues import Mark, OffsetRange, Offsets, Queue, offsets_to_json
@@ -35,21 +36,17 @@ class MessageSource:
     Exactly one of the three is given.
     """
 
-    namesrv: str | None = option("Nameservers.", "-n", "--namesrv", default=None, kind=Kind.NAMESRV)
-    archive: Path | None = option(
-        "Read this archive, instead of asking brokers.", default=None, kind=Kind.OLD_DIRECTORY
-    )
+    namesrv: str | None = option("Nameservers.", "-n", "--namesrv", default=None, form=NAMESRV)
+    archive: Path | None = option("Read this archive, instead of asking brokers.", default=None, form=OLD_DIRECTORY)
     store: Path | None = option(
-        "Read the files of this store, instead of asking brokers.", default=None, kind=Kind.OLD_DIRECTORY
+        "Read the files of this store, instead of asking brokers.", default=None, form=OLD_DIRECTORY
     )
     broker_name: str = option("With --store: the broker that the store belongs to, for the report.", default="")
     begin_ms: int | None = option(
-        "Only messages that were stored at or after this time.", "--since", default=None, kind=Kind.MOMENT
+        "Only messages that were stored at or after this time.", "--since", default=None, form=TIME
     )
-    end_ms: int | None = option(
-        "Only messages that were stored before this time.", "--until", default=None, kind=Kind.MOMENT
-    )
-    access: Mapping[str, str] = option("Credentials and TLS", default={}, kind=Kind.ACCESS, secret=True)
+    end_ms: int | None = option("Only messages that were stored before this time.", "--until", default=None, form=TIME)
+    access: Mapping[str, str] = option("Credentials and TLS", default={}, form=ACCESS, secret=True)
 
     @classmethod
     def of_command(cls, **said: Any) -> MessageSource:

@@ -13,8 +13,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.names import TRACE_TOPIC
+from cometmq.options.forms import DURATION, MEBIBYTES, NAMES, POSITIVE, SECONDS, TIME, one_of, whole
 from cometmq.spark.archives.table import FORMATS, ICEBERG, TableFormat
-from cometmq.spark.jobs.job import Kind, SparkOptions, argument, job_options, option, options_from
+from cometmq.spark.jobs.job import (
+    ACCESS,
+    DIRECTORY,
+    FILE,
+    NAMESRV,
+    OLD_DIRECTORY,
+    SETTINGS,
+    SparkOptions,
+    argument,
+    job_options,
+    option,
+    options_from,
+)
 from cometmq.spark.jobs.message_source import MessageSource
 
 if TYPE_CHECKING:
@@ -49,7 +62,7 @@ class TableOptions(TableFormat):
         "Format of an archive that does not exist yet.  [default: parquet]",
         "--format",
         default=FORMATS[0],
-        choices=FORMATS,
+        form=one_of(*FORMATS),
     )
     catalog: str | None = option("With --format iceberg: a catalog that pyiceberg is configured for.", default=None)
     table: str | None = option(
@@ -71,7 +84,7 @@ class _IntoArchive(SparkOptions):
         TableOptions, "format of an archive that does not exist yet: its name, or a TableFormat", default=None
     )
     options: Mapping[str, str] | None = option(
-        "Any other option of the source; may be given several times.", "--option", default=None, kind=Kind.SETTINGS
+        "Any other option of the source; may be given several times.", "--option", default=None, form=SETTINGS
     )
     dry_run: bool = option("Archive nothing; say how many messages would be archived.", default=False)
     on_batch: OnStep | None = argument("called after each commit", default=None)
@@ -88,24 +101,27 @@ class ArchiveOptions(_IntoArchive):
     gone before they were read (with --option failOnDataLoss=false), or bodies could not be unpacked.
     """
 
-    namesrv: str = option(_NAMESRV, "-n", "--namesrv", kind=Kind.NAMESRV)
-    topics: str | Sequence[str] = option(_TOPIC, "--topic", many=True, required=False)
-    to: str | Path = option("Directory of the archive.", kind=Kind.DIRECTORY, required=False)
-    checkpoint: str | Path = option("Directory of the checkpoint.", kind=Kind.DIRECTORY, required=False)
+    namesrv: str = option(_NAMESRV, "-n", "--namesrv", form=NAMESRV)
+    topics: str | Sequence[str] = option(_TOPIC, "--topic", key="topic", many=True, required=False)
+    to: str | Path = option("Directory of the archive.", form=DIRECTORY, required=False)
+    checkpoint: str | Path = option("Directory of the checkpoint.", form=DIRECTORY, required=False)
     _: KW_ONLY
     trigger: str = option("availableNow, or an interval such as 30s, 5m, 1h.", default="availableNow")
     commit_interval: str | None = option(
         "Go on until Ctrl-C or SIGTERM, and commit when messages have waited so long (30s, 5m), or a commit is full.",
         default=None,
+        key="maxTriggerDelay",
     )
     starting_offsets: str = option(
         "Where queues that are not in the archive yet begin: earliest, latest or JSON.", default="earliest"
     )
     max_offsets_per_trigger: int | None = option(
-        "Most messages in one commit.", "--commit-rows", "--max-offsets", default=1_000_000, least=1
+        "Most messages in one commit.", "--commit-rows", "--max-offsets", default=1_000_000, form=whole(1)
     )
-    commit_bytes: str | None = option("Most bytes in one commit, about: 64m, 2g.", default="2g")
-    access: Mapping[str, str] | None = option(_ACCESS, default=None, kind=Kind.ACCESS, secret=True)
+    commit_bytes: str | None = option(
+        "Most bytes in one commit, about: 64m, 2g.", default="2g", key="maxBytesPerTrigger"
+    )
+    access: Mapping[str, str] | None = option(_ACCESS, default=None, form=ACCESS, secret=True)
 
 
 @job_options
@@ -114,10 +130,10 @@ class ArchiveStoreOptions(_IntoArchive):
 
     store: str | Path = option(
         "Read a broker's store from this directory, instead of asking brokers; needs no checkpoint.",
-        kind=Kind.OLD_DIRECTORY,
+        form=OLD_DIRECTORY,
         required=False,
     )
-    to: str | Path = option("Directory of the archive.", kind=Kind.DIRECTORY, required=False)
+    to: str | Path = option("Directory of the archive.", form=DIRECTORY, required=False)
     _: KW_ONLY
     broker_name: str = option("With --store: the name of the broker that it belongs to.", default="")
     topics: str | Sequence[str] = option(_TOPIC, "--topic", default=(), many=True)
@@ -127,7 +143,7 @@ class ArchiveStoreOptions(_IntoArchive):
 class _UpkeepOptions:
     """The upkeep of an archive."""
 
-    archive: str | Path = option("Directory of the archive.", "archive", kind=Kind.OLD_DIRECTORY)
+    archive: str | Path = option("Directory of the archive.", "archive", form=OLD_DIRECTORY)
     _: KW_ONLY
     dry_run: bool = option("Change nothing; say what would be done.", default=False)
     clock: Clock = argument("tells the time", default=SYSTEM_CLOCK)
@@ -142,11 +158,9 @@ class CompactOptions(_UpkeepOptions, SparkOptions):
 
     _: KW_ONLY
     topics: Sequence[str] = option("Only this topic; may be given several times.", "--topic", default=(), many=True)
-    target_bytes: int = option(
-        "Join files up to this size, MiB.", "--target-mb", default=128 << 20, kind=Kind.MEBIBYTES, least=1
-    )
+    target_bytes: int = option("Join files up to this size, MiB.", "--target-mb", default=128 << 20, form=MEBIBYTES)
     settled_ms: int = option(
-        "Only hours that ended so long ago: 30m, 1d.", "--settled", default=3_600_000, kind=Kind.DURATION
+        "Only hours that ended so long ago: 30m, 1d.", "--settled", default=3_600_000, form=DURATION
     )
     on_step: OnStep = argument("called after each commit", default=_silent)
     stop: threading.Event | None = argument("when set, ends the run after the commit under way", default=None)
@@ -160,7 +174,7 @@ class ExpireOptions(_UpkeepOptions):
     """
 
     _: KW_ONLY
-    keep_ms: int = option("Keep messages that were stored within this time: 12h, 90d.", "--keep", kind=Kind.DURATION)
+    keep_ms: int = option("Keep messages that were stored within this time: 12h, 90d.", "--keep", form=DURATION)
     topics: Sequence[str] = option("Only this topic; may be given several times.", "--topic", default=(), many=True)
 
 
@@ -176,7 +190,7 @@ class VacuumOptions(_UpkeepOptions):
         "Keep files that were compacted or expired within this time, for readers of an older version.",
         "--keep",
         default=7 * 24 * 3_600_000,
-        kind=Kind.DURATION,
+        form=DURATION,
     )
 
 
@@ -189,8 +203,8 @@ class KeyIndexOptions(SparkOptions):
     Exit codes: 0 done; 1 failed, or no message has the key; 2 wrong use.
     """
 
-    archive: str | Path = option("Directory of the archive.", kind=Kind.DIRECTORY)
-    index: str | Path = option("Directory of its index.", kind=Kind.DIRECTORY)
+    archive: str | Path = option("Directory of the archive.", form=DIRECTORY)
+    index: str | Path = option("Directory of its index.", form=DIRECTORY)
     _: KW_ONLY
     dry_run: bool = option("Write nothing; say how many messages would be indexed.", default=False)
     on_step: Tell = argument(_STEPS, default=_silent)
@@ -200,10 +214,8 @@ class KeyIndexOptions(SparkOptions):
 class Selection:
     """The messages of an archive that meet every condition given."""
 
-    since_ms: int | None = option(
-        "Only messages stored at or after this time.", "--since", default=None, kind=Kind.MOMENT
-    )
-    until_ms: int | None = option("Only messages stored before this time.", "--until", default=None, kind=Kind.MOMENT)
+    since_ms: int | None = option("Only messages stored at or after this time.", "--since", default=None, form=TIME)
+    until_ms: int | None = option("Only messages stored before this time.", "--until", default=None, form=TIME)
     keys: tuple[str, ...] = option(
         "Only messages with this key or unique key; may be repeated.", "--key", default=(), many=True
     )
@@ -221,10 +233,10 @@ class ReplayOptions(SparkOptions):
     early, or there are warnings.
     """
 
-    archive: str | Path = option("Directory of the archive.", kind=Kind.DIRECTORY)
-    namesrv: str = option(_NAMESRV, "-n", "--namesrv", kind=Kind.NAMESRV)
+    archive: str | Path = option("Directory of the archive.", form=DIRECTORY)
+    namesrv: str = option(_NAMESRV, "-n", "--namesrv", form=NAMESRV)
     ledger: str | Path = option(
-        "Directory of the ledger, which says how far the replay is; driver and executors share it.", kind=Kind.DIRECTORY
+        "Directory of the ledger, which says how far the replay is; driver and executors share it.", form=DIRECTORY
     )
     _: KW_ONLY
     topic: str | None = option("Topic of the archive; may be left out where the archive holds one.", default=None)
@@ -232,26 +244,24 @@ class ReplayOptions(SparkOptions):
     selection: Selection | None = options_from(Selection, "the messages to send; all by default", default=None)
     by_key: bool = option("Choose queues anew by key, instead of keeping them.", default=False)
     per_second: float | None = option(
-        "Most messages a second; at most a tenth more in any one.", "--rate", default=None, kind=Kind.NUMBER, least=0
+        "Most messages a second; at most a tenth more in any one.", "--rate", default=None, form=POSITIVE
     )
     keep_born_time: bool = option(
-        "Give messages their born times again; slower. Otherwise they are in the property REPLAY_ORIGIN.",
-        default=False,
-        kind=Kind.FLAG,
+        "Give messages their born times again; slower. Otherwise they are in the property REPLAY_ORIGIN.", default=False
     )
     translate_groups: Sequence[str] = option(
-        "Groups, separated by commas, that go on in the new topic where they are.", default=(), kind=Kind.NAMES
+        "Groups, separated by commas, that go on in the new topic where they are.", default=(), form=NAMES
     )
     groups_namesrv: str | None = option(
         "Nameservers of the brokers where those groups are, if not --namesrv.", default=None
     )
-    access: Mapping[str, str] | None = option(_ACCESS, default=None, kind=Kind.ACCESS, secret=True)
+    access: Mapping[str, str] | None = option(_ACCESS, default=None, form=ACCESS, secret=True)
     groups_access: Mapping[str, str] | None = option(
-        "For --groups-namesrv, if not --access: credentials and TLS", default=None, kind=Kind.ACCESS, secret=True
+        "For --groups-namesrv, if not --access: credentials and TLS", default=None, form=ACCESS, secret=True
     )
     dry_run: bool = option("Send nothing and write nothing; say how much would be sent.", default=False)
     step_offsets: int | None = option(
-        "Offsets of one step; by default as many as suit the rate.", "--step", default=None, kind=Kind.COUNT, least=1
+        "Offsets of one step; by default as many as suit the rate.", "--step", default=None, form=whole(1)
     )
     timeout_ms: int = argument("how long messages may wait for their acknowledgement, ms", default=120_000)
     on_step: OnStep = argument("called after each step", default=_silent)
@@ -266,23 +276,21 @@ class AuditOptions(SparkOptions):
     each kind.
     """
 
-    namesrv: str = option(_NAMESRV, "-n", "--namesrv", kind=Kind.NAMESRV)
+    namesrv: str = option(_NAMESRV, "-n", "--namesrv", form=NAMESRV)
     topic: str = option("The topic.")
     _: KW_ONLY
-    archive: str | Path | None = option("Directory of its archive.", default=None, kind=Kind.DIRECTORY)
+    archive: str | Path | None = option("Directory of its archive.", default=None, form=DIRECTORY)
     groups: Sequence[str] = option(
         "A consumer group of the topic; may be given several times.", "--group", default=(), many=True
     )
     trace_topic: str = option("The topic with the traces of producers.", default=TRACE_TOPIC)
     allow_duplicates: bool = option(
-        "Only note unique keys that are stored twice, which otherwise are a disagreement.",
-        default=False,
-        kind=Kind.FLAG,
+        "Only note unique keys that are stored twice, which otherwise are a disagreement.", default=False
     )
     detail: str | Path | None = option(
-        "A new directory for the counts per queue and minute, as Parquet.", default=None, kind=Kind.DIRECTORY
+        "A new directory for the counts per queue and minute, as Parquet.", default=None, form=DIRECTORY
     )
-    access: Mapping[str, str] | None = option(_ACCESS, default=None, kind=Kind.ACCESS, secret=True)
+    access: Mapping[str, str] | None = option(_ACCESS, default=None, form=ACCESS, secret=True)
     on_step: Tell = argument(_STEPS, default=_silent)
 
 
@@ -300,12 +308,12 @@ class TraceOptions(SparkOptions):
     _: KW_ONLY
     trace_topic: str = option("The topic with the clients' traces.", default=TRACE_TOPIC)
     to: str | Path | None = option(
-        "Write the joined rows to this new directory, as Parquet.", default=None, kind=Kind.DIRECTORY
+        "Write the joined rows to this new directory, as Parquet.", default=None, form=DIRECTORY
     )
     message_id: str | None = option(
         "Show the way of this message too, by the client's id (unique key).", "--message", default=None
     )
-    top: int = option("Number of slow consumers.", default=10, least=1, most=1000)
+    top: int = option("Number of slow consumers.", default=10, form=whole(1, 1000))
     on_step: Tell = argument(_STEPS, default=_silent)
 
 
@@ -325,10 +333,10 @@ class DelayOptions(SparkOptions):
     _: KW_ONLY
     delay_levels: str | None = option("messageDelayLevel of an archive's or store's brokers.", default=None)
     grace_ms: int = option(
-        "A message that is later than so many seconds is stuck.", "--grace", default=60_000, kind=Kind.SECONDS, least=0
+        "A message that is later than so many seconds is stuck.", "--grace", default=60_000, form=SECONDS
     )
-    days: int = option("Days of the histogram of due times.", default=7, least=1, most=MAX_DAYS)
-    top: int = option("Number of topics and messages that are named.", default=20, least=1, most=10_000)
+    days: int = option("Days of the histogram of due times.", default=7, form=whole(1, MAX_DAYS))
+    top: int = option("Number of topics and messages that are named.", default=20, form=whole(1, 10_000))
     on_step: Tell = argument(_STEPS, default=_silent)
     clock: Clock = argument("tells the time to a source of brokers", default=SYSTEM_CLOCK)
 
@@ -347,15 +355,11 @@ class SkewOptions(SparkOptions):
     source: MessageSource = options_from(MessageSource, "brokers, an archive or a store")
     topics: str | Sequence[str] = option(_TOPIC, "--topic", many=True)
     _: KW_ONLY
-    by: str = option("The field that counts as a message's key.", default=KEYS[0], choices=KEYS)
-    top: int = option("Number of hot keys.", default=20, least=1, most=10_000)
-    consumers: int = option("Consumers of the largest group.", default=1, least=1)
+    by: str = option("The field that counts as a message's key.", default=KEYS[0], form=one_of(*KEYS))
+    top: int = option("Number of hot keys.", default=20, form=whole(1, 10_000))
+    consumers: int = option("Consumers of the largest group.", default=1, form=whole(1))
     handled_per_s: float = option(
-        "Messages a second that a consumer handles of one queue.",
-        "--handled",
-        default=1000.0,
-        kind=Kind.NUMBER,
-        least=0,
+        "Messages a second that a consumer handles of one queue.", "--handled", default=1000.0, form=POSITIVE
     )
     on_step: Tell = argument(_STEPS, default=_silent)
 
@@ -376,7 +380,7 @@ class DeadLetterOptions(SparkOptions):
     reason: str | None = option(
         "Count by this property too, in which the application says why a message failed.", default=None
     )
-    top: int = option("Number of topics, tags and keys that are named.", default=20, least=1, most=10_000)
+    top: int = option("Number of topics, tags and keys that are named.", default=20, form=whole(1, 10_000))
     on_step: Tell = argument(_STEPS, default=_silent)
 
 
@@ -391,9 +395,9 @@ class SendAgainOptions:
     ledgers: Path = option(
         "With --resend: directory of dlq-GROUP.ledger, the record of sent messages that cometmq dlq resend has too.",
         default=Path(),
-        kind=Kind.DIRECTORY,
+        form=DIRECTORY,
     )
-    rate: float | None = option("With --resend: messages a second at most.", default=None, kind=Kind.NUMBER, least=0)
+    rate: float | None = option("With --resend: messages a second at most.", default=None, form=POSITIVE)
     dry_run: bool = option("With --resend: only say how many would be sent.", default=False)
     access: Mapping[str, str] | None = argument("credentials and TLS, by the options of the source", default=None)
     on_step: Tell = argument(_STEPS, default=_silent)
@@ -408,20 +412,18 @@ class CopyOptions(SparkOptions):
 
     _: KW_ONLY
     keys: str | Path | None = option(
-        "File of the subjects' keys, for rules that encrypt; made where it does not exist.",
-        default=None,
-        kind=Kind.FILE,
+        "File of the subjects' keys, for rules that encrypt; made where it does not exist.", default=None, form=FILE
     )
     master_key_file: str | Path | None = option(
-        "Holds the master key, base64; otherwise $COMETMQ_MASK_MASTER_KEY.", default=None, kind=Kind.FILE
+        "Holds the master key, base64; otherwise $COMETMQ_MASK_MASTER_KEY.", default=None, form=FILE
     )
     hash_secret_file: str | Path | None = option(
-        "Secret of hashes; otherwise $COMETMQ_MASK_HASH_SECRET.", default=None, kind=Kind.FILE
+        "Secret of hashes; otherwise $COMETMQ_MASK_HASH_SECRET.", default=None, form=FILE
     )
     dry_run: bool = option("Write nothing; count, and show messages before and after.", default=False)
-    samples: int = option("With --dry-run: number of messages shown.", default=3, least=0, most=100)
+    samples: int = option("With --dry-run: number of messages shown.", default=3, form=whole(0, 100))
     step_offsets: int = option(
-        "Offsets of one step, which is read again after a crash.", "--step", default=200_000, least=1
+        "Offsets of one step, which is read again after a crash.", "--step", default=200_000, form=whole(1)
     )
     on_step: OnStep = argument("called after each step", default=_silent)
     stop: threading.Event | None = argument(_STOP, default=None)
@@ -441,7 +443,7 @@ class MaskOptions(CopyOptions):
     )
     topics: str | Sequence[str] = option(_TOPIC, "--topic", many=True)
     rules: MaskRules = argument("of ``rules_from_toml`` or ``rules_from_options``")
-    to: str | Path = option("Directory of the copy.", "--to-archive", kind=Kind.DIRECTORY, required=False)
+    to: str | Path = option("Directory of the copy.", "--to-archive", form=DIRECTORY, required=False)
     _: KW_ONLY
     table_format: TableFormat | str | None = options_from(
         TableOptions, "format of a copy that does not exist yet: its name, or a TableFormat", default=None
@@ -456,19 +458,15 @@ class MaskToTopicOptions(CopyOptions):
     topic: str = argument("the topic")
     rules: MaskRules = argument("as of ``mask``")
     work: str | Path = option(
-        "With --to: directory of the masked messages and of the ledger of the replay.",
-        kind=Kind.DIRECTORY,
-        required=False,
+        "With --to: directory of the masked messages and of the ledger of the replay.", form=DIRECTORY, required=False
     )
     namesrv: str = option("With --to: nameservers of that topic, if not --namesrv.", "--to-namesrv", required=False)
     to: str = option("Topic to send the copy of one topic to, which must exist; needs --work.", required=False)
     _: KW_ONLY
     by_key: bool = option("With --to: choose queues anew by key, instead of keeping them.", default=False)
-    per_second: float | None = option(
-        "With --to: most messages a second.", "--rate", default=None, kind=Kind.NUMBER, least=0
-    )
+    per_second: float | None = option("With --to: most messages a second.", "--rate", default=None, form=POSITIVE)
     to_access: Mapping[str, str] | None = option(
-        "With --to, if not --access: credentials and TLS", default=None, kind=Kind.ACCESS, secret=True
+        "With --to, if not --access: credentials and TLS", default=None, form=ACCESS, secret=True
     )
 
 
@@ -480,16 +478,16 @@ class RebuildOptions(SparkOptions):
     queues differ from the log; 2 wrong use.
     """
 
-    store: str | Path = option("Directory of the store; no broker may run on it.", kind=Kind.OLD_DIRECTORY)
+    store: str | Path = option("Directory of the store; no broker may run on it.", form=OLD_DIRECTORY)
     _: KW_ONLY
     dry_run: bool = option("Only compare the consume queues with the log.", default=False)
     config: StoreConfig | Path | None = option(
-        "The broker's broker.conf: delay levels; files keep their sizes.", default=None, kind=Kind.FILE
+        "The broker's broker.conf: delay levels; files keep their sizes.", default=None, form=FILE
     )
     bad_records_path: str | Path | None = option(
         "Directory for damaged records, which get no unit; without it the first one ends the job.",
         "--bad-records",
         default=None,
-        kind=Kind.DIRECTORY,
+        form=DIRECTORY,
     )
     on_step: Tell = argument(_STEPS, default=_silent)

@@ -170,7 +170,7 @@ def test_data_loss_fails_or_is_reported(spark: Any, topics: Topics, places: tupl
 
 
 def test_arguments_are_checked_before_anything_starts(topics: Topics, places: tuple[Path, Path]) -> None:
-    with pytest.raises(OptionError, match="neither availableNow nor an interval"):
+    with pytest.raises(OptionError, match="trigger must be availableNow or an interval"):
         archive(topics.namesrv, "t", *places, trigger="often")
     with pytest.raises(OptionError, match="no option 'pulBatchSize'"):
         archive(topics.namesrv, "t", *places, options={"pulBatchSize": "1"})
@@ -182,7 +182,7 @@ def test_wrong_use_of_the_command(spark: Any, topics: Topics, places: tuple[Path
     base = ["--namesrv", topics.namesrv, "--to", to, "--checkpoint", checkpoint]
     wrong = CliRunner().invoke(command, ["archive", *base, "--topic", topic, "--trigger", "often"])
     assert wrong.exit_code == 2
-    assert "neither availableNow nor an interval" in wrong.output
+    assert "trigger must be availableNow or an interval" in wrong.output
     page = places[0].with_name("report.html")
     dry = CliRunner().invoke(command, ["archive", *base, "--topic", topic, "--dry-run", "--report", str(page)])
     assert (dry.exit_code, "100 messages would be archived" in dry.output) == (0, True)

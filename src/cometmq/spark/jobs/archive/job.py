@@ -141,7 +141,8 @@ def _timing(trigger: str) -> dict[str, Any]:
         return {"availableNow": True}
     match = re.fullmatch(r"(\d{1,9}) ?(ms|s|m|h)", trigger)
     if match is None or int(match[1]) == 0:
-        raise OptionError(f"trigger {trigger!r} is neither {AVAILABLE_NOW} nor an interval such as 30s, 5m or 1h")
+        reason = f"must be {AVAILABLE_NOW} or an interval such as 30s, 5m or 1h, not {trigger!r}"
+        raise OptionError(reason, option="trigger")
     return {"processingTime": f"{match[1]} {_UNITS[match[2]]}"}
 
 
