@@ -77,10 +77,7 @@ class SecurityOptions(TlsOptions):
         form=PATH,
     )
     audit_log_file_size: int = option(
-        100 * 1024 * 1024,
-        "Bytes after which the audit log goes on in a new file.",
-        minimum=65_536,
-        maximum=2**40,
+        100 * 1024 * 1024, "Bytes after which the audit log goes on in a new file.", minimum=65_536, maximum=2**40
     )
     audit_log_file_count: int = option(
         10, "Files of the audit log, the one being written included.", minimum=2, maximum=1_000

@@ -199,14 +199,10 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
         apache=ApacheRules(stripped=True),
     )
     ha_send_heartbeat_interval: int = option(
-        5_000,
-        "Milliseconds after which a slave gets a heartbeat, if no transfer, and its master a report.",
-        minimum=1,
+        5_000, "Milliseconds after which a slave gets a heartbeat, if no transfer, and its master a report.", minimum=1
     )
     ha_housekeeping_interval: int = option(
-        20_000,
-        "Milliseconds of silence after which master and slave close their connection.",
-        minimum=1,
+        20_000, "Milliseconds of silence after which master and slave close their connection.", minimum=1
     )
     ha_transfer_batch_size: int = option(
         32_768, "Bytes of the log in one transfer to a slave.", minimum=1_024, maximum=MAX_TRANSFER_BYTES

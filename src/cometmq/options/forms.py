@@ -128,11 +128,7 @@ def named(values: Mapping[str, T], *, fold: Callable[[str], str] = str) -> Form[
 
     names = [name or "empty" for name in values]
     words = f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
-    return Form(words, read, lambda value: _name_of(values, value), tuple(values))
-
-
-def _name_of(values: Mapping[str, T], wanted: T) -> str:
-    return next(name for name, value in values.items() if value == wanted)
+    return Form(words, read, lambda wanted: next(name for name in values if values[name] == wanted), tuple(values))
 
 
 FLAG: Final = named({"true": True, "false": False}, fold=str.lower)

@@ -19,9 +19,10 @@ from click.core import ParameterSource
 from cometmq.cli.connection import CONTEXT_OPTION, NAMESRV_OPTION
 from cometmq.cli.local_path import LocalPath
 from cometmq.cli.moments import FormType, Moment
-from cometmq.options import Option, OptionError
+from cometmq.options import Option
 from cometmq.options.declared import declared
 from cometmq.options.forms import FLAG, TIME
+from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs.job import ACCESS, NAMESRV, OLD_DIRECTORY, SETTINGS, flags_of
 from cometmq.spark.jobs.job import DIRECTORY as DIRECTORY_FORM
 from cometmq.spark.jobs.job import FILE as FILE_FORM
@@ -69,7 +70,7 @@ def job_command(name: str, options: type, function: str, *, after: After | None 
         if "source" in declared(options):
             demand_one_place()
         with job_running(options) as running:
-            done = load(function)(options_of(options, said, **running))
+            done = load(function)(build_options(options, said, **running))
         code = end(done, page, output)
         if after is not None:
             after(done, output)
@@ -203,7 +204,7 @@ def _merge_access(
         raise click.BadParameter(str(error), ctx, param) from error
 
 
-def options_of(options: type[T], said: Mapping[str, Any], **more: Any) -> T:
+def build_options(options: type[T], said: Mapping[str, Any], **more: Any) -> T:
     """Make the object of a class of options from the parameters of its command, and ``more`` fields."""
     values: dict[str, Any] = {}
     for name, found in declared(options).items():

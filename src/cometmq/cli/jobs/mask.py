@@ -14,11 +14,11 @@ from cometmq.cli.jobs.command import (
     DIRECTORY,
     FILE,
     REPORT_OPTIONS,
+    build_options,
     demand_one_place,
     end,
     job_running,
     load,
-    options_of,
     params_of,
     wrong_use,
 )
@@ -63,13 +63,13 @@ def _copy(
     if to is None:  # else --namesrv says where the copy goes
         demand_one_place()
     with job_running(MaskOptions) as running:
-        options = options_of(MaskOptions, said, rules=_rules(rules, rule, subject, not_json), **running)
+        options = build_options(MaskOptions, said, rules=_rules(rules, rule, subject, not_json), **running)
         if to is None:
             done = load("mask.job:mask")(options)
         else:
             said["to_namesrv"] = said["to_namesrv"] or said["namesrv"]
             source = {"source": options.source, "topic": topics[0], "rules": options.rules}
-            done = load("mask.job:mask_to_topic")(options_of(MaskToTopicOptions, said, **source, **running))
+            done = load("mask.job:mask_to_topic")(build_options(MaskToTopicOptions, said, **source, **running))
     code = end(done, page, output)
     if done.samples and output == "table":
         click.echo(visible(done.render_samples(), lines=True))

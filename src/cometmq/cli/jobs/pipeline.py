@@ -15,12 +15,12 @@ from cometmq.cli.failures import DONE, WrongUseError
 from cometmq.cli.jobs.command import (
     REPORT_OPTIONS,
     JobOption,
+    build_options,
     demand_one_place,
     end,
     job_command,
     job_running,
     load,
-    options_of,
     params_of,
     tell,
 )
@@ -96,7 +96,7 @@ def _archive(pattern: str | None, vacuum: bool, page: Path | None, output: str, 
     kind: type[Any] = ArchiveStoreOptions if is_store else ArchiveOptions
     function = "archive.from_store:archive_store" if is_store else "archive.job:archive"
     with job_running(kind, silence_spark) as running:
-        done = load(function)(options_of(kind, said, **running))
+        done = load(function)(build_options(kind, said, **running))
     removed = 0
     if vacuum and done.queues and not dry_run:
         removed = load("archive.upkeep:vacuum")(said["to"]).files_before
@@ -138,7 +138,7 @@ def _key_index(key: str | None, topic: str | None, limit: int, page: Path | None
 
     with job_running(KeyIndexOptions) as running:
         if key is None:
-            done = load("key_index:build_key_index")(options_of(KeyIndexOptions, said, **running))
+            done = load("key_index:build_key_index")(build_options(KeyIndexOptions, said, **running))
             return end(done, page, output)
         if topic is None:
             raise WrongUseError("--find needs the topic", next_step="name it with --topic")
@@ -200,11 +200,11 @@ def _dead_letters(
     last_ms = END_OF_TIME_MS if until is None else until - 1
     wanted = Selection(key=key, tag=tag, origin_topic=origin_topic, begin_ms=since or 0, end_ms=last_ms)
     with job_running(DeadLetterOptions) as running:
-        options = options_of(DeadLetterOptions, said, selection=wanted, **running)
+        options = build_options(DeadLetterOptions, said, selection=wanted, **running)
         done = load("dead_letters:dead_letters")(options)
     if resend:
         again = {"namesrv": said["namesrv"], "groups": groups, "selection": wanted, "access": said["access"]}
-        resent = load("dead_letters:send_again")(options_of(SendAgainOptions, said, **again, **running))
+        resent = load("dead_letters:send_again")(build_options(SendAgainOptions, said, **again, **running))
         done = dataclasses.replace(done, resent=resent, dry_run=said["dry_run"])
     return end(done, page, output)
 

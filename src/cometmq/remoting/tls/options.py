@@ -60,9 +60,7 @@ class TlsOptions:
         "", "File of the authorities whose clients are trusted.", key="tls.server.trustCertPath", form=PATH
     )
     tls_test_mode_enable: bool = option(
-        True,
-        "Make a certificate at the start if there is none; no client can check it.",
-        key="tls.test.mode.enable",
+        True, "Make a certificate at the start if there is none; no client can check it.", key="tls.test.mode.enable"
     )
     tls_enable: bool = option(False, "Connect with TLS to nameservers, and as a slave to the master.", key="tls.enable")
     tls_client_cert_path: str = option(
@@ -79,9 +77,7 @@ class TlsOptions:
         "", "File of these authorities. Empty: those of the system.", key="tls.client.trustCertPath", form=PATH
     )
     tls_client_check_host: bool = option(
-        True,
-        "Refuse servers whose certificate does not name the host.",
-        key="tls.client.checkHost",
+        True, "Refuse servers whose certificate does not name the host.", key="tls.client.checkHost"
     )
     tls_config_file: str = option(
         TLS_FILE,

@@ -22,10 +22,10 @@ import contextlib
 import itertools
 import json
 import logging
-import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -35,16 +35,18 @@ import msgspec
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.durable import replace_file
 from cometmq.errors import CometMQError
+from cometmq.options.forms import DURATION
 from cometmq.spark.access import server_options
 from cometmq.spark.archives.log import ArchiveLog
 from cometmq.spark.archives.marks import demand_same_queues
 from cometmq.spark.archives.table import Commit, TableFormat
-from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
+from cometmq.spark.errors import ArchiveError, SparkSourceError
 from cometmq.spark.jobs.archive.report import ArchivedBatch, ArchiveReport, ArchiveRun, expected
 from cometmq.spark.jobs.archive.writer import PATH_OPTION, ArchiveWriterSource, Manifest, commit_written
 from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.options import ArchiveOptions
 from cometmq.spark.jobs.run import cause_of
+from cometmq.spark.options import parse_option
 from cometmq.spark.records.queues import OffsetRange, Offsets, offsets_to_json
 from cometmq.spark.session.environment import driver_session, is_connect
 from cometmq.spark.source.cluster import Cluster
@@ -62,7 +64,7 @@ STARTING_OFFSETS: Final = "_starting_offsets.json"
 """File of a checkpoint with the starting offsets of its first start."""
 _NEVER_SO_MANY: Final = str(10**18 - 1)
 _POLL_SECONDS: Final = 1
-_UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
+_INTERVAL: Final = replace(DURATION, words=f"{AVAILABLE_NOW} or an interval such as 30s, 5m or 1h", minimum=1)
 
 
 @job(ArchiveOptions)
@@ -139,11 +141,7 @@ def _timing(trigger: str) -> dict[str, Any]:
     """Arguments of Spark's ``trigger``."""
     if trigger == AVAILABLE_NOW:
         return {"availableNow": True}
-    match = re.fullmatch(r"(\d{1,9}) ?(ms|s|m|h)", trigger)
-    if match is None or int(match[1]) == 0:
-        reason = f"must be {AVAILABLE_NOW} or an interval such as 30s, 5m or 1h, not {trigger!r}"
-        raise OptionError(reason, option="trigger")
-    return {"processingTime": f"{match[1]} {_UNITS[match[2]]}"}
+    return {"processingTime": f"{parse_option('trigger', _INTERVAL, trigger)} milliseconds"}
 
 
 def _continuation(log: ArchiveLog, checkpoint: str | Path) -> dict[str, str]:
