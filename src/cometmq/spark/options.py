@@ -20,8 +20,12 @@ from cometmq.spark.errors import OptionError
 T = TypeVar("T")
 DEFAULT_GROUP: Final = "cometmq_spark"
 TOPIC_OPTION_NAMES: Final = ("topic", "subscribe", "subscribePattern")
-SECRET_OPTION_NAMES: Final = frozenset({"secretKey", "securityToken", "tlsKeyPassword"})
-"""Options whose values appear in no error."""
+SECRET_PLACES: Final = {
+    "secretKey": "secretKeyFile=FILE or secretKeyEnv=VARIABLE",
+    "securityToken": "credentialsFile=FILE, a file like tools.yml",
+    "tlsKeyPassword": "tlsKeyPasswordFile=FILE",
+}
+"""Options whose values appear in no error, and the options that a command takes instead."""
 
 
 GROUP: Final = checked("the name of a group", check_group)
@@ -76,7 +80,7 @@ def canonical_options(owner: str, given: Mapping[str, str], known: Mapping[str, 
                 next_step=f"did you mean {near}?" if near else f"it has {', '.join(dict.fromkeys(known.values()))}",
             )
         if canonical in values and values[canonical] != value:
-            both = "" if canonical in SECRET_OPTION_NAMES else f", as {values[canonical]!r} and {value!r}"
+            both = "" if canonical in SECRET_PLACES else f", as {values[canonical]!r} and {value!r}"
             raise OptionError(f"is given twice{both}", option=canonical)
         values[canonical] = value
     return values

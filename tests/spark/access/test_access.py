@@ -16,7 +16,7 @@ from cometmq.client import Credentials, Security, SecurityConfigError, Tls
 from cometmq.spark.access import Access, parse_access, server_options
 from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs.message_source import MessageSource
-from cometmq.spark.options import SECRET_OPTION_NAMES
+from cometmq.spark.options import SECRET_PLACES
 from cometmq.spark.sink.options import parse_sink_options
 from cometmq.spark.source.options import parse_options
 
@@ -161,7 +161,7 @@ def test_every_job_that_talks_to_brokers_has_access_on_its_command_line() -> Non
 
 @pytest.mark.parametrize("words", ON_BROKERS, ids=" ".join)
 def test_no_command_takes_a_secret_as_an_argument(words: tuple[str, ...]) -> None:
-    for name in SECRET_OPTION_NAMES:
+    for name in SECRET_PLACES:
         done = CliRunner().invoke(pipeline, [*words, "--access", f"{name.lower()}={SECRET}"])
         assert done.exit_code == 2
         assert f"must not hold {name}: everybody on this machine would see it" in " ".join(done.output.split())
@@ -173,4 +173,4 @@ def test_no_command_takes_a_secret_as_an_argument(words: tuple[str, ...]) -> Non
 
 def test_spark_knows_the_names_of_secret_options() -> None:
     """The default of ``spark.redaction.regex``, by which Spark hides values in plans and in its web page."""
-    assert all(re.search("(?i)secret|password|token|access[.]?key", name) for name in SECRET_OPTION_NAMES)
+    assert all(re.search("(?i)secret|password|token|access[.]?key", name) for name in SECRET_PLACES)

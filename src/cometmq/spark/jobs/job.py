@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar, cast
 from cometmq.options import Option
 from cometmq.options.declared import declare, declared
 from cometmq.options.forms import FLAG, PATH, TEXT, Form, OptionError, whole
-from cometmq.spark.options import parse_option
+from cometmq.spark.options import SECRET_PLACES, parse_option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,19 +27,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 O_contra = TypeVar("O_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
-_SECRET_PLACES: Final = {
-    "secretKey": "secretKeyFile=FILE or secretKeyEnv=VARIABLE",
-    "securityToken": "credentialsFile=FILE, a file like tools.yml",
-    "tlsKeyPassword": "tlsKeyPasswordFile=FILE",
-}
-"""Options whose values are secrets, and the options that a command takes instead."""
 
 
 def _read_setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
         raise ValueError
-    for secret, place in _SECRET_PLACES.items():
+    for secret, place in SECRET_PLACES.items():
         if name.lower() == secret.lower():
             reason = f"must not hold {secret}: everybody on this machine would see it in the list of processes"
             raise OptionError(reason, next_step=f"give {place}")
