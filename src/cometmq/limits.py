@@ -84,7 +84,7 @@ WRITE_LOW_WATER_BYTES: Final = 1 * 1024 * 1024
 MAX_UNSENT_BYTES: Final = 256 * 1024 * 1024
 """Unsent answers of all connections of one server. Above it no connection with unsent answers is read; above twice as
 much the one with most is closed. A thousand readers of 256 KB each have as much."""
-UNSENT_LOOK_SECONDS: Final = 0.05
+UNSENT_CHECK_SECONDS: Final = 0.05
 """Pause between two checks whether such connections have read their answers."""
 MAX_PENDING_INVOKES: Final = 1_024
 """Requests of a server to one client that wait for their answer."""

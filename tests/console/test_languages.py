@@ -17,7 +17,7 @@ from cometmq.client.admin.finding import OK
 from cometmq.console.languages import ENGLISH, LANGUAGES, catalogue, preferred, translated
 from cometmq.console.languages.answers import answer_in, sentences
 from cometmq.remoting.errors import RemotingConnectError
-from cometmq.remoting.tls.contexts import trouble_of
+from cometmq.remoting.tls.contexts import connection_error
 
 ROOM = Path(cometmq.console.__file__).parent
 _IN_TEMPLATES = re.compile(r"""\b_\(\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""")
@@ -69,7 +69,7 @@ def test_all_findings_about_a_broker_are_translated() -> None:
 
 def test_an_answer_of_a_server_is_translated_with_its_reason_and_its_next_step() -> None:
     refused = OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-    message, step = trouble_of("a:1", refused, tls=False)
+    message, step = connection_error("a:1", refused, tls=False)
     assert answer_in("zh", f"not at a:1: {message}") == "在 a:1 没有应答：无法连接 a:1：连接被拒绝"
     error = RemotingConnectError("a:1", message, next_step=step)
     assert answer_in("zh", str(error)) == "无法连接 a:1：连接被拒绝（请检查服务器是否在运行、地址是否正确）"

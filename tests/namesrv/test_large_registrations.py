@@ -62,7 +62,7 @@ FILTERS = b"[" + b",".join([b'"a:1"'] * (MAX_FILTER_SERVERS + 1)) + b"]"
 def test_what_is_too_much_is_refused_before_it_is_made(make: Callable[[], bytes], is_compressed: bool) -> None:
     body = make()
     began = time.thread_time()
-    with pytest.raises(BodyError, match=r"at most|cannot be read"):
+    with pytest.raises(BodyError, match=r"at most|malformed"):
         decode_registration(body, compressed=is_compressed)
     assert time.thread_time() - began < 1.5
 

@@ -10,7 +10,7 @@ from cometmq.remoting.command import RemotingCommand, decode_command
 from cometmq.remoting.frame import FrameDecoder
 from cometmq.remoting.headers import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader, NoHeader
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.server import RemotingServer
+from cometmq.remoting.server import RemotingServer, ServerLimits
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.testing import VirtualClock
 
@@ -33,7 +33,9 @@ class Service:
         self.table.register(36, NoHeader, lambda conn, request, body: Response(remark="\udcff"))
         self.table.register(37, NoHeader, self.work_long)
         self.table.register(38, NoHeader, lambda conn, request, body: Response(1, remark=body.decode()))
-        self.server = RemotingServer(self.table, clock=self.clock, idle_timeout_s=120, frame_timeout_s=30)
+        self.server = RemotingServer(
+            self.table, limits=ServerLimits(idle_timeout_s=120, frame_timeout_s=30), clock=self.clock
+        )
         self.waiting: list[tuple[ServerConnection, Request[Any]]] = []
         self.turns: list[int] = []
         self.worked: list[ServerConnection] = []

@@ -215,7 +215,7 @@ async def test_after_a_fork_the_error_says_what_to_do(echo: Server, monkeypatch:
         await ask(client, echo, 1)
         parent = os.getpid()
         monkeypatch.setattr(os, "getpid", lambda: parent + 1)
-        with pytest.raises(ForkedError, match="make a new client after the fork"):
+        with pytest.raises(ForkedError, match="create a new client after the fork"):
             await ask(client, echo, 1)
         monkeypatch.undo()
 

@@ -19,7 +19,7 @@ from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.frame import ROCKETMQ
 from cometmq.remoting.headers import NoHeader
 from cometmq.remoting.processors import Request, Response, RpcHook, RpcRejectedError
-from cometmq.remoting.server import RemotingServer
+from cometmq.remoting.server import RemotingServer, ServerLimits
 from cometmq.remoting.server_connection import InvokeError, ServerConnection
 
 
@@ -267,7 +267,7 @@ async def test_bytes_that_are_no_frames_end_their_connection_only(service: Servi
 
 async def test_more_connections_than_the_limit_are_refused_and_others_live() -> None:
     service = Service()
-    service.server = RemotingServer(service.table, clock=service.clock, max_connections=2)
+    service.server = RemotingServer(service.table, limits=ServerLimits(max_connections=2), clock=service.clock)
     await service.server.start("127.0.0.1", 0)
     first, second, third = [await Raw.connect(service) for _ in range(3)]
     assert (await first.ask(max_offset(1))).code == 0

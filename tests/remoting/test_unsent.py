@@ -13,7 +13,7 @@ from tests.remoting.serving import BIG, Raw, Service, max_offset
 
 import cometmq.remoting.server_connection
 import cometmq.remoting.unsent
-from cometmq.limits import UNSENT_LOOK_SECONDS, WRITE_HIGH_WATER_BYTES
+from cometmq.limits import UNSENT_CHECK_SECONDS, WRITE_HIGH_WATER_BYTES
 from cometmq.remoting.command import RemotingCommand
 
 
@@ -80,11 +80,11 @@ async def test_of_many_clients_that_do_not_read_none_is_read_until_it_has_read(
         assert (await honest.ask(max_offset(number))).code == 0, "who reads is served"
     assert service.big_answers == 14, "who does not is not read"
     await take_big(first, 7)
-    service.clock.advance(UNSENT_LOOK_SECONDS)
+    service.clock.advance(UNSENT_CHECK_SECONDS)
     await take_big(first, 1)
     assert service.big_answers == 15
     await take_big(second, 7)
-    service.clock.advance(UNSENT_LOOK_SECONDS)
+    service.clock.advance(UNSENT_CHECK_SECONDS)
     await take_big(second, 1)
     for raw in (first, second, honest):
         await raw.close()
@@ -95,12 +95,12 @@ async def test_a_client_that_is_held_back_and_goes_is_forgotten(
 ) -> None:
     monkeypatch.setattr(cometmq.remoting.unsent, "MAX_UNSENT_BYTES", 4_000_000)
     raw = await ask_big_and_do_not_read(service, 7)
-    assert service.clock.next_in() <= UNSENT_LOOK_SECONDS
+    assert service.clock.next_in() <= UNSENT_CHECK_SECONDS
     raw.writer.transport.abort()
     await until(lambda: not service.server.connections)
     assert service.server.unsent.total_bytes == 0
-    service.clock.advance(UNSENT_LOOK_SECONDS)
-    assert service.clock.next_in() > UNSENT_LOOK_SECONDS, "nobody is looked for any more"
+    service.clock.advance(UNSENT_CHECK_SECONDS)
+    assert service.clock.next_in() > UNSENT_CHECK_SECONDS, "nobody is looked for any more"
 
 
 async def test_when_unsent_answers_are_twice_too_much_who_has_most_is_cut_off(

@@ -19,7 +19,7 @@ from cometmq.message.listeners import EVERY_CLIENT, Advertised
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.processors import ProcessorTable
 from cometmq.remoting.rpc_latency import RpcLatency
-from cometmq.remoting.server import RemotingServer, RequestPath
+from cometmq.remoting.server import RemotingServer, RequestPath, ServerLimits
 from cometmq.remoting.server_connection import NewTaker
 
 _log = logging.getLogger(__name__)
@@ -115,9 +115,11 @@ class ClientPorts:
         return RemotingServer(
             processors,
             path,
+            ServerLimits(
+                idle_timeout_s=config.server_channel_max_idle_time_seconds,
+                max_connections=config.server_max_connections,
+            ),
             clock=self._clock,
-            idle_timeout_s=config.server_channel_max_idle_time_seconds,
-            max_connections=config.server_max_connections,
             tls=access.tls,
         )
 

@@ -24,7 +24,7 @@ from cometmq.namesrv.requests import NamesrvRequests
 from cometmq.namesrv.routes import RouteTable
 from cometmq.remoting.processors import ProcessorTable
 from cometmq.remoting.rpc_latency import RpcLatency
-from cometmq.remoting.server import RemotingServer, RequestGuard, RequestPath
+from cometmq.remoting.server import RemotingServer, RequestGuard, RequestPath, ServerLimits
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.remoting.tls.server import ServerTls
 
@@ -75,9 +75,11 @@ class NameServer:
         return RemotingServer(
             self.processors,
             RequestPath(guard, on_failure=None if self.audit is None else self.audit.answered, latency=self._latency),
+            ServerLimits(
+                idle_timeout_s=config.server_channel_max_idle_time_seconds,
+                max_connections=config.server_max_connections,
+            ),
             clock=self._clock,
-            idle_timeout_s=config.server_channel_max_idle_time_seconds,
-            max_connections=config.server_max_connections,
             tls=tls,
             listener=listener,
         )

@@ -1,4 +1,4 @@
-"""Bodies of administration, see :mod:`cometmq.remoting.bodies`."""
+"""Bodies of administration requests; see :mod:`cometmq.remoting.bodies`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class HAConnectionRuntimeInfo(Body):
     """The progress of one slave of a master (``HARuntimeInfo.HAConnectionRuntimeInfo``)."""
 
     addr: str
-    """``host:port`` of its side of the connection."""
+    """``host:port`` of the slave's end of the connection."""
     slave_ack_offset: int
-    """The end of its log, by its last report."""
+    """The end of the slave's log, as last reported."""
     diff: int
-    """Bytes that it has not reported yet."""
+    """Bytes that the slave has not confirmed yet."""
     in_sync: bool
     transferred_byte_in_second: int
     transfer_from_where: int
@@ -31,38 +31,38 @@ class HAConnectionRuntimeInfo(Body):
 
 
 class HAClientRuntimeInfo(Body):
-    """The replication of a slave (``HARuntimeInfo.HAClientRuntimeInfo``)."""
+    """The replication state of a slave (``HARuntimeInfo.HAClientRuntimeInfo``)."""
 
     master_addr: str | None = None
-    """``host:port`` that its master's log comes from; missing at a master of Apache's, as the next field."""
+    """``host:port`` from which it copies the log. Apache's masters omit this field and the next one."""
     max_offset: int = 0
-    """The end of its own log."""
+    """The end of the slave's own log."""
     last_read_timestamp: int = 0
-    """Time of the last transfer, ms since 1970; 0 for none."""
+    """Time of the last transfer in ms since 1970; 0 if there was none."""
     is_activated: bool = False
-    """The slave is connected."""
+    """True if the slave is connected."""
 
 
 class HARuntimeInfo(Body):
-    """The replication of a broker (907, of 5.x)."""
+    """The replication state of a broker (907, from 5.x)."""
 
     master: bool
     master_commit_log_max_offset: int
     in_sync_slave_nums: int
     ha_connection_info: list[HAConnectionRuntimeInfo] = []
     ha_client_runtime_info: HAClientRuntimeInfo | None = None
-    """Set by a slave only."""
+    """Set only by a slave."""
 
 
 class TopicTimerMetrics(Body):
-    """Messages of one topic that wait for their time (``TimerMetrics.Metric``); all but the first two are ours."""
+    """The delayed messages of one topic (``TimerMetrics.Metric``). All fields but the first two are CometMQ's own."""
 
     count: int
     time_stamp: int
     first_due_time: int | None = None
     last_due_time: int | None = None
     due_within: dict[int, int] | None = None
-    """Seconds → messages that are due in this time."""
+    """Seconds → messages that are due within them."""
 
 
 class TimerMetrics(Body):
@@ -110,7 +110,7 @@ class OpenTransaction(Body):
     """Milliseconds since 1970."""
     check_times: int
     immunity_ms: int | None = None
-    """The message's own delay of the first check."""
+    """The delay before the first check, if the message sets one."""
 
 
 class OpenTransactions(Body):
@@ -120,32 +120,32 @@ class OpenTransactions(Body):
     """Open transactions of all groups."""
     transactions: list[OpenTransaction] = []
     next_offset: int | None = None
-    """Offset of the next page; missing at the end."""
+    """Offset of the next page; missing on the last one."""
 
 
 class WaitingMessage(Body):
-    """One message with a delay of its own that waits."""
+    """One waiting message with a custom delay."""
 
     topic: str
-    """Its topic; ``?`` if its record is damaged."""
+    """The topic; ``?`` if the record is damaged."""
     queue_id: int
     due: int
     """Milliseconds since 1970."""
     uniq_key: str
     position: int
-    """Its queue offset in ``rmq_sys_wheel_timer``."""
+    """The queue offset in ``rmq_sys_wheel_timer``."""
     size: int
-    """Bytes of its record."""
+    """Size of the record in bytes."""
     born: int
     """Milliseconds since 1970."""
 
 
 class WaitingMessages(Body):
-    """Answer to GET_WAITING_MESSAGES (30038), in the order of due times."""
+    """Answer to GET_WAITING_MESSAGES (30038), ordered by due time."""
 
     messages: list[WaitingMessage] = []
     next_due: int | None = None
-    """The place of the next page, with the next field; missing at the end."""
+    """With the next field, the start of the next page; missing on the last one."""
     next_position: int | None = None
 
 
@@ -192,7 +192,7 @@ class OffsetWrapper(Body):
     consumer_offset: int
     last_timestamp: int
     pull_offset: int | UnsetType = UNSET
-    """``consumer_offset`` and the messages in flight, where there are some, as RocketMQ 5 counts them."""
+    """``consumer_offset`` plus the messages in flight, if any, as RocketMQ 5 counts them."""
 
 
 class ConsumeStats(Body):
@@ -207,11 +207,11 @@ class ProgressSumsQuestion(Body):
 
     groups: list[str] = []
     with_topics: bool = False
-    """Also the ends of all topics."""
+    """True to include the end offsets of all topics."""
 
 
 class TopicProgress(msgspec.Struct, array_like=True, frozen=True):
-    """A group in one topic, all queues of a broker together."""
+    """The progress of a group in one topic, summed over a broker's queues."""
 
     end: int
     lag: int
@@ -228,9 +228,9 @@ class ProgressSums(Body):
     """Answer to GET_PROGRESS_SUMS (30041)."""
 
     groups: dict[str, GroupSums] = {}
-    """At least one of those in the question: the client asks again for those that have no room."""
+    """The first requested groups, at least one. The client asks again for those that did not fit."""
     topics: dict[str, int] = {}
-    """The messages that each topic has ever had."""
+    """The number of messages that each topic has ever received."""
 
 
 class GetConsumerStatusBody(Body):
@@ -241,7 +241,7 @@ class GetConsumerStatusBody(Body):
 
 
 class BrokerStatsItem(Body):
-    """One number over one window: how much, per second, per call."""
+    """One statistic over one window: the sum, the rate per second, and the average per call."""
 
     sum: int
     tps: float
@@ -249,7 +249,7 @@ class BrokerStatsItem(Body):
 
 
 class BrokerStatsData(Body):
-    """One number over the last minute, hour and day (315)."""
+    """One statistic over the last minute, hour and day (315)."""
 
     stats_minute: BrokerStatsItem
     stats_hour: BrokerStatsItem
@@ -257,7 +257,7 @@ class BrokerStatsData(Body):
 
 
 class QueueTimeSpan(Body):
-    """The times of a group in one queue (303), in ms since 1970; the texts are local times."""
+    """The times of a group in one queue (303), in ms since 1970. The text fields hold local times."""
 
     message_queue: MessageQueue
     min_time_stamp: int
@@ -300,7 +300,7 @@ class ConsumeQueueData(Body):
 
 
 class QueryConsumeQueueResponseBody(Body):
-    """Units of a consume queue, and the subscription of the group that was named (321)."""
+    """Units of a consume queue, and the subscription of the requested group (321)."""
 
     queue_data: list[ConsumeQueueData] = []
     max_queue_index: int = 0
@@ -310,7 +310,7 @@ class QueryConsumeQueueResponseBody(Body):
 
 
 class MessageQueueForC(Body):
-    """One queue with its new offset, as clients in C++ read it."""
+    """One queue with its new offset, as C++ clients read it."""
 
     topic: str
     broker_name: str
@@ -319,7 +319,7 @@ class MessageQueueForC(Body):
 
 
 class ProcessQueueInfo(Body):
-    """One queue as the consumer that reads it sees it (307); times in ms since 1970, 0 for never."""
+    """One queue as its consumer sees it (307); times in ms since 1970, 0 for never."""
 
     commit_offset: int = 0
     cached_msg_min_offset: int = 0
@@ -369,7 +369,7 @@ class ConsumeMessageDirectlyResult(Body):
 
 
 class CreateTopicListRequestBody(Body):
-    """UPDATE_AND_CREATE_TOPIC_LIST (18); attributes are changes, as ``+message.type``."""
+    """UPDATE_AND_CREATE_TOPIC_LIST (18); attributes are changes, such as ``+message.type``."""
 
     topic_config_list: list[TopicConfig] = []
 

@@ -1,4 +1,4 @@
-"""Typed headers of administration and of nameservers, see :mod:`cometmq.remoting.headers`."""
+"""Typed headers of administration and nameserver requests; see :mod:`cometmq.remoting.headers`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from cometmq.remoting.headers import Header, Int32, Int64
 
 
 class CloneGroupOffsetRequestHeader(Header):
-    """CLONE_GROUP_OFFSET (314): offsets of one group are copied to another."""
+    """CLONE_GROUP_OFFSET (314): copy the offsets of one group to another."""
 
     src_group: str
     dest_group: str
@@ -15,7 +15,7 @@ class CloneGroupOffsetRequestHeader(Header):
 
 
 class ConsumeMessageDirectlyResultRequestHeader(Header):
-    """CONSUME_MESSAGE_DIRECTLY (309): one message is handed to one client of a group."""
+    """CONSUME_MESSAGE_DIRECTLY (309): hand one message to one client of a group."""
 
     consumer_group: str
     client_id: str | None = None
@@ -35,7 +35,7 @@ class CreateTopicRequestHeader(Header):
     order: bool
     topic_sys_flag: Int32 | None = None
     attributes: str | None = None
-    """A change of attributes, as ``+message.type=FIFO``; from tools of 5.x."""
+    """Changes of attributes, such as ``+message.type=FIFO``; sent by tools of 5.x."""
 
 
 class DeleteSubscriptionGroupRequestHeader(Header):
@@ -52,7 +52,7 @@ class DeleteTopicRequestHeader(Header):
 
 
 class GetBrokerConfigResponseHeader(Header):
-    """Answer to GET_BROKER_CONFIG (26): the configuration data version."""
+    """Answer to GET_BROKER_CONFIG (26): the version of the configuration."""
 
     version: str
 
@@ -93,7 +93,8 @@ class GetConsumerStatusRequestHeader(Header):
 
 
 class GetOpenTransactionsRequestHeader(Header):
-    """GET_OPEN_TRANSACTIONS (30037), CometMQ's own: ``max_num`` transactions from a half queue offset on."""
+    """GET_OPEN_TRANSACTIONS (30037), CometMQ's own: ``max_num`` transactions, starting at an offset of the half
+    queue."""
 
     offset: Int64 = 0
     max_num: Int32 = 100
@@ -119,12 +120,12 @@ class GetTopicsByClusterRequestHeader(Header):
 
 
 class GetWaitingMessagesRequestHeader(Header):
-    """GET_WAITING_MESSAGES (30038), CometMQ's own: ``max_num`` messages from a due time and a position on."""
+    """GET_WAITING_MESSAGES (30038), CometMQ's own: ``max_num`` messages, starting at a due time and a position."""
 
     begin_time: Int64 = 0
     position: Int64 = 0
     end_time: Int64 = 2**63 - 1
-    """Messages are listed that are due before this."""
+    """List only messages that are due before this time."""
     topic: str | None = None
     max_num: Int32 = 100
 
@@ -285,12 +286,12 @@ class RegisterBrokerRequestHeader(Header):
 
 
 class RegisterBrokerResponseHeader(Header):
-    """Answer to REGISTER_BROKER (103): where a slave finds its master."""
+    """Answer to REGISTER_BROKER (103): the addresses of a slave's master."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
     rival_addr: str | None = None
-    """CometMQ's own: the address of another live broker with this name and id."""
+    """CometMQ's own: the address of another live broker with the same name and id."""
 
 
 class UnRegisterBrokerRequestHeader(Header):
@@ -414,7 +415,7 @@ class ListAclsRequestHeader(Header):
 
 
 class PutQuotaRequestHeader(Header):
-    """PUT_QUOTA (30050): a limit that is not given stays as it is, -1 takes it away."""
+    """PUT_QUOTA (30050): set the limits that are given; -1 removes a limit."""
 
     subject: str
     messages_in: Int64 | None = None
@@ -426,7 +427,7 @@ class PutQuotaRequestHeader(Header):
 
 
 class GetQuotasRequestHeader(Header):
-    """GET_QUOTAS (30051): all quotas, the quota of one subject, or each subject that is counted now."""
+    """GET_QUOTAS (30051): all quotas, the quota of one subject, or all subjects with current usage."""
 
     subject: str | None = None
     each: bool = False

@@ -1,4 +1,4 @@
-"""A blocking connection without an event loop, for executors of Spark, scripts and raw-protocol tests."""
+"""A blocking connection without an event loop, for Spark executors, scripts and raw-protocol tests."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from cometmq.remoting.frame import Frame, FrameDecoder
 from cometmq.remoting.headers import Header, to_ext
 from cometmq.remoting.security import PLAIN, Security
 from cometmq.remoting.signing import Stamps
-from cometmq.remoting.tls.contexts import trouble_of
+from cometmq.remoting.tls.contexts import connection_error
 
 _READ_BYTES = 256 * 1024
 _BEGIN_BYTES = 64 * 1024
-"""Bytes read at once until the length of a body is known that goes to a buffer."""
-_Place = TypeVar("_Place")
-_Got = TypeVar("_Got")
+"""Bytes of one read before the length of the body is known."""
+_Target = TypeVar("_Target")
+_Result = TypeVar("_Result")
 
 
 class BlockingConnectionError(RemotingError):
-    """The peer cannot be reached, closed the connection, or does not answer in time."""
+    """The peer is unreachable, closed the connection, or did not answer in time."""
 
 
 class BlockingConnection:
     """One connection to a broker or nameserver; one request at a time.
 
     :param address: ``host:port``.
-    :param timeout_s: for connecting, and for each answer unless ``invoke`` says otherwise.
-    :param security: signs every request, and says whether the connection uses TLS.
-    :raises BlockingConnectionError: the peer cannot be reached.
-    :raises TlsError: a file that TLS needs cannot be used.
+    :param timeout_s: limit for connecting, and for each answer unless ``invoke`` sets another.
+    :param security: signs every request and decides whether the connection uses TLS.
+    :raises BlockingConnectionError: the peer is unreachable.
+    :raises TlsError: a TLS file cannot be used.
     """
 
     def __init__(self, address: str, timeout_s: float = 5.0, security: Security = PLAIN) -> None:
@@ -47,7 +47,7 @@ class BlockingConnection:
         """Seconds to wait for an answer."""
         self._opaques = itertools.count(1)
         self._decoder = FrameDecoder()
-        self._heard = False
+        self._has_received = False
         host, port = parse_address(address)
         tls = None if security.tls is None else security.tls.context()
         try:
@@ -56,7 +56,7 @@ class BlockingConnection:
             if tls is not None:
                 self._socket = tls.wrap_socket(self._socket, server_hostname=stored_ip(host) or host)
         except OSError as error:
-            message, next_step = trouble_of(address, error, tls=tls is not None)
+            message, next_step = connection_error(address, error, tls=tls is not None)
             raise BlockingConnectionError(address, message, next_step=next_step) from error
 
     def __enter__(self) -> Self:
@@ -74,52 +74,52 @@ class BlockingConnection:
         try:
             self._socket.sendall(data)
         except OSError as error:
-            raise self._ended(f"{self.address} closed the connection: {error}") from error
+            raise self._disconnected(f"{self.address} closed the connection: {error}") from error
 
     def receive(self, timeout_s: float | None = None) -> RemotingCommand:
         """Read the next frame.
 
-        :raises BlockingConnectionError: none arrives in time, or the peer closes.
+        :raises BlockingConnectionError: no frame arrives in time, or the peer closes the connection.
         """
         self._socket.settimeout(self.timeout_s if timeout_s is None else timeout_s)
         while (frame := self._decoder.next()) is None:
-            self._decoder.push(self._arrived(self._socket.recv, _READ_BYTES))
+            self._decoder.push(self._read(self._socket.recv, _READ_BYTES))
         return decode_command(frame)
 
     def receive_into(self, room: Callable[[int], memoryview]) -> tuple[RemotingCommand, memoryview]:
-        """Read the next frame; return it without its body, and the body, which is not copied if it is large.
+        """Read the next frame, and return it without its body, and its body. A large body is not copied.
 
-        :param room: gives bytes of the length asked for, which the body is written to.
+        :param room: returns a buffer of the requested length, to which the body is written.
         :raises BlockingConnectionError: as :meth:`receive`.
         """
         self._socket.settimeout(self.timeout_s)
         missing = 0
         while (frame := self._decoder.next()) is None:
-            if (begun := self._decoder.take_begun()) is not None:
-                frame, missing = begun
+            if (partial := self._decoder.take_partial()) is not None:
+                frame, missing = partial
                 break
-            self._decoder.push(self._arrived(self._socket.recv, _BEGIN_BYTES))
+            self._decoder.push(self._read(self._socket.recv, _BEGIN_BYTES))
         at = len(frame.body)
         body = room(at + missing)
         body[:at] = frame.body
         while at < len(body):
-            at += self._arrived(self._socket.recv_into, body[at:])
+            at += self._read(self._socket.recv_into, body[at:])
         return decode_command(Frame(frame.serialize_type, frame.header, b"")), body
 
-    def _arrived(self, read: Callable[[_Place], _Got], place: _Place) -> _Got:
+    def _read(self, read: Callable[[_Target], _Result], place: _Target) -> _Result:
         try:
             got = read(place)
         except TimeoutError as error:
             raise BlockingConnectionError(self.address, f"{self.address} did not answer in time") from error
         except OSError as error:
-            raise self._ended(f"the connection to {self.address} broke: {error}") from error
+            raise self._disconnected(f"the connection to {self.address} broke: {error}") from error
         if not got:
-            raise self._ended(f"{self.address} closed the connection")
-        self._heard = True
+            raise self._disconnected(f"{self.address} closed the connection")
+        self._has_received = True
         return got
 
-    def _ended(self, message: str) -> BlockingConnectionError:
-        next_step = None if self._heard else "it may take connections with TLS only"
+    def _disconnected(self, message: str) -> BlockingConnectionError:
+        next_step = None if self._has_received else "it may take connections with TLS only"
         return BlockingConnectionError(self.address, message, next_step=next_step)
 
     def invoke(
@@ -133,8 +133,8 @@ class BlockingConnection:
     ) -> RemotingCommand:
         """Send a request and return its answer, whatever its code; ignore other frames.
 
-        :param ext: fields as text, instead of or beside a typed header.
-        :raises BlockingConnectionError: there is no answer within the time.
+        :param ext: fields as text, instead of or in addition to a typed header.
+        :raises BlockingConnectionError: no answer arrives in time.
         """
         opaque = self.submit(code, header, body, ext=ext)
         while True:

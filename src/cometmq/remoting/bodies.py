@@ -1,4 +1,4 @@
-"""Bodies of requests and answers: the structs that RocketMQ writes as JSON (``common/protocol/body`` and beside it).
+"""Bodies of requests and answers: the structs that RocketMQ writes as JSON (``common/protocol/body``).
 
 Written and read in fastjson's dialect (:mod:`cometmq.fastjson`): numeric keys unquoted, maps keyed by a
 :class:`MessageQueue` with that object as the key, null fields left out, fields in alphabetical order.
@@ -21,15 +21,15 @@ T = TypeVar("T")
 
 
 class BodyError(CometMQError):
-    """A body does not have the form that its code demands."""
+    """The body of a request or answer is malformed."""
 
 
 class Body(msgspec.Struct, rename="camel", kw_only=True):
-    """Base of all bodies."""
+    """Base class of all bodies."""
 
 
 class MessageQueue(msgspec.Struct, rename="camel", frozen=True, order=True):
-    """One queue of a topic on one broker; orders as RocketMQ's clients sort queues."""
+    """One queue of a topic on one broker; sorts as in RocketMQ's clients."""
 
     topic: str
     broker_name: str
@@ -40,7 +40,7 @@ class MessageQueue(msgspec.Struct, rename="camel", frozen=True, order=True):
 
 
 class DataVersion(Body):
-    """The version of a table; two versions are equal only if both numbers are."""
+    """The version of a table; two versions are equal only if both numbers match."""
 
     counter: int = 0
     state_version: int | None = None
@@ -79,7 +79,7 @@ class RegisterBrokerBody(Body):
 class SubscriptionGroupConfig(Body, kw_only=True):
     """The configuration of one consumer group; defaults are Apache's.
 
-    Fields of RocketMQ 5 stay as they came, and are left out where nobody has set them, as in 4.9.
+    Fields of RocketMQ 5 are kept as they were set, and left out when unset, as in 4.9.
     """
 
     attributes: dict[str, str] | UnsetType = UNSET
@@ -133,7 +133,7 @@ class TopicRouteData(Body):
 
 
 class GoneBroker(Body):
-    """A broker that was registered at a nameserver and is not any more."""
+    """A broker that is no longer registered at a nameserver."""
 
     cluster: str
     broker_name: str
@@ -144,7 +144,7 @@ class GoneBroker(Body):
 
 
 class RivalBrokers(Body):
-    """Live brokers that have one name and one id, and displace each other in the routes."""
+    """Live brokers with the same name and id, which replace each other in the routes."""
 
     broker_name: str
     broker_id: int
@@ -157,9 +157,9 @@ class ClusterInfo(Body):
     broker_addr_table: dict[str, BrokerData] = {}
     cluster_addr_table: dict[str, list[str]] = {}
     gone_brokers: list[GoneBroker] | None = None
-    """CometMQ's own: brokers that were registered a short while ago. Tools of Apache's ignore the field."""
+    """CometMQ's own: brokers that left a short while ago. Apache's tools ignore the field."""
     rival_brokers: list[RivalBrokers] | None = None
-    """CometMQ's own, too."""
+    """CometMQ's own as well."""
 
 
 ENUMERATIONS: Final = {
@@ -174,7 +174,7 @@ ENUMERATIONS: Final = {
         "CONSUME_FROM_TIMESTAMP",
     ),
 }
-"""Constants in the order of Java's declarations, by the field that holds them; the C++ client sends positions."""
+"""Constants of each field in the order of Java's declarations: the C++ client sends their positions."""
 
 
 class SubscriptionData(Body):
@@ -299,16 +299,16 @@ def encode_body(body: Any) -> bytes:
 
 
 def encode_table(body: TopicConfigSerializeWrapper | SubscriptionGroupWrapper | RegisterBrokerBody) -> bytes:
-    """As :func:`encode_body`, 100 times as fast: 10,000 topics take 1 ms.
+    """Encode topics as :func:`encode_body` does, but 100 times as fast: 10,000 topics take 1 ms.
 
-    Their fields are declared in the order of their names, and only two may be null. What is removed here stands in no
-    string, where each quote has a backslash before it.
+    The fields are declared in alphabetical order, and only two may be null. The removed text never occurs inside a
+    string, where each quote is escaped by a backslash.
     """
     return _without_null_fields(msgspec.json.encode(body))
 
 
 def encode_rows(rows: Mapping[str, TopicConfig | SubscriptionGroupConfig]) -> bytes:
-    """The text between the braces of a part of such a table, to be joined with that of other parts."""
+    """Encode part of a table without its braces, so that parts can be joined."""
     return _without_null_fields(msgspec.json.encode(rows))[1:-1]
 
 
@@ -324,21 +324,21 @@ def encode_json(body: Any) -> bytes:
 def decode_body(kind: type[T], data: bytes) -> T:
     """Decode a body of the given kind from fastjson or JSON text.
 
-    :raises BodyError: the text is neither, a field is missing, or not of its type.
+    :raises BodyError: the text is malformed, or a field is missing or has the wrong type.
     """
     return _decode(kind, data, None)
 
 
 def decode_request(kind: type[T], data: bytes, max_bytes: int) -> T:
-    """Decode the body of a request of any client, which may be malformed and must not take long.
+    """Decode the body of a request. It may be malformed, and decoding must not take long.
 
-    Strict JSON takes about 10 ms a MB. What needs a closer look (a null for a missing value, the position of an
-    enumeration's constant) is taken up to MAX_LOOSE_BODY_BYTES, what is no strict JSON up to MAX_PARSED_BODY_BYTES.
+    Strict JSON takes about 10 ms a MB. Looser JSON (null for a missing value, an enumeration's constant given by its
+    position) is accepted up to MAX_LOOSE_BODY_BYTES, other dialects up to MAX_PARSED_BODY_BYTES.
 
     :raises BodyError: as :func:`decode_body`; or it has more than ``max_bytes``.
     """
     if len(data) > max_bytes:
-        raise BodyError(f"{kind.__name__}: {len(data)} bytes; at most {max_bytes} are taken")
+        raise BodyError(f"{kind.__name__}: {len(data)} bytes; at most {max_bytes} are allowed")
     try:
         body: T = _strict_decoder(kind).decode(data)  # type: ignore[arg-type]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -367,7 +367,7 @@ def _decode(kind: type[T], data: bytes, max_parsed_bytes: int | None) -> T:
 
 
 def _decode_pairs(kind: type[T], data: bytes) -> T | None:
-    """Decode a body with maps keyed by queues, 1.5 µs a queue; ``None`` if it needs the parser."""
+    """Decode a body with maps keyed by queues, in 1.5 µs per queue; return ``None`` if it needs the full parser."""
     paired: Any = _paired(kind)  # type: ignore[arg-type]
     text = fastjson.with_pairs(data)
     if paired == kind or text is None:
@@ -382,7 +382,7 @@ def _decode_pairs(kind: type[T], data: bytes) -> T | None:
 
 @functools.cache
 def _paired(kind: Any) -> Any:
-    """The same type with a list of pairs in place of each map keyed by queues."""
+    """Return the same type with a list of pairs in place of each map keyed by queues."""
     arguments = tuple(map(_paired, get_args(kind)))
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind is not MessageQueue:
         fields = msgspec.structs.fields(kind)
@@ -401,7 +401,7 @@ def _paired(kind: Any) -> Any:
 
 
 def _joined(kind: Any, value: Any) -> Any:
-    """Return a value of the paired type as one of this type."""
+    """Convert a value of the type with pairs to the original type."""
     if _paired(kind) == kind:
         return value
     if get_origin(kind) is dict:

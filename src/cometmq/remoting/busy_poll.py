@@ -1,10 +1,9 @@
-"""BusyPoll: a server that has just answered looks for the next request for a moment before its loop sleeps.
+"""BusyPoll: a server that has just answered polls for the next request briefly before its loop sleeps.
 
 Theory of operation. A client with one request in flight sends the next one some 50 µs after the answer. A processor
 that sleeps in between takes that long to wake, and wakes with cold caches: the same work then costs several times as
-much. So the loop goes on without sleeping for :data:`BUSY_POLL_SECONDS` after a turn. After a look in vain the next
-turns have none, each time twice as many: a server whose requests are further apart sleeps as ever, and so does an idle
-one.
+much. So the loop does not sleep for :data:`BUSY_POLL_SECONDS` after a turn. When a poll finds nothing, the next turns
+do not poll, twice as many each time. A server with rarer requests therefore sleeps as usual, and so does an idle one.
 """
 
 from __future__ import annotations
@@ -17,64 +16,64 @@ from typing import Final
 from cometmq.clock import Clock
 
 BUSY_POLL_SECONDS: Final = 0.000_1
-"""The longest look: about what a sleep costs, so that a look in vain at most doubles the cost."""
-MAX_LEFT_OUT: Final = 255
-"""Turns without a look, after many looks in vain."""
+"""The longest poll: about the cost of a sleep, so that a poll in vain at most doubles the cost."""
+MAX_SKIPPED_TURNS: Final = 255
+"""Turns without a poll after many polls in vain."""
 _LEAST_PROCESSORS: Final = 2
 _QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
-"""Processor time of a container: microseconds in each period of so many, or ``max`` (cgroups(7), version 2)."""
+"""Processor time of a container: a quota or ``max``, and the period, both in microseconds (cgroups(7), version 2)."""
 
 
 class BusyPoll:
-    """The looks of one server.
+    """The polls of one server.
 
-    :param call_soon: calls a function in the next round of the event loop, which does not sleep before.
+    :param call_soon: calls a function in the next round of the event loop, without sleeping first.
     """
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object], clock: Clock) -> None:
         self._call_soon = call_soon
         self._clock = clock
-        self._ends = 0.0
+        self._polls_until = 0.0
         self._turns = 0
         self._rounds_before = 0
-        self._is_looking = False
-        self._left_out = 0
-        """Turns without a look after the next look in vain."""
-        self._leaves_out = 0
-        """Those of them that are to come."""
+        self._is_polling = False
+        self._skipped_turns = 0
+        """Turns without a poll after the next poll in vain."""
+        self._turns_to_skip = 0
+        """Turns without a poll that remain."""
 
     def round_ended(self) -> None:
-        """Look for requests from now on, unless looks were in vain of late."""
+        """Start polling for requests, unless recent polls were in vain."""
         self._turns += 1
-        if self._is_looking:
+        if self._is_polling:
             return
-        if self._leaves_out:
-            self._leaves_out -= 1
+        if self._turns_to_skip:
+            self._turns_to_skip -= 1
             return
-        self._is_looking = True
+        self._is_polling = True
         self._begin()
 
     def _begin(self) -> None:
         self._rounds_before = self._turns
-        self._ends = self._clock.monotonic() + BUSY_POLL_SECONDS
-        self._call_soon(self._look)
+        self._polls_until = self._clock.monotonic() + BUSY_POLL_SECONDS
+        self._call_soon(self._poll)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if self._turns != self._rounds_before:
-            self._left_out = 0
+            self._skipped_turns = 0
             self._begin()
-        elif self._clock.monotonic() < self._ends:
-            self._call_soon(self._look)
+        elif self._clock.monotonic() < self._polls_until:
+            self._call_soon(self._poll)
         else:
-            self._is_looking = False
-            self._leaves_out = self._left_out
-            self._left_out = min(2 * self._left_out + 1, MAX_LEFT_OUT)
+            self._is_polling = False
+            self._turns_to_skip = self._skipped_turns
+            self._skipped_turns = min(2 * self._skipped_turns + 1, MAX_SKIPPED_TURNS)
 
 
 def can_busy_poll(quota: Path = _QUOTA) -> bool:
-    """Tell whether a client on this machine could run meanwhile, and the container's processor time is not short.
+    """Return whether polling leaves clients on this machine a core, within the container's processor quota.
 
-    :param quota: the file of the container's processor time.
+    :param quota: the file with the container's processor quota.
     """
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
@@ -82,5 +81,5 @@ def can_busy_poll(quota: Path = _QUOTA) -> bool:
         if allowed != "max":
             processors = min(processors, int(allowed) // int(period))
     except (OSError, ValueError, ZeroDivisionError):
-        pass  # no container of that version
+        pass  # not in a container with cgroups version 2
     return processors >= _LEAST_PROCESSORS

@@ -28,16 +28,16 @@ from cometmq.remoting.headers import Header, to_ext
 from cometmq.remoting.processors import ProcessorTable
 from cometmq.remoting.security import PLAIN, Security
 from cometmq.remoting.signing import Stamps
-from cometmq.remoting.tls.contexts import trouble_of
+from cometmq.remoting.tls.contexts import connection_error
 
 log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_S: Final = 3.0
 CONNECT_TIMEOUT_S: Final = 3.0
 TLS_CLOSE_S: Final = 1.0
-"""Time-out of the end of TLS."""
+"""Timeout for ending TLS."""
 MAX_IN_FLIGHT: Final = 4096
-"""Requests of one connection that may wait for answers; limits the memory that a slow server costs."""
+"""Requests that may wait for answers on one connection; limits the memory that a slow server costs."""
 
 
 @dataclass(frozen=True)
@@ -45,23 +45,24 @@ class ClientRpcHook:
     """Two optional functions that see the requests of a client and their answers (``RPCHook``)."""
 
     before: Callable[[str, RemotingCommand], None] | None = None
-    """Called with the peer and a request before it is sent; may change its ``ext_fields``, refuses it by raising."""
+    """Called with the peer and a request before it is sent. It may change ``ext_fields``, or refuse the request by
+    raising."""
     after: Callable[[str, RemotingCommand, RemotingCommand], None] | None = None
     """Called with the peer, a request and its answer, before the caller gets it."""
 
 
 class RemotingClient:
-    """Sends requests to servers, and answers requests of servers.
+    """Sends requests to servers, and answers their requests.
 
-    Made on a running event loop and used only there, in one process: after a fork every call raises
+    Create it on a running event loop and use it only there, in one process: after a fork every call raises
     :class:`ForkedError`. Timeouts are total: connecting, waiting for room and the answer together.
 
     :param processors: answers what servers ask of this client.
     :param hooks: see every request and answer, and may change or refuse requests.
-    :param security: signs every request after the hooks have seen it, and says whether connections use TLS.
-    :param max_in_flight: requests of one connection that may wait for answers.
+    :param security: signs every request after the hooks, and decides whether connections use TLS.
+    :param max_in_flight: requests that may wait for answers on one connection.
     :param max_frame_bytes: the largest answer.
-    :raises TlsError: a file that TLS needs cannot be used.
+    :raises TlsError: a TLS file cannot be used.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class RemotingClient:
         self.on_open: list[Callable[[str], None]] = []
         """Called with the address of every connection that was opened."""
         self.on_failure: list[Callable[[str], None]] = []
-        """Called with an address that cannot be connected, or whose connection broke."""
+        """Called with an address that refused a connection, or whose connection broke."""
         self.processors = ProcessorTable() if processors is None else processors
         self._max_in_flight = max_in_flight
         self._max_frame_bytes = max_frame_bytes
@@ -113,18 +114,18 @@ class RemotingClient:
         ``ext`` adds header fields that ``header`` does not have.
 
         :raises RemotingConnectError: no connection; nothing was sent.
-        :raises RemotingTooMuchRequestError: no room for one more request; nothing was sent.
+        :raises RemotingTooMuchRequestError: too many requests wait for answers; nothing was sent.
         :raises RemotingTimeoutError: no answer within ``timeout_s`` seconds.
         :raises RemotingSendError: the connection ended before the answer.
         :raises RemotingClosedError: the client is closed.
-        :raises ForkedError: this is not the process that made the client.
+        :raises ForkedError: another process created the client.
         """
         deadline = self.clock.monotonic() + timeout_s
         connection = await self.ready(address, deadline)
         request = self.request(address, code, header, body, ext)
         now = self.clock.monotonic()
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        connection.submit(request.opaque, request.encode(), deadline, now, lambda got: _settle(answer, got))
+        connection.submit(request.opaque, request.encode(), deadline, now, lambda got: _resolve(answer, got))
         try:
             response = await answer
         except asyncio.CancelledError:
@@ -132,7 +133,7 @@ class RemotingClient:
             raise
         if isinstance(response, RemotingError):
             raise response
-        self.look_back(address, request, response)
+        self.run_answer_hooks(address, request, response)
         return response
 
     async def invoke_oneway(
@@ -147,7 +148,7 @@ class RemotingClient:
     ) -> None:
         """Send a oneway request; return after it is in the connection's buffer.
 
-        :raises RemotingError: as :meth:`invoke`, except for what concerns the answer.
+        :raises RemotingError: as :meth:`invoke`, except the failures of an answer.
         """
         connection = await self.ready(address, self.clock.monotonic() + timeout_s)
         request = self.request(address, code, header, body, ext)
@@ -157,7 +158,7 @@ class RemotingClient:
     def request(
         self, address: str, code: int, header: Header | None, body: bytes, ext: dict[str, str] | None
     ) -> RemotingCommand:
-        """Return the request to ``address`` after the hooks, and signed."""
+        """Run the hooks on a request to ``address``, sign it, and return it."""
         fields = {} if header is None else to_ext(header)
         if ext:
             fields.update(ext)
@@ -181,11 +182,11 @@ class RemotingClient:
         return self._connections.values()
 
     def certificate(self, address: str) -> bytes | None:
-        """The certificate of a server that was asked lately, in DER; ``None`` without TLS."""
+        """Return the certificate of a recently used server in DER; ``None`` without TLS."""
         connection = self._connections.get(address)
         return None if connection is None else connection.certificate
 
-    def look_back(self, address: str, request: RemotingCommand, response: RemotingCommand) -> None:
+    def run_answer_hooks(self, address: str, request: RemotingCommand, response: RemotingCommand) -> None:
         """Call the hooks with an answer; log their errors."""
         for hook in self.hooks:
             if hook.after is None:
@@ -193,29 +194,29 @@ class RemotingClient:
             try:
                 hook.after(address, request, response)
             except BaseException:
-                log.exception("hook %r failed on an answer of %s", hook, address)
+                log.exception("hook %r failed on an answer from %s", hook, address)
 
     def next_opaque(self) -> int:
-        """Return the opaque of the next request: an int32 that no waiting request has."""
+        """Return the opaque of the next request: an int32 that no waiting request uses."""
         return next(self._opaques) & 0x7FFFFFFF
 
     def live(self, address: str) -> ClientConnection | None:
-        """Return the connection to ``address`` if it is open and has room for a request now."""
+        """Return the connection to ``address`` if it is open and can take a request now."""
         connection = self._connections.get(address)
         return connection if connection is not None and connection.has_room else None
 
     def connected(self, address: str) -> ClientConnection | None:
-        """Return the connection to ``address`` if it is open; it may have no room."""
+        """Return the connection to ``address`` if it is open, even if it is full."""
         return self._connections.get(address)
 
     async def ready(self, address: str, deadline: float) -> ClientConnection:
-        """Return an open connection to ``address`` with room for a request, before ``deadline`` (monotonic seconds).
+        """Wait until ``deadline`` (monotonic seconds) for an open connection to ``address`` that can take a request.
 
         :raises RemotingError: as :meth:`invoke`.
         """
         if self._pid != os.getpid():
             raise ForkedError(
-                address, "this client belongs to the parent process", next_step="make a new client after the fork"
+                address, "this client belongs to the parent process", next_step="create a new client after the fork"
             )
         connection = self._connections.get(address)
         if connection is None:
@@ -235,7 +236,7 @@ class RemotingClient:
         for connection in connections:
             connection.close()
         await asyncio.sleep(0)  # lets the transports close their sockets before the loop may end
-        if self._tls is not None and connections:  # TLS takes leave of the server first
+        if self._tls is not None and connections:  # TLS sends close_notify first
             try:
                 await wait_for(
                     self.clock, TLS_CLOSE_S, asyncio.gather(*(connection.gone for connection in connections))
@@ -247,7 +248,7 @@ class RemotingClient:
 
     async def _connect(self, address: str, deadline: float) -> ClientConnection:
         if self._closed:
-            raise RemotingClosedError(address, "this client is closed", next_step="make a new one")
+            raise RemotingClosedError(address, "this client is closed", next_step="create a new one")
         shared = self._connecting.get(address)
         if shared is None:
             shared = self._connecting[address] = SharedTask(self._open(address))
@@ -258,11 +259,11 @@ class RemotingClient:
             raise RemotingTimeoutError(
                 address,
                 f"no connection to {address} in time",
-                next_step="check that the server runs and its address, or give more time",
+                next_step="check the address and that the server runs, or raise the timeout",
             ) from None
         except asyncio.CancelledError:
             if shared.task.cancelled():
-                raise RemotingClosedError(address, "this client is closed", next_step="make a new one") from None
+                raise RemotingClosedError(address, "this client is closed", next_step="create a new one") from None
             raise
 
     async def _open(self, address: str) -> ClientConnection:
@@ -284,11 +285,11 @@ class RemotingClient:
             raise RemotingConnectError(
                 address,
                 f"no connection to {address} within {CONNECT_TIMEOUT_S:g} s",
-                next_step="check the address and the firewalls between",
+                next_step="check the address and any firewalls in between",
             ) from None
         except OSError as error:
             self._failed(address)
-            message, next_step = trouble_of(address, error, tls=self._tls is not None)
+            message, next_step = connection_error(address, error, tls=self._tls is not None)
             raise RemotingConnectError(address, message, next_step=next_step) from error
         self._connections[address] = connection
         for listener in self.on_open:
@@ -306,6 +307,6 @@ class RemotingClient:
             listener(address)
 
 
-def _settle(waiter: asyncio.Future[Answer], answer: Answer) -> None:
+def _resolve(waiter: asyncio.Future[Answer], answer: Answer) -> None:
     if not waiter.done():
         waiter.set_result(answer)

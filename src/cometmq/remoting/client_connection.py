@@ -1,9 +1,9 @@
 """One connection to a server, shared by everything that talks to that address.
 
-Requests are multiplexed by their opaque: a caller submits one with a callback, the answer calls it.
+Requests are multiplexed by their opaque: a caller submits one with a callback, which gets the answer.
 Frames written in one round of the event loop leave in few writes: the server works on the first ones while the client
-makes the next. Neither a task nor a timer is made per request: one timer of the connection waits for the earliest
-deadline known when it was set.
+prepares the next. Requests need no task and no timer of their own: one timer per connection waits for the earliest
+deadline.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ log = logging.getLogger(__name__)
 Answer = RemotingCommand | RemotingError
 OnAnswer = Callable[[Answer], None]
 OnRoom = Callable[[RemotingError | None], bool]
-"""Called once there is room for a request, or with the failure; returns whether it takes the room."""
+"""Called when there is room for a request, or with the failure; returns whether it uses the room."""
 
 SWEEP_S: Final = 0.1
-"""Shortest time between two checks for overdue requests: a time-out may be late by it."""
+"""Shortest time between two checks for overdue requests. A timeout may be late by this much."""
 
 UNREAD_BYTES: Final = 8 * 1024 * 1024
-"""More than a socket holds unread. What had arrived at a deadline has been read after so many bytes at the latest."""
+"""More than a socket buffers. Whatever had arrived by a deadline is read within this many bytes."""
 
 LARGE_FRAME_BYTES: Final = 4 * 1024
-"""A frame of so many bytes leaves at once, with those before it."""
+"""A frame of this size is sent immediately, with those queued before it."""
 WRITE_BYTES: Final = 16 * 1024
-"""Smaller frames leave once they are so many bytes, or at the end of the round of the event loop. Both values were
-measured: with 64 sends in flight 143,000 messages a second instead of 112,000, with two batches of 32 486,000 instead
-of 219,000, by the same processor time."""
+"""Smaller frames are sent when together they reach this size, or at the end of the round of the event loop. Both
+values were measured: with 64 sends in flight 143,000 messages a second instead of 112,000, with two batches of 32
+486,000 instead of 219,000, with the same processor time."""
 
 SERVER_GONE_STEP: Final = "check that the server runs and can be reached"
 NEVER_HEARD_STEP: Final = f"{SERVER_GONE_STEP}; it may take connections with TLS only"
@@ -82,10 +82,10 @@ class ClientConnection(asyncio.Protocol):
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._paused = False
-        self._line: deque[tuple[float, OnRoom]] = deque()
-        """Those that wait for room, the first one first, each with its deadline in monotonic seconds."""
-        self._opened_at = self._last_heard = 0.0
-        self._heard_bytes = 0
+        self._waiters: deque[tuple[float, OnRoom]] = deque()
+        """Callers that wait for room, in order, each with its deadline in monotonic seconds."""
+        self._opened_at = self._last_received = 0.0
+        self._received_bytes = 0
         self._sweeper: TimerHandle | None = None
         self._sweep_at = math.inf
         """Time of the next check for overdue requests, in monotonic seconds."""
@@ -100,27 +100,27 @@ class ClientConnection(asyncio.Protocol):
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._transport = transport
-        self._opened_at = self._last_heard = self._clock.monotonic()
+        self._opened_at = self._last_received = self._clock.monotonic()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End every waiting request."""
+        """Fail every waiting request."""
         self._end(exc, str(exc) if exc is not None else "the server closed it")
         if not self.gone.done():
             self.gone.set_result(None)
 
     def pause_writing(self) -> None:
-        """Accept no more requests: the server reads slowly."""
+        """Stop accepting requests: the server reads slowly."""
         self._paused = True
 
     def resume_writing(self) -> None:
         """Accept requests again."""
         self._paused = False
-        self._serve_line()
+        self._wake_waiters()
 
     def data_received(self, data: bytes) -> None:
-        """Pass on answers, and requests of the server."""
-        self._last_heard = self._clock.monotonic()
-        self._heard_bytes += len(data)
+        """Handle answers, and requests from the server."""
+        self._last_received = self._clock.monotonic()
+        self._received_bytes += len(data)
         pending = self._pending
         decoder = self._decoder
         decoder.push(data)
@@ -149,8 +149,8 @@ class ClientConnection(asyncio.Protocol):
             self._end(error, f"the server sent what is no frame: {error}")
             if self._transport is not None:
                 self._transport.abort()
-        if self._line:
-            self._serve_line()
+        if self._waiters:
+            self._wake_waiters()
 
     # --- what the server asks ---
 
@@ -160,7 +160,7 @@ class ClientConnection(asyncio.Protocol):
         return self.address
 
     def respond(self, request: Request[Any], response: Response) -> None:
-        """Answer a request of the server."""
+        """Answer a request from the server."""
         if not request.flag & FLAG_ONEWAY:
             answer = encode_response(request.serialize_type, request.opaque, response, language="PYTHON")
             self.write(b"".join(answer))
@@ -175,10 +175,10 @@ class ClientConnection(asyncio.Protocol):
             request = processor.decode(frame.serialize_type, frame.header)
             response = processor.handler(self, request, frame.body)
         except RequestError as error:
-            log.warning("request %d of %s cannot be read: %s", code, self.address, error)
+            log.warning("malformed request %d from %s: %s", code, self.address, error)
             return
         except Exception:
-            log.exception("request %d of %s failed", code, self.address)
+            log.exception("request %d from %s failed", code, self.address)
             return
         if response is not None:
             self.respond(request, response)
@@ -187,24 +187,24 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def in_flight(self) -> int:
-        """Requests that wait for their answer."""
+        """Return the number of requests that wait for their answer."""
         return len(self._pending)
 
     @property
     def has_room(self) -> bool:
-        """Another request may be submitted now; those that wait in line come first."""
-        return not self._line and self._is_free
+        """True if another request may be submitted now; waiting callers go first."""
+        return not self._waiters and self._is_free
 
     @property
     def _is_free(self) -> bool:
         return len(self._pending) < self._max_in_flight and not self._paused
 
-    def when_room(self, deadline: float, on_room: OnRoom) -> None:
+    def call_when_room(self, deadline: float, on_room: OnRoom) -> None:
         """Call ``on_room`` when another request may be submitted, or ``deadline`` (monotonic seconds) has passed."""
         if self.closed:
             self.loop.call_soon(on_room, self._closed_error())
             return
-        self._line.append((deadline, on_room))
+        self._waiters.append((deadline, on_room))
         if deadline < self._sweep_at:
             self._sweep_later(deadline, self._clock.monotonic())
 
@@ -216,13 +216,13 @@ class ClientConnection(asyncio.Protocol):
         """
         while not self._is_free:
             waiter: asyncio.Future[None] = self.loop.create_future()
-            self.when_room(deadline, partial(_wake, waiter))
+            self.call_when_room(deadline, partial(_wake, waiter))
             await waiter
 
     def submit(self, opaque: int, frame: bytes, deadline: float, now: float, on_answer: OnAnswer) -> None:
-        """Send a request; ``on_answer`` is called once, with the answer or the failure.
+        """Send a request, and call ``on_answer`` once, with the answer or the failure.
 
-        ``deadline`` and ``now`` are monotonic seconds. The caller has made sure of :attr:`has_room`.
+        ``deadline`` and ``now`` are monotonic seconds. The caller has checked :attr:`has_room`.
         """
         if self.closed:
             self.loop.call_soon(on_answer, self._closed_error())
@@ -233,7 +233,7 @@ class ClientConnection(asyncio.Protocol):
         self.write(frame)
 
     def write(self, frame: bytes) -> None:
-        """Send a frame soon, with others of this round of the loop; drop it if the connection has ended."""
+        """Send a frame with others of this round of the loop; drop it if the connection has ended."""
         if not self._out:
             self.loop.call_soon(self._flush)
         self._out.append(frame)
@@ -244,8 +244,8 @@ class ClientConnection(asyncio.Protocol):
     def forget(self, opaque: int) -> None:
         """Ignore the answer to a request."""
         self._pending.pop(opaque, None)
-        if self._line:
-            self._serve_line()
+        if self._waiters:
+            self._wake_waiters()
 
     def _sweep_later(self, due: float, now: float) -> None:
         if self._sweeper is not None:
@@ -254,33 +254,35 @@ class ClientConnection(asyncio.Protocol):
         self._sweeper = self._clock.call_later(self._sweep_at - now, self._sweep)
 
     def _sweep(self) -> None:
-        """End requests whose deadline has passed, after reading what has arrived: an answer among it counts."""
+        """Fail requests whose deadline has passed, but first read the answers that have arrived."""
         self._sweeper, self._sweep_at = None, -math.inf
-        self._judge(self._clock.monotonic(), self._heard_bytes, self._heard_bytes + UNREAD_BYTES, ARRIVAL_TURNS)
+        self._fail_overdue_once_quiet(
+            self._clock.monotonic(), self._received_bytes, self._received_bytes + UNREAD_BYTES, ARRIVAL_TURNS
+        )
 
-    def _judge(self, at: float, heard: int, enough: int, turns: int) -> None:
-        """End requests overdue at ``at`` once nothing more is heard for ``turns`` turns, or ``enough`` was heard.
+    def _fail_overdue_once_quiet(self, at: float, received: int, limit: int, turns: int) -> None:
+        """Fail requests overdue at ``at`` after ``turns`` turns without new bytes, or once ``limit`` were read.
 
-        ``heard`` and ``enough`` are bytes.
+        ``received`` and ``limit`` are bytes.
         """
         if self.closed:
             return
-        if heard < self._heard_bytes < enough:
-            heard, turns = self._heard_bytes, ARRIVAL_TURNS
+        if received < self._received_bytes < limit:
+            received, turns = self._received_bytes, ARRIVAL_TURNS
         if turns:
-            self.loop.call_soon(self._judge, at, heard, enough, turns - 1)
+            self.loop.call_soon(self._fail_overdue_once_quiet, at, received, limit, turns - 1)
             return
         self._sweep_at = math.inf
-        self._end_overdue(at)
-        if self._pending or self._line:
+        self._fail_overdue(at)
+        if self._pending or self._waiters:
             now = self._clock.monotonic()
             earliest = min((deadline for deadline, _, _ in self._pending.values()), default=math.inf)
-            earliest = min((deadline for deadline, _ in self._line), default=earliest)
+            earliest = min((deadline for deadline, _ in self._waiters), default=earliest)
             if earliest < self._sweep_at:
                 self._sweep_later(max(earliest, now + SWEEP_S), now)
 
-    def _end_overdue(self, now: float) -> None:
-        """End requests overdue at ``now``; drop a connection that has been silent since they were sent."""
+    def _fail_overdue(self, now: float) -> None:
+        """Fail requests overdue at ``now``; close the connection if it has been silent since they were sent."""
         overdue = [opaque for opaque, (deadline, _, _) in self._pending.items() if deadline <= now]
         silent = False
         for opaque in overdue:
@@ -288,35 +290,35 @@ class ClientConnection(asyncio.Protocol):
             if waiting is None:
                 continue
             deadline, sent, on_answer = waiting
-            silent = silent or self._last_heard < sent
+            silent = silent or self._last_received < sent
             on_answer(
                 RemotingTimeoutError(
                     self.address,
                     f"{self.address} did not answer within {deadline - sent:.1f} s",
-                    next_step="check that it is not overloaded, or give more time",
+                    next_step="check that it is not overloaded, or raise the timeout",
                 )
             )
         if silent:
             self.abort("it was silent for longer than a request may take")
-        elif self._line:
-            self._leave_line(now)
-            self._serve_line()
+        elif self._waiters:
+            self._fail_overdue_waiters(now)
+            self._wake_waiters()
 
     @property
     def certificate(self) -> bytes | None:
-        """The server's certificate, in DER; ``None`` without TLS."""
+        """Return the server's certificate in DER; ``None`` without TLS."""
         tls = None if self._transport is None else self._transport.get_extra_info("ssl_object")
         return None if tls is None else tls.getpeercert(binary_form=True)
 
     def close(self) -> None:
-        """End the connection after everything is sent."""
+        """Close the connection after everything is sent."""
         self._flush()
         self._end(None, "this client was closed")
         if self._transport is not None:
             self._transport.close()
 
     def abort(self, why: str) -> None:
-        """End the connection at once."""
+        """Abort the connection."""
         self._end(None, why)
         if self._transport is not None:
             self._transport.abort()
@@ -336,14 +338,14 @@ class ClientConnection(asyncio.Protocol):
         if self._sweeper is not None:
             self._sweeper.cancel()
         pending, self._pending = self._pending, {}
-        next_step = SERVER_GONE_STEP if self._last_heard > self._opened_at else NEVER_HEARD_STEP
+        next_step = SERVER_GONE_STEP if self._last_received > self._opened_at else NEVER_HEARD_STEP
         for _, _, on_answer in pending.values():
             error = RemotingSendError(
                 self.address, f"the connection to {self.address} ended: {why}", next_step=next_step
             )
             error.__cause__ = cause
             on_answer(error)
-        line, self._line = self._line, deque()
+        line, self._waiters = self._waiters, deque()
         for _, on_room in line:
             on_room(self._closed_error())
         self._on_lost(self)
@@ -351,18 +353,18 @@ class ClientConnection(asyncio.Protocol):
     def _closed_error(self) -> RemotingSendError:
         return RemotingSendError(self.address, "the connection was closed", next_step=SERVER_GONE_STEP)
 
-    def _serve_line(self) -> None:
+    def _wake_waiters(self) -> None:
         room = self._max_in_flight - len(self._pending)
-        while self._line and room > 0 and not self._paused:
-            _, on_room = self._line.popleft()
+        while self._waiters and room > 0 and not self._paused:
+            _, on_room = self._waiters.popleft()
             room -= on_room(None)
 
-    def _leave_line(self, now: float) -> None:
-        """Send those away whose deadline has passed."""
-        overdue = [on_room for deadline, on_room in self._line if deadline <= now]
+    def _fail_overdue_waiters(self, now: float) -> None:
+        """Fail the callers whose deadline has passed."""
+        overdue = [on_room for deadline, on_room in self._waiters if deadline <= now]
         if not overdue:
             return
-        self._line = deque(waiting for waiting in self._line if waiting[0] > now)
+        self._waiters = deque(waiting for waiting in self._waiters if waiting[0] > now)
         reason = f"{len(self._pending)} requests wait for answers of {self.address}"
         for on_room in overdue:
             on_room(
@@ -371,7 +373,7 @@ class ClientConnection(asyncio.Protocol):
 
 
 def _wake(waiter: asyncio.Future[None], error: RemotingError | None) -> bool:
-    if waiter.done():  # nobody waits any more
+    if waiter.done():  # the caller has given up
         return False
     if error is None:
         waiter.set_result(None)

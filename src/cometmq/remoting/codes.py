@@ -16,7 +16,7 @@ _FIRST_REGULAR_VERSION: Final = 392
 
 
 def version_name(ordinal: int) -> str:
-    """The name of a version as RocketMQ writes it, such as V4_9_8; UNKNOWN for versions before 4.9."""
+    """Return the name of a version as RocketMQ writes it, such as V4_9_8; UNKNOWN for versions before 4.9."""
     if ordinal < _FIRST_REGULAR_VERSION:
         return "UNKNOWN"
     release, line = (ordinal - _FIRST_REGULAR_VERSION) // 2, "4_9"
@@ -255,11 +255,11 @@ class ResponseCode(IntEnum):
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
     PRODUCER_FENCED = 20001
-    """CometMQ's own, for sends with a sequence: a later run of the same producer has taken over."""
+    """CometMQ's own, for sends with a sequence: a newer instance of the producer has taken over."""
     SEQUENCE_GAP = 20002
-    """Messages before these are missing."""
+    """Earlier messages are missing."""
     SEQUENCE_MISMATCH = 20003
-    """Other messages are stored under the same sequence."""
+    """Other messages are already stored with this sequence."""
 
 
 UPDATE_AND_CREATE_ACL_CONFIG_FAILED: Final = 209
@@ -268,7 +268,7 @@ UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED: Final = 211
 
 
 class LanguageCode(IntEnum):
-    """The language of a peer; its number in binary headers, its name in JSON ones."""
+    """The language of a peer: a number in binary headers, a name in JSON."""
 
     JAVA = 0
     CPP = 1

@@ -35,7 +35,7 @@ _LANGUAGE_CODES: Final = {name: code for code, name in LANGUAGE_NAMES.items()}
 
 
 class CommandHeader(msgspec.Struct, rename="camel"):
-    """The parts of every header, the fields as text."""
+    """The parts of every header, with fields as text."""
 
     code: Int32
     opaque: Int32 = 0
@@ -61,25 +61,25 @@ class RemotingCommand(msgspec.Struct):
 
     @property
     def is_response(self) -> bool:
-        """The command is an answer."""
+        """True for an answer."""
         return bool(self.flag & FLAG_RESPONSE)
 
     @property
     def is_oneway(self) -> bool:
-        """The command is a oneway request."""
+        """True for a oneway request."""
         return bool(self.flag & FLAG_ONEWAY)
 
     def header(self, kind: type[H]) -> H:
         """Decode the typed header.
 
-        :raises HeaderError: a required field is missing or not of its type.
+        :raises HeaderError: a required field is missing or has the wrong type.
         """
         return from_ext(kind, self.ext_fields)
 
     def encode(self) -> bytes:
         """Encode the frame.
 
-        :raises HeaderError: a text contains half of a character.
+        :raises HeaderError: a text contains a lone surrogate.
         """
         try:
             if self.serialize_type == ROCKETMQ:
@@ -97,7 +97,7 @@ _ESCAPE: Final = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
 )
-"""An escape of JSON; those of both halves of a character count as one."""
+"""A JSON escape; a surrogate pair counts as one."""
 _header_decoder = msgspec.json.Decoder(CommandHeader, strict=False)
 _json_encode = msgspec.json.Encoder().encode
 
@@ -136,7 +136,7 @@ def encode_json_header(
 def encode_binary_header(command: RemotingCommand) -> bytes:
     """Encode RocketMQ's binary header.
 
-    :raises ValueError: the code does not fit into its int16.
+    :raises ValueError: the code does not fit into an int16.
     """
     if not -_MAX_BINARY_CODE <= command.code <= _MAX_BINARY_CODE:
         raise ValueError(f"code {command.code} does not fit into a binary header; use JSON")
@@ -156,7 +156,7 @@ def encode_binary_field(name: str, value: str) -> bytes:
 def decode_binary_header(header: bytes) -> CommandHeader:
     """Decode a binary header.
 
-    :raises FrameError: lengths that do not fit.
+    :raises FrameError: the lengths do not add up.
     """
     try:
         code, language, version, opaque, flag = _BINARY_HEAD.unpack_from(header)
@@ -198,10 +198,10 @@ def _take(data: bytes, at: int, length_type: struct.Struct) -> tuple[bytes, int]
 def decode_json_header(header: bytes) -> CommandHeader:
     """Decode a JSON header, its fields converted to text as fastjson does.
 
-    Some clients (ali-ons) write numbers, booleans and null into ``extFields``; others write bytes that are no UTF-8,
-    or half of a character: they become U+FFFD and ``?``, as in Java.
+    Some clients (ali-ons) write numbers, booleans and null into ``extFields``; others write invalid UTF-8 or lone
+    surrogates, which become U+FFFD and ``?``, as in Java.
 
-    :raises FrameError: it is not a JSON object with a code.
+    :raises FrameError: the header is not a JSON object with a code.
     """
     try:
         return _header_decoder.decode(header)
@@ -237,10 +237,10 @@ def _loose_fields(header: bytes) -> Any:
     try:
         return msgspec.json.decode(header)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return msgspec.json.decode(_ESCAPE.sub(_whole, decode_utf8(header)))
+        return msgspec.json.decode(_ESCAPE.sub(_merged, decode_utf8(header)))
 
 
-def _whole(escape: re.Match[str]) -> str:
+def _merged(escape: re.Match[str]) -> str:
     return "?" if escape["half"] else escape[0]
 
 
@@ -249,9 +249,9 @@ def _loose_text(value: object) -> str:
 
 
 def decode_header(serialize_type: int, header: bytes) -> CommandHeader:
-    """Decode a header of either form.
+    """Decode a header in JSON or binary form.
 
-    :raises FrameError: it is not of that form, or has too many fields.
+    :raises FrameError: the header is malformed, or has too many fields.
     """
     parsed = decode_binary_header(header) if serialize_type == ROCKETMQ else decode_json_header(header)
     if parsed.ext_fields is not None and len(parsed.ext_fields) > MAX_EXT_FIELDS:
@@ -262,7 +262,7 @@ def decode_header(serialize_type: int, header: bytes) -> CommandHeader:
 def decode_command(frame: Frame | bytes) -> RemotingCommand:
     """Decode the command of a frame, or of its bytes.
 
-    :raises FrameError: it is not one.
+    :raises FrameError: the bytes are not a command.
     """
     if not isinstance(frame, Frame):
         frames = FrameDecoder().feed(bytes(frame))
@@ -284,7 +284,7 @@ def decode_command(frame: Frame | bytes) -> RemotingCommand:
 
 
 def fields_of(header: Header | None, ext: Mapping[str, str] | None) -> dict[str, str]:
-    """The fields of an answer: those of its typed header and the additional ones."""
+    """Return the fields of an answer: those of its typed header and the additional ones."""
     fields = {} if header is None else to_ext(header)
     if ext:
         fields.update((name, as_text(value)) for name, value in ext.items())

@@ -1,7 +1,7 @@
 """Connects to a host that may have several addresses (RFC 8305, "Happy Eyeballs").
 
-All addresses of a name are tried within one time limit: the next one begins when one has failed or a short time has
-passed, so an address that does not answer at all holds up nothing. The first connection wins.
+All addresses of a name are tried within one time limit: the next attempt begins when one has failed or a short time
+has passed, so a silent address delays nothing. The first connection wins.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from cometmq.message.hosts import addresses_of, stored_ip
 from cometmq.threads import look_up
 
 HEAD_START_S: Final = 0.25
-"""Longest time that an address is tried before the next one is tried beside it."""
+"""Time until the next address is tried in parallel."""
 
 Place = tuple[socket.AddressFamily, Any]
-"""A family, and an address of it as sockets take it."""
+"""An address family, and an address as sockets expect it."""
 
 
 async def connect(
@@ -30,7 +30,7 @@ async def connect(
     """Connect a protocol to one of the addresses of ``host``, with TLS if there is a context.
 
     :raises TimeoutError: it took longer than ``limit_s`` seconds.
-    :raises OSError: all of them refused it, the name has no address, or there is no TLS.
+    :raises OSError: all addresses refused the connection, the name has no address, or TLS failed.
     """
     deadline = clock.monotonic() + limit_s
     sock = await connected_socket(host, port, clock, limit_s)
@@ -46,8 +46,8 @@ async def connect(
 async def connected_socket(host: str, port: int, clock: Clock, limit_s: float) -> socket.socket:
     """Return a socket that is connected to one of the addresses of ``host``.
 
-    :raises TimeoutError: none of them took the connection within ``limit_s`` seconds.
-    :raises OSError: all of them refused it, or the name has no address.
+    :raises TimeoutError: no address accepted the connection within ``limit_s`` seconds.
+    :raises OSError: all addresses refused the connection, or the name has no address.
     """
     connected: set[socket.socket] = set()
     try:
@@ -60,9 +60,9 @@ async def connected_socket(host: str, port: int, clock: Clock, limit_s: float) -
 
 
 def places(host: str, port: int) -> list[Place]:
-    """Return the addresses of a host, those of IPv6 and IPv4 in turn; blocks while a name is looked up.
+    """Return the addresses of a host, IPv6 and IPv4 alternating; blocks while the name is resolved.
 
-    :raises OSError: there is none.
+    :raises OSError: the host has no address.
     """
     flags = socket.AI_NUMERICHOST if stored_ip(host) is not None else 0
     found = addresses_of(host, port, flags)
@@ -73,13 +73,13 @@ def places(host: str, port: int) -> list[Place]:
 
 
 def _with_zone(address: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return an address with its zone in the text, too: uvloop reads it there, and ignores the number."""
+    """Return an address with its zone in the text: uvloop reads it there and ignores the number."""
     host, *rest = address
     return (f"{host}%{rest[2]}", *rest) if len(rest) > 2 and rest[2] else address
 
 
 async def _first(host: str, port: int, clock: Clock, limit_s: float, connected: set[socket.socket]) -> socket.socket:
-    """Return the first socket that is connected; all that are, are in ``connected``, also when this is cancelled."""
+    """Return the first connected socket. All connected sockets are in ``connected``, even after a cancellation."""
     left = places(host, port) if stored_ip(host) is not None else await look_up(places, host, port)
     if len(left) == 1:
         return await _connect(left[0], connected)
@@ -100,14 +100,14 @@ async def _first(host: str, port: int, clock: Clock, limit_s: float, connected: 
                     raise error
                 failures.append(error)
     finally:
-        await _drop(running)
+        await _cancel_all(running)
     raise failures[0]
 
 
 async def _wait(
     running: set[asyncio.Task[socket.socket]], clock: Clock, seconds: float | None
 ) -> set[asyncio.Task[socket.socket]]:
-    """Wait until one of the tasks has ended, at most ``seconds``; return those that have."""
+    """Wait up to ``seconds`` until a task is done; return the tasks that are done."""
     if seconds is None:
         done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         return done
@@ -120,15 +120,15 @@ async def _wait(
     return {task for task in running if task.done()}
 
 
-async def _drop(running: set[asyncio.Task[socket.socket]]) -> None:
-    """End attempts that nobody needs."""
+async def _cancel_all(running: set[asyncio.Task[socket.socket]]) -> None:
+    """Cancel attempts that are no longer needed."""
     for task in running:
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)
 
 
 def _new_socket(family: socket.AddressFamily) -> socket.socket:
-    """Return a socket that says that it is one of TCP: event loops then let it send small writes at once."""
+    """Return the socket with its protocol set to TCP: event loops then disable Nagle's algorithm."""
     return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
 
 
@@ -146,9 +146,9 @@ async def _connect(place: Place, connected: set[socket.socket]) -> socket.socket
 
 
 def connected_in_time(host: str, port: int, clock: Clock, limit_s: float) -> socket.socket:
-    """As :func:`connected_socket` for callers without an event loop: each address gets its share of the time left.
+    """Connect as :func:`connected_socket` does, without an event loop: each address gets its share of the time left.
 
-    :raises OSError: none of them took the connection in time, or the name has no address.
+    :raises OSError: no address accepted the connection in time, or the name has no address.
     """
     deadline = clock.monotonic() + limit_s
     left = places(host, port)

@@ -1,4 +1,4 @@
-"""Failures of requests: without an answer, or refused by an ACL."""
+"""Errors of requests that got no answer or were denied by an ACL."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RemotingTimeoutError(RemotingError):
 
 
 class RemotingTooMuchRequestError(RemotingError):
-    """Too many requests waited for answers of this peer until the time-out; nothing was sent."""
+    """Too many requests waited for this peer's answers until the timeout; nothing was sent."""
 
 
 class RemotingClosedError(RemotingError):
@@ -64,7 +64,7 @@ _NOT_ALLOWED: Final = "the account has no permission for this: see its topicPerm
 
 
 def denial_step(code: int, remark: str | None) -> str | None:
-    """Return the next step after an answer that an ACL denies; ``None`` for any other.
+    """Return the next step after an ACL denial; ``None`` for any other answer.
 
     ACL 1.0 answers code 1 with the text of an ``AclException``, ACL 2.0 code 16.
     """
@@ -76,5 +76,5 @@ def denial_step(code: int, remark: str | None) -> str | None:
 
 
 def is_unknown_caller(remark: str | None) -> bool:
-    """Tell whether a denial says that the caller has not proved who it is, rather than that it may not do this."""
+    """Return whether a denial means failed authentication rather than missing permission."""
     return any(mark in (remark or "") for mark in _UNKNOWN_CALLER)

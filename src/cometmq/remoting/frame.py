@@ -27,15 +27,15 @@ _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 _LARGE_FRAME_BYTES: Final = 64 * 1024
 """The pieces of a frame of this size or more are stored as they arrive, and its body is joined by one copy."""
 _SMALL_PIECE_BYTES: Final = 16 * 1024
-"""Smaller pieces are joined at once, so that a frame in tiny pieces takes no more memory than its bytes."""
+"""Smaller pieces are joined immediately, so that a frame in tiny pieces needs no more memory than its bytes."""
 
 
 FrameTaker = Callable[[bytes, int], int]
-"""Takes whole frames of ``data`` from ``at`` on; returns where the first one begins that it leaves."""
+"""Handles complete frames of ``data`` from offset ``at``; returns the offset of the first frame that it leaves."""
 
 
 class FrameError(CometMQError):
-    """The bytes cannot be a frame; the connection that sent them is closed without an answer."""
+    """The bytes are not a valid frame; the connection that sent them is closed without an answer."""
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
@@ -47,15 +47,15 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_frame(serialize_type: int, header: bytes, body_length: int) -> bytes:
-    """Encode a frame up to its body, which follows unchanged."""
+    """Encode a frame up to its body; the caller sends the body after it."""
     return _WORDS.pack(4 + len(header) + body_length, serialize_type << 24 | len(header)) + header
 
 
 class FrameDecoder:
     """Collects bytes and returns complete frames.
 
-    ``push`` takes any piece of the stream; ``next`` gives the next whole frame or ``None``. The same
-    bytes give the same frames however they were cut. At most one frame beyond the last piece is kept.
+    ``push`` adds any piece of the stream; ``next`` returns the next complete frame or ``None``. The same bytes give
+    the same frames however they are split. At most one frame beyond the last piece is kept.
     """
 
     __slots__ = ("_at", "_data", "_large", "_max_frame_bytes", "_need")
@@ -69,11 +69,11 @@ class FrameDecoder:
 
     @property
     def pending(self) -> int:
-        """Bytes that are not returned as a frame yet."""
+        """Return the number of bytes not yet returned as a frame."""
         return len(self._data) - self._at + (0 if self._large is None else self._large.held)
 
     def begin(self, data: bytes, at: int) -> None:
-        """Go on with the bytes of the stream from ``data[at:]``; all bytes before are returned."""
+        """Continue with ``data[at:]``; all earlier bytes have been returned as frames."""
         self._data = data
         self._at = at
 
@@ -95,8 +95,8 @@ class FrameDecoder:
             self._data += data
             self._at = 0
 
-    def take_by(self, taker: FrameTaker) -> None:
-        """Let ``taker`` take whole frames from the front: they are not returned by :meth:`next`."""
+    def pass_to(self, taker: FrameTaker) -> None:
+        """Let ``taker`` handle complete frames at the front; :meth:`next` does not return them."""
         data = self._data
         if self._large is None and type(data) is bytes:
             at = taker(data, self._at)
@@ -109,10 +109,10 @@ class FrameDecoder:
             self._at = 0
 
     def next(self) -> Frame | None:
-        """The next whole frame.
+        """Return the next complete frame, or ``None``.
 
-        :raises FrameError: a length over the limit or negative, a header longer than its frame, or an
-            unknown serialize type.
+        :raises FrameError: a length is negative or over the limit, a header is longer than its frame, or the serialize
+            type is unknown.
         """
         if self._large is not None:
             return self._next_large(self._large)
@@ -122,7 +122,7 @@ class FrameDecoder:
         if available < self._need or available < 8:
             if available >= 4:
                 self._check_total(int.from_bytes(data[at : at + 4], "big", signed=True))
-            self._let_go()
+            self._release()
             return None
         total, mark = _WORDS.unpack_from(data, at)
         header_length = mark & _HEADER_LENGTH_MASK
@@ -139,7 +139,7 @@ class FrameDecoder:
                 self._data, self._at = b"", 0
             else:
                 self._need = 4 + total
-                self._let_go()
+                self._release()
             return None
         self._need = 4
         header_at = at + 8
@@ -150,8 +150,8 @@ class FrameDecoder:
             return Frame(serialize_type, data[header_at:body_at], data[body_at:end])
         return Frame(serialize_type, bytes(data[header_at:body_at]), bytes(data[body_at:end]))
 
-    def _let_go(self) -> None:
-        """Hold at most twice the pending bytes: a read of 256 KB must not stay for the eight bytes at its end."""
+    def _release(self) -> None:
+        """Keep at most twice the pending bytes: a read of 256 KB must not stay in memory for its last eight bytes."""
         if self._at > len(self._data) - self._at:
             self._data = self._data[self._at :]
             self._at = 0
@@ -163,20 +163,20 @@ class FrameDecoder:
         self._at, self._need, self._large = 0, 4, None
         return frame
 
-    def take_begun(self) -> tuple[Frame, int] | None:
-        """Return a large frame with a complete header: the held bytes of its body, and the number of missing ones.
+    def take_partial(self) -> tuple[Frame, int] | None:
+        """Return a large frame with a complete header, the body bytes so far, and the number of missing ones.
 
-        These are the caller's to read, and not to be pushed.
+        The caller reads the missing bytes and does not push them.
         """
         large, self._large = self._large, None
         if large is None:
             return None
         self._need = 4
-        return large.begun(), large.size - large.held
+        return large.partial(), large.size - large.held
 
     def _check_total(self, total: int) -> None:
         if not 4 <= total <= self._max_frame_bytes:
-            raise FrameError(f"a frame of {total} bytes; at most {self._max_frame_bytes} are taken")
+            raise FrameError(f"a frame of {total} bytes; at most {self._max_frame_bytes} are allowed")
 
     def feed(self, data: bytes) -> list[Frame]:
         """Push bytes and return all complete frames."""
@@ -210,13 +210,13 @@ class _LargeFrame:
             self._pieces.append(bytearray(data))
         self.held += len(data)
 
-    def begun(self) -> Frame:
-        """The frame with the held bytes of its body."""
+    def partial(self) -> Frame:
+        """Return the frame with the body bytes so far."""
         first, *rest = self._pieces
         return self._frame(memoryview(first)[self._body_at :], *rest)
 
     def take(self) -> tuple[Frame, bytes]:
-        """The frame, if it is complete, and the bytes after it."""
+        """Return the frame, if it is complete, and the bytes after it."""
         first, *middle, last = self._pieces
         end = len(last) - (self.held - self.size)
         return self._frame(memoryview(first)[self._body_at :], *middle, memoryview(last)[:end]), bytes(last[end:])

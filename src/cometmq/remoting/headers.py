@@ -1,6 +1,6 @@
 """Typed headers: the content of ``extFields``, one struct for each kind.
 
-Field names are RocketMQ's in snake_case; on the wire they are as RocketMQ writes them
+Field names are RocketMQ's in snake_case; on the wire they keep RocketMQ's spelling
 (``common/protocol/header``). Values travel as text; ``None`` is left out. Unknown fields are
 ignored, as Apache does, so that clients of later versions are understood.
 """
@@ -16,11 +16,11 @@ from cometmq.errors import CometMQError
 
 
 class HeaderError(CometMQError):
-    """A required field of a header is missing, or a field is not of its type."""
+    """A required field of a header is missing, or a field has the wrong type."""
 
     @classmethod
     def of_text(cls, error: UnicodeEncodeError) -> HeaderError:
-        """Return the error for a text that is none in UTF-8."""
+        """Return the error for a text that UTF-8 cannot encode."""
         return cls(
             f"the request contains {error.object[error.start]!a}, which is half of a character",
             next_step="leave it out, or give the whole character",
@@ -28,11 +28,11 @@ class HeaderError(CometMQError):
 
 
 class Header(msgspec.Struct, rename="camel"):
-    """Base of all typed headers."""
+    """Base class of all typed headers."""
 
 
 class NoHeader(Header):
-    """Header of codes without fields."""
+    """The header of codes without fields."""
 
 
 H = TypeVar("H", bound=Header)
@@ -62,7 +62,7 @@ def as_text(value: object) -> str:
 def from_ext(kind: type[H], ext_fields: Mapping[str, str]) -> H:
     """Decode a typed header.
 
-    :raises HeaderError: naming the field that is missing or not of its type.
+    :raises HeaderError: a field is missing or has the wrong type; the message names it.
     """
     try:
         return msgspec.convert(ext_fields, kind, strict=False)
@@ -71,7 +71,7 @@ def from_ext(kind: type[H], ext_fields: Mapping[str, str]) -> H:
 
 
 class CheckTransactionStateRequestHeader(Header):
-    """CHECK_TRANSACTION_STATE (39), broker to producer: which half message is asked about."""
+    """CHECK_TRANSACTION_STATE (39), broker to producer: ask for the outcome of a half message."""
 
     tran_state_table_offset: Int64
     commit_log_offset: Int64
@@ -81,7 +81,7 @@ class CheckTransactionStateRequestHeader(Header):
 
 
 class ConsumerSendMsgBackRequestHeader(Header):
-    """CONSUMER_SEND_MSG_BACK (36): a message at a log offset failed and comes back later."""
+    """CONSUMER_SEND_MSG_BACK (36): redeliver the message at a log offset later."""
 
     offset: Int64
     group: str
@@ -156,7 +156,7 @@ class NotifyConsumerIdsChangedRequestHeader(Header):
 
 
 class OpenProducerRequestHeader(Header):
-    """OPEN_PRODUCER (20001), CometMQ's own: ``batch`` is what the producer is about to send, or to send again."""
+    """OPEN_PRODUCER (20001), CometMQ's own: ``batch`` is what the producer is about to send or resend."""
 
     producer: str
     batch: Int64
@@ -177,12 +177,12 @@ class GetStoreFileRequestHeader(Header):
 
 
 class GetStoreFileResponseHeader(Header):
-    """Answer to GET_STORE_FILE (30039); the body are the bytes."""
+    """Answer to GET_STORE_FILE (30039); the body holds the bytes."""
 
     size: Int64
-    """Bytes of the whole file."""
+    """Size of the complete file in bytes."""
     version: str
-    """Another one once another file stands in its place."""
+    """Changes when the file is replaced."""
 
 
 class GetTableChangesRequestHeader(Header):
@@ -190,15 +190,15 @@ class GetTableChangesRequestHeader(Header):
 
     table: str
     since: str = ""
-    """The mark of that copy; empty for none."""
+    """The mark of the last copy; empty if there is none."""
 
 
 class GetTableChangesResponseHeader(Header):
-    """Answer to GET_TABLE_CHANGES (30040); the body are lines of rows."""
+    """Answer to GET_TABLE_CHANGES (30040); the body holds one row per line."""
 
     mark: str
     whole: bool
-    """True if these are all rows."""
+    """True if the body holds all rows, not just changed ones."""
 
 
 class PullMessageRequestHeader(Header):
@@ -269,7 +269,7 @@ class RecallMessageRequestHeader(Header):
 
 
 class RecallMessageResponseHeader(Header):
-    """Answer to RECALL_MESSAGE (370): the unique key of the message that was taken back."""
+    """Answer to RECALL_MESSAGE (370): the unique key of the recalled message."""
 
     msg_id: str
 
@@ -295,7 +295,8 @@ class ReplyMessageRequestHeader(Header):
 
 LOWER: Final = "LOWER"
 UPPER: Final = "UPPER"
-"""The first message stored at a time or later, and the last one at the time or before (``BoundaryType``)."""
+"""``LOWER`` finds the first message stored at or after a time, ``UPPER`` the last one at or before it
+(``BoundaryType``)."""
 
 
 class SearchOffsetRequestHeader(Header):
@@ -305,7 +306,7 @@ class SearchOffsetRequestHeader(Header):
     queue_id: Int32
     timestamp: Int64
     boundary_type: str | None = None
-    """Of 5.x: :data:`LOWER` or :data:`UPPER`; 4.9 does not know it and takes the nearest message."""
+    """Of 5.x: :data:`LOWER` or :data:`UPPER`; 4.9 ignores it and returns the nearest message."""
 
 
 class SearchOffsetResponseHeader(Header):
@@ -333,7 +334,7 @@ class SendMessageRequestHeader(Header):
 
 
 class SendMessageRequestHeaderV2(Header):
-    """SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), SEND_REPLY_MESSAGE_V2 (325): one letter a field."""
+    """SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), SEND_REPLY_MESSAGE_V2 (325): one letter per field."""
 
     producer_group: str = msgspec.field(name="a")
     topic: str = msgspec.field(name="b")
@@ -352,14 +353,14 @@ class SendMessageRequestHeaderV2(Header):
 
 
 class SendMessageResponseHeader(Header):
-    """Answer to every kind of send; msgId is the offset id, of a batch all of them joined by commas."""
+    """Answer to every kind of send; msgId is the offset id; for a batch, all of them joined by commas."""
 
     msg_id: str
     queue_id: Int32
     queue_offset: Int64
     transaction_id: str | None = None
     recall_handle: str | None = None
-    """Handle of a message with any delay, for RECALL_MESSAGE (370)."""
+    """Handle of a delayed message, for RECALL_MESSAGE (370)."""
 
 
 class UnregisterClientRequestHeader(Header):
@@ -380,7 +381,7 @@ class UpdateConsumerOffsetRequestHeader(Header):
 
 
 class ViewMessageRequestHeader(Header):
-    """VIEW_MESSAGE_BY_ID (33): the log offset inside an offset id."""
+    """VIEW_MESSAGE_BY_ID (33): the log offset taken from an offset id."""
 
     offset: Int64
 

@@ -1,8 +1,8 @@
-"""Listening sockets and the end of connections.
+"""Listening sockets, and closing of connections.
 
 Connections are accepted a few at a time, and a refused one gets no transport. The event loop's own server accepts all
-waiting connections and makes a transport of each before it can be refused: a flood of connections then takes every
-descriptor of the process, and for that moment no file can be opened.
+waiting connections and creates a transport for each before it can refuse one. A flood of connections then uses up the
+descriptors of the process, and for a moment no file can be opened.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 _ACCEPTED_AT_ONCE: Final = 32
 _PAUSE_SECONDS: Final = 0.1
-"""Pause after an accept failed because no descriptor was left."""
+"""Pause after an accept that failed because the process had no free descriptor."""
 
 
 class Listener:
@@ -36,18 +36,18 @@ class Listener:
 
     @property
     def is_open(self) -> bool:
-        """The port is bound."""
+        """True once the port is bound."""
         return bool(self._sockets)
 
     @property
     def port(self) -> int:
-        """The bound port."""
+        """Return the bound port."""
         return int(self._sockets[0].getsockname()[1])
 
     async def bind(self, host: str, port: int) -> None:
-        """Bind the port on every address of ``host``; port 0 takes a free one.
+        """Bind the port on every address of ``host``; port 0 picks a free one.
 
-        :raises OSError: the host is unknown, or the port is taken or not allowed.
+        :raises OSError: the host is unknown, or the port is in use or not allowed.
         """
         # uvloop's own look-up loses the zone of an address.
         found = await look_up(addresses_of, unmapped(host) or None, port, socket.AI_PASSIVE)
@@ -59,7 +59,7 @@ class Listener:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
                     listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                with _named(address):
+                with _with_address(address):
                     listening.bind(address)
         except OSError:
             self.close()
@@ -68,11 +68,11 @@ class Listener:
     def listen(self, backlog: int) -> None:
         """Accept connections.
 
-        :param backlog: connections that the kernel keeps until they are accepted.
-        :raises OSError: another program took the port at the same time.
+        :param backlog: connections that the kernel queues until they are accepted.
+        :raises OSError: another program bound the port at the same time.
         """
         for listening in self._sockets:
-            with _named(listening.getsockname()):
+            with _with_address(listening.getsockname()):
                 listening.listen(backlog)
             asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
@@ -91,21 +91,21 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                _log.error("no connection can be accepted for a moment: %s", error)
+                _log.error("accepting connections pauses for a moment: %s", error)
                 asyncio.get_running_loop().remove_reader(listening)
-                self._clock.call_later(_PAUSE_SECONDS, self._go_on, listening)
+                self._clock.call_later(_PAUSE_SECONDS, self._accept_again, listening)
                 return
             connection.setblocking(False)
             self._accepted(connection)
 
-    def _go_on(self, listening: socket.socket) -> None:
+    def _accept_again(self, listening: socket.socket) -> None:
         if listening.fileno() >= 0:
             asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
 
 @contextmanager
-def _named(address: tuple[object, ...]) -> Iterator[None]:
-    """Add the address to an error of listening."""
+def _with_address(address: tuple[object, ...]) -> Iterator[None]:
+    """Return the error with the address that it concerns."""
     try:
         yield
     except OSError as error:
@@ -122,14 +122,14 @@ class Closing(Protocol):
     """A connection that removes itself from its server's collection when it ends."""
 
     def close(self) -> None:
-        """End after everything is written."""
+        """Close after everything is written."""
 
     def abort(self) -> None:
-        """End at once."""
+        """Abort."""
 
 
 async def close_all(connections: Collection[Closing]) -> None:
-    """Close every connection; end those at once that take longer than a second."""
+    """Close every connection; abort those that take longer than a second."""
     for connection in list(connections):
         connection.close()
     for _ in range(_ATTEMPTS):

@@ -1,7 +1,7 @@
 """Permissions that a request needs: actions on topics, groups or the cluster, declared at its handler.
 
-The words are those of RocketMQ 5 (``RocketMQAction``, ``RocketMQResource``); ACL 1.0 is a reading of the same
-declarations (:mod:`cometmq.auth.plain`). Topics of retries and dead letters belong to their group: who may consume as
+Actions and resources are those of RocketMQ 5 (``RocketMQAction``, ``RocketMQResource``); ACL 1.0 interprets the same
+declarations (:mod:`cometmq.auth.plain`). Retry and dead-letter topics belong to their group: whoever may consume as
 the group may use them.
 """
 
@@ -40,26 +40,27 @@ class Kind(enum.Enum):
 
 
 EVERY: Final = "*"
-"""Name of a resource when a request is about all of its kind."""
+"""The resource name in a request about all resources of a kind."""
 
 
 _OF_GROUP: Final = {Action.PUB: Action.SUB}
-"""Actions on topics of a group that are other actions on the group."""
+"""Actions on a group's topics that map to other actions on the group."""
 
 
 class Need(NamedTuple):
-    """One thing that a request needs: any of the actions on a resource."""
+    """One permission that a request needs: any of the actions on a resource."""
 
     kind: Kind
     name: str
     """Empty for the cluster."""
     actions: tuple[Action, ...]
     topic: str = ""
-    """The topic that the actions are on, where it belongs to a group or to the cluster."""
+    """The topic of the request, if it belongs to a group or to the cluster."""
 
     @property
     def owner_actions(self) -> tuple[Action, ...]:
-        """The actions on the resource itself: who publishes to topics of a group must be allowed to consume as it."""
+        """The actions on the resource itself: to publish to a group's topics, an account needs to be allowed to
+        consume as the group."""
         if not self.topic:
             return self.actions
         if self.kind is Kind.CLUSTER:
@@ -68,14 +69,14 @@ class Need(NamedTuple):
 
     @property
     def resource(self) -> str:
-        """``Topic:name``, as policies and messages write it."""
+        """Return ``Topic:name``, as policies and messages write it."""
         return f"{self.kind.value}:{self.name or EVERY}"
 
 
 def on_topic(name: str, *actions: Action) -> Need:
     """Need one of the actions on a topic, or on the group that it belongs to.
 
-    Topics in which messages of all others wait (delays, half messages) are the cluster's.
+    Topics that hold waiting messages of all others (delays, half messages) belong to the cluster.
     """
     if name in NOT_ALLOWED_SEND_TOPICS or name.startswith(REVIVE_TOPIC_PREFIX):
         return Need(Kind.CLUSTER, "", actions, name)
@@ -91,30 +92,30 @@ def on_group(name: str, *actions: Action) -> Need:
 
 
 class Caller(Protocol):
-    """The account of a request that is being handled, or of the last one of a connection."""
+    """The account of the current request, or of a connection's last request."""
 
     @property
     def name(self) -> str:
-        """The name of the account; empty for one without a name."""
+        """The name of the account; empty for an anonymous one."""
 
     @property
     def is_super(self) -> bool:
-        """The account may do everything."""
+        """True if the account may do everything."""
 
     def may(self, need: Need) -> bool:
-        """Tell whether the account has what is needed."""
+        """Return whether the account has the needed permission."""
 
 
 CALLER: Final[ContextVar[Caller | None]] = ContextVar("caller", default=None)
-"""The account of the request that is being handled, for permissions marked with :func:`needs_stored`.
+"""The account of the current request, for permissions marked with :func:`needs_stored`.
 
-``None`` where permissions are not checked. A task of a request has it, too.
+``None`` if permissions are not checked. Tasks of a request inherit it.
 """
 
 
 @dataclass(frozen=True)
-class _Named:
-    """A resource that a field of the header names."""
+class _FieldResource:
+    """A resource named by a field of the header."""
 
     kind: Kind
     field: str
@@ -131,12 +132,12 @@ class _Named:
             yield make(name, *self.actions)
 
     def __str__(self) -> str:
-        return f"{self.kind.value}:`{camel(self.field)}` {_words(self.actions)}"
+        return f"{self.kind.value}:`{camel(self.field)}` {_joined_names(self.actions)}"
 
 
 @dataclass(frozen=True)
-class _Popped(_Named):
-    """The topic that a message was popped from; the retry topics of a group's pops belong to the group."""
+class _Popped(_FieldResource):
+    """Return the topic that a message was popped from; the retry topics of a group's pops belong to the group."""
 
     def needs(self, header: Any) -> Iterator[Need]:
         topic, group = getattr(header, self.field), header.consumer_group
@@ -147,22 +148,22 @@ class _Popped(_Named):
 
 
 BodyNeeds = Callable[[bytes], Iterable[Need]]
-"""Reads the needs of a request out of its body; raises :class:`~cometmq.remoting.bodies.BodyError`."""
+"""Reads the needed permissions from the body of a request; raises :class:`~cometmq.remoting.bodies.BodyError`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Permission:
-    """The permissions that requests of one code need; two are joined by ``&``."""
+    """The permissions that requests of one code need; combine two with ``&``."""
 
-    named: tuple[_Named, ...] = ()
+    named: tuple[_FieldResource, ...] = ()
     fixed: tuple[Need, ...] = ()
     body: BodyNeeds | None = None
     stored: tuple[Action, ...] = ()
-    """Actions on the topic of a stored message; the handler asks :data:`CALLER`."""
+    """Actions on the topic of a stored message; the handler checks :data:`CALLER`."""
     text: str = ""
 
     def __and__(self, other: Permission) -> Permission:
-        """Need both."""
+        """Return permissions that need both."""
         assert not (self.body and other.body), "one function reads the body"
         return Permission(
             self.named + other.named,
@@ -173,7 +174,7 @@ class Permission:
         )
 
     def key(self, header: Any) -> Hashable:
-        """The inputs of a decision, besides the account; ``None`` if some are in the body."""
+        """Return the inputs of a decision besides the account; ``None`` if some are in the body."""
         if self.body is not None:
             return None
         named = self.named
@@ -182,9 +183,9 @@ class Permission:
         return (self, *[getattr(header, one.field) for one in named])
 
     def needs(self, header: Any, body: bytes) -> Iterator[Need]:
-        """Everything that a request needs.
+        """Return everything that a request needs.
 
-        :raises BodyError: the body cannot be read.
+        :raises BodyError: the body is malformed.
         """
         for one in self.named:
             yield from one.needs(header)
@@ -194,52 +195,53 @@ class Permission:
 
     def __str__(self) -> str:
         parts = [*map(str, self.named)]
-        parts += [f"{need.resource} {_words(need.actions)}" for need in self.fixed]
+        parts += [f"{need.resource} {_joined_names(need.actions)}" for need in self.fixed]
         if self.stored:
-            parts.append(f"topic of the stored message {_words(self.stored)}")
+            parts.append(f"topic of the stored message {_joined_names(self.stored)}")
         if self.text:
             parts.append(self.text)
         return ", ".join(parts) or "any account"
 
 
-def _words(actions: tuple[Action, ...]) -> str:
+def _joined_names(actions: tuple[Action, ...]) -> str:
     return "\\|".join(action.value for action in actions)
 
 
 ANY_ACCOUNT: Final = Permission()
-"""Nothing but an account that is known."""
+"""Require only a known account."""
 
 
 def needs_topic(*actions: Action, field: str = "topic", free: frozenset[str] = frozenset()) -> Permission:
-    """One of the actions on the topic that a field of the header names, unless that topic is ``free``."""
-    return Permission((_Named(Kind.TOPIC, field, actions, free=free),))
+    """Require one of the actions on the topic in a header field, unless that topic is ``free``."""
+    return Permission((_FieldResource(Kind.TOPIC, field, actions, free=free),))
 
 
 def needs_popped(*actions: Action) -> Permission:
-    """One of the actions on the group of a header, and on its topic, which may be a retry topic of the group's pops."""
-    return Permission((_Popped(Kind.TOPIC, "topic", actions), _Named(Kind.GROUP, "consumer_group", actions)))
+    """Require one of the actions on the header's group, and on its topic, which may be a retry topic of the group's
+    pops."""
+    return Permission((_Popped(Kind.TOPIC, "topic", actions), _FieldResource(Kind.GROUP, "consumer_group", actions)))
 
 
 def needs_group(*actions: Action, field: str = "consumer_group", separator: str = "") -> Permission:
-    """One of the actions on the group, or the groups, that a field of the header names, if it names one."""
-    return Permission((_Named(Kind.GROUP, field, actions, separator),))
+    """Require one of the actions on the group or groups in a header field, if it is set."""
+    return Permission((_FieldResource(Kind.GROUP, field, actions, separator),))
 
 
 def needs_cluster(*actions: Action) -> Permission:
-    """One of the actions on the cluster."""
+    """Require one of the actions on the cluster."""
     return Permission(fixed=(Need(Kind.CLUSTER, "", actions),))
 
 
 def needs_every(kind: Kind, *actions: Action) -> Permission:
-    """One of the actions on everything of a kind."""
+    """Require one of the actions on all resources of a kind."""
     return Permission(fixed=(Need(kind, EVERY, actions),))
 
 
 def needs_stored(*actions: Action) -> Permission:
-    """One of the actions on the topic of a stored message: the handler reads the message and asks :data:`CALLER`."""
+    """Require one of the actions on the topic of a stored message: the handler reads it and checks :data:`CALLER`."""
     return Permission(stored=actions)
 
 
 def needs_of_body(read: BodyNeeds, text: str) -> Permission:
-    """The needs that a function reads out of the body; ``text`` describes them for ``docs/protocol.md``."""
+    """Require the permissions that a function reads from the body; ``text`` describes them for ``docs/protocol.md``."""
     return Permission(body=read, text=text)

@@ -1,13 +1,13 @@
-"""Headers of POP (``PopMessageRequestHeader`` and its neighbours in RocketMQ 5)."""
+"""Headers of POP requests (``PopMessageRequestHeader`` and others of RocketMQ 5)."""
 
 from __future__ import annotations
 
 from cometmq.remoting.headers import Header, Int32, Int64
 
 MIN: int = 0
-"""``initMode``: a group without offset begins at the first message (``ConsumeInitMode``)."""
+"""``initMode``: a group without an offset begins at the first message (``ConsumeInitMode``)."""
 MAX: int = 1
-"""``initMode``: a group without offset begins at the last message."""
+"""``initMode``: a group without an offset begins at the last message."""
 
 
 class PopMessageRequestHeader(Header):
@@ -27,7 +27,7 @@ class PopMessageRequestHeader(Header):
     order: bool | None = None
     attempt_id: str | None = None
     by_message_group: bool | None = None
-    """With ``order``: lock message groups, not queues. CometMQ's endpoint for gRPC sends it; Apache ignores it."""
+    """With ``order``: lock message groups, not queues. CometMQ's gRPC endpoint sends it; Apache ignores it."""
 
 
 class PopMessageResponseHeader(Header):
@@ -53,7 +53,7 @@ class AckMessageRequestHeader(Header):
 
 
 class ChangeInvisibleTimeRequestHeader(Header):
-    """CHANGE_MESSAGE_INVISIBLETIME (200053); ``invisible_time`` in milliseconds from now on."""
+    """CHANGE_MESSAGE_INVISIBLETIME (200053); ``invisible_time`` is in milliseconds from now."""
 
     consumer_group: str
     topic: str
@@ -64,7 +64,7 @@ class ChangeInvisibleTimeRequestHeader(Header):
 
 
 class ChangeInvisibleTimeResponseHeader(Header):
-    """Answer to CHANGE_MESSAGE_INVISIBLETIME: the parts of the new receipt handle that are new."""
+    """Answer to CHANGE_MESSAGE_INVISIBLETIME: the changed parts of the new receipt handle."""
 
     pop_time: Int64
     invisible_time: Int64
@@ -72,7 +72,7 @@ class ChangeInvisibleTimeResponseHeader(Header):
 
 
 class NotificationRequestHeader(Header):
-    """NOTIFICATION (200054): waits until a pop would find a message."""
+    """NOTIFICATION (200054): wait until a pop would find a message."""
 
     consumer_group: str
     topic: str
@@ -93,7 +93,7 @@ class NotificationResponseHeader(Header):
 
 
 class PeekMessageRequestHeader(Header):
-    """PEEK_MESSAGE (200052): messages that a pop would find, without taking them."""
+    """PEEK_MESSAGE (200052): return what a pop would find, without making it invisible."""
 
     consumer_group: str
     topic: str
@@ -110,6 +110,6 @@ class PollingInfoRequestHeader(Header):
 
 
 class PollingInfoResponseHeader(Header):
-    """Answer to POLLING_INFO: the pops that wait."""
+    """Answer to POLLING_INFO: the number of waiting pops."""
 
     polling_num: Int32

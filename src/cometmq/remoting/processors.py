@@ -1,8 +1,8 @@
-"""Processors: which request is decoded into which header, and who answers it.
+"""Processors: the header type and the handler of each request code.
 
 A :class:`ProcessorTable` maps a request code to its header type and handler. Brokers, nameservers and
 clients (for what brokers push) use the same table. A header is decoded once, from its bytes into the
-typed struct; only clients that write odd JSON or binary headers take the way over text fields.
+typed struct; only unusual JSON and binary headers are first decoded to text fields.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _LIGHT: Final = frozenset(
 )
 
 SERVER_LANGUAGE: Final = "JAVA"
-"""The language of answers: every client knows it."""
+"""The language in answers: every client knows it."""
 
 
 class Request(msgspec.Struct, Generic[H], rename={"header": "extFields"}):
-    """A request as a handler gets it, besides its body.
+    """A request as handlers get it, without its body.
 
-    The remark of a request means nothing and is not kept: requests may wait long for their answer. Numbers are Java's
-    ``int``, also so that an answer, which repeats the opaque, can always be written.
+    The remark of a request has no meaning and is dropped, since requests may wait long for their answer. Numbers are
+    Java's ``int``, so that an answer can always repeat the opaque.
     """
 
     code: Int32
@@ -70,17 +70,17 @@ class Request(msgspec.Struct, Generic[H], rename={"header": "extFields"}):
 
     @property
     def oneway(self) -> bool:
-        """The sender does not wait for an answer."""
+        """True if the sender does not wait for an answer."""
         return bool(self.flag & FLAG_ONEWAY)
 
     @property
     def serialize_type(self) -> int:
-        """The form of the header, also of the answer."""
+        """The form of the request's header and of its answer."""
         return ROCKETMQ if self.serializeTypeCurrentRPC == "ROCKETMQ" else JSON
 
 
 class Response(msgspec.Struct):
-    """An answer: code, typed header or further fields (``ext``), remark, and a body in one or many pieces."""
+    """An answer: code, typed header or other fields (``ext``), remark, and a body in one or more pieces."""
 
     code: int = 0
     header: Header | None = None
@@ -90,7 +90,7 @@ class Response(msgspec.Struct):
 
 
 class RpcRejectedError(Exception):
-    """A request is answered with an error code and words; handlers and a hook's ``before`` refuse by it."""
+    """Refuses a request with an error code and a message; raised by handlers and by a hook's ``before``."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(remark)
@@ -98,7 +98,7 @@ class RpcRejectedError(Exception):
         self.remark = remark
 
     def response(self, ext: Mapping[str, str] | None = None) -> Response:
-        """The answer."""
+        """Return the answer."""
         return Response(self.code, remark=self.remark, ext=ext)
 
 
@@ -107,15 +107,15 @@ class RpcHook:
     """Two optional functions that see the requests and answers of a server (``RPCHook``)."""
 
     before: Callable[[str, Request[Any], bytes], None] | None = None
-    """Called with the peer, a request and its body before its handler; refuses by :class:`RpcRejectedError`."""
+    """Called with the peer, a request and its body before the handler; raises :class:`RpcRejectedError` to refuse."""
     after: Callable[[str, Request[Any], Response], None] | None = None
-    """Called with the peer, a request and its answer, also where a oneway request does not get the answer."""
+    """Called with the peer, a request and its answer, even if a oneway request is sent no answer."""
 
 
 Handler = Callable[[Any, Request[Any], bytes], Response | None]
-"""Answers a request of a connection, given its body, or refuses it by :class:`RpcRejectedError`.
+"""Answers a request with its body, or raises :class:`RpcRejectedError` to refuse it.
 
-``None`` when it calls ``connection.respond`` later, or never for a oneway request.
+Returns ``None`` if it calls ``connection.respond`` later, or never for a oneway request.
 """
 AsyncHandler = Callable[[Any, Request[Any], bytes], Awaitable[Response]]
 """A handler of rare requests: an ``async def`` that runs in a task and returns the answer."""
@@ -123,14 +123,14 @@ AsyncHandler = Callable[[Any, Request[Any], bytes], Awaitable[Response]]
 
 @dataclass(frozen=True)
 class Answered:
-    """A request code that a handler is marked with."""
+    """A request code of a marked handler."""
 
     code: RequestCode
     header: type[Header]
     limits: tuple[str, ...]
-    """Names of the request's limits in a ``limits`` module."""
+    """Names of the request's limits in the ``limits`` modules."""
     permission: Permission | None
-    """Needed where permissions are checked; without one the request is denied there."""
+    """Needed if permissions are checked; without it the request is then denied."""
 
 
 def answers(
@@ -141,11 +141,12 @@ def answers(
 ) -> Callable[[F], F]:
     """Mark a method as the handler of these codes; :meth:`ProcessorTable.add` registers it.
 
-    ``docs/protocol.md`` is made from these marks.
+    ``docs/protocol.md`` is generated from these marks.
 
-    :param header: only where the codes of a method have different ones; else it is that of ``request: Request[…]``.
-    :param limits: names in the ``limits`` modules that bound one such request.
-    :param permission: what a request needs where permissions are checked; without it, every request is denied there.
+    :param header: only if the codes of a method have different headers; otherwise the one in ``request: Request[…]``
+        counts.
+    :param limits: names in the ``limits`` modules that bound such a request.
+    :param permission: what a request needs if permissions are checked; without it, every request is then denied.
     """
 
     def mark(handler: F) -> F:
@@ -158,7 +159,7 @@ def answers(
 
 
 def _header_of(handler: Callable[..., Any]) -> type[Header]:
-    """The class in ``Request[…]`` of a handler's parameters; none for ``Request[Any]``."""
+    """Return the class in the ``Request[…]`` of a handler's parameters; ``None`` for ``Request[Any]``."""
     for annotation in inspect.get_annotations(handler, eval_str=True).values():
         for kind in get_args(annotation):
             if isinstance(kind, type) and issubclass(kind, Header):
@@ -167,13 +168,13 @@ def _header_of(handler: Callable[..., Any]) -> type[Header]:
 
 
 def answered(handler: Callable[..., Any]) -> Sequence[Answered]:
-    """The marks of a handler, in their order."""
+    """Return the marks of a handler in order."""
     found: Sequence[Answered] = getattr(handler, "__answers__", ())
     return found
 
 
 def handlers(kind: type) -> Sequence[tuple[str, Answered]]:
-    """The name of each marked method of a class, once for each of its codes."""
+    """Yield the name of each marked method of a class, once for each of its codes."""
     return _handlers(kind)
 
 
@@ -194,7 +195,7 @@ class Processor:
         self.code = code
         self.permission = permission
         self.is_light = code in _LIGHT
-        """Requests of this code never take long; after others the clock is read."""
+        """True if requests of this code never take long; the clock is read only after others."""
         self.header_type = header_type
         self.handler = handler
         self._decoder: msgspec.json.Decoder[Request[Any]] = msgspec.json.Decoder(
@@ -205,9 +206,8 @@ class Processor:
     def decode(self, serialize_type: int, header: bytes) -> Request[Any]:
         """Decode the header of a request.
 
-        :raises HeaderError: a field is missing or not of its type.
-        :raises FrameError: the bytes are no header at all, or name another code besides: hooks that decide by the
-            code would see that one.
+        :raises HeaderError: a field is missing or has the wrong type.
+        :raises FrameError: the bytes are not a header, or contain a second code, which hooks would see instead.
         """
         if serialize_type == JSON:
             try:
@@ -257,8 +257,8 @@ class ProcessorTable:
     def add(self, part: object, *, replaces: bool = False) -> None:
         """Register the methods of an object that are marked with :func:`answers`.
 
-        :param replaces: whether they may take the place of other handlers.
-        :raises ValueError: otherwise, when a code has a handler already.
+        :param replaces: whether they may replace other handlers.
+        :raises ValueError: a code already has a handler, and ``replaces`` is false.
         """
         for name, mark in handlers(type(part)):
             if mark.code in self._by_code and not replaces:
@@ -285,17 +285,17 @@ class ProcessorTable:
         return begin
 
     def codes(self) -> Iterable[int]:
-        """The codes with a processor."""
+        """Return the codes that have a processor."""
         return self._by_code.keys()
 
     def find(self, serialize_type: int, header: bytes) -> Processor | None:
-        """The processor for a request's header bytes; ``None`` if there is none, or a full decode is needed."""
+        """Return the processor for a request's header bytes; ``None`` if there is none or a full decode is needed."""
         if serialize_type == JSON:
             return self._by_prefix.get(header[: header.find(b",", 8, 24)])
         return self._by_code.get(int.from_bytes(header[:2], "big", signed=True))
 
     def without(self, *codes: int) -> ProcessorTable:
-        """A table of the same processors without those of some codes."""
+        """Return a table of the same processors without those of some codes."""
         table = ProcessorTable()
         for code in self._by_code.keys() - {int(code) for code in codes}:
             processor = self._by_code[code]
@@ -303,7 +303,7 @@ class ProcessorTable:
         return table
 
     def get(self, code: int) -> Processor | None:
-        """The processor of a code."""
+        """Return the processor of a code."""
         return self._by_code.get(code)
 
 
@@ -319,12 +319,12 @@ async def _answer(handler: AsyncHandler, connection: Any, request: Request[Any],
 
 def failed(peer: str, request: Request[Any], error: Exception) -> Response:
     """Log the error of a handler and return the answer."""
-    _log.error("request %d of %s failed", request.code, peer, exc_info=error)
+    _log.error("request %d from %s failed", request.code, peer, exc_info=error)
     return Response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
 
 def not_supported(code: int) -> Response:
-    """The answer to an unknown code, in RocketMQ's words."""
+    """Return the answer to an unknown code, in RocketMQ's words."""
     return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {code} not supported")
 
 
@@ -361,7 +361,7 @@ def encode_response(
 
 
 def describe(code: int) -> str:
-    """``NAME (code)``, for messages to people."""
+    """Return ``NAME (code)``, for messages to people."""
     try:
         return f"{RequestCode(code).name} ({code})"
     except ValueError:

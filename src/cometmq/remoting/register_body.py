@@ -1,17 +1,17 @@
 """The body of REGISTER_BROKER (103): a broker's topics, plain or compressed (``RegisterBrokerBody``).
 
-Plain, it is JSON::
+The plain form is JSON::
 
     {"filterServerList":[],"topicConfigSerializeWrapper":{"dataVersion":{…},"topicConfigTable":{topic:{…}}}}
 
-Compressed (header field ``compressed``), it is a zlib stream of, big-endian::
+The compressed form (header field ``compressed``) is a zlib stream of, big-endian::
 
     int32 length, DataVersion as JSON
     int32 number of topics, then for each: int32 length, "name readQueues writeQueues perm filterType"
     int32 length, list of filter servers as JSON
 
-Additions of 5.x (queue mappings of static topics) are passed over, as are the flag and the order
-of a topic, which the compressed form does not carry.
+Additions of 5.x (queue mappings of static topics) are ignored, as are the flag and the order of a topic, which the
+compressed form lacks.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _END: Final = b"}}}"
 _INT: Final = struct.Struct(">i")
 _FIELDS: Final = 5
 _MAX_OBJECTS: Final = 3 * MAX_NAMESRV_TOPICS + 1_000
-"""JSON objects of a registration: a topic, and in 5.x its attributes and queue mapping."""
+"""JSON objects of a registration: topics, and in 5.x their attributes and queue mappings."""
 _MAX_FILTER_SERVERS_BYTES: Final = 2 * MAX_FILTER_SERVERS * MAX_ADDRESS_CHARS
 
 
@@ -68,7 +68,7 @@ class Registration:
 
 
 def encode_registration(registration: Registration, *, compressed: bool = False) -> bytes:
-    """Encode the body of a registration, a thousand topics at a time: other threads run in between."""
+    """Encode the body of a registration, a thousand topics at a time, so that other threads run in between."""
     if not compressed:
         wrapper = TopicConfigSerializeWrapper(data_version=registration.data_version, topic_config_table={})
         empty = encode_table(
@@ -92,12 +92,12 @@ def encode_registration(registration: Registration, *, compressed: bool = False)
 
 
 def decode_registration(body: bytes, *, compressed: bool = False) -> Registration:
-    """Decode the body of a registration; an empty one is a broker without topics.
+    """Decode the body of a registration; an empty body means a broker without topics.
 
-    Its topics are counted before any object is made.
+    Its topics are counted before any object is created.
 
-    :raises BodyError: it is neither form, larger than MAX_REGISTRATION_BYTES once decompressed, or has too many topics
-        or filter servers.
+    :raises BodyError: the body is malformed, larger than MAX_REGISTRATION_BYTES once decompressed, or has too many
+        topics or filter servers.
     """
     if not body:
         return Registration(DataVersion(timestamp=0, counter=0), {})
@@ -113,7 +113,7 @@ def decode_registration(body: bytes, *, compressed: bool = False) -> Registratio
         topics = {name: _topic(row) for name, row in table.items()}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         if len(body) > MAX_LOOSE_BODY_BYTES:
-            raise BodyError(f"the registration cannot be read: {error}") from error
+            raise BodyError(f"the registration is malformed: {error}") from error
         loose = decode_body(RegisterBrokerBody, body)
         wrapper = loose.topic_config_serialize_wrapper
         return Registration(wrapper.data_version, wrapper.topic_config_table, _checked(loose.filter_server_list))
@@ -136,7 +136,7 @@ class _Topic(Body):
 class _Topics(Body):
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
     topic_config_table: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
-    """Each topic is decoded by itself: other threads run in between."""
+    """Decode each topic on its own, so that other threads run in between."""
 
 
 class _Plain(Body):
@@ -216,7 +216,7 @@ def _decode_compressed(body: bytes) -> Registration:
         chunk, _ = _take(data, at)
         filters = _decode_filters(chunk)
     except (zlib.error, struct.error, UnicodeDecodeError, FastjsonError, msgspec.ValidationError) as error:
-        raise BodyError(f"the registration cannot be read: {error}") from error
+        raise BodyError(f"the registration is malformed: {error}") from error
     return Registration(version, topics, filters)
 
 
@@ -224,14 +224,14 @@ def _take(data: bytes, at: int) -> tuple[bytes, int]:
     (length,) = _INT.unpack_from(data, at)
     start = at + _INT.size
     if not 0 <= length <= len(data) - start:
-        raise BodyError(f"the registration is cut off at byte {at}")
+        raise BodyError(f"the registration ends in the middle of a field at byte {at}")
     return data[start : start + length], start + length
 
 
 def _parse_topic(text: str) -> TopicConfig:
     fields = text.split(" ")
     if len(fields) < _FIELDS:
-        raise BodyError(f"not a topic of a registration: {text[:200]!r}")
+        raise BodyError(f"malformed topic in the registration: {text[:200]!r}")
     name, read_queues, write_queues, perm, filter_type = fields[:_FIELDS]
     try:
         return TopicConfig(
@@ -242,4 +242,4 @@ def _parse_topic(text: str) -> TopicConfig:
             topic_filter_type=filter_type,
         )
     except ValueError as error:
-        raise BodyError(f"not a topic of a registration: {text[:200]!r}") from error
+        raise BodyError(f"malformed topic in the registration: {text[:200]!r}") from error

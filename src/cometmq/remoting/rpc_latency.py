@@ -1,7 +1,7 @@
 """Latency of requests by request code and answer (``rocketmq_rpc_latency``), counted once per round of the loop.
 
-Answers leave at the end of a turn, so requests that are answered in the turn of their arrival took as long as it. Only
-for an answer that waited, for a message, a flush or a slave, the clock is read.
+Answers are sent at the end of a turn, so requests answered in the turn of their arrival took as long as the turn. The
+clock is read only for an answer that waited for a message, a flush or a slave.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ TURNS: Final = Family(
     (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1),
 )
 _BOUNDS_S: Final = tuple(sorted({*TURNS.bounds, *(bound / 1000 for bound in RPC_LATENCY.bounds)}))
-"""The bounds of both: a turn and its answers have one place among them."""
+"""The bounds of both histograms: a turn and its answers fall between the same two."""
 _OTHER: Final = -1
-"""The label of codes that are not RocketMQ's: clients choose the answers to relayed requests."""
+"""The label of unknown codes: clients choose the answers to relayed requests."""
 _SUCCESSES: Final = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -54,10 +54,10 @@ class RpcLatency:
         self._seen: dict[tuple[int, int, bool], Histogram] = {}
         self._turns: Final = Histogram(_BOUNDS_S)
         self.began = clock.monotonic()
-        """Monotonic seconds at which the current turn, or the last one, began."""
+        """Monotonic time in seconds at which the current or last turn began."""
 
     def begin_round(self) -> None:
-        """Note the time."""
+        """Record the beginning of a turn."""
         self.began = self._now()
 
     def answered(
@@ -75,7 +75,7 @@ class RpcLatency:
             self._histogram((request_code, response_code, polling)).observe(waited_s, times)
 
     def end_round(self) -> None:
-        """Count the turn and its answers."""
+        """Record the duration of the turn for its answers."""
         seconds = self._now() - self.began
         place = bisect_left(_BOUNDS_S, seconds)
         turns = self._turns
@@ -98,7 +98,7 @@ class RpcLatency:
         return found
 
     def samples(self) -> Iterator[Sample]:
-        """Everything that was counted."""
+        """Return all histograms."""
         yield TURNS, (), _folded(self._turns, TURNS.bounds, 1)
         for (request_code, response_code, polling), found in self._seen.items():
             result = "success" if response_code in _SUCCESSES else "process_request_failed"
@@ -108,7 +108,7 @@ class RpcLatency:
 
 
 def _folded(counted: Histogram, bounds: Sequence[float], factor: int) -> Histogram:
-    """A histogram of seconds with fewer bounds, in a unit of which a second has ``factor``."""
+    """Return a histogram of seconds with fewer bounds, in a unit of ``1 / factor`` seconds."""
     found = Histogram(bounds)
     for bound, count in zip((*_BOUNDS_S, math.inf), counted.counts, strict=True):
         found.counts[bisect_left(bounds, round(bound * factor, 6))] += count
@@ -117,7 +117,7 @@ def _folded(counted: Histogram, bounds: Sequence[float], factor: int) -> Histogr
 
 
 def _name(codes: type[RequestCode] | type[ResponseCode], code: int) -> str:
-    """The name of a code in Apache's form: lower case."""
+    """Return the name of a code in Apache's form: lower case."""
     try:
         return codes(code).name.lower()
     except ValueError:

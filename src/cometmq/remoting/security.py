@@ -1,4 +1,4 @@
-"""Credentials and TLS of a client, from code or from the environment."""
+"""Credentials and TLS of a client, set in code or by the environment."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _FLAGS: Final = {"true": True, "false": False}
 
 
 class SecurityConfigError(CometMQError):
-    """The configuration of credentials or TLS is not valid; no message shows a secret."""
+    """The configuration of credentials or TLS is invalid; no message shows a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +62,20 @@ class Security:
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Security:
         """Read the variables ``ROCKETMQ_…`` (see ``docs/security.md``).
 
-        :raises SecurityConfigError: they contradict each other, or a file that they name cannot be used.
+        :raises SecurityConfigError: the variables contradict each other, or a file cannot be used.
         """
         given = os.environ if environment is None else environment
         return cls(_credentials(given), _tls(given))
 
 
 PLAIN: Final = Security()
-"""Neither credentials nor TLS."""
+"""Return True without credentials and TLS."""
 
 
 def read_credentials(path: Path) -> Credentials:
     """Read the credentials in a file like RocketMQ's ``tools.yml``, with ``securityToken`` as an optional third key.
 
-    :raises SecurityConfigError: it cannot be read, or one of the keys is missing.
+    :raises SecurityConfigError: the file cannot be read, or a key is missing.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -91,7 +91,7 @@ def read_credentials(path: Path) -> Credentials:
             found[name.strip()] = _plain(value)
     if not found.get("accessKey") or not found.get("secretKey"):
         raise SecurityConfigError(
-            f"{path} has no accessKey or no secretKey", next_step="write both, each as a line NAME: VALUE"
+            f"{path} has no accessKey or no secretKey", next_step="add both, each as a line NAME: VALUE"
         )
     return Credentials(found["accessKey"], found["secretKey"], found.get("securityToken") or None)
 

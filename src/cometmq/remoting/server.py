@@ -1,9 +1,9 @@
 """The server's transport: asyncio connections around the sans-IO protocol (``NettyRemotingServer``).
 
 A *round* is one run of the event loop: the requests that arrived together are handled, then the functions of
-``end_of_round`` run once (a broker stores everything of the round there), then every connection writes its answers by
-one call. Each connection has a time in a round: one that has more to ask than fits into it goes on in the next, after
-everybody else.
+``end_of_round`` run once (a broker stores everything of the round there), then every connection writes its answers in
+one call. Each connection has a time limit per round: one with more requests continues in the next round, after all
+others.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from cometmq.remoting.processors import (
 )
 from cometmq.remoting.rpc_latency import RpcLatency
 from cometmq.remoting.server_connection import NewTaker, ServerConnection
-from cometmq.remoting.tls.opening import Openings
+from cometmq.remoting.tls.opening import OpeningConnections
 from cometmq.remoting.tls.options import TlsOptions
 from cometmq.remoting.tls.server import ServerTls
 from cometmq.remoting.unsent import UnsentAnswers
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 _SWEEP_SECONDS: Final = 5.0
 _COUNTS_OF_RESERVE: Final = 8
-"""Descriptors are counted after an eighth of those reserved for files may be used."""
+"""Descriptors are counted again when an eighth of those reserved for files may be in use."""
 _BACKLOG: Final = 4_096
 """Connections that wait in the kernel to be accepted: a client may open all of its connections at once."""
 
@@ -62,18 +62,18 @@ class RequestGuard(Protocol):
     def check(
         self, connection: ServerConnection, processor: Processor, request: Request[Any], frame: Frame
     ) -> Response | None:
-        """Return the answer that denies a request, ``None`` if it is allowed."""
+        """Return the answer that denies a request, or ``None`` if it is allowed."""
 
     def check_unknown(self, connection: ServerConnection, code: int, frame: Frame) -> Response | None:
-        """Return the answer that denies a request of a code that nobody handles to strangers."""
+        """Return the answer that denies a request with an unknown code, or ``None`` if the account is known."""
 
 
 class Limiter(Protocol):
-    """Decides whether a request that is allowed is handled now; see :mod:`cometmq.auth.quota.limiter`."""
+    """Delays or refuses requests over a quota; see :mod:`cometmq.auth.quota.limiter`."""
 
     @property
     def is_active(self) -> bool:
-        """There is something to decide."""
+        """Return whether any quota is set."""
 
     def holds(
         self,
@@ -83,23 +83,34 @@ class Limiter(Protocol):
         frame: Frame,
         handle: Callable[[ServerConnection, Processor, Request[Any], bytes], None],
     ) -> bool:
-        """Tell whether a request may not be handled now: it is answered then, or given to ``handle`` later."""
+        """Return True if a request exceeds a quota: it is refused, or passed to ``handle`` later."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestPath:
-    """All that the requests of a server pass through, before and after their processor."""
+    """The steps that requests of a server pass through, before and after their processor."""
 
     guard: RequestGuard | None = None
-    """The first: an account may be denied."""
+    """First step: denies requests that the account may not make."""
     limiter: Limiter | None = None
-    """The second: a quota may be used up."""
+    """Second step: delays or refuses requests over a quota."""
     hooks: Sequence[RpcHook] = ()
-    """See requests that are handled, and all answers."""
+    """Called with every request that is handled, and every answer."""
     on_failure: Callable[[ServerConnection, Request[Any], Response], None] | None = None
     """Called with answers whose code is not 0, for the audit log."""
     latency: RpcLatency | None = None
-    """Counts how long requests take, where metrics are asked for."""
+    """Measures the duration of requests, if metrics are enabled."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """The limits of the connections of a server."""
+
+    idle_timeout_s: float = SERVER_IDLE_SECONDS
+    """Seconds without bytes after which a connection is closed."""
+    frame_timeout_s: float = FRAME_SECONDS
+    """Seconds that a client has for one frame."""
+    max_connections: int = MAX_CONNECTIONS
 
 
 class RemotingServer:
@@ -109,17 +120,15 @@ class RemotingServer:
         self,
         processors: ProcessorTable,
         path: RequestPath = RequestPath(),
+        limits: ServerLimits = ServerLimits(),
         *,
         clock: Clock = SYSTEM_CLOCK,
-        idle_timeout_s: float = SERVER_IDLE_SECONDS,
-        frame_timeout_s: float = FRAME_SECONDS,
-        max_connections: int = MAX_CONNECTIONS,
         tls: ServerTls | None = None,
         listener: str = "",
     ) -> None:
         self.processors = processors
         self.listener = listener
-        """The name of this port, where a process has several (:mod:`cometmq.message.listeners`)."""
+        """The name of this port, if the process has several (:mod:`cometmq.message.listeners`)."""
         self.path = path
         self.clock = clock
         self.new_taker: NewTaker | None = None
@@ -128,23 +137,21 @@ class RemotingServer:
         self.unfinished_bytes = 0
         """Bytes of the unfinished frames of all connections."""
         self.unsent: Final = UnsentAnswers(clock=clock)
-        self._idle_timeout_s = idle_timeout_s
-        self._frame_timeout_s = frame_timeout_s
-        self._max_connections = max_connections
-        self._allowed = max_connections
-        """Limit of open connections, by the configuration and by the free descriptors."""
+        self._limits = limits
+        self._connection_limit = limits.max_connections
+        """Limit of open connections, from the configuration and the free descriptors."""
         self._uncounted = 0
-        """Connections accepted since descriptors were last counted: other ports of the process use some, too."""
+        """Connections accepted since descriptors were last counted: other ports of the process use descriptors, too."""
         self._refused = 0
         """Connections refused since the last warning."""
         self._listener = Listener(self._accepted, clock=clock)
-        self._openings: Final = Openings(
-            lambda: ServerConnection(self), tls or ServerTls(TlsOptions()), clock=clock, silence_s=idle_timeout_s
+        self._openings: Final = OpeningConnections(
+            lambda: ServerConnection(self), tls or ServerTls(TlsOptions()), clock=clock, silence_s=limits.idle_timeout_s
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._busy_poll: BusyPoll | None = None
         self.data_arrived = False
-        """A socket had data since the last turn; a turn for the gRPC port has none."""
+        """True if a socket had data since the last turn. Turns for the gRPC port have none."""
         self._dirty: list[ServerConnection] = []
         self._resume: list[ServerConnection] = []
         self.round_is_scheduled = False
@@ -153,13 +160,13 @@ class RemotingServer:
 
     @property
     def port(self) -> int:
-        """The port of the server."""
+        """Return the port of the server."""
         return self._listener.port
 
     async def bind(self, host: str, port: int) -> None:
-        """Bind ``host:port``, so that ``port`` is known; port 0 takes a free one. Connections come after ``listen``.
+        """Bind ``host:port``, so that ``port`` is known; port 0 picks a free one. ``listen`` accepts connections.
 
-        :raises OSError: the port is taken or not allowed.
+        :raises OSError: the port is in use or not allowed.
         """
         self._loop = asyncio.get_running_loop()
         if self.clock is SYSTEM_CLOCK and can_busy_poll():  # a clock that is moved says nothing of processors
@@ -169,8 +176,8 @@ class RemotingServer:
     def listen(self, end_of_round: Sequence[Callable[[], None]] = (), new_taker: NewTaker | None = None) -> None:
         """Accept connections.
 
-        :param end_of_round: called at the end of each round, in this order.
-        :raises OSError: another program took the port at the same time.
+        :param end_of_round: functions called at the end of each round, in this order.
+        :raises OSError: another program bound the port at the same time.
         """
         self.end_of_round, self.new_taker = end_of_round, new_taker
         self._count_descriptors()
@@ -186,13 +193,13 @@ class RemotingServer:
     ) -> None:
         """``bind`` and ``listen``.
 
-        :raises OSError: the port is taken or not allowed.
+        :raises OSError: the port is in use or not allowed.
         """
         await self.bind(host, port)
         self.listen(end_of_round, new_taker)
 
     async def stop(self) -> None:
-        """Accept no connection, write what is queued, close all."""
+        """Stop listening, write what is queued, and close all connections."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         if not self._listener.is_open:
@@ -204,12 +211,12 @@ class RemotingServer:
         await close_all(self.connections)
 
     def renew_takers(self) -> None:
-        """Ask ``new_taker`` anew for every connection."""
+        """Call ``new_taker`` again for every connection."""
         for connection in self.connections:
             connection.renew_taker()
 
     def cut_off(self) -> None:
-        """Stop listening and end every connection at once, as the system does for a killed process."""
+        """Stop listening and abort every connection, as the system does for a killed process."""
         self._listener.close()
         self._openings.abort()
         for connection in list(self.connections):
@@ -226,7 +233,7 @@ class RemotingServer:
         self._uncounted += 1
         if self._uncounted > descriptors.kept_for_files() // _COUNTS_OF_RESERVE:
             self._count_descriptors()
-        if len(self.connections) + len(self._openings) >= self._allowed:
+        if len(self.connections) + len(self._openings) >= self._connection_limit:
             if not self._refused:
                 self._warn_of_refusal()
             self._refused += 1
@@ -236,16 +243,16 @@ class RemotingServer:
 
     def _warn_of_refusal(self) -> None:
         reason = "serverMaxConnections"
-        if self._allowed < self._max_connections:
+        if self._connection_limit < self._limits.max_connections:
             reason = f"the process may have {descriptors.limit()} descriptors; raise it with ulimit -n or LimitNOFILE"
-        log.warning("connections are refused: %d are open (%s)", len(self.connections) + len(self._openings), reason)
+        log.warning("refusing connections: %d are open (%s)", len(self.connections) + len(self._openings), reason)
 
     def _count_descriptors(self) -> None:
-        """Set the limit of open connections: files, other sockets and a reserve need descriptors too."""
+        """Set the limit of open connections, which leaves descriptors for files, other sockets and a reserve."""
         self._uncounted = 0
         others = max(descriptors.in_use() - len(self.connections) - len(self._openings), 0)
         free = descriptors.limit() - others - descriptors.kept_for_files()
-        self._allowed = max(min(self._max_connections, free), 1)
+        self._connection_limit = max(min(self._limits.max_connections, free), 1)
 
     def lost(self, connection: ServerConnection) -> None:
         """Remove a connection."""
@@ -257,11 +264,11 @@ class RemotingServer:
         self._dirty.append(connection)
         self.schedule_round()
 
-    def cut_off_largest(self) -> None:
-        """End the connection with the largest unfinished frame: all together are too much."""
+    def abort_largest(self) -> None:
+        """Abort the connection with the largest unfinished frame, since all together take too much memory."""
         largest = max(self.connections, key=lambda connection: connection.unfinished_bytes)
         log.warning(
-            "closing %s: its frame of %d bytes is the largest of unfinished ones of %d",
+            "closing %s: its unfinished frame of %d bytes is the largest of all (%d in total)",
             largest.remote_address,
             largest.unfinished_bytes,
             self.unfinished_bytes,
@@ -271,12 +278,12 @@ class RemotingServer:
         largest.abort()
 
     def resume_soon(self, connection: ServerConnection) -> None:
-        """Let a connection continue with waiting frames in the next turn."""
+        """Let a connection continue with its waiting frames in the next turn."""
         self._resume.append(connection)
         self.schedule_round()
 
     def schedule_round(self) -> None:
-        """Begin a turn if none has begun; it ends after everything that has arrived is handled."""
+        """Begin a turn if none is open; it ends once everything that has arrived is handled."""
         if not self.round_is_scheduled and self._loop is not None:
             self.round_is_scheduled = True
             if self.path.latency is not None:
@@ -294,7 +301,7 @@ class RemotingServer:
                 connection.flush()
             self.unsent.end_round()
         if self._resume:
-            # Who went first in this turn goes last in the next.
+            # The connection that went first in this turn goes last in the next.
             first, *waiting = self._resume
             self._resume = []
             for connection in (*waiting, first):
@@ -306,7 +313,7 @@ class RemotingServer:
             self._busy_poll.round_ended()
 
     def handle(self, connection: ServerConnection, frame: Frame) -> float | None:
-        """Decode and answer one frame; return the time of its beginning unless it is a light request."""
+        """Decode and answer one frame; return its start time unless it is a light request."""
         processor = self.processors.find(frame.serialize_type, frame.header)
         if processor is not None and processor.is_light:
             self._run(connection, processor, frame)
@@ -319,7 +326,7 @@ class RemotingServer:
         return began
 
     def _handle_unusual(self, connection: ServerConnection, frame: Frame) -> None:
-        """Handle an answer of the client, a header whose code is not first, or an unknown code."""
+        """Handle an answer from the client, a header whose code is not first, or an unknown code."""
         parsed = decode_header(frame.serialize_type, frame.header)
         if parsed.flag & FLAG_RESPONSE:
             connection.accept_response(decode_command(frame))
@@ -357,12 +364,12 @@ class RemotingServer:
         if (
             limiter is None
             or not limiter.is_active
-            or not limiter.holds(connection, processor, request, frame, self._handle_late)
+            or not limiter.holds(connection, processor, request, frame, self._handle_delayed)
         ):
             self._answer(connection, processor, request, frame.body)
 
     def serve(self, connection: ServerConnection, request: Request[Any], body: bytes) -> None:
-        """Handle a request that was made in this process, whose account is checked already."""
+        """Handle a request of this process, whose account has been checked."""
         processor = self.processors.get(request.code)
         if processor is None:
             connection.respond(request, not_supported(request.code))
@@ -374,14 +381,14 @@ class RemotingServer:
         if (
             limiter is None
             or not limiter.is_active
-            or not limiter.holds(connection, processor, request, Frame(JSON, b"", body), self._handle_late)
+            or not limiter.holds(connection, processor, request, Frame(JSON, b"", body), self._handle_delayed)
         ):
             self._answer(connection, processor, request, body)
 
-    def _handle_late(
+    def _handle_delayed(
         self, connection: ServerConnection, processor: Processor, request: Request[Any], body: bytes
     ) -> None:
-        """Handle a request that has waited, in the turn of this moment."""
+        """Handle a request that has waited, in the current turn."""
         self.schedule_round()
         self._answer(connection, processor, request, body)
 
@@ -401,19 +408,20 @@ class RemotingServer:
     def _sweep(self) -> None:
         self._count_descriptors()
         if self._refused > 1:
-            log.warning("%d connections were refused since %g s", self._refused, _SWEEP_SECONDS)
+            log.warning("refused %d connections in the last %g s", self._refused, _SWEEP_SECONDS)
         self._refused = 0
         for connection in list(self.connections):
             connection.quiet_sweeps += 1
             if connection.frame_sweeps >= 0:
                 connection.frame_sweeps += 1
-            if (connection.quiet_sweeps - 1) * _SWEEP_SECONDS >= self._idle_timeout_s:
-                if connection.is_closing:  # it does not take what is still to be sent
+            if (connection.quiet_sweeps - 1) * _SWEEP_SECONDS >= self._limits.idle_timeout_s:
+                if connection.is_closing:  # the client does not read what is queued
                     connection.abort()
                     continue
-                log.info("closing %s: idle for %g s", connection.remote_address, self._idle_timeout_s)
+                log.info("closing %s: idle for %g s", connection.remote_address, self._limits.idle_timeout_s)
                 connection.close()
-            elif (connection.frame_sweeps - 1) * _SWEEP_SECONDS >= self._frame_timeout_s:
-                log.warning("closing %s: one frame took over %g s", connection.remote_address, self._frame_timeout_s)
+            elif (connection.frame_sweeps - 1) * _SWEEP_SECONDS >= self._limits.frame_timeout_s:
+                seconds = self._limits.frame_timeout_s
+                log.warning("closing %s: one frame took over %g s", connection.remote_address, seconds)
                 connection.abort()
         self._sweeper = self.clock.call_later(_SWEEP_SECONDS, self._sweep)

@@ -1,8 +1,8 @@
-"""The connection of one client to a server: its requests, their answers, and requests of the server to the client.
+"""The connection of one client to a server: requests and answers in both directions.
 
-A client that does not read its answers is not read either: above a high-water mark of unsent bytes its frames
-stay undecoded until it has caught up. A client that asks for more than fits into a round is not read until the
-next round, so that nobody waits for one client's thousand frames.
+A client that does not read its answers is not read either: above a high-water mark of unsent bytes its frames stay
+undecoded until it has caught up. A client with more requests than fit into a round is not read until the next round,
+so that nobody waits for one client's thousand frames.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ _JOIN_BYTES: Final = 64 * 1024
 _BUFFER_IS_FULL: Final = 1
 _IS_HELD_BACK: Final = 2
 _IS_WORKED_FOR: Final = 4
-"""Reasons for which a connection is not read."""
+"""Reasons why a connection is not read."""
 
 NewTaker = Callable[["ServerConnection"], FrameTaker]
-"""Gives a connection the function that takes its plain requests from its bytes, before they are decoded."""
+"""Returns the function that handles plain requests of a connection before they are decoded."""
 
 
 class InvokeError(CometMQError):
-    """A client did not answer a request that the server sent it."""
+    """A client did not answer a request from the server."""
 
 
 class AnswerPath(Protocol):
-    """The parts that an answer passes through; see :class:`~cometmq.remoting.server.RequestPath`."""
+    """The steps that an answer passes through; see :class:`~cometmq.remoting.server.RequestPath`."""
 
     @property
     def hooks(self) -> Sequence[RpcHook]:
-        """See answers, in this order."""
+        """Called with every answer, in this order."""
 
     @property
     def on_failure(self) -> Callable[[ServerConnection, Request[Any], Response], None] | None:
-        """Called with answers whose code is not 0."""
+        """Called with every answer whose code is not 0."""
 
     @property
     def latency(self) -> RpcLatency | None:
@@ -66,7 +66,7 @@ class AnswerPath(Protocol):
 
 
 class ConnectionOwner(Protocol):
-    """The server, as its connections see it."""
+    """The part of the server that its connections use."""
 
     unfinished_bytes: int
     clock: Clock
@@ -76,7 +76,7 @@ class ConnectionOwner(Protocol):
 
     @property
     def path(self) -> AnswerPath:
-        """The way of an answer."""
+        """The steps that an answer passes through."""
 
     @property
     def round_is_scheduled(self) -> bool:
@@ -84,7 +84,7 @@ class ConnectionOwner(Protocol):
 
     @property
     def unsent(self) -> UnsentAnswers:
-        """The bytes of answers that clients have not read."""
+        """The answers that clients have not read yet."""
 
     def opened(self, connection: ServerConnection) -> None:
         """Add a connection."""
@@ -99,13 +99,13 @@ class ConnectionOwner(Protocol):
         """Let the connection continue in the next turn."""
 
     def schedule_round(self) -> None:
-        """Begin a turn if none has begun."""
+        """Begin a turn if none is open."""
 
     def handle(self, connection: ServerConnection, frame: Frame) -> float | None:
-        """Answer a frame; return the time of its beginning unless it is a light request."""
+        """Answer a frame; return its start time unless it is a light request."""
 
-    def cut_off_largest(self) -> None:
-        """End the connection with the largest unfinished frame."""
+    def abort_largest(self) -> None:
+        """Abort the connection with the largest unfinished frame."""
 
 
 class ServerConnection(asyncio.Protocol):
@@ -151,9 +151,9 @@ class ServerConnection(asyncio.Protocol):
         """Bytes of the unfinished frame."""
         self.closed = False
         self.quiet_sweeps = 0
-        """Sweeps since the last bytes arrived: the hot path reads no clock."""
+        """Sweeps since the last bytes arrived, so that the hot path needs no clock."""
         self.frame_sweeps = -1
-        """Sweeps since the unfinished frame began; -1 if there is none."""
+        """Sweeps since the unfinished frame began; -1 without one."""
         self.on_close: list[Callable[[ServerConnection], None]] = []
         self.peer_ip = "0.0.0.0"
         self.peer_port = 0
@@ -180,7 +180,7 @@ class ServerConnection(asyncio.Protocol):
         self._server.opened(self)
 
     def renew_taker(self) -> None:
-        """Take plain requests from now on by the function that the server gives."""
+        """Ask the server for the function that handles plain requests, and use it from now on."""
         if self._server.new_taker is not None and not self.hooked:
             self._taker = self._server.new_taker(self)
 
@@ -204,23 +204,23 @@ class ServerConnection(asyncio.Protocol):
         self._pause(_BUFFER_IS_FULL)
 
     def resume_writing(self) -> None:
-        """Read again: the client has read its answers."""
+        """Resume reading: the client has read its answers."""
         self._unpause(_BUFFER_IS_FULL)
 
-    def hold_back(self) -> None:
-        """Stop reading: clients are slow, and this is one of them."""
+    def pause_requests(self) -> None:
+        """Stop reading: too many answers are unread, and this client is slow."""
         self._pause(_IS_HELD_BACK)
 
-    def go_on(self) -> None:
-        """Read again: the client has read its answers, or there is room."""
+    def resume_requests(self) -> None:
+        """Resume reading: the client has read its answers, or there is room again."""
         self._unpause(_IS_HELD_BACK)
 
     def wait_for_work(self) -> None:
-        """Stop reading until the last request, which is handled in a task, is answered."""
+        """Stop reading until the last request, which a task handles, is answered."""
         self._pause(_IS_WORKED_FOR)
 
     def work_is_done(self) -> None:
-        """Read again."""
+        """Resume reading."""
         self._unpause(_IS_WORKED_FOR)
 
     def _pause(self, reason: int) -> None:
@@ -276,7 +276,7 @@ class ServerConnection(asyncio.Protocol):
                     look, ends = FRAMES_PER_LOOK, now + ROUND_SECONDS if ends is None else ends
                 look -= 1
                 if taker is not None:
-                    decoder.take_by(taker)
+                    decoder.pass_to(taker)
                 frame = decoder.next()
                 if frame is None:
                     self._count_unfinished(decoder.pending)
@@ -307,12 +307,12 @@ class ServerConnection(asyncio.Protocol):
             server.unfinished_bytes += pending - self.unfinished_bytes
             self.unfinished_bytes = pending
             if server.unfinished_bytes > MAX_UNFINISHED_BYTES:
-                server.cut_off_largest()
+                server.abort_largest()
 
     def _wait_for_round(self, *, is_late: bool) -> None:
         """Yield to other connections for this turn, and read no bytes until then.
 
-        When it was late, so are others whose bytes have arrived and are not read yet: they go before it, too.
+        If this connection was late, other connections with unread bytes are late as well and go first.
         """
         if self._transport is None or self._transport.is_closing():
             return
@@ -324,7 +324,7 @@ class ServerConnection(asyncio.Protocol):
             self._server.resume_soon(self)
 
     def accept_response(self, command: RemotingCommand) -> None:
-        """Give an answer to the request of the server that waits for it, if one does."""
+        """Pass an answer to the server's request that waits for it, if any."""
         future = self._pending.pop(command.opaque, None)
         if future is not None and not future.done():
             future.set_result(command)
@@ -333,24 +333,24 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def listener(self) -> str:
-        """The name of the server's port that the client connected to, empty for its first one."""
+        """Return the name of the port that the client connected to; empty for the first one."""
         return self._server.listener
 
     @property
     def hooked(self) -> bool:
-        """There are hooks, so answers must go through :meth:`respond`."""
+        """Return True with hooks: answers must then go through :meth:`respond`."""
         return bool(self._server.path.hooks)
 
     def count(self, request: Request[Any], code: int, *, polling: bool = False) -> None:
-        """Count an answer, where metrics are asked for."""
+        """Count an answer, if metrics are enabled."""
         latency = self._server.path.latency
         if latency is not None:
             latency.answered(request.code, code, request.arrived, polling=polling)
 
     def respond(self, request: Request[Any], response: Response, *, polling: bool = False) -> None:
-        """Answer ``request``, now or later; a oneway request gets no answer.
+        """Answer ``request``. A oneway request is sent no answer.
 
-        :param polling: it is a pull that waited for messages.
+        :param polling: the request is a pull that waited for messages.
         """
         self.count(request, response.code, polling=polling)
         path = self._server.path
@@ -371,7 +371,7 @@ class ServerConnection(asyncio.Protocol):
         self.write(*encode_response(request.serialize_type, request.opaque, response))
 
     def write(self, *chunks: Buffer) -> None:
-        """Queue bytes; all bytes of a turn are written at once at its end."""
+        """Queue bytes; all bytes of a turn are written together at its end."""
         if self.closed:
             return
         if not self._out:
@@ -384,7 +384,7 @@ class ServerConnection(asyncio.Protocol):
             self._out_bytes += sum(map(len, chunks))
 
     def write_last(self, data: bytes) -> None:
-        """Write the bytes that end a turn, by a shorter way than :meth:`write` where nothing else is queued."""
+        """Write the last bytes of a turn; cheaper than :meth:`write` if nothing else is queued."""
         transport = self._transport
         if self._out or self._decoder.pending or transport is None:
             self.write(data)
@@ -394,7 +394,7 @@ class ServerConnection(asyncio.Protocol):
                 self._server.wrote(self)  # whose turn ends with a look at the bytes of all connections
 
     def _count_unsent(self, transport: asyncio.Transport) -> bool:
-        """Count the bytes that the client has not read; return whether there was something to count."""
+        """Count the bytes that the client has not read; return whether any bytes are unread."""
         size = transport.get_write_buffer_size()
         unsent = self._server.unsent
         if size or unsent.total_bytes:
@@ -403,7 +403,7 @@ class ServerConnection(asyncio.Protocol):
         return False
 
     def flush(self) -> None:
-        """Hand the queued bytes to the transport."""
+        """Pass the queued bytes to the transport."""
         out = self._out
         if not out or self._transport is None:
             return
@@ -434,12 +434,12 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def is_behind(self) -> bool:
-        """Tell whether the client has so many unread bytes that no more should be sent."""
+        """Return whether the client has so many unread bytes that no more should be sent."""
         return bool(self._paused & ~_IS_WORKED_FOR) or self._out_bytes >= WRITE_HIGH_WATER_BYTES
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes of answers that the system does not accept, since the client does not read."""
+        """Return the bytes of answers that the system does not accept, since the client does not read."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def send_oneway(self, code: int, header: Header | None, body: bytes = b"") -> None:
@@ -454,10 +454,10 @@ class ServerConnection(asyncio.Protocol):
     ) -> RemotingCommand:
         """Send the client a request and wait for its answer.
 
-        :raises InvokeError: it closes the connection, or does not answer within ``timeout_s`` seconds.
+        :raises InvokeError: the client closes the connection, or does not answer within ``timeout_s`` seconds.
         """
         if self.closed or self.is_behind or len(self._pending) >= MAX_PENDING_INVOKES:
-            raise InvokeError(f"{self.remote_address} cannot be asked now")
+            raise InvokeError(f"{self.remote_address} reads too slowly or has disconnected")
         opaque = self._next_opaque()
         future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
         self._pending[opaque] = future
@@ -475,7 +475,7 @@ class ServerConnection(asyncio.Protocol):
             self._pending.pop(opaque, None)
 
     def _write_request(self, code: int, opaque: int, header: Header | None, body: bytes, *, flag: int = 0) -> None:
-        """Queue a request of the server."""
+        """Queue a request from the server."""
         self.write(request_command(code, opaque, header, body, flag=flag))
 
     def _next_opaque(self) -> int:
@@ -484,17 +484,17 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def is_closing(self) -> bool:
-        """The connection ends as soon as the client has read what is queued."""
+        """True if the connection closes once the client has read what is queued."""
         return self._transport is not None and self._transport.is_closing()
 
     def close(self) -> None:
-        """Close after what is queued is sent; the sweep of the server ends it if the client never reads that."""
+        """Close after what is queued is sent; the server's sweep aborts the connection if the client never reads it."""
         self.flush()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Abort the connection."""
         self.frame_sweeps = -1
         if self._transport is not None:
             self._transport.abort()

@@ -4,9 +4,9 @@ The signed text is the values of all header fields in the order of their names, 
 fields ``AccessKey`` and, where there is one, ``SecurityToken`` are among them; ``Signature`` carries the result in
 base64.
 
-Such a signature says nothing about the time: an eavesdropper can send the request again. CometMQ's clients therefore
-sign a stamp too, the field ``AccessAt``, by which CometMQ's servers know each request
-(:mod:`cometmq.auth.freshness`); to others it is one more signed field.
+Such a signature does not cover the time: an eavesdropper can send the request again. CometMQ's clients therefore also
+sign a stamp, the field ``AccessAt``, by which CometMQ's servers tell requests apart (:mod:`cometmq.auth.freshness`);
+to other servers it is just another signed field.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"
 SIGNATURE: Final = "Signature"
 STAMP: Final = "AccessAt"
-"""The stamp of a request. It comes before all other names, and its length is fixed, so it is the beginning of the
-signed text, and no text that was signed has another stamp."""
+"""The stamp of a request. It sorts before all other names and has a fixed length, so it begins the signed text, and no
+signed text can be read with another stamp."""
 _TIME_DIGITS: Final = 13
 _SIGNER_DIGITS: Final = 16
 _NUMBER_DIGITS: Final = 12
 _BLOCK_BYTES: Final = 64
 """Block size of SHA-1; RFC 2104 pads shorter keys and hashes longer ones."""
 _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
-"""A field that is not signed: 4.9 leaves it out when it checks, and 5.x does so for clients up to 4.9.3."""
+"""A field that some servers leave out when they check signatures: 4.9 always, and 5.x for clients up to 4.9.3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Credentials:
 
     :param access_key: the account's name.
     :param secret_key: signs every request; it never leaves this process.
-    :param security_token: what a token service gave along with a key for a limited time.
+    :param security_token: the token that a token service issued with a temporary key.
     :raises ValueError: the access key or the secret key is empty.
     """
 
@@ -63,7 +63,7 @@ class Credentials:
 
     @property
     def fields(self) -> dict[str, str]:
-        """The header fields of the account."""
+        """Return the header fields of the account."""
         if self.security_token is None:
             return {ACCESS_KEY: self.access_key}
         return {ACCESS_KEY: self.access_key, SECURITY_TOKEN: self.security_token}
@@ -90,7 +90,7 @@ class Credentials:
 
 
 class Stamp(NamedTuple):
-    """The time of a signature, its signer, and its number there."""
+    """The time of a signature, its signer, and the signer's counter."""
 
     at_ms: int
     signer: str
@@ -98,7 +98,7 @@ class Stamp(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Stamp | None:
-        """Read the stamp of a request; ``None`` if it is none."""
+        """Read the stamp of a request; ``None`` if it is malformed."""
         if len(text) != _TIME_DIGITS + _SIGNER_DIGITS + _NUMBER_DIGITS or not text.isascii() or not text.isalnum():
             return None
         signer_end = _TIME_DIGITS + _SIGNER_DIGITS
@@ -109,9 +109,9 @@ class Stamp(NamedTuple):
 
 
 class Stamps:
-    """Makes the stamps of the requests that are signed for one connection to each server, in their order.
+    """Creates the stamps of requests, in the order in which they are signed for one connection per server.
 
-    :param now_ms: the time.
+    :param now_ms: returns the time.
     """
 
     __slots__ = ("_now_ms", "_numbers", "_signer")
@@ -122,12 +122,12 @@ class Stamps:
         self._numbers = itertools.count()
 
     def next(self) -> str:
-        """The stamp of the next request."""
+        """Return the stamp of the next request."""
         return f"{self._now_ms():0{_TIME_DIGITS}d}{self._signer}{next(self._numbers):0{_NUMBER_DIGITS}x}"
 
 
 class Signer:
-    """Makes and checks the signatures of one secret key; the key itself is not kept."""
+    """Signs and verifies with one secret key, which is not kept itself."""
 
     __slots__ = ("_inner", "_outer", "core_key")
 
@@ -138,10 +138,10 @@ class Signer:
         self._inner = hashlib.sha1(bytes(byte ^ 0x36 for byte in key))
         self._outer = hashlib.sha1(bytes(byte ^ 0x5C for byte in key))
         self.core_key: Final = None if CORE is None else CORE.Key(secret_key)
-        """The same for the compiled core."""
+        """The same signer for the compiled core."""
 
     def sign(self, text: bytes) -> bytes:
-        """Sign a text; in base64."""
+        """Return the signature of a text in base64."""
         digest = self._inner.copy()
         digest.update(text)
         signed = self._outer.copy()
@@ -149,9 +149,9 @@ class Signer:
         return binascii.b2a_base64(signed.digest(), newline=False)
 
     def accepts(self, fields: Mapping[str, str], body: bytes) -> bool:
-        """Check the signature of a request, in a time that does not tell how much of it is right.
+        """Check the signature of a request in constant time.
 
-        Clients sign ``_UNIQUE_KEY_QUERY`` or not, by their version.
+        Whether clients sign ``_UNIQUE_KEY_QUERY`` depends on their version.
         """
         try:
             signature = fields.get(SIGNATURE, "").encode()
@@ -166,7 +166,7 @@ class Signer:
 
 
 def signed_text(fields: Mapping[str, str]) -> bytes:
-    """The signed text of the fields of a request; its body follows."""
+    """Return the text to sign for the fields of a request; the body follows it."""
     names = tuple(fields)
     values = _values.get(names)
     if values is None:
@@ -182,8 +182,8 @@ def _all_values(fields: Mapping[str, str]) -> bytes:
 
 
 _values: Final[dict[tuple[str, ...], Callable[[Mapping[str, str]], tuple[str, ...]]]] = {}
-"""Names of fields as they come → the values of those that are signed, in their order: clients send the same names again
-and again."""
+"""Field names as received → getter of the signed values in signing order; a cache, since clients repeat the same
+names."""
 _FEWEST_FIELDS: Final = 2
 _MAX_ORDERS: Final = 256
 _MAX_ORDER_CHARS: Final = 1024

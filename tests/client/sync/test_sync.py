@@ -117,7 +117,7 @@ def test_a_producer_used_after_a_fork_says_what_to_do(server: Deployment) -> Non
         os.waitpid(child, 0)
         os.close(write)
         with os.fdopen(read) as pipe:
-            assert "make a new client after the fork" in pipe.read()
+            assert "create a new client after the fork" in pipe.read()
         producer.send(Message("AfterFork", b"z"))
 
 

@@ -126,11 +126,13 @@ def test_every_command_does_what_the_table_says(
     running, given = busy
     cases = [case for case in CASES if version in case.versions and not case.elsewhere]
     with MqAdmin(version, tmp_path) as mqadmin:
-        wrong = [f"{case.name}: {trouble}" for case in cases if (trouble := trouble_of(mqadmin, case, running, given))]
+        wrong = [
+            f"{case.name}: {trouble}" for case in cases if (trouble := connection_error(mqadmin, case, running, given))
+        ]
     assert wrong == []
 
 
-def trouble_of(mqadmin: MqAdmin, case: Case, running: Deployment, given: dict[str, str]) -> str:
+def connection_error(mqadmin: MqAdmin, case: Case, running: Deployment, given: dict[str, str]) -> str:
     """Run a command; return how it differs from the table, or nothing."""
     text, errors = mqadmin(case.name, *case.words.format(**given).split(), "-n", running.address)
     works = case.shows and re.search(case.shows, text) is not None and "Exception" not in errors

@@ -39,7 +39,7 @@ from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.connecting import connect
 from cometmq.remoting.headers import ViewMessageRequestHeader
-from cometmq.remoting.tls.contexts import trouble_of
+from cometmq.remoting.tls.contexts import connection_error
 from cometmq.store.errors import StoreError
 from cometmq.store.message_store import MessageStore
 
@@ -247,7 +247,7 @@ class HAClient:
         except OSError as error:
             if self._tls is None or isinstance(error, TimeoutError):
                 raise
-            message, next_step = trouble_of(address, error, tls=True)
+            message, next_step = connection_error(address, error, tls=True)
             raise ReplicationError(message, next_step=next_step) from error
 
     async def _ready_to_report(self) -> None:

@@ -64,7 +64,7 @@ from cometmq.remoting.listener import Listener, close_all
 from cometmq.remoting.permissions import Action, Caller, needs_cluster
 from cometmq.remoting.processors import Request, Response, RpcRejectedError, answers
 from cometmq.remoting.server_connection import ServerConnection
-from cometmq.remoting.tls.opening import Openings
+from cometmq.remoting.tls.opening import OpeningConnections
 from cometmq.remoting.tls.server import ServerTls
 from cometmq.store.message_store import MessageStore
 
@@ -266,7 +266,9 @@ class HAService:
         self._housekeeping_s = config.ha_housekeeping_interval / 1000
         self._transfers = transfers
         self._listener = Listener(self._accepted, clock=store.clock)
-        self._openings = Openings(lambda: HAConnection(self), tls, clock=store.clock, silence_s=self._housekeeping_s)
+        self._openings = OpeningConnections(
+            lambda: HAConnection(self), tls, clock=store.clock, silence_s=self._housekeeping_s
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sweeper = Alarm(self._sweep, clock=store.clock)
 

@@ -196,7 +196,7 @@ class Sender:
         assert queue is not None
         if isinstance(answer, RemotingCommand):
             if delivery.request is not None:
-                self._remoting.look_back(self._brokers.master(queue.broker_name) or "", delivery.request, answer)
+                self._remoting.run_answer_hooks(self._brokers.master(queue.broker_name) or "", delivery.request, answer)
             status = STATUS_BY_CODE.get(answer.code)
             if status is not None:
                 self._stored(delivery, queue, status, answer)
@@ -312,7 +312,7 @@ class Sender:
         now = self.clock.monotonic()
         for delivery, queue, connection, since in begun:
             delivery.deadline += now - since  # many sends were begun in one turn, whose time does not count
-            connection.when_room(delivery.deadline, partial(self._submit_after_wait, delivery, queue, connection))
+            connection.call_when_room(delivery.deadline, partial(self._submit_after_wait, delivery, queue, connection))
 
     def _submit_after_wait(
         self, delivery: Delivery, queue: MessageQueue, connection: ClientConnection, error: RemotingError | None
@@ -382,7 +382,7 @@ class Sender:
         :raises RemotingTooMuchRequestError: it must not leave.
         """
         if delivery.given_up or self.clock.monotonic() >= delivery.deadline:
-            topic, step = delivery.message.topic, "send fewer messages at once, or give more time"
+            topic, step = delivery.message.topic, "send fewer messages at once, or raise the timeout"
             late = f"the time for the message to topic {topic} had passed before it could be sent; it is not stored"
             raise RemotingTooMuchRequestError(topic, late, next_step=step)
 
@@ -401,7 +401,7 @@ class Sender:
             late = RemotingTimeoutError(
                 ";".join(self._routes.namesrv),
                 f"no route for topic {topic} in time",
-                next_step="check that the nameserver runs and its address, or give more time",
+                next_step="check that the nameserver runs and its address, or raise the timeout",
             )
             late.__cause__ = error
             self._finish(delivery, late)

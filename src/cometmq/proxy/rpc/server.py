@@ -44,7 +44,7 @@ from cometmq.proxy.rpc.pace import Pace
 from cometmq.proxy.rpc.status import HEADERS, GrpcStatus, plain_answer, trailers
 from cometmq.remoting.listener import Listener, close_all
 from cometmq.remoting.permissions import Caller
-from cometmq.remoting.tls.opening import Openings
+from cometmq.remoting.tls.opening import OpeningConnections
 from cometmq.remoting.tls.server import ServerTls
 
 _log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class GrpcServer:
         """The number of calls that have begun."""
         self._max_connections = max_connections
         self._listener = Listener(self._accept, clock=clock)
-        self._openings = Openings(lambda: GrpcConnection(self), tls, clock=clock, silence_s=HANDSHAKE_SECONDS)
+        self._openings = OpeningConnections(lambda: GrpcConnection(self), tls, clock=clock, silence_s=HANDSHAKE_SECONDS)
         self._sweeper: TimerHandle | None = None
 
     @property

@@ -1,6 +1,6 @@
-"""Certificates to try TLS out with: an authority, and what it issues. Needs the extra ``server``.
+"""Certificates for trying out TLS: an authority and the certificates it issues. Needs the extra ``server``.
 
-Keys are of the curve P-256, which every client takes: a handshake costs a fifth of one with RSA.
+Keys use the curve P-256, which every client accepts: a handshake costs a fifth of one with RSA.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 _SELF_SIGNED_DAYS: Final = 3_650
 _SKEW: Final = datetime.timedelta(hours=1)
-"""Certificates are valid from this time before now, for machines whose clocks are behind."""
+"""Certificates are valid from this long before now, for machines whose clocks are behind."""
 
 
 @dataclass(frozen=True)
 class Issued:
-    """A certificate with its key; both as PEM, the key as PKCS #8 without a password."""
+    """A certificate and its key, both in PEM; the key is PKCS #8 without a password."""
 
     certificate: bytes
     key: bytes
@@ -40,7 +40,7 @@ class Authority:
 
     @classmethod
     def new(cls, name: str, days: int) -> Authority:
-        """Make an authority that is valid for so many days.
+        """Create an authority that is valid for ``days``.
 
         :raises MissingPackageError: cryptography is not installed.
         """
@@ -50,10 +50,10 @@ class Authority:
 
     @classmethod
     def of(cls, issued: Issued) -> Authority:
-        """Return an authority that was made before.
+        """Load an existing authority.
 
         :raises MissingPackageError: cryptography is not installed.
-        :raises TlsError: it is none.
+        :raises TlsError: the certificate or key is not that of an authority.
         """
         _require_cryptography()
         from cryptography import x509
@@ -66,22 +66,22 @@ class Authority:
         except (TypeError, ValueError) as error:
             raise TlsError("the certificate or key of the authority is not in PEM form") from error
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-            raise TlsError("the key of the authority is not that of its certificate")
+            raise TlsError("the key of the authority does not belong to its certificate")
         return cls(certificate, key)
 
     @property
     def issued(self) -> Issued:
-        """Its own certificate and key."""
+        """Return the authority's own certificate and key."""
         return _pem(self._certificate, self._key)
 
     def issue(self, name: str, hosts: Sequence[str], days: int) -> Issued:
-        """Return a certificate for a server with these names and IP addresses, or without any for a client."""
+        """Issue a certificate for a server with these names and IP addresses, or for a client if there are none."""
         key = _new_key()
         return _pem(_certificate(name, hosts, key, days, (self._certificate, self._key)), key)
 
 
 def self_signed() -> bytes:
-    """Return a certificate that nobody vouches for and its key, in one PEM text."""
+    """Return a self-signed certificate and its key in one PEM text."""
     issued = Authority.new("CometMQ test certificate", _SELF_SIGNED_DAYS).issued
     return issued.certificate + issued.key
 
@@ -103,7 +103,7 @@ def _certificate(
     days: int,
     issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None = None,
 ) -> x509.Certificate:
-    """Return a certificate of ``issuer``; without an issuer, the certificate of an authority."""
+    """Issue a certificate by ``issuer``; without an issuer, create the certificate of an authority."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID

@@ -1,6 +1,6 @@
-"""TLS of connections to nameservers and brokers (``TlsHelper``, ``TlsSystemConfig``), by RocketMQ's names.
+"""TLS of connections to nameservers and brokers, with RocketMQ's names (``TlsHelper``, ``TlsSystemConfig``).
 
-Other than in RocketMQ, the server's certificate and name are checked unless that is switched off.
+Unlike in RocketMQ, the server's certificate and name are checked unless that is switched off.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class TlsError(CometMQError):
 class Tls:
     """The TLS options of a client. Paths are PEM files.
 
-    :param trust_cert_path: certificates of the authorities that servers are trusted by
-        (``tls.client.trustCertPath``); without it those of the system.
+    :param trust_cert_path: certificates of the authorities that clients trust
+        (``tls.client.trustCertPath``); by default those of the system.
     :param cert_path: this client's own certificate, for servers that ask for one (``tls.client.certPath``).
-    :param key_path: its key (``tls.client.keyPath``); may stand in the file of the certificate.
-    :param key_password: opens the key (``tls.client.keyPassword``); ``repr`` does not show it.
-    :param auth_server: whether a server must have a certificate that is trusted (``tls.client.authServer``, which
-        RocketMQ has off). Without it anybody who can stand between may read and change everything.
-    :param check_host: whether that certificate must be made out to the host or IP address that is connected to;
-        brokers are connected to as they registered themselves (``brokerIP1``).
+    :param key_path: its key (``tls.client.keyPath``); may be in the file of the certificate.
+    :param key_password: the password of the key (``tls.client.keyPassword``); ``repr`` does not show it.
+    :param auth_server: whether a server needs a trusted certificate (``tls.client.authServer``, off in RocketMQ). If
+        not, anybody on the path can read and change everything.
+    :param check_host: whether that certificate must name the host or IP address of the connection; for brokers the
+        address that they registered (``brokerIP1``).
     """
 
     trust_cert_path: str | None = None
@@ -46,7 +46,7 @@ class Tls:
     def context(self) -> ssl.SSLContext:
         """Return the context for the standard library.
 
-        :raises TlsError: a file cannot be read, or is not what it should be.
+        :raises TlsError: a file cannot be read, or has the wrong content.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         if not self.auth_server:
@@ -63,7 +63,7 @@ class Tls:
         return context
 
     def fresh_context(self) -> FreshContext:
-        """Return the context for connections of a long time: files that change are read again.
+        """Return the context for long-lived clients: changed files are read again.
 
         :raises TlsError: as :meth:`context`.
         """
@@ -75,7 +75,7 @@ class Tls:
 def load_authorities(context: ssl.SSLContext, path: str) -> None:
     """Trust the authorities in a file.
 
-    :raises TlsError: it cannot be used.
+    :raises TlsError: the file cannot be used.
     """
     try:
         context.load_verify_locations(path)
@@ -84,9 +84,9 @@ def load_authorities(context: ssl.SSLContext, path: str) -> None:
 
 
 def load_certificate(context: ssl.SSLContext, cert_path: str, key_path: str | None, password: str | None) -> None:
-    """Load the certificate of this process and its key; nobody is asked for a password at the terminal.
+    """Load the certificate of this process and its key, without asking for a password at the terminal.
 
-    :raises TlsError: a file cannot be used, or the key is not that of the certificate.
+    :raises TlsError: a file cannot be used, or the key does not belong to the certificate.
     """
     try:
         context.load_cert_chain(cert_path, key_path, password or "")
@@ -104,10 +104,10 @@ def _unusable(path: str, error: OSError) -> TlsError:
 
 
 class FreshContext:
-    """A context that is built again when one of its files has changed; connections that exist keep theirs.
+    """A TLS context that is built again when one of its files has changed; open connections keep theirs.
 
-    :param build: builds it; raises :class:`TlsError` when a file cannot be used.
-    :param paths: its files; ``None`` stands for none.
+    :param build: builds the context; raises :class:`TlsError` if a file cannot be used.
+    :param paths: the files of the context; ``None`` entries are ignored.
     """
 
     def __init__(self, build: Callable[[], ssl.SSLContext], paths: Iterable[str | None]) -> None:
@@ -117,9 +117,9 @@ class FreshContext:
         self._stamps: tuple[tuple[int, ...] | None, ...] = ()
 
     def current(self) -> ssl.SSLContext:
-        """Return the context of the files as they are now; while they cannot be used, the one before.
+        """Return the context of the current files, or the previous one while they cannot be used.
 
-        :raises TlsError: the files cannot be used, and could not before.
+        :raises TlsError: the files cannot be used, and there is no previous context.
         """
         stamps = tuple(map(_stamp, self._paths))
         if self._context is not None and stamps == self._stamps:
@@ -149,8 +149,8 @@ def _stamp(path: str) -> tuple[int, ...] | None:
 _NO_TLS_STEP: Final = "does that server take TLS (tls.server.mode), and does it ask for a certificate (cert_path)?"
 
 
-def trouble_of(address: str, error: OSError, *, tls: bool) -> tuple[str, str]:
-    """Return the message for a connection that cannot be opened, with or without TLS, and the next step."""
+def connection_error(address: str, error: OSError, *, tls: bool) -> tuple[str, str]:
+    """Return the message and the next step for a connection that failed, with or without TLS."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"the certificate of {address} is not accepted: {error.verify_message}",

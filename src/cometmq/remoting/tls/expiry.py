@@ -1,7 +1,7 @@
-"""The time at which a certificate ends, read from its bytes: no package is needed for it (RFC 5280, 4.1; X.690).
+"""The expiry time of a certificate, read from its bytes without another package (RFC 5280, 4.1; X.690).
 
-A certificate is a SEQUENCE whose first part, the one that is signed, has a version, a number, an algorithm, the
-issuer, and then the validity: two times.
+A certificate is a SEQUENCE. Its first, signed part has a version, a serial number, an algorithm, the issuer, and then
+the validity: two times.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import ssl
 from typing import Final
 
 WARNING_DAYS: Final = 30
-"""Operators hear of a certificate that ends within so many days: authorities that renew by themselves do it by then."""
+"""Operators are warned of a certificate that expires within this many days; automatic renewal is done by then."""
 
 _SEQUENCE: Final = 0x30
 _VERSION: Final = 0xA0
@@ -22,10 +22,10 @@ _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
 def ends_at(certificate: bytes) -> datetime.datetime:
-    """The time at which a certificate ends.
+    """Return the time at which a certificate expires.
 
-    :param certificate: in DER.
-    :raises ValueError: these bytes are none.
+    :param certificate: the certificate in DER.
+    :raises ValueError: the bytes are not a certificate.
     """
     signed = _content(_content(certificate, _SEQUENCE)[0], _SEQUENCE)[0]
     if signed[:1] == bytes([_VERSION]):
@@ -36,13 +36,13 @@ def ends_at(certificate: bytes) -> datetime.datetime:
     validity = _content(validity, validity[0] if validity else -1)[1]
     form = _FORMS.get(validity[0] if validity else -1)
     if form is None:
-        raise ValueError("no time of validity")
+        raise ValueError("the certificate has no validity period")
     text = _content(validity, validity[0])[0].decode("ascii")
     return datetime.datetime.strptime(text, form).replace(tzinfo=datetime.UTC)
 
 
 def first_ends_at(pem: str) -> datetime.datetime | None:
-    """The time at which the first certificate of a file ends; ``None`` if it has none."""
+    """Return the time at which the first certificate of a file expires; ``None`` if it has none."""
     begin = pem.find(_BEGIN)
     end = pem.find(_END, begin)
     if begin < 0 or end < 0:
@@ -54,20 +54,20 @@ def first_ends_at(pem: str) -> datetime.datetime | None:
 
 
 def days_left(ends: datetime.datetime, now_s: float) -> int:
-    """Whole days until then; negative afterwards."""
+    """Return the full days until ``end``; negative afterwards."""
     return int((ends.timestamp() - now_s) // SECONDS_OF_A_DAY)
 
 
 def _content(data: bytes, tag: int) -> tuple[bytes, bytes]:
-    """The content of the element that the data begin with, and what follows it."""
+    """Return the content of the first element of the data, and the bytes after it."""
     if len(data) < 2 or data[0] != tag:
-        raise ValueError("another element was expected")
+        raise ValueError("unexpected element")
     length, at = data[1], 2
     if length & 0x80:
         digits = length & 0x7F
         if not 1 <= digits <= 4:
-            raise ValueError("a length of another form")
+            raise ValueError("invalid length")
         length, at = int.from_bytes(data[2 : 2 + digits], "big"), 2 + digits
     if at + length > len(data):
-        raise ValueError("an element is cut off")
+        raise ValueError("truncated element")
     return data[at : at + length], data[at + length :]

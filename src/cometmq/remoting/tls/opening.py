@@ -1,8 +1,8 @@
-"""Accepted connections until their first bytes tell what they are: plain text or TLS (``HandshakeHandler``).
+"""Accepted connections until their first bytes show whether they use plain text or TLS (``HandshakeHandler``).
 
-Every connection begins here. TLS begins with its own first byte, which no frame begins with (its length would exceed
-the limit); after the handshake the first bytes inside are looked at. Then the connection gets its protocol, and from
-then on its bytes go straight to that: plain connections pay for TLS by one comparison each.
+Every connection begins here. No frame begins with the first byte of TLS, since its length would exceed the limit.
+After a handshake the first bytes inside TLS are checked. Then the connection gets its protocol, which receives all
+further bytes directly: for TLS, a plain connection costs only one comparison.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from cometmq.remoting.tls.transport import TlsTransport
 log = logging.getLogger(__name__)
 
 _TLS_HANDSHAKE: Final = 0x16
-"""First byte of a client that begins with TLS: the type of the record."""
+"""The first byte of a TLS connection: the type of the record."""
 
 
-class Openings:
-    """The connections of one server whose protocol is not known yet.
+class OpeningConnections:
+    """The connections of one server whose protocol is not yet known.
 
-    :param protocol: makes the protocol of a connection.
-    :param silence_s: seconds that a client has for its first byte, and after a handshake for the next one.
+    :param protocol: creates the protocol of a connection.
+    :param silence_s: seconds that a client has for its first byte, and again after a handshake.
     """
 
     def __init__(
@@ -41,47 +41,47 @@ class Openings:
         self.silence_s: Final = silence_s
         self._open: dict[_Opening, asyncio.Task[None]] = {}
         self._ending: set[_Opening] = set()
-        """Those that were ended, until their sockets are closed."""
+        """Aborted connections whose sockets are still open."""
 
     def __len__(self) -> int:
         return len(self._open)
 
     def accept(self, sock: socket.socket) -> None:
-        """Take a connection."""
+        """Start to handle a connection."""
         opening = _Opening(self)
-        self._open[opening] = asyncio.get_running_loop().create_task(self._make(opening, sock))
+        self._open[opening] = asyncio.get_running_loop().create_task(self._open_transport(opening, sock))
 
-    async def _make(self, opening: _Opening, sock: socket.socket) -> None:
+    async def _open_transport(self, opening: _Opening, sock: socket.socket) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: opening, sock)
-        except OSError as error:  # it has left already
-            log.info("a connection was not made: %s", error)
+        except OSError as error:  # the client has disconnected already
+            log.info("a connection was not opened: %s", error)
             sock.close()
         finally:
-            if not opening.is_made:
+            if not opening.is_connected:
                 self.gone(opening)
 
     def gone(self, opening: _Opening) -> None:
-        """Remove a connection, which has its protocol now or has ended."""
+        """Remove a connection that now has its protocol or has ended."""
         self._open.pop(opening, None)
         self._ending.discard(opening)
 
     def ends(self, opening: _Opening) -> None:
-        """Count a connection no more."""
+        """Stop counting a connection."""
         if self._open.pop(opening, None) is not None:
             self._ending.add(opening)
 
     def abort_oldest(self) -> None:
-        """End the one that was accepted first."""
+        """Abort the oldest connection."""
         next(iter(self._open)).abort()
 
     def abort(self) -> None:
-        """End all at once."""
+        """Abort all connections."""
         for opening in list(self._open):
             opening.abort()
 
     async def stop(self) -> None:
-        """End all and wait until their sockets are closed."""
+        """Abort all connections and wait until their sockets are closed."""
         tasks = list(self._open.values())
         for task in tasks:
             task.cancel()
@@ -91,42 +91,42 @@ class Openings:
 
 
 class _Opening(asyncio.Protocol):
-    """One connection without a protocol of its own."""
+    """One connection whose protocol is not yet known."""
 
     __slots__ = ("_owner", "_timer", "_transport")
 
-    def __init__(self, owner: Openings) -> None:
+    def __init__(self, owner: OpeningConnections) -> None:
         self._owner = owner
         self._transport: asyncio.Transport | None = None
         self._timer: TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the first bytes: of the connection, then of what is inside TLS."""
+        """Wait for the first bytes of the connection, or for the first ones inside TLS."""
         # uvloop's transports implement asyncio.Transport without inheriting from it.
         self._transport = cast(asyncio.Transport, transport)
-        self._end_within(self._owner.silence_s)
+        self._abort_after(self._owner.silence_s)
 
     def data_received(self, data: bytes) -> None:
-        """Look at the first bytes."""
+        """Detect TLS or plain text from the first bytes."""
         owner, transport = self._owner, self._transport
         assert transport is not None
         if isinstance(transport, TlsTransport):
             self._hand_over(data)
         elif data[0] == _TLS_HANDSHAKE:
-            if owner.tls.takes_tls:
-                self._end_within(HANDSHAKE_SECONDS)
+            if owner.tls.accepts_tls:
+                self._abort_after(HANDSHAKE_SECONDS)
                 sock = transport.get_extra_info("socket")
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 TlsTransport(transport, self, owner.tls, owner.clock).start(data)
             else:
                 self._refuse("it speaks TLS (tls.server.mode=disabled)")
-        elif owner.tls.takes_plain_text:
+        elif owner.tls.accepts_plain_text:
             self._hand_over(data)
         else:
             self._refuse("it speaks plain text (tls.server.mode=enforcing)")
 
     def _hand_over(self, data: bytes) -> None:
-        """Give the connection its protocol. Other protocols on this port are recognised here."""
+        """Set the connection's protocol. Other protocols on this port would be recognised here."""
         transport = self._transport
         assert transport is not None
         self._forget()
@@ -137,20 +137,20 @@ class _Opening(asyncio.Protocol):
             protocol.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Remove the connection."""
         self._forget()
 
     @property
-    def is_made(self) -> bool:
-        """It has a transport."""
+    def is_connected(self) -> bool:
+        """Return whether the connection has a transport."""
         return self._transport is not None
 
     def close(self) -> None:
-        """End it at once: nothing is queued."""
+        """Abort: nothing is queued."""
         self.abort()
 
     def abort(self) -> None:
-        """End it at once."""
+        """Abort the connection."""
         if self._timer is not None:
             self._timer.cancel()
         if self._transport is not None:
@@ -163,7 +163,7 @@ class _Opening(asyncio.Protocol):
         log.warning("closing a connection of %s: %s", peer[0] if peer else "a client that has left", why)
         self.abort()
 
-    def _end_within(self, seconds: float) -> None:
+    def _abort_after(self, seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._owner.clock.call_later(seconds, self.abort)

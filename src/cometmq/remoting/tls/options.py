@@ -24,14 +24,14 @@ OPTIONAL: Final = "optional"
 REQUIRE: Final = "require"
 
 TLS_FILE: Final = "/etc/rocketmq/tls.properties"
-"""The file that servers read if it exists, as Apache's do."""
+"""The file that servers read if it exists, as Apache's servers do."""
 
 
 @dataclass(frozen=True)
 class TlsOptions:
-    """TLS of a server: what it takes from clients, and the connections that it opens itself. Files are PEM.
+    """TLS of a server: for its clients, and for the connections that it opens itself. Files are PEM.
 
-    The base of the configurations; without slots, since these have another base with slots.
+    The base class of the configurations; without slots, since they have another base class with slots.
     """
 
     tls_server_mode: str = option(
@@ -88,7 +88,7 @@ class TlsOptions:
 
     @property
     def outgoing_tls(self) -> Tls | None:
-        """The TLS of connections that the server opens."""
+        """Return the TLS options of connections that the server opens."""
         if not self.tls_enable:
             return None
         return Tls(
@@ -104,7 +104,7 @@ class TlsOptions:
 def read_tls_file(path: str) -> tuple[dict[str, Any], list[str]]:
     """Return the attribute values in a ``tls.properties``, and warnings for unknown keys.
 
-    No values without the default file; another one must exist.
+    The default file may be missing; any other file must exist.
 
     :raises ConfigError: the file cannot be read, or a value is not allowed.
     """
@@ -124,9 +124,9 @@ def read_tls_file(path: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def with_tls_file(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attribute values of a configuration, with what they leave open of TLS from its file.
+    """Return the attribute values of a configuration, with unset TLS options read from its TLS file.
 
-    :raises ConfigError: that file cannot be read, or a value in it is not allowed.
+    :raises ConfigError: the file cannot be read, or a value in it is not allowed.
     """
     found, warnings = read_tls_file(values.get("tls_config_file", TLS_FILE))
     for line in warnings:
@@ -144,7 +144,7 @@ def load_with_tls(
     overrides: Mapping[str, Any],
     apache: Mapping[str, Option],
 ) -> tuple[Config, list[str]]:
-    """Read a configuration as :func:`~cometmq.options.load_file` does, and what it leaves open of TLS from its file.
+    """Read a configuration as :func:`~cometmq.options.load_file` does, with unset TLS options from its TLS file.
 
     :raises ConfigError: a file cannot be read, or a value is not allowed.
     """

@@ -1,8 +1,8 @@
-"""TLS of a server: its certificate, which changes with its files, and the handshakes (``TlsHelper``).
+"""TLS of a server: its certificate, which is reloaded when its files change, and handshakes (``TlsHelper``).
 
-The arithmetic of a handshake takes up to a millisecond, more than a hundred requests. So one thread does it for all
-connections: the event loop goes on, and a flood of handshakes takes no more than one core. Handshakes that have begun
-go before new ones, so that a flood delays them and does not let all of them end by time-out.
+The cryptography of a handshake takes up to a millisecond, as long as a hundred requests. So one thread does it for all
+connections: the event loop keeps running, and a flood of handshakes uses at most one core. Handshakes in progress go
+before new ones, so that a flood delays them but does not make all of them time out.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from cometmq.remoting.tls.options import (
 log = logging.getLogger(__name__)
 
 _IDLE_SECONDS: Final = 1.0
-"""The thread of the handshakes ends when there was none for this time."""
+"""The thread ends after this long without a handshake."""
 
 
-class Ending(Protocol):
-    """A connection, as far as the limit of handshakes is concerned."""
+class Abortable(Protocol):
+    """A connection that the limit of handshakes may abort."""
 
     def abort(self) -> None:
-        """End at once."""
+        """Abort."""
 
 
 class HandshakeThread:
-    """A thread that does one piece of work at a time; it runs only while there is some."""
+    """A thread that runs one task at a time, and exists only while there are tasks."""
 
     left: ClassVar[int] = 0
-    """Pieces of work of all these threads that are not done."""
+    """Unfinished tasks of all handshake threads."""
     _counting: ClassVar = threading.Lock()
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class HandshakeThread:
         self._is_running = False
 
     def submit(self, work: Callable[[], None], *, is_new: bool) -> None:
-        """Do ``work``, which raises nothing, soon; that of handshakes that have begun goes before that of new ones."""
+        """Queue ``work``, which must not raise. Work of handshakes in progress goes before that of new ones."""
         self._count(1)
         with self._changed:
             (self._new if is_new else self._begun).append(work)
@@ -88,33 +88,33 @@ class HandshakeThread:
 
 
 class ServerTls:
-    """The policy of one process's servers for clients that speak TLS, and for those that do not.
+    """The policy of one process's servers for clients with and without TLS.
 
-    :param protocols: what is spoken inside TLS, for clients that ask (ALPN).
-    :raises TlsError: a file cannot be used, or clients need a certificate that nothing checks.
+    :param protocols: the protocols inside TLS, for clients that negotiate one (ALPN).
+    :raises TlsError: a file cannot be used, or clients need a certificate that is not checked.
     """
 
     def __init__(self, options: TlsOptions, *, clock: Clock = SYSTEM_CLOCK, protocols: Sequence[str] = ()) -> None:
         self._options = options
         self._protocols = protocols
         self._clock = clock
-        self.takes_tls: Final = options.tls_server_mode != DISABLED
-        self.takes_plain_text: Final = options.tls_server_mode != ENFORCING
+        self.accepts_tls: Final = options.tls_server_mode != DISABLED
+        self.accepts_plain_text: Final = options.tls_server_mode != ENFORCING
         self.thread: Final = HandshakeThread()
         self._fresh = FreshContext(
             self._build,
             (options.tls_server_cert_path, options.tls_server_key_path, options.tls_server_trust_cert_path),
         )
-        self._handshakes: dict[Ending, None] = {}
-        """Those under way, in the order in which they began."""
+        self._handshakes: dict[Abortable, None] = {}
+        """Handshakes in progress, in the order in which they began."""
         self._last_failure = ""
         self._ends: datetime.datetime | None = None
         self._warn_next_s = 0.0
-        if self.takes_tls and (options.tls_server_cert_path or not self.takes_plain_text):
+        if self.accepts_tls and (options.tls_server_cert_path or not self.accepts_plain_text):
             self.context()
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for a new handshake, of the files as they are now; the handshakes' thread calls it.
+        """Return the context of the current files for a new handshake; called by the handshake thread.
 
         :raises TlsError: there is no certificate.
         """
@@ -123,7 +123,7 @@ class ServerTls:
         return context
 
     def _warn_of_the_end(self) -> None:
-        """Log once a day that the certificate ends soon, or has ended."""
+        """Log once a day that the certificate expires soon or has expired."""
         now_s = self._clock.now_ms() / 1000
         if self._ends is None or now_s < self._warn_next_s:
             return
@@ -135,18 +135,18 @@ class ServerTls:
         log.warning("the certificate %s %s: replace the files", self._options.tls_server_cert_path, when)
 
     # --- called by transports, on the event loop --------------------------------------------------
-    def began(self, handshake: Ending) -> None:
-        """Count a handshake; when there are too many the oldest ends: each holds memory until its client goes on."""
+    def began(self, handshake: Abortable) -> None:
+        """Count a handshake. If there are too many, abort the oldest: each holds memory until its client continues."""
         self._handshakes[handshake] = None
         if len(self._handshakes) > MAX_HANDSHAKES:
             next(iter(self._handshakes)).abort()
 
-    def ended(self, handshake: Ending) -> None:
-        """Count a handshake no more."""
+    def ended(self, handshake: Abortable) -> None:
+        """Stop counting a handshake."""
         self._handshakes.pop(handshake, None)
 
     def failed(self, peer: str, error: Exception) -> None:
-        """Log why a handshake failed. A reason on this side is an error, logged once however often it comes again."""
+        """Log why a handshake failed. A fault on this side is an error, and logged once however often it repeats."""
         if not isinstance(error, TlsError):
             log.info("no TLS with %s: %s", peer, error)
         elif str(error) != self._last_failure:
@@ -171,9 +171,7 @@ class ServerTls:
         elif options.tls_test_mode_enable:
             _load_self_signed(context)
         else:
-            raise TlsError(
-                "there is no certificate for TLS", next_step="set tls.server.certPath and tls.server.keyPath"
-            )
+            raise TlsError("TLS needs a certificate", next_step="set tls.server.certPath and tls.server.keyPath")
         if self._protocols:
             context.set_alpn_protocols(self._protocols)
         self._ask_clients(context)
@@ -188,7 +186,7 @@ class ServerTls:
         if not options.tls_server_auth_client:
             if options.tls_server_need_client_auth == REQUIRE:
                 raise TlsError(
-                    "tls.server.need.client.auth=require, and any certificate would do",
+                    "tls.server.need.client.auth=require has no effect while any certificate is accepted",
                     next_step="set tls.server.authClient=true and tls.server.trustCertPath",
                 )
             return  # a certificate that nobody checks need not be asked for
@@ -201,7 +199,7 @@ class ServerTls:
 
 
 def _load_self_signed(context: ssl.SSLContext) -> None:
-    """Load a new certificate that no client can check, for trying TLS out (``tls.test.mode.enable``)."""
+    """Load a new self-signed certificate for trying out TLS (``tls.test.mode.enable``)."""
     log.warning("TLS uses a certificate made just now, which no client can check: set tls.server.certPath")
     pair = self_signed()
     with tempfile.TemporaryDirectory() as directory:  # readable by this user only; ssl loads from files

@@ -1,15 +1,15 @@
-"""TLS between a connection and its socket's transport, on the server's side.
+"""TLS between a connection and its socket's transport on the server.
 
-Theory of operation. To the transport of the socket this is the protocol, to the connection the transport. OpenSSL
-works on two buffers in memory: what one read of the socket brought is decrypted by one call for each record, and all
-answers of a turn are encrypted by one call and leave in one write.
+Theory of operation. For the socket's transport this is the protocol; for the connection it is the transport. OpenSSL
+works on two buffers in memory: the bytes of one read are decrypted by one call for each record, and all answers of a
+turn are encrypted by one call and sent in one write.
 
-States: *handshake*, until both sides have a key; *open*; *ended*. In the handshake each piece of work is done by the
-thread of :class:`~cometmq.remoting.tls.server.HandshakeThread`, one at a time for each connection, and nothing is read
-meanwhile. The protocol hears nothing before the connection is open, except that it was lost.
+States: *handshake*, until both sides have a key; *open*; *ended*. The steps of the handshake run in the thread of
+:class:`~cometmq.remoting.tls.server.HandshakeThread`, one at a time for each connection, and nothing is read
+meanwhile. Until the connection is open, the protocol is notified only of its loss.
 
-A read that holds many records is decrypted in pieces; when the time of a connection in a turn is over the rest waits
-for the next turn, and nothing more is read. So records that carry no data, such as updates of keys, hold up nobody.
+A read that holds many records is decrypted in pieces; when the connection's time in a turn is over, the rest waits for
+the next turn, and nothing more is read. So records without data, such as key updates, delay nobody.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from cometmq.remoting.tls.server import ServerTls
 log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 16_384
-"""The data of the largest record, so that one call gives all of it."""
+"""The data of the largest record, so that one call returns all of it."""
 _PAUSED: Final = 1
 _IN_THREAD: Final = 2
 _HAS_REST: Final = 4
-"""Reasons for which the socket is not read."""
+"""Reasons why the socket is not read."""
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
-    """The TLS of one connection of a client.
+    """The TLS of one client connection.
 
     :param raw: the transport of the socket, whose protocol this becomes.
     :param protocol: its ``connection_made`` is called with this transport after the handshake.
@@ -78,8 +78,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._tls.began(self)
         self.data_received(data)
 
-    def _step_soon(self, data: bytes) -> None:
-        """Let the thread do the next step of the handshake; read nothing until it is done."""
+    def _queue_step(self, data: bytes) -> None:
+        """Queue the next step of the handshake for the thread; read nothing until it is done."""
         is_new = self._ssl is None
         if is_new and len(data) > MAX_CLIENT_HELLO_BYTES:
             log.info("closing %s: it sends too much before a TLS handshake", self._peer)
@@ -90,7 +90,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._tls.thread.submit(lambda: self._step(data, loop), is_new=is_new)
 
     def _step(self, data: bytes, loop: asyncio.AbstractEventLoop) -> None:
-        """Do one step of the handshake, in the thread."""
+        """Run one step of the handshake, in the thread."""
         is_done = False
         failure: Exception | None = None
         if self._is_ended:
@@ -104,12 +104,12 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             is_done = True
         except ssl.SSLWantReadError:
             pass
-        except Exception as error:  # the thread must go on for others
+        except Exception as error:  # the thread serves other connections, too
             failure = error
         with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(self._stepped, is_done, failure)
+            loop.call_soon_threadsafe(self._step_done, is_done, failure)
 
-    def _stepped(self, is_done: bool, failure: Exception | None) -> None:
+    def _step_done(self, is_done: bool, failure: Exception | None) -> None:
         if self._is_ended:
             return
         self._send()
@@ -129,9 +129,9 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     # --- asyncio.Protocol: what the socket brings -----------------------------------------------
     def data_received(self, data: bytes) -> None:
-        """Go on with the handshake, or hand over what the client sent."""
+        """Continue the handshake, or pass on what the client sent."""
         if not self._is_open:
-            self._step_soon(data)
+            self._queue_step(data)
         elif len(data) <= TLS_PIECE_BYTES and not self._rest:
             self._decrypt(data)
         else:
@@ -155,7 +155,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
-            log.info("closing %s: what it sends is no TLS: %s", self._peer, error.reason or error)
+            log.info("closing %s: it does not speak valid TLS: %s", self._peer, error.reason or error)
             ended = True
         if self._outgoing.pending:
             self._send()
@@ -184,34 +184,34 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._read_again(_HAS_REST)
 
     def eof_received(self) -> bool:
-        """Close: the client has left, with or without the words of TLS."""
+        """Close: the client has closed its end, with or without TLS's close_notify."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the protocol."""
+        """Notify the protocol of the loss."""
         self._end()
         self._protocol.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Tell the protocol that the client reads slowly."""
+        """Notify the protocol that the client reads slowly."""
         if self._is_open:
             self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
-        """Tell the protocol that the client has read."""
+        """Notify the protocol that the client has caught up."""
         if self._is_open:
             self._protocol.resume_writing()
 
     # --- asyncio.Transport: what the connection sends --------------------------------------------
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        """Encrypt and send."""
+        """Encrypt and send the data."""
         if self._is_ended or self._ssl is None or not len(data):
             return
         self._ssl.write(data)
         self._raw.write(self._outgoing.read())
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview[Any]]) -> None:
-        """Encrypt and send all in one write."""
+        """Encrypt the data and send it in one write."""
         self.write(b"".join(list_of_data))
 
     def _send(self) -> None:
@@ -219,11 +219,11 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._raw.write(self._outgoing.read())
 
     def pause_reading(self) -> None:
-        """Hand over nothing until ``resume_reading``."""
+        """Pass nothing to the protocol until ``resume_reading``."""
         self._stop_reading(_PAUSED)
 
     def resume_reading(self) -> None:
-        """Hand over again."""
+        """Pass data to the protocol again."""
         if not self._not_read & _PAUSED:
             return
         if self._rest:
@@ -242,7 +242,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._raw.resume_reading()
 
     def get_write_buffer_size(self) -> int:
-        """Encrypted bytes that the system does not accept."""
+        """Return the number of encrypted bytes that the system has not accepted yet."""
         return self._raw.get_write_buffer_size()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -250,11 +250,11 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._raw.set_write_buffer_limits(high, low)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """``ssl_object``, or what the transport of the socket knows."""
+        """Return ``ssl_object``, or what the socket's transport knows."""
         return self._ssl if name == "ssl_object" else self._raw.get_extra_info(name, default)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Hand over to another protocol from now on."""
+        """Pass data to another protocol from now on."""
         self._protocol = protocol
 
     def get_protocol(self) -> asyncio.BaseProtocol:
@@ -267,20 +267,20 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         return format_address(str(host), int(port))
 
     def is_closing(self) -> bool:
-        """Tell whether the connection ends."""
+        """Return whether the connection is closing."""
         return self._raw.is_closing()
 
     def close(self) -> None:
-        """End TLS and the connection after everything is sent."""
+        """Close TLS and the connection after everything is sent."""
         if not self._is_ended and self._is_open and self._ssl is not None:
-            with suppress(ssl.SSLError):  # the client's farewell is not waited for
+            with suppress(ssl.SSLError):  # do not wait for the client's close_notify
                 self._ssl.unwrap()
             self._send()
         self._end()
         self._raw.close()
 
     def abort(self) -> None:
-        """End the connection at once."""
+        """Abort the connection."""
         self._end()
         self._raw.abort()
 
