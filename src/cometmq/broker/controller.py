@@ -426,7 +426,7 @@ class Broker:
         port = config.ha_listen_port or (config.listen_port and config.listen_port + HA_PORT_DISTANCE)
         await self.ha.start(config.bind_address, port)
 
-    # --- services ------------------------------------------------------------------------------
+    # --- services -------------------------------------------------------------------------------
     def _start_services(self, context: BrokerContext) -> None:
         config = self.config
         self.hold.start()

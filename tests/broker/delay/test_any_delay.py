@@ -319,14 +319,14 @@ async def test_large_messages_are_read_again_in_small_parts(
     await first.stop()
     shutil.rmtree(tmp_path / "store" / "comet" / "timer")
     taken: list[int] = []
-    take_in = TimerMessageService._take_in
+    take_in = TimerMessageService._read_new
 
     def counted(timer: TimerMessageService) -> None:
         before = timer._read
         take_in(timer)
         taken.append(timer._read - before)
 
-    monkeypatch.setattr(TimerMessageService, "_take_in", counted)
+    monkeypatch.setattr(TimerMessageService, "_read_new", counted)
     second = await start_broker()
     await clock.skip(7_200)
     assert all_bodies(second, "Later") == sent

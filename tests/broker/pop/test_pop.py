@@ -325,7 +325,7 @@ async def test_names_that_are_too_long_for_a_retry_topic_are_refused_unless_the_
     assert len(await fits.pop()) == 1
     answer = await long.answer()
     assert answer.code == ResponseCode.INVALID_PARAMETER
-    assert "128 characters, 127 is the most" in str(answer.remark)
+    assert "128 characters; at most 127 are allowed" in str(answer.remark)
     (message,) = await long.pop(order=True)
     await long.ack(message)
     assert await long.pop(order=True) == []

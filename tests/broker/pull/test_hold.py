@@ -67,7 +67,7 @@ async def test_sends_are_answered_whatever_happens_to_waiting_pulls(
     waiting = post_pull(wire, queue_offset=1, subscription="TagA")
     await held(broker)
     with monkeypatch.context() as patched:
-        patched.setattr(HeldQueue, "wanted_by_tags", lambda *_: 1 / 0)
+        patched.setattr(HeldQueue, "match_by_tags", lambda *_: 1 / 0)
         assert (await (await connect()).send("T", b"stored")).code == ResponseCode.SUCCESS
     clock.advance(5)
     assert [record.body for record in records(await wire.answer(waiting.opaque))] == [b"stored"]
@@ -243,7 +243,7 @@ async def test_the_end_of_a_topic_touches_its_own_pulls_only(broker: Broker, wir
     post_pull(wire, "T", queue_offset=1)
     post_pull(wire, "U", queue_offset=1)
     await held(broker, 2)
-    broker.hold.topic_is_gone("T")
+    broker.hold.topic_deleted("T")
     assert [waiting.key for waiting in broker.hold._grown] == [("T", 0)]
 
 

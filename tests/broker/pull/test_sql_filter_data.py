@@ -272,7 +272,7 @@ def test_expressions_of_a_heartbeat_are_compiled_in_slices(path: Path) -> None:
     expression = " OR ".join(f"a = '{number}'" for number in range(70))
     count = 40
     subscriptions = [sql(f"T{number}", expression) for number in range(count)]
-    known = [0, *(len(filters) for _ in filters.registering("g", subscriptions)), count]
+    known = [0, *(len(filters) for _ in filters.register_in_slices("g", subscriptions)), count]
     assert len(filters) == count
     most = FILTER_CHARS_PER_SLICE // len(expression) + 1
     assert max(after - before for before, after in itertools.pairwise(known)) <= most < count

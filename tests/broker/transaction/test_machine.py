@@ -270,7 +270,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def what_is_open_is_known(self) -> None:
         if self.started:
             assert self.broker.transactions.open.count == len(self.open)
-            keys = [self.broker.transactions.open.record(at) for at in self.broker.transactions.open.offsets()]
+            keys = [self.broker.transactions.open.read_half(at) for at in self.broker.transactions.open.offsets()]
             assert sorted(half.body for half in keys if half is not None) == sorted(known.body for known in self.open)
 
     @invariant()

@@ -28,7 +28,7 @@ from tests.broker.wire import Wire
 from tests.helpers.contents import stored
 
 from cometmq.broker.controller import Broker
-from cometmq.broker.transaction.half_message import HALF_QUEUE, committed, op_message, put_back
+from cometmq.broker.transaction.half_message import HALF_QUEUE, op_message, to_committed, to_copy
 from cometmq.broker.turn.inner_message import InnerMessage, inner_message
 from cometmq.message.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_GROUP
 from cometmq.message.properties import UNIQ_KEY
@@ -214,7 +214,7 @@ async def test_a_committed_message_without_its_op_is_not_committed_again(
     broker = await start_broker()
     wire = await connect_to(broker)
     halves = [await send_half(wire, f"K{number}", b"%d" % number) for number in range(3)]
-    await put(broker, committed(stored(broker, TRANS_HALF_TOPIC)[1]))
+    await put(broker, to_committed(stored(broker, TRANS_HALF_TOPIC)[1]))
     await broker.stop()
     broker = await start_broker()
     wire = await connect_to(broker)
@@ -245,8 +245,8 @@ async def test_a_copy_without_the_op_of_what_it_replaces_stands_alone(
     broker = await start_broker()
     wire = await connect_to(broker)
     half = await send_half(wire, "K1", b"x")
-    await put(broker, put_back(stored(broker, TRANS_HALF_TOPIC)[0], 0, 1))
-    await put(broker, put_back(stored(broker, TRANS_HALF_TOPIC)[1], 0, 2))
+    await put(broker, to_copy(stored(broker, TRANS_HALF_TOPIC)[0], 0, 1))
+    await put(broker, to_copy(stored(broker, TRANS_HALF_TOPIC)[1], 0, 2))
     await broker.stop()
     broker = await start_broker()
     assert broker.transactions.open.offsets() == [2]
@@ -286,7 +286,7 @@ async def test_a_copy_of_apache_that_has_ended_ends_what_it_replaced(
         text = f"{first.properties_text}\x02TRANSACTION_CHECK_TIMES\x01{times}"
         await put(broker, msgspec.structs.replace(inner_message(first), properties=text))
     last = stored(broker, TRANS_HALF_TOPIC)[-1]
-    await put(broker, committed(last), op_message(last.queue_offset, HOST, 0))
+    await put(broker, to_committed(last), op_message(last.queue_offset, HOST, 0))
     await broker.stop()
     broker = await start_broker()
     assert broker.transactions.open.offsets() == [other.queue_offset]

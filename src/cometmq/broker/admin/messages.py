@@ -137,10 +137,10 @@ class TransactionAdmin:
         return Response(body=encode_body(answer))
 
     def _describe(self, offset: int) -> OpenTransaction | None:
-        half = self._table.record(offset)
+        half = self._table.read_half(offset)
         if half is None:
             return None
-        known = self._table.known(offset) or describe(half)
+        known = self._table.get_noted(offset) or describe(half)
         try:
             topic, queue_id = real_queue(half)
         except ValueError:

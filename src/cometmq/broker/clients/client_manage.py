@@ -21,7 +21,7 @@ from cometmq.broker.limits import (
     MAX_SUBSCRIPTION_CHARS,
 )
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager, is_tag_type
-from cometmq.broker.pull.filters import SubscriptionError, not_supported, parse_sql
+from cometmq.broker.pull.filters import SubscriptionError, not_supported_remark, parse_sql
 from cometmq.broker.slices import Steps, batches, run_in_slices
 from cometmq.broker.tables.clients import ConsumerGroup, ConsumerManager, selection_chars
 from cometmq.clock import Clock
@@ -103,7 +103,7 @@ class ClientManageProcessor:
                 return Response(ResponseCode.SYSTEM_ERROR, remark=_NO_ROOM)  # others came in between
             self._prepare(consumer)
             clients.consumers.register(consumer, channel)
-            yield from self._filters.registering(consumer.group_name, consumer.subscription_data_set)
+            yield from self._filters.register_in_slices(consumer.group_name, consumer.subscription_data_set)
         for producers in batches(data.producer_data_set, CLIENTS_PER_SLICE):
             if len(data.consumer_data_set) + len(data.producer_data_set) > CLIENTS_PER_SLICE:
                 yield
@@ -154,7 +154,7 @@ class ClientManageProcessor:
         if subscription is None or is_tag_type(subscription.expression_type):
             return Response()
         if not self._broker.config.enable_property_filter:
-            return Response(ResponseCode.SYSTEM_ERROR, remark=not_supported(subscription.expression_type))
+            return Response(ResponseCode.SYSTEM_ERROR, remark=not_supported_remark(subscription.expression_type))
         try:
             parse_sql(subscription.sub_string, subscription.expression_type)
         except SubscriptionError as error:

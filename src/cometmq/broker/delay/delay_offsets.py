@@ -1,12 +1,12 @@
 """The progress of delay levels, on disk and after a crash (``DelayOffsetSerializeWrapper``).
 
-Apache's ``config/delayOffset.json`` holds the next offset of each level's queue. Beside it
-``comet/delayOffset.json`` holds the same offsets and the log position at which they were true. Both are written only
+Apache's ``config/delayOffset.json`` has the next offset of each level's queue. In addition,
+``comet/delayOffset.json`` has the same offsets and the log position at which they were true. Both are written only
 once the disk has the log up to there.
 
-After a crash the log behind that position tells which messages were delivered since. Each level is delivered in the
-order of its queue, and a delivered record has everything of the parked one but its place. So that part of the log is
-read once, and each level's offset moves on past every record that is its next delivery, or its next message that
+After a crash the log after that position shows which messages were delivered since. Each level is delivered in the
+order of its queue, and a delivered record equals the parked one except for its position. So that part of the log is
+read once, and each level's offset advances past every record that is its next delivery, or its next message that was
 moved into the timer. (Apache delivers all of these again.)
 """
 
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.broker.delay.parked_message import NotDeliverableError, delivered, moved
+from cometmq.broker.delay.parked_message import NotDeliverableError, delivered, to_timer_message
 from cometmq.broker.tables.table_file import TableFile, int64, offset_table, set_aside
 from cometmq.broker.turn.inner_message import InnerMessage
 from cometmq.durable import replace_file
@@ -39,7 +39,7 @@ class DelayProgress(msgspec.Struct, frozen=True):
     position: int = NO_POSITION
     """``NO_POSITION`` when it is unknown: another broker has delivered since."""
     moved: dict[int, int] = {}
-    """The offsets behind messages that are not due yet, since these moved into the timer."""
+    """The offsets after messages that are not due yet, since these were moved into the timer."""
 
 
 class DelayOffsets:
@@ -54,11 +54,11 @@ class DelayOffsets:
         self._saved: dict[int, int] = {}
 
     def load(self) -> tuple[DelayProgress, list[str]]:
-        """Read the progress of delivery, and a line for each fault.
+        """Read the progress of delivery; return it with a line for each problem.
 
-        When a file is damaged, deliveries are found in the log, as far back as it goes.
+        If a file is damaged, the deliveries are read from the log, as far back as it goes.
         """
-        offsets = self._file.load(_offsets)
+        offsets = self._file.load(_parse_offsets)
         findings = list(self._file.findings)
         if findings:  # a .bak is too old to deliver from
             offsets = None
@@ -76,7 +76,7 @@ class DelayOffsets:
         return DelayProgress(offsets), findings
 
     def _load_exact(self) -> tuple[DelayProgress | None, str | None]:
-        """Read the exact file; return it, or why it cannot be used."""
+        """Read the exact file; return it, or the reason why it cannot be used."""
         try:
             progress = msgspec.json.decode(self._exact.read_bytes(), type=DelayProgress)
         except FileNotFoundError:
@@ -104,16 +104,16 @@ class DelayOffsets:
                 self._saved = dict(progress.offsets)
 
 
-def _offsets(loaded: Any) -> dict[int, int]:
+def _parse_offsets(loaded: Any) -> dict[int, int]:
     return {int64(level): int64(offset) for level, offset in offset_table(loaded).items()}
 
 
 def delivered_since(progress: DelayProgress, store: MessageStore) -> dict[int, int]:
-    """The next offset of each level's queue, by level.
+    """Return the next offset of each level's queue, by level.
 
-    An offset cannot be true that is behind the end of its queue, or behind a message that is not due yet and has not
-    moved into the timer: then deliveries are found in the log, as far back as it goes. The same holds for all levels
-    when the log has lost its end since the offsets were saved, and deliveries with it.
+    An offset is wrong if it is after the end of its queue, or after a message that is not due yet and was not moved
+    into the timer: then the deliveries are read from the log, as far back as it goes. The same is done for all levels
+    if the log has lost its end, and deliveries with it, since the offsets were saved.
     """
     if store.lost_from is not None and progress.position > store.lost_from:
         progress = DelayProgress({}, 0)
@@ -136,11 +136,11 @@ def delivered_since(progress: DelayProgress, store: MessageStore) -> dict[int, i
             continue
         place, found = (record.topic, record.queue_id), None
         if record.topic == TIMER_TOPIC:
-            found = _decoded(store, record.offset, record.size)
+            found = _decode_record(store, record.offset, record.size)
             place = _real_place(found)
         candidates = waited_for.get(place)
         if candidates:
-            found = found or _decoded(store, record.offset, record.size)
+            found = found or _decode_record(store, record.offset, record.size)
             for level in list(candidates):
                 if found is not None and level.matches(found):
                     candidates.remove(level)
@@ -151,7 +151,7 @@ def delivered_since(progress: DelayProgress, store: MessageStore) -> dict[int, i
 
 
 def not_due(queue: ConsumeQueue, offset: int, now_ms: int) -> bool:
-    """True when the message before ``offset`` is due later than now."""
+    """Return whether the message before ``offset`` is due later than now."""
     last = queue.unit(offset - 1) if offset else None
     return last is not None and last[2] > now_ms
 
@@ -163,7 +163,7 @@ class _Level:
         self.queue = queue
         self.offset = offset
         self.counts_from = position
-        """Deliveries from this log offset on count; with ``NO_POSITION`` none does."""
+        """Deliveries count from this log offset on; with ``NO_POSITION`` none does."""
         self.parked_at = store.max_physical_offset
         """The log offset of the next message."""
         self._store = store
@@ -173,10 +173,10 @@ class _Level:
             self.offset = self.counts_from = 0
 
     def expect(self, waited_for: dict[tuple[str, int], list[_Level]]) -> None:
-        """Enter the level at the queue of its next delivery; messages that cannot be delivered were passed over."""
+        """Add the level under the queue of its next delivery; undeliverable messages were skipped."""
         at = max(self.offset, self.queue.min_offset())
         while (unit := self.queue.unit(at)) is not None:
-            self._next, self._due_ms = self._delivery(unit[0], unit[1]), unit[2]
+            self._next, self._due_ms = self._delivery_at(unit[0], unit[1]), unit[2]
             if self._next is not None:
                 self.offset = at
                 self.parked_at = unit[0]
@@ -184,18 +184,18 @@ class _Level:
                 return
             at += 1
 
-    def _delivery(self, position: int, size: int) -> InnerMessage | None:
-        record = _decoded(self._store, position, size)
+    def _delivery_at(self, position: int, size: int) -> InnerMessage | None:
+        record = _decode_record(self._store, position, size)
         try:
             return None if record is None else delivered(record)
         except NotDeliverableError:
             return None
 
     def matches(self, record: StoredRecord) -> bool:
-        """True for the record of this level's next delivery; Apache may write its properties in another order."""
+        """Return whether a record is this level's next delivery; Apache may order its properties differently."""
         expected = self._next
         if expected is not None and record.topic == TIMER_TOPIC:
-            expected = moved(expected, self._due_ms)
+            expected = to_timer_message(expected, self._due_ms)
         return (
             expected is not None
             and record.physical_offset > max(self.parked_at, self.counts_from - 1)
@@ -209,12 +209,12 @@ class _Level:
 
 
 def _real_place(record: StoredRecord | None) -> tuple[str, int]:
-    """The topic and queue in which a record of the timer is delivered."""
+    """Return the topic and queue to which a record of the timer is delivered."""
     queue_id = record.properties.get(REAL_QID, "") if record is not None else ""
     return (record.properties.get(REAL_TOPIC, ""), int(queue_id)) if record and queue_id.isdecimal() else ("", -1)
 
 
-def _decoded(store: MessageStore, position: int, size: int) -> StoredRecord | None:
+def _decode_record(store: MessageStore, position: int, size: int) -> StoredRecord | None:
     data = store.record_at(position, size)
     try:
         return None if data is None else decode_record(data)

@@ -1,9 +1,9 @@
-"""DueMessages: the waiting messages in memory, in the order in which they are delivered.
+"""DueMessages: the waiting messages in memory, in the order of delivery.
 
-They come from windows loaded from the timer log (sorted arrays, 56 bytes a message) and from messages that came
-since (lists, one for each second; a heap for those whose second has begun). When more is due than can be delivered at
-once, the late messages go on in the order of due times, and messages that fall due meanwhile are delivered beside
-them, so that a burst in one moment does not hold up all that come after.
+They come from windows loaded from the timer log (sorted arrays, 56 bytes a message) and from messages that arrived
+since (lists, one for each second; a heap for those whose second has begun). If more messages are due than can be
+delivered in one batch, the late ones continue in the order of due times, and messages that become due meanwhile are
+delivered in the same batches, so that a burst does not delay all later messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cometmq.store.timer.log import FOREVER_MS
 from cometmq.store.timer.unit import RECALL, TimerEntry, Units
 
 LATE_MS: Final = 20
-"""A message that is so late belongs to the backlog."""
+"""A message that is this late belongs to the backlog."""
 
 IN_LOG: Final = -1
 """``Waiting.crc`` of a message whose record is read from the log."""
@@ -42,7 +42,7 @@ _SERIAL: Final = attrgetter("serial")
 
 
 class DueMessages:
-    """The near messages; :meth:`take_due` gives the due ones."""
+    """The near messages; :meth:`take_due` returns the due ones."""
 
     def __init__(self) -> None:
         self._heap: list[Waiting] = []
@@ -50,13 +50,13 @@ class DueMessages:
         self._order: list[int] = []
         """The keys of ``_seconds``, a heap."""
         self._begun = -(1 << 62)
-        """The last second that is in the heap."""
+        """The last second whose messages are in the heap."""
         self._windows: deque[Units] = deque()
         self._late: deque[Waiting] = deque()
         self._late_windows: deque[Units] = deque()
         self._recalled: set[tuple[int, int]] = set()
         self.taken_until_ms = -1
-        """Nothing that is due later was taken, as far as it would be loaded again."""
+        """No message due later was removed, except those that would be loaded again."""
 
     def __len__(self) -> int:
         return (
@@ -67,9 +67,9 @@ class DueMessages:
             + sum(len(units) for units in self._late_windows)
         )
 
-    # --- coming ---------------------------------------------------------------------------------
+    # --- adding ---------------------------------------------------------------------------------
     def add(self, entry: TimerEntry) -> None:
-        """A message, or a recall, that has just come."""
+        """Add a message, or a recall, that has just arrived."""
         if entry.kind == RECALL:
             self.recall(entry.due_ms, entry.key)
             return
@@ -88,16 +88,16 @@ class DueMessages:
             arrived.append(waiting)
 
     def add_window(self, units: Units) -> None:
-        """Messages loaded from the timer log, sorted; they are due after those of earlier windows."""
+        """Add sorted messages loaded from the timer log; they are due after those of earlier windows."""
         if len(units):
             self._windows.append(units)
 
     def put_back(self, messages: list[Waiting]) -> None:
-        """Messages that were taken and could not be stored, in their order."""
+        """Return messages that were removed and could not be stored, in their order."""
         self._late.extendleft(reversed(messages))
 
     def forget_from(self, due_ms: int) -> None:
-        """Forget messages and recalls due from ``due_ms`` on: they will be loaded again."""
+        """Drop messages and recalls due from ``due_ms`` on: they will be loaded again."""
         self._heap = [waiting for waiting in self._heap if waiting.due_ms < due_ms]
         heapq.heapify(self._heap)
         for second, arrived in self._seconds.items():
@@ -112,29 +112,29 @@ class DueMessages:
 
     # --- recalls --------------------------------------------------------------------------------
     def recall(self, due_ms: int, key: int) -> None:
-        """The message with this due time and key is not delivered, whether it is here yet or not."""
+        """Do not deliver the message with this due time and key, whether it has arrived yet or not."""
         self._recalled.add((due_ms, key))
 
     def undo_recall(self, due_ms: int, key: int) -> None:
-        """The recall was not stored."""
+        """Cancel a recall that was not stored."""
         self._recalled.discard((due_ms, key))
 
     def forget_recalls(self, before_ms: int) -> None:
-        """Forget recalls of messages due before ``before_ms`` and before all that are left."""
+        """Drop recalls of messages due before ``before_ms`` and before all remaining messages."""
         if self._recalled:
-            before_ms = min(before_ms, self._oldest())
+            before_ms = min(before_ms, self._first_due())
             self._recalled = {recalled for recalled in self._recalled if recalled[0] >= before_ms}
 
-    def _oldest(self) -> int:
-        """Nothing that is here was due before."""
+    def _first_due(self) -> int:
+        """Return a lower bound of the due times here."""
         dues = [units["due"][0] for units in (*self._windows, *self._late_windows)]
         dues += [waiting.due_ms for waiting in (*self._heap[:1], *self._late)]
         dues += [second * 1000 for second in self._order[:1]]
         return int(min(dues, default=FOREVER_MS))
 
-    # --- going ----------------------------------------------------------------------------------
+    # --- removing -------------------------------------------------------------------------------
     def next_due(self) -> int | None:
-        """The due time of the next message; ``None`` when there is none."""
+        """Return the due time of the next message; ``None`` without one."""
         if self._late:
             return self._late[0].due_ms
         if self._late_windows:
@@ -150,7 +150,7 @@ class DueMessages:
         return min(heads, default=None)
 
     def take_due(self, now_ms: int, most: int) -> list[Waiting]:
-        """Take out up to ``most`` due messages; recalled ones are dropped."""
+        """Remove and return up to ``most`` due messages; recalled ones are dropped."""
         self.taken_until_ms = max(self.taken_until_ms, now_ms)
         self._begin_seconds(now_ms // 1000)
         self._set_late_aside(now_ms - LATE_MS)
@@ -174,7 +174,7 @@ class DueMessages:
         while heap and heap[0].due_ms < due_ms and most:
             self._late.append(heapq.heappop(heap))
             most -= 1
-        if heap and heap[0].due_ms < due_ms:  # a burst: all at once is cheaper
+        if heap and heap[0].due_ms < due_ms:  # a burst: one sort is cheaper
             heap.sort(key=_SERIAL)
             heap.sort(key=_DUE)
             count = bisect_left(heap, due_ms, key=_DUE)
@@ -188,7 +188,7 @@ class DueMessages:
                 self._windows.appendleft(units[count:])
 
     def _take_late(self, taken: list[Waiting], most: int) -> None:
-        """The oldest, and beside them the youngest, which would wait for all of a burst that they are behind."""
+        """Remove the oldest late messages, and the youngest, which would otherwise wait for the whole backlog."""
         late = self._late
         youngest = (most - len(taken)) // 2
         while youngest and late and late[-1].due_ms > late[0].due_ms:
@@ -200,13 +200,13 @@ class DueMessages:
         if windows and int(windows[-1]["due"][-1]) > int(windows[0]["due"][0]):
             units = windows.pop()
             count = min((most - len(taken)) // 2, len(units))
-            taken += _waiting(units[len(units) - count :])
+            taken += _to_waiting(units[len(units) - count :])
             if count < len(units):
                 windows.append(units[: len(units) - count])
         while windows and len(taken) < most:
             units = windows.popleft()
             count = most - len(taken)
-            taken += _waiting(units[:count])
+            taken += _to_waiting(units[:count])
             if count < len(units):
                 windows.appendleft(units[count:])
 
@@ -215,7 +215,7 @@ class DueMessages:
         loaded: list[Waiting] = []
         if windows and int(windows[0]["due"][0]) <= now_ms:
             units = windows[0]
-            loaded = _waiting(units[: min(most, int(units["due"].searchsorted(now_ms, "right")))])
+            loaded = _to_waiting(units[: min(most, int(units["due"].searchsorted(now_ms, "right")))])
         taken: list[Waiting] = []
         used = 0
         while len(taken) < most:
@@ -233,21 +233,21 @@ class DueMessages:
                 windows.appendleft(units[used:])
         return taken
 
-    # --- questions ------------------------------------------------------------------------------
+    # --- queries --------------------------------------------------------------------------------
     def due_until(self, due_ms: int) -> list[int]:
-        """The serials of all that are due until ``due_ms``."""
+        """Return the serials of all messages due until ``due_ms``."""
         serials = [waiting.serial for waiting in self._late if waiting.due_ms <= due_ms]
         for units in (*self._late_windows, *self._windows):
             serials += units["serial"][units["due"] <= due_ms].tolist()
         for second, arrived in self._seconds.items():
             if second * 1000 <= due_ms:
                 serials += [waiting.serial for waiting in arrived if waiting.due_ms <= due_ms]
-        # Of seconds that have begun nearly all are due: looking at all is cheaper than walking down the heap.
+        # Of seconds that have begun nearly all are due: scanning all is cheaper than walking down the heap.
         serials += [waiting.serial for waiting in self._heap if waiting.due_ms <= due_ms]
         return serials
 
 
-def _waiting(units: Units) -> list[Waiting]:
+def _to_waiting(units: Units) -> list[Waiting]:
     return [
         Waiting(due_ms, serial, key, topic, at, size, crc)
         for due_ms, serial, key, topic, at, size, _, crc, _ in units.tolist()

@@ -1,8 +1,8 @@
-"""Parked messages: put to wait for a time of their own, and delivered (``HookUtils``, ``messageTimeup``; hot path).
+"""Parked messages wait for a time of their own and are then delivered (``HookUtils``, ``messageTimeup``; hot path).
 
-A message waits under another topic, with its own topic and queue in REAL_TOPIC and REAL_QID. As it is delivered,
-everything else stays as it is, the properties to the byte: DELAY, REAL_TOPIC and REAL_QID are still among them. Only
-the topic, the queue, the offsets, the store time and the store host are new, and the prepared transaction offset is 0.
+A message waits under another topic, with its own topic and queue in REAL_TOPIC and REAL_QID. Delivery leaves
+everything else unchanged, the properties byte for byte: DELAY, REAL_TOPIC and REAL_QID are still among them. Only the
+topic, the queue, the offsets, the store time and the store host are new, and the prepared transaction offset is 0.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ _log = logging.getLogger(__name__)
 
 _INT: Final = range(-(2**31), 2**31)
 _SHOWN_CHARS: Final = 64
-"""Characters shown of a text that is no number."""
+"""Number of characters that errors show of an invalid number."""
 _WAIT_PROPERTIES: Final = (REAL_TOPIC, REAL_QID, TIMER_OUT_MS, TIMER_DEL_UNIQKEY)
-"""They say how a message waits; those of an earlier wait mean nothing any more."""
+"""Properties about waiting; those of an earlier wait are removed."""
 
 
 def delay_level(text: str) -> int:
-    """The level that a DELAY property asks for, read as Java reads numbers; 0 and below ask for none.
+    """Return the level of a DELAY property, parsed as Java parses numbers; 0 and below mean none.
 
-    :raises RefusedError: it is no number of 32 bits.
+    :raises RefusedError: it is not a 32-bit number.
     """
     with suppress(ValueError):
         if (level := parse_long(text)) in _INT:
@@ -65,7 +65,7 @@ def delay_level(text: str) -> int:
 
 
 class NotDeliverableError(Exception):
-    """A parked record that names no place to deliver it to."""
+    """A parked record without a valid topic and queue to deliver it to."""
 
 
 class TimerDetour:
@@ -81,16 +81,16 @@ class TimerDetour:
         self._traffic = broker.stats.traffic
 
     def __call__(self, message: InnerMessage, wanted: Mapping[str, str]) -> InnerMessage | None:
-        """The message as it waits; see :data:`~cometmq.broker.turn.inner_message.Detour`.
+        """Return the parked message; see :data:`~cometmq.broker.turn.inner_message.Detour`.
 
-        :raises RefusedError: a level or a delay that is no number, or too long, or any delay is switched off.
+        :raises RefusedError: a level or delay is not a number or too long, or any delay is switched off.
         """
         name = next((name for name in (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS) if name in wanted), None)
         if name is None or (DELAY in wanted and delay_level(wanted[DELAY]) > 0):
             return None
         text = PropertiesText(message.properties)
         if TIMER_OUT_MS in text:
-            return None  # it waited before, and is sent on or sent again
+            return None  # it waited before, and is being delivered or sent again
         config = self._live.current
         if not config.timer_wheel_enable:
             raise RefusedError(
@@ -118,7 +118,7 @@ class TimerDetour:
 
 
 def parked(message: InnerMessage, due_ms: int) -> InnerMessage:
-    """The message as it waits for ``due_ms``."""
+    """Return the message that waits until ``due_ms``."""
     place = {REAL_TOPIC: message.topic, REAL_QID: str(message.queue_id), TIMER_OUT_MS: str(due_ms)}
     text = PropertiesText(message.properties).plus(place).text
     return msgspec.structs.replace(message, topic=TIMER_TOPIC, queue_id=0, properties=text)
@@ -135,9 +135,9 @@ def _number(name: str, text: str) -> int:
 
 
 def delivered(record: StoredRecord) -> InnerMessage | None:
-    """The message of a parked record, to be stored; ``None`` for a half message, which is dropped as in Apache.
+    """Return the message to deliver for a parked record; ``None`` for a half message, which is dropped as in Apache.
 
-    :raises NotDeliverableError: REAL_TOPIC or REAL_QID is missing or cannot be one.
+    :raises NotDeliverableError: REAL_TOPIC or REAL_QID is missing or invalid.
     """
     text = PropertiesText(record.properties_text)
     topic = text.get(REAL_TOPIC)
@@ -146,7 +146,7 @@ def delivered(record: StoredRecord) -> InnerMessage | None:
     if wrong is not None:
         raise NotDeliverableError(f"REAL_TOPIC: {wrong}")
     if not queue_id.isdecimal() or len(queue_id) > len(str(MAX_QUEUE_ID)) or int(queue_id) > MAX_QUEUE_ID:
-        raise NotDeliverableError(f"{queue_id[:20]!r} is not a queue's id")
+        raise NotDeliverableError(f"{queue_id[:20]!r} is not a queue id")
     if topic == TRANS_HALF_TOPIC:
         return None
     return InnerMessage(
@@ -162,8 +162,8 @@ def delivered(record: StoredRecord) -> InnerMessage | None:
     )
 
 
-def moved(message: InnerMessage, due_ms: int) -> InnerMessage:
-    """A message of a level as it waits in the timer; unchanged when its properties have no room for that.
+def to_timer_message(message: InnerMessage, due_ms: int) -> InnerMessage:
+    """Return a message of a level as it waits in the timer; unchanged if its properties have no room for that.
 
     :param message: as it would be delivered.
     """
@@ -173,7 +173,7 @@ def moved(message: InnerMessage, due_ms: int) -> InnerMessage:
 
 
 def recall_handle(message: InnerMessage, broker_name: str) -> str | None:
-    """The handle that recalls a parked message; ``None`` when it cannot be recalled."""
+    """Return the handle that recalls a parked message; ``None`` when it cannot be recalled."""
     if message.topic != TIMER_TOPIC:
         return None
     properties = decode_properties(message.properties)
@@ -185,7 +185,7 @@ def recall_handle(message: InnerMessage, broker_name: str) -> str | None:
 
 
 def message_of(waiting: Waiting, timer_log: TimerLog, queue: ConsumeQueue, store: MessageStore) -> InnerMessage | None:
-    """Read a waiting message; ``None`` (and an error in the log) when it cannot be delivered.
+    """Read a waiting message; return ``None`` (and log an error) when it cannot be delivered.
 
     :param queue: the queue of ``rmq_sys_wheel_timer``.
     """
@@ -201,7 +201,7 @@ def message_of(waiting: Waiting, timer_log: TimerLog, queue: ConsumeQueue, store
 
 
 def _record(waiting: Waiting, timer_log: TimerLog, queue: ConsumeQueue, store: MessageStore) -> bytes | memoryview:
-    """The record of a waiting message, from the timer log or, if that lost it, from the log.
+    """Return the record of a waiting message, from the timer log or, if that lost it, from the log.
 
     :raises RecordError: it is damaged or gone.
     """
@@ -211,7 +211,7 @@ def _record(waiting: Waiting, timer_log: TimerLog, queue: ConsumeQueue, store: M
     else:
         record = timer_log.record(waiting.due_ms, waiting.place, waiting.size, waiting.crc)
         if record is None:
-            _log.error("waiting message %d is damaged in the timer log; looking into the log", waiting.serial)
+            _log.error("waiting message %d is damaged in the timer log; reading the log instead", waiting.serial)
             unit = queue.unit(waiting.serial)
             record = store.record_at(unit[0], unit[1]) if unit is not None else None
     if record is None:

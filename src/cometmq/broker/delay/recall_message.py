@@ -1,6 +1,6 @@
-"""Recall of a message that waits for its time: RECALL_MESSAGE (370, ``RecallMessageProcessor``).
+"""Recall of a waiting message: RECALL_MESSAGE (370, ``RecallMessageProcessor``).
 
-A recall is a message itself, which waits beside the one that it recalls; it is stored before it is answered. A second
+A recall is itself a message, which waits like the one that it recalls; it is stored before it is answered. A second
 recall, or one of an unknown message, gets the same answer.
 """
 
@@ -48,11 +48,11 @@ class RecallMessageProcessor:
     def recall(
         self, connection: ServerConnection, request: Request[RecallMessageRequestHeader], _body: bytes
     ) -> Response | None:
-        """Take back a message that waits; answered once the recall is stored."""
+        """Cancel a waiting message; answered once the recall is stored."""
         try:
-            handle = self._checked(request.header)
+            handle = self._check_handle(request.header)
             key = text_hash(recall_key(handle.topic, handle.unique_key))
-            message = self._message(handle, request.header.producer_group, connection.peer_bytes)
+            message = self._recall_message(handle, request.header.producer_group, connection.peer_bytes)
             answer = OneAnswer(connection, request)
             done = partial(self._stored, answer, handle.unique_key)
             self._timer.recall(message, handle.due_ms, key, done, answer.late)
@@ -60,10 +60,10 @@ class RecallMessageProcessor:
             return refused.response(self._ext)
         return None
 
-    def _checked(self, header: RecallMessageRequestHeader) -> RecallHandle:
-        """The handle, if its message may be recalled now.
+    def _check_handle(self, header: RecallMessageRequestHeader) -> RecallHandle:
+        """Return the handle if its message may be recalled now.
 
-        :raises RefusedError: with Apache's code and words.
+        :raises RefusedError: with Apache's code and text.
         """
         config = self._live.current
         now_ms = self._clock.now_ms()
@@ -85,7 +85,7 @@ class RecallMessageProcessor:
             raise RefusedError(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
         return handle
 
-    def _message(self, handle: RecallHandle, producer_group: str | None, born_host: bytes) -> InnerMessage:
+    def _recall_message(self, handle: RecallHandle, producer_group: str | None, born_host: bytes) -> InnerMessage:
         properties = {
             TIMER_DEL_UNIQKEY: recall_key(handle.topic, handle.unique_key),
             UNIQ_KEY: handle.unique_key,

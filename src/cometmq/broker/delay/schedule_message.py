@@ -1,16 +1,16 @@
 """Delay levels: messages wait in SCHEDULE_TOPIC_XXXX, one queue a level (``ScheduleMessageService``).
 
-A parked message has its own topic and queue in REAL_TOPIC and REAL_QID, and is stored there when it is due. The
-messages of a level all wait equally long, so they fall due in the order of their queue. Each level sets an alarm
-for its first message; nothing is polled. Due messages are delivered in batches, one a round of the loop, so that other
-requests are answered in between.
+A parked message has its own topic and queue in REAL_TOPIC and REAL_QID, and is stored there when it is due. All
+messages of a level wait equally long, so they become due in the order of their queue. Each level sets an alarm for its
+first message; nothing is polled. Due messages are delivered in batches, one a round of the loop, so that other requests
+are answered in between.
 
-A message of a level waits in the log alone. Apache deletes its file when the time of the file is over, or when the
-disk is full, and the message vanishes. Here retention asks first (``DelayHold``). A master then stores the waiting
-messages of the file once more, as messages of any delay that are due at the same moment
-(:mod:`cometmq.broker.delay.timer_message`), which has a log of its own; the level goes on behind them, and the next
-look of retention finds the file free. A slave cannot store anything: it keeps the file until its master has
-delivered or moved the messages. Only progress that is in the files counts: a power cut could take back the rest.
+A message of a level waits in the log only. Apache deletes its log file when the file has expired, or when the disk is
+full, and the message is lost. Here retention asks first (``DelayHold``). A master then stores the waiting messages of
+the file again, as messages of any delay with the same due time (:mod:`cometmq.broker.delay.timer_message`), which has a
+log of its own; the level continues after them, and the next run of retention may delete the file. A slave cannot store
+anything: it keeps the file until its master has delivered or moved the messages. Only progress that is in the files
+counts: a power cut could undo the rest.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cometmq import fastjson
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.delay_offsets import DelayOffsets, DelayProgress, delivered_since, not_due
-from cometmq.broker.delay.parked_message import NotDeliverableError, delay_level, delivered, moved
+from cometmq.broker.delay.parked_message import NotDeliverableError, delay_level, delivered, to_timer_message
 from cometmq.broker.limits import DELAY_BATCH_BYTES, DELAY_BATCH_MESSAGES, DELAY_RECHECK_SECONDS, DELAY_RETRY_SECONDS
 from cometmq.broker.periodic import Alarm
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
@@ -59,8 +59,8 @@ class DelayLevel:
 
     :param level: its number, from 1 on.
     :param delay_ms: how long its messages wait; ``None`` for a level that is not in the table any more,
-        whose messages are delivered at the time that was set when they came.
-    :param offset: the queue offset of the first message that is not delivered yet.
+        whose messages are delivered at the time that was set when they arrived.
+    :param offset: the queue offset of the first undelivered message.
     """
 
     def __init__(self, level: int, delay_ms: int | None, offset: int, store: MessageStore, turn: StoreTurn) -> None:
@@ -73,15 +73,15 @@ class DelayLevel:
         self._clock = store.clock
         self._alarm = Alarm(self.deliver_or_wait, clock=store.clock)
         self._recheck = Alarm(self.deliver_or_wait, clock=store.clock)
-        """Looks now and then before the alarm, since the clock may move backwards; or tries again."""
+        """Checks now and then before the alarm, since the clock may move backwards; or retries."""
         self._under_way = False
-        """A batch is put and not stored yet, or the next one is about to be put."""
+        """A batch is being stored, or the next one is about to be."""
         self._put: tuple[int, int] | None = None
-        """The end of the log before that batch, and the queue's offset behind it."""
+        """The end of the log before that batch, and the queue offset after it."""
         self._waits_for_store = False
-        """The last batch was refused, which is logged once."""
+        """The last batch was refused; this is logged once."""
         self._move_below = 0
-        """Messages below this log offset move into the timer: retention asks for their log file."""
+        """Messages below this log offset are moved into the timer: retention wants to delete their log file."""
         self._stopped = False
         self._idle: asyncio.Future[None] | None = None
 
@@ -96,45 +96,45 @@ class DelayLevel:
         self._recheck.cancel()
         self._under_way = False
         if self._stopped:
-            self._end()
+            self._stop_if_idle()
             return
-        due, first_ms = self._due()
+        due, first_ms = self._count_due()
         if due:
             self._deliver(due)
         elif first_ms is not None:
-            held = self._to_move()
+            held = self._find_to_move()
             if held:
                 self._deliver(len(held), held)
             else:
                 self._wait_until(first_ms)
 
     def move_below(self, end: int) -> None:
-        """Move the messages below a log offset into the timer, unless they become due before that is done."""
+        """Move the messages below a log offset into the timer, unless they become due before that."""
         self._move_below = max(self._move_below, end)
         if not self._under_way and not self._stopped:
             self.deliver_or_wait()
 
     def halt(self) -> None:
-        """Deliver no more."""
+        """Stop delivering."""
         self._stopped = True
         self._alarm.close()
         self._recheck.close()
 
     @property
     def delivered_offset(self) -> int:
-        """The next offset by the log: a batch counts that is in it and waits for the disk or a slave."""
+        """Return the next offset by the log: it includes a batch that waits for the disk or a slave."""
         if self._put is not None and self._store.max_physical_offset > self._put[0]:
             return self._put[1]
         return self.offset
 
     async def stop(self) -> None:
-        """Deliver no more; return when the batch under way is stored."""
+        """Stop delivering; return when the batch under way is stored."""
         self.halt()
         if self._under_way:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
 
-    def _end(self) -> None:
+    def _stop_if_idle(self) -> None:
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
@@ -143,8 +143,8 @@ class DelayLevel:
         self._recheck.after(DELAY_RECHECK_SECONDS)
 
     # --- due ----------------------------------------------------------------------------------
-    def _due(self) -> tuple[int, int | None]:
-        """The number of due messages, a batch at most; when there is none, the due time of the first one."""
+    def _count_due(self) -> tuple[int, int | None]:
+        """Return the number of due messages, a batch at most; without one, the due time of the first message."""
         queue = self.queue
         self.offset = min(max(self.offset, queue.min_offset()), queue.max_offset())
         raw = queue.units(self.offset, DELAY_BATCH_MESSAGES)
@@ -160,8 +160,8 @@ class DelayLevel:
             count += 1
         return count, None
 
-    def _to_move(self) -> dict[int, int]:
-        """The due times of the first messages that must move, a batch at most, by their places in the log."""
+    def _find_to_move(self) -> dict[int, int]:
+        """Return the due times of the first messages to move, a batch at most, by their log offsets."""
         held: dict[int, int] = {}
         raw = self.queue.units(self.offset, DELAY_BATCH_MESSAGES) if self._move_below else b""
         for place, _, due in UNIT.iter_unpack(raw):
@@ -172,7 +172,7 @@ class DelayLevel:
 
     # --- delivery -----------------------------------------------------------------------------
     def _deliver(self, count: int, move: Mapping[int, int] = _NOTHING) -> None:
-        """Store the next messages where they belong; those in ``move`` in the timer, with their due times."""
+        """Store the next messages in their topics; those in ``move`` in the timer, with their due times."""
         found = self._store.get_message(self.queue, self.offset, count, max_bytes=DELAY_BATCH_BYTES)
         messages: list[InnerMessage] = []
         for chunk in found.chunks:
@@ -198,7 +198,7 @@ class DelayLevel:
             else:
                 if message is not None:
                     due = move.get(record.physical_offset)
-                    messages.append(message if due is None else moved(message, due))
+                    messages.append(message if due is None else to_timer_message(message, due))
             at += _SIZE.unpack_from(chunk, at)[0]
 
     def _stored(self, next_offset: int, result: Stored | RefusedError) -> None:
@@ -217,7 +217,7 @@ class DelayLevel:
         self._under_way = False
         self._put = None
         if self._stopped:
-            self._end()
+            self._stop_if_idle()
         else:
             if not self._waits_for_store:
                 self._waits_for_store = True
@@ -239,7 +239,7 @@ class DelayHold:
         self.let_go = move
 
     def needed_from(self) -> int:
-        """Log offset of the first message that is not delivered, by the files; the log's end when none waits."""
+        """Return the log offset of the first undelivered message, by the files; the log's end when none waits."""
         progress, _ = self._files.load()
         needed = self._store.max_physical_offset
         for queue_id, queue in self._store.queues().get(SCHEDULE_TOPIC, {}).items():
@@ -274,9 +274,9 @@ class ScheduleMessageService:
         return self.park(message, level, wait=wanted.get(WAIT)) if level > 0 else None
 
     def park(self, message: InnerMessage, level: int, *, wait: str | None = None) -> InnerMessage:
-        """The message as it waits in ``level``; a level above the last counts as the last.
+        """Return the message that waits in ``level``; a level above the last counts as the last.
 
-        :param wait: the WAIT that the producer gave: parked messages keep it, unlike others.
+        :param wait: the producer's WAIT property: parked messages keep it, unlike others.
         """
         level = min(level, len(self.delays_ms))
         properties = decode_properties(message.properties)
@@ -294,9 +294,9 @@ class ScheduleMessageService:
 
     # --- delivery -----------------------------------------------------------------------------
     def start(self) -> None:
-        """Find the progress of delivery, and continue there.
+        """Read the progress of delivery, and continue there.
 
-        Messages of a level that is not in ``messageDelayLevel`` any more are delivered too, when they are due.
+        Messages of a level that was removed from ``messageDelayLevel`` are delivered too, when they are due.
         """
         progress, findings = self._files.load()
         for finding in findings:
@@ -313,7 +313,7 @@ class ScheduleMessageService:
         self._warn_of_long_levels()
 
     def _warn_of_long_levels(self) -> None:
-        """Warn of levels that wait for longer than log files are kept."""
+        """Warn of levels that wait longer than log files are kept."""
         kept_ms = self._kept_hours * _HOUR_MS
         numbers = [number for number, delay_ms in enumerate(self.delays_ms, 1) if delay_ms > kept_ms]
         if numbers:
@@ -325,30 +325,30 @@ class ScheduleMessageService:
             )
 
     def _config_changed(self, config: BrokerConfig) -> None:
-        """Warn again when log files are kept for another time."""
+        """Warn again when the retention time of log files changes."""
         if config.file_reserved_time != self._kept_hours:
             self._kept_hours = config.file_reserved_time
             if self._running:
                 self._warn_of_long_levels()
 
     def _move_below(self, end: int) -> None:
-        """Move messages that wait below a log offset into the timer; a slave, where no level runs, keeps them."""
+        """Move messages that wait below a log offset into the timer; a slave, which runs no level, keeps them."""
         for level in self._running.values():
             level.move_below(end)
 
     def halt(self) -> None:
-        """Deliver no more."""
+        """Stop delivering."""
         for level in self._running.values():
             level.halt()
 
     async def stop(self) -> None:
-        """Deliver no more; return when all batches are stored and the files are written."""
+        """Stop delivering; return when all batches are stored and the files are written."""
         if self._running:
             await asyncio.gather(*(level.stop() for level in self._running.values()))
             await self.save()
 
     async def save(self) -> None:
-        """Write the progress of delivery, once the disk has all deliveries; nothing after a failed flush."""
+        """Write the progress of delivery once the disk has all deliveries; does nothing after a failed flush."""
         progress = self._progress()
         with contextlib.suppress(StoreError):
             await self._store.wait_flushed(progress.position)
@@ -362,9 +362,9 @@ class ScheduleMessageService:
         }
         return DelayProgress(offsets, self._store.max_physical_offset, moved)
 
-    # --- questions ----------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------
     def offsets(self) -> Mapping[int, tuple[int, int]]:
-        """The next offset and the end of the queue of each level that was ever used, by level."""
+        """Return the next offset and the queue's end of each level that was ever used, by level."""
         return {
             number: (level.offset, level.queue.max_offset())
             for number, level in self._running.items()
@@ -373,5 +373,5 @@ class ScheduleMessageService:
 
     @answers(RequestCode.GET_ALL_DELAY_OFFSET, permission=needs_cluster(Action.GET))
     def all_offsets(self, _connection: ServerConnection, _request: Request[Any], _body: bytes) -> Response:
-        """Give the offset of each delay level: its messages before it are delivered."""
+        """Return the offset of each delay level: its messages before it are delivered."""
         return Response(body=fastjson.dumps({"offsetTable": self._progress().offsets}))

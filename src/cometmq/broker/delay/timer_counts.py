@@ -1,4 +1,4 @@
-"""The number of messages with any delay that come, wait and are delivered (``TimerMetrics``)."""
+"""Counts of messages with any delay: arrived, waiting and delivered (``TimerMetrics``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cometmq.store.timer.unit import RECALL, TimerEntry
 
 
 class TimerCounts:
-    """``waiting`` is the number of waiting messages; every recall that comes subtracts one, as in Apache."""
+    """Counts messages; every recall that arrives subtracts one from ``waiting``, as in Apache."""
 
     def __init__(self, broker: BrokerContext) -> None:
         cluster = broker.config.broker_cluster_name
@@ -21,8 +21,8 @@ class TimerCounts:
         self._traffic = broker.stats.traffic
         self.waiting = 0
 
-    def came(self, entry: TimerEntry) -> None:
-        """Count a message, or a recall, that has come."""
+    def arrived(self, entry: TimerEntry) -> None:
+        """Count a message, or a recall, that has arrived."""
         self._enqueued.add(1)
         self.waiting += -1 if entry.kind == RECALL else 1
 
@@ -34,7 +34,7 @@ class TimerCounts:
                 self._traffic.count(Event.TIMER_OUT, topic)
 
     def runtime_info(self) -> dict[str, str]:
-        """Waiting messages, and those that come and are delivered a second, of the last minute (code 28)."""
+        """Return the waiting messages, and the messages arrived and delivered a second in the last minute (code 28)."""
         return {
             "timerCongestNum": str(max(self.waiting, 0)),
             "timerEnqueueTps": f"{self._enqueued.seen(0).tps:.2f}",

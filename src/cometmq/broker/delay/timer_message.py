@@ -1,30 +1,30 @@
 """Any delay: messages wait for their due time, to the millisecond, for years (``TimerMessageStore``).
 
-Theory of operation. A message with a time of its own is parked in ``rmq_sys_wheel_timer``; its queue offset there is
-its name, the *serial*. The states of a waiting message:
+Theory of operation. A message with a time of its own is parked in ``rmq_sys_wheel_timer``; its queue offset there
+identifies it, as its *serial*. The states of a waiting message:
 
 * stored: in the log, from serial ``_read`` on. It is read once, at the end of the turn that stored it.
 * unwritten: read, and not yet in the timer log. A worker thread copies it there within a second.
 * written: in the file of its day in the timer log (:mod:`cometmq.store.timer.log`); it no longer needs the log.
-* near: due before the *horizon*, and in memory too (``due``): at once, or loaded with its window before it is due.
-* under way: due, and put into its own topic in a batch that is not stored yet.
+* near: due before the *horizon*, and in memory too (``due``): from its arrival, or loaded before it is due.
+* under way: due, and in a batch for its own topic that is not stored yet.
 * delivered: stored in its own topic, with the serial + 1 as prepared transaction offset.
 
-A recall is a message too: near, it removes the message with its due time and key.
+A recall is a message too: once near, it removes the message with its due time and key.
 
 Invariants.
 
 * All that is written or unwritten, due before the horizon and not delivered is near or under way. Nothing from the
   horizon on is due before ``_next_ms``.
-* Nothing is loaded before all messages are read that the topic had at the start: a recall may stand far behind its
+* Nothing is loaded before all messages are read that the topic had at the start: a recall may come long after its
   message.
 * A position is saved once the disk has the log up to its ``log_offset``. Then all messages below its serial are
-  written, and those due until its ``until_ms`` are delivered below that offset, but for those that it lists. The log is
+  written, and those due until its ``until_ms`` are delivered below that offset, except those that it lists. The log is
   pinned there: retention deletes nothing from there on.
 
 Fault model. A crash loses what is in memory. The next start reads the topic from the saved serial on, and finds in
 the log from ``log_offset`` on the later deliveries: nothing is lost and nothing is delivered twice. A batch that
-the store refuses, and a timer log that cannot be written or read, are tried again; messages wait in the log. A damaged
+the store refuses, and a timer log that cannot be written or read, are retried; messages wait in the log. A damaged
 record is read from the log if that still has it. When the clock moves backwards, the position notes what was delivered
 by the later time: it is not delivered again.
 """
@@ -71,7 +71,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _READ_UNITS: Final = 256
-"""Messages read in one turn, fewer if they are large; the rest waits for the next."""
+"""Messages read in one turn, fewer if they are large; the rest is read in the next."""
 _LONG_AGO_MS: Final = -(1 << 62)
 
 
@@ -85,9 +85,9 @@ class _Batch(NamedTuple):
 
 
 class TimerMessageService:
-    """All waiting messages of a master; see the module's theory of operation.
+    """Delivers the waiting messages of a master; see the module's theory of operation.
 
-    ``end_round`` belongs to the end of every round of the loop, after the turn's commit.
+    Call ``end_round`` at the end of every round of the loop, after the turn's commit.
     """
 
     def __init__(self, broker: BrokerContext) -> None:
@@ -103,19 +103,19 @@ class TimerMessageService:
         self.due: Final = DueMessages()
         self._counts: Final = TimerCounts(broker)
         self._is_counted = not self.log.exists
-        """True once the messages are counted that were in the timer log at the start."""
+        """True once the messages that were in the timer log at the start are counted."""
         position = self.log.position
         self._read = max(self.log.read_from, self._queue.min_offset())
-        """The serial of the message that is read next."""
+        """The serial of the next message to read."""
         self._found_until: Final = self._queue.max_offset()
-        """Below this serial messages were here at the start."""
+        """Messages below this serial existed at the start."""
         self._unwritten: list[TimerEntry] = []
         self._unwritten_bytes = 0
         self.horizon_ms = _LONG_AGO_MS
         """See the invariants."""
         self._next_ms = _LONG_AGO_MS if self.log.exists else FOREVER_MS
         self._loading = False
-        self._load_alarm = Alarm(self._work, clock=clock)
+        self._load_alarm = Alarm(self._schedule_rounds, clock=clock)
         self._due_alarm = Alarm(self._deliver, clock=clock)
         self._due_alarm_ms = 0
         self._retry_alarm = Alarm(self._set_due_alarm, clock=clock)
@@ -123,27 +123,27 @@ class TimerMessageService:
         self._idle = asyncio.Event()
         self._idle.set()
         self._until_ms = self.log.delivered.until_ms
-        """Messages due until then were delivered, but for those that are near or under way."""
+        """Messages due until then were delivered, except those that are near or under way."""
         self._task: asyncio.Task[None] | None = None
         self._again = False
-        self._save_alarm = Alarm(self._work, clock=clock)
+        self._save_alarm = Alarm(self._schedule_rounds, clock=clock)
         self._save_at = store.max_physical_offset if self.log.exists else FOREVER_MS
-        """Save when the log has grown beyond this, also when no message waits."""
+        """Save when the log has grown beyond this, even if no message waits."""
         self._saved_at_s = clock.monotonic() - TIMER_SAVE_SECONDS
         self._pause_s = TIMER_SAVE_SECONDS
-        """Seconds from one save to the next; more where the disk is slow and the days are many."""
+        """Seconds between two saves; more if the disk is slow and the days are many."""
         self._pinned = False
         if self.log.exists:
             self._pin(position.log_offset)
 
     def start(self) -> None:
-        """Begin, on the running loop."""
+        """Start on the running loop."""
         self._schedule()
         if self.log.exists:
-            self._work()
+            self._schedule_rounds()
 
     async def stop(self) -> None:
-        """End delivery, wait until the batches under way are stored, save; the next start reads later messages."""
+        """Stop delivering, wait until the batches under way are stored, and save the position."""
         self._stopped = True
         for alarm in (self._due_alarm, self._retry_alarm, self._load_alarm, self._save_alarm):
             alarm.close()
@@ -159,9 +159,9 @@ class TimerMessageService:
         self._worker.shutdown()
         self.log.close()
 
-    # --- questions ------------------------------------------------------------------------------
+    # --- queries --------------------------------------------------------------------------------
     def runtime_info(self) -> dict[str, str]:
-        """The keys of Apache 5's runtime information (28) about waiting messages; the first is in seconds."""
+        """Return the keys of Apache 5's runtime information (28) about waiting messages; the first is in seconds."""
         return {
             "timerReadBehind": str(self.behind_ms // 1000),
             "timerOffsetBehind": str(self.unread),
@@ -169,28 +169,28 @@ class TimerMessageService:
         }
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Work on the timer log in its thread."""
+        """Run work on the timer log in its thread."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
 
     @property
     def behind_ms(self) -> int:
-        """Milliseconds since the first message was due that is not delivered; 0 when none is due."""
+        """Return the milliseconds since the first undelivered message was due; 0 when none is due."""
         due_ms = self.due.next_due()
         return max(self.clock.now_ms() - due_ms, 0) if due_ms is not None else 0
 
     @property
     def overdue(self) -> int:
-        """The number of messages that are due and not delivered."""
+        """Return the number of due, undelivered messages."""
         return len(self.due.due_until(self.clock.now_ms())) if self.behind_ms else 0
 
     @property
     def unread(self) -> int:
-        """The number of messages in the log that were not read yet."""
+        """Return the number of messages in the log that were not read yet."""
         return self._queue.committed - self._read
 
     @property
     def unread_ms(self) -> int:
-        """The age of the first of them in milliseconds; 0 without any."""
+        """Return the age of the first unread message in milliseconds; 0 without any."""
         stored_ms = self._store.store_time(TIMER_TOPIC, 0, self._read) if self.unread else -1
         return max(self.clock.now_ms() - stored_ms, 0) if stored_ms >= 0 else 0
 
@@ -198,7 +198,7 @@ class TimerMessageService:
     def recall(
         self, message: InnerMessage, due_ms: int, key: int, when_stored: WhenStored, late: Late | None = None
     ) -> None:
-        """Put a recall; from now on its message is not delivered, unless the recall cannot be stored.
+        """Store a recall; from now on its message is not delivered, unless the recall cannot be stored.
 
         ``late`` is as for :meth:`StoreTurn.put_inner`.
 
@@ -219,12 +219,12 @@ class TimerMessageService:
     def end_round(self) -> None:
         """Read the messages that the turn stored (hot path when there are none)."""
         if self._queue.committed > self._read:
-            self._take_in()
+            self._read_new()
         elif self._store.max_physical_offset > self._save_at and not self._stopped:
             self._save_at = FOREVER_MS
             self._save_soon()
 
-    def _take_in(self) -> None:
+    def _read_new(self) -> None:
         if self._unwritten_bytes > MAX_TIMER_UNWRITTEN_BYTES or self._stopped:
             return
         before, unwritten_bytes = self._read, self._unwritten_bytes
@@ -237,25 +237,25 @@ class TimerMessageService:
             record = self._store.record_at(physical_offset, size)
             try:
                 if record is None:
-                    raise ValueError(f"the log has no such record at {physical_offset}")
+                    raise ValueError(f"the log has no timer record at {physical_offset}")
                 entry = entry_of(record, serial, physical_offset)
             except ValueError as error:
-                _log.error("message %d of %s cannot be delivered and is passed over: %s", serial, TIMER_TOPIC, error)
+                _log.error("message %d of %s cannot be delivered and is skipped: %s", serial, TIMER_TOPIC, error)
                 continue
             if self.log.needs(serial, entry.due_ms):
-                self._entered(entry)
+                self._to_entry(entry)
                 if self._unwritten_bytes > unwritten_bytes + TIMER_WRITE_BYTES:
                     break
         self._set_due_alarm()
         if self._unwritten_bytes > TIMER_WRITE_BYTES or before < self._found_until <= self._read:
-            self._work()
+            self._schedule_rounds()
         else:
             self._save_soon()
         if self.unread:
             self._schedule()
 
-    def _entered(self, entry: TimerEntry) -> None:
-        self._counts.came(entry)
+    def _to_entry(self, entry: TimerEntry) -> None:
+        self._counts.arrived(entry)
         self._unwritten.append(entry)
         self._unwritten_bytes += len(entry.record)
         if entry.due_ms < self.horizon_ms:
@@ -265,7 +265,7 @@ class TimerMessageService:
             self._set_load_alarm()
 
     def _move_horizon(self) -> None:
-        """Let messages that come be near at once, as far as the timer log has nothing."""
+        """Extend the horizon for arriving messages, as far as the timer log has none."""
         if not self._loading and self._read >= self._found_until:
             self.horizon_ms = max(self.horizon_ms, min(self._next_ms, self.clock.now_ms() + TIMER_WINDOW_MS))
 
@@ -282,10 +282,10 @@ class TimerMessageService:
         waiting = self.due.take_due(self.clock.now_ms(), TIMER_BATCH_MESSAGES)
         if waiting:
             self._counts.waiting -= len(waiting)
-            self._put(waiting)
+            self._store_batch(waiting)
         self._set_due_alarm()
 
-    def _put(self, waiting: list[Waiting]) -> None:
+    def _store_batch(self, waiting: list[Waiting]) -> None:
         messages: list[InnerMessage] = []
         size_bytes = 0
         for count, one in enumerate(waiting):
@@ -319,7 +319,7 @@ class TimerMessageService:
             self._counts.delivered(len(batch.waiting), batch.topics)
             self._save_soon()
             if self._next_ms <= self.clock.now_ms() + TIMER_AHEAD_MS:  # there may be room to load more
-                self._work()
+                self._schedule_rounds()
         if not self._under_way:
             self._idle.set()
 
@@ -338,7 +338,7 @@ class TimerMessageService:
         else:
             self._load_alarm.cancel()
 
-    def _work(self) -> None:
+    def _schedule_rounds(self) -> None:
         if self._stopped:
             return
         self._again = True
@@ -354,7 +354,7 @@ class TimerMessageService:
                 except Exception as error:
                     foreseen = isinstance(error, (OSError, StoreError))
                     trace = None if foreseen else error
-                    _log.error("the timer log cannot be written or read now, trying again: %s", error, exc_info=trace)
+                    _log.error("the timer log cannot be written or read now; will retry: %s", error, exc_info=trace)
                     self._again = False
                     self._save_alarm.after(TIMER_RETRY_SECONDS)
         finally:
@@ -372,14 +372,14 @@ class TimerMessageService:
             self._save_soon()
 
     async def _write(self) -> TimerPosition | None:
-        """Copy the unwritten messages into the timer log; return the position of the moment when the copy began."""
+        """Copy the unwritten messages into the timer log; return the position when the copy began."""
         batch, size = self._unwritten, self._unwritten_bytes
         self._unwritten, self._unwritten_bytes = [], 0
         position = self._position()
         if batch:
             try:
                 await self.in_thread(partial(self.log.append, batch))
-            except BaseException:  # of any kind: no position may claim that these are in the timer log
+            except BaseException:  # of any kind: no saved position may count these as written
                 self._unwritten = batch + self._unwritten
                 self._unwritten_bytes += size
                 raise
@@ -388,7 +388,7 @@ class TimerMessageService:
         return position
 
     async def _load(self) -> None:
-        """Load windows until the next is not near, or memory has enough."""
+        """Load windows until the next is not near, or enough messages are in memory."""
         if self._read < self._found_until:
             return
         while self._next_ms <= (now := self.clock.now_ms()) + TIMER_AHEAD_MS and not self._stopped:
@@ -404,7 +404,7 @@ class TimerMessageService:
             finally:
                 self._loading = False
             self.horizon_ms, self._next_ms = loaded.until_ms, loaded.next_ms
-            for entry in self._unwritten:  # not in the timer log yet, and it may have come meanwhile
+            for entry in self._unwritten:  # not in the timer log yet, and may have arrived meanwhile
                 if low_ms <= entry.due_ms < self.horizon_ms:
                     self.due.add(entry)
                 elif entry.due_ms >= self.horizon_ms:
@@ -414,7 +414,7 @@ class TimerMessageService:
         self._set_load_alarm()
 
     def _position(self) -> TimerPosition | None:
-        """The position to save now; ``None`` until all messages due until the last delivery are in memory."""
+        """Return the position to save now; ``None`` until all messages due until the last delivery are in memory."""
         self._move_horizon()
         if self.horizon_ms <= self._until_ms:
             return None
@@ -429,9 +429,10 @@ class TimerMessageService:
         return self.due.due_until(self._until_ms) + in_flight
 
     def _notice_clock_moved_back(self) -> None:
-        """After the clock has moved backwards, keep in memory only messages that are near by the new time.
+        """After the clock has moved backwards, keep only messages in memory that are near by the new time.
 
-        Else all messages due until the old time would stay there, and in each saved position. They are loaded later.
+        Otherwise all messages due until the old time would stay there, and in each saved position. They are loaded
+        later.
         """
         now_ms = self.clock.now_ms()
         horizon_ms = now_ms + TIMER_WINDOW_MS

@@ -1,4 +1,4 @@
-"""Questions about the messages that wait for their due time: in the timer log, and near in memory."""
+"""Queries about the messages that wait for their due time, in the timer log and in memory."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from cometmq.store.timer.waiting import DUE_WITHIN_SECONDS, Listed, Place, Waiti
 async def count_waiting(
     timer: TimerMessageService, within: Sequence[int] = DUE_WITHIN_SECONDS
 ) -> dict[str, WaitingOfTopic]:
-    """Count the waiting messages by topic: those in the timer log, where a message arrives after about a second.
+    """Count the waiting messages by topic, from the timer log, which has a message about a second after it arrives.
 
-    :param within: seconds; messages that are due in that time are counted, too.
+    :param within: seconds; messages due within that time are counted separately.
     :raises OSError: the timer log cannot be read.
     """
     near = timer.due.due_until(FOREVER_MS)
@@ -31,7 +31,7 @@ async def count_waiting(
 async def list_waiting(
     timer: TimerMessageService, wanted: Wanted, topic: str | None
 ) -> tuple[list[Listed], Place | None]:
-    """The first wanted messages, and the place to go on from; see :func:`count_waiting`.
+    """Return the first wanted messages, and the place to continue from; see :func:`count_waiting`.
 
     :param topic: only messages for this topic.
     :raises OSError: the timer log cannot be read.

@@ -41,7 +41,7 @@ class HalfMessages:
         unknown = (offset for offset in now_open if offset not in self._topics)
         while some := list(islice(unknown, HALF_MESSAGES_PER_SLICE)):
             for offset in some:
-                half = self._transactions.record(offset)
+                half = self._transactions.read_half(offset)
                 if half is not None:
                     self._topics[offset] = half.properties.get(REAL_TOPIC, TRANS_HALF_TOPIC)
             yield []

@@ -164,7 +164,7 @@ def of_pops(log: PopLog | None, counts: PopCounts, now_ms: int) -> Steps:
         (f.POP_REVIVE_LAG, (_POP_LOG_QUEUE,), messages),
         (f.POP_REVIVE_LATENCY, (_POP_LOG_QUEUE,), latency),
         (f.POP_CHECKPOINTS, (), in_flight),
-        (f.POP_OFFSETS, (), log.unput),
+        (f.POP_OFFSETS, (), log.pending),
         (f.POP_SCANS, (), counts.scans),
     ]
     yield from in_slices(_of_pop_log(counts))

@@ -1,1 +1,1 @@
-"""POP: the broker hands messages out for a time, and again when they are not acknowledged by then."""
+"""POP: the broker hands out messages for a limited time, and again if they are not acknowledged in that time."""

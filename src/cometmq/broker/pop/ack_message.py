@@ -1,8 +1,8 @@
 """Ends of popped messages: ACK_MESSAGE (200051), BATCH_ACK_MESSAGE (200151) and CHANGE_MESSAGE_INVISIBLETIME (200053).
 
-(``AckMessageProcessor``, ``ChangeInvisibleTimeProcessor``.) A handle counts while its message is invisible and its pop
-time is the message's. One that is old, was used or never was gets the same answer, as in Apache, and changes nothing.
-A change gives a handle with a later pop time, also when two changes fall on one millisecond.
+(``AckMessageProcessor``, ``ChangeInvisibleTimeProcessor``.) A handle is valid while its message is invisible and both
+have the same pop time. An old, used or unknown handle gets the same answer, as in Apache, and changes nothing.
+A change returns a handle with a later pop time, even if two changes happen in one millisecond.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cometmq.broker.limits import (
 from cometmq.broker.pop.entries import Acked, Changed
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.pop_long_polling import PopLongPollingService
-from cometmq.broker.pop.pop_message import check_queue, has_enough
+from cometmq.broker.pop.pop_message import check_queue, has_too_many_in_flight
 from cometmq.broker.pop.state import PopQueue
 from cometmq.broker.turn.answers import OneAnswer
 from cometmq.broker.turn.targets import TOPIC_HELP, RefusedError
@@ -50,14 +50,14 @@ class BatchAck(Body, kw_only=True):
     group: str = msgspec.field(name="c")
     topic: str = msgspec.field(name="t")
     retry: str = msgspec.field(name="r", default="0")
-    """The type of the topic in handles."""
+    """The topic type that receipt handles contain."""
     start_offset: int = msgspec.field(name="so")
     queue_id: int = msgspec.field(name="q")
     revive_queue: int = msgspec.field(name="rq", default=0)
     pop_time: int = msgspec.field(name="pt")
     invisible_time: int = msgspec.field(name="it", default=0)
     bits: str = msgspec.field(name="b")
-    """Base64 of the bits, the lowest first; bit n stands for the offset ``start_offset`` + n."""
+    """Bits in Base64, the lowest first; bit n stands for the offset ``start_offset`` + n."""
 
 
 class BatchAckMessageRequestBody(Body):
@@ -68,7 +68,7 @@ class BatchAckMessageRequestBody(Body):
 
 
 def batch_needs(body: bytes) -> Iterator[Need]:
-    """The permissions that a batch of acknowledgements needs."""
+    """Yield the permissions that a batch of acknowledgements needs."""
     pairs = {(ack.topic, ack.group, ack.retry) for ack in _batch(body).acks}
     for topic, group, retry in sorted(pairs):
         yield on_group(group, Action.SUB)
@@ -80,7 +80,7 @@ def batch_needs(body: bytes) -> Iterator[Need]:
 
 
 class AckMessageProcessor:
-    """Ends, or changes, the time of popped messages."""
+    """Acknowledges popped messages and changes their invisible time."""
 
     def __init__(self, broker: BrokerContext, log: PopLog, polling: PopLongPollingService) -> None:
         self._topics = broker.topics
@@ -97,12 +97,12 @@ class AckMessageProcessor:
         header: AckMessageRequestHeader = request.header
         handle = read_handle(header.extra_info)
         self._check_offset(connection, header.topic, header.queue_id, header.consumer_group, header.offset)
-        found = self._state(header.topic, header.consumer_group, header.queue_id)
-        if found is None or not is_held(found, header.offset, handle.pop_time):
+        found = self._find_queue(header.topic, header.consumer_group, header.queue_id)
+        if found is None or not is_handed_out(found, header.offset, handle.pop_time):
             return Response()
         self._log.check()
-        self._end(found, [header.offset], handle.pop_time)
-        self._answer(connection, request, Response(), [found])
+        self._acknowledge(found, [header.offset], handle.pop_time)
+        self._answer_when_stored(connection, request, Response(), [found])
         return None
 
     @answers(
@@ -118,25 +118,25 @@ class AckMessageProcessor:
             return Response(ResponseCode.NO_MESSAGE)
         if len(acks) > MAX_ACKS:
             raise RefusedError(
-                ResponseCode.INVALID_PARAMETER, f"{len(acks)} acks in one request; {MAX_ACKS} is the most"
+                ResponseCode.INVALID_PARAMETER, f"{len(acks)} acks in one request; at most {MAX_ACKS} are allowed"
             )
         ends: list[tuple[PopQueue, list[int], int]] = []
         room = MAX_ACKED_MESSAGES
         for ack in acks:
-            found = self._state(real_topic(ack.topic, ack.group, ack.retry), ack.group, ack.queue_id)
+            found = self._find_queue(real_topic(ack.topic, ack.group, ack.retry), ack.group, ack.queue_id)
             if found is None:
                 continue
             named = acked_offsets(ack, room)
             room -= len(named)
-            offsets = [offset for offset in named if is_held(found, offset, ack.pop_time)]
+            offsets = [offset for offset in named if is_handed_out(found, offset, ack.pop_time)]
             if offsets:
                 ends.append((found, offsets, ack.pop_time))
         if not ends:
             return Response()
         self._log.check()
         for found, offsets, pop_time in ends:
-            self._end(found, offsets, pop_time)
-        self._answer(connection, request, Response(), [found for found, *_ in ends])
+            self._acknowledge(found, offsets, pop_time)
+        self._answer_when_stored(connection, request, Response(), [found for found, *_ in ends])
         return None
 
     @answers(
@@ -146,7 +146,7 @@ class AckMessageProcessor:
         permission=needs_popped(Action.SUB),
     )
     def change(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
-        """Let a message be visible again at another time: from now on after ``invisibleTime``."""
+        """Change the time when a message becomes visible again: ``invisibleTime`` from now."""
         header: ChangeInvisibleTimeRequestHeader = request.header
         handle = read_handle(header.extra_info)
         self._check_offset(connection, header.topic, header.queue_id, header.consumer_group, header.offset)
@@ -156,9 +156,9 @@ class AckMessageProcessor:
                 f"invisibleTime[{header.invisible_time}] is illegal, from 0 to {MAX_POP_INVISIBLE_MS} milliseconds",
             )
         now_ms = self._clock.now_ms()
-        found = self._state(header.topic, header.consumer_group, header.queue_id)
-        if found is None or not is_held(found, header.offset, handle.pop_time):
-            return _changed(now_ms, header.invisible_time, handle)
+        found = self._find_queue(header.topic, header.consumer_group, header.queue_id)
+        if found is None or not is_handed_out(found, header.offset, handle.pop_time):
+            return _changed_response(now_ms, header.invisible_time, handle)
         if found.ordered is not None and header.offset in found.ordered.messages:
             # A handle of an ordered pop keeps its pop time.
             pop_time, invisible_ms = handle.pop_time, now_ms + header.invisible_time - handle.pop_time
@@ -166,24 +166,24 @@ class AckMessageProcessor:
             pop_time, invisible_ms = max(now_ms, handle.pop_time + 1), header.invisible_time
         self._log.check()
         self._log.add(Changed(*found.key, handle.pop_time, header.offset, pop_time, invisible_ms))
-        self._answer(connection, request, _changed(pop_time, invisible_ms, handle))
+        self._answer_when_stored(connection, request, _changed_response(pop_time, invisible_ms, handle))
         return None
 
     # --- ends -----------------------------------------------------------------------------------
-    def _end(self, queue: PopQueue, offsets: list[int], pop_time: int) -> None:
+    def _acknowledge(self, queue: PopQueue, offsets: list[int], pop_time: int) -> None:
         ordered = queue.ordered
         before, was_full = (None, False) if ordered is None else (ordered.committed, ordered.is_full)
-        had_enough = has_enough(self._live.current, queue)
+        had_enough = has_too_many_in_flight(self._live.current, queue)
         self._log.add(Acked(*queue.key, pop_time, offsets))
         if had_enough:
             self._polling.arrived([self._store.queue(queue.topic, queue.queue_id)])
         if ordered is not None:
             if ordered.committed != before and self._offsets.query(queue.group, queue.topic, queue.queue_id) == before:
                 self._offsets.note(queue.group, queue.topic, queue.queue_id, ordered.committed)
-            if was_full or ordered.may_give(self._clock.now_ms()):
+            if was_full or ordered.may_pop_more(self._clock.now_ms()):
                 self._polling.wake(queue.topic, queue.group)
 
-    def _answer(
+    def _answer_when_stored(
         self, connection: ServerConnection, request: Request[Any], response: Response, ended: Sequence[PopQueue] = ()
     ) -> None:
         answer = OneAnswer(connection, request)
@@ -197,10 +197,10 @@ class AckMessageProcessor:
 
         self._log.when_stored(stored, answer.late)
 
-    def _state(self, topic: str, group: str, queue_id: int) -> PopQueue | None:
+    def _find_queue(self, topic: str, group: str, queue_id: int) -> PopQueue | None:
         return self._log.state.find(topic, group, queue_id)
 
-    # --- checks, in Apache's order ----------------------------------------------------------------
+    # --- checks, in Apache's order --------------------------------------------------------------
     def _check_queue(self, connection: ServerConnection, topic: str, queue_id: int) -> None:
         found = self._topics.get(topic)
         if found is None:
@@ -223,7 +223,7 @@ class AckMessageProcessor:
         return queue
 
 
-def is_held(queue: PopQueue, offset: int, pop_time: int) -> bool:
+def is_handed_out(queue: PopQueue, offset: int, pop_time: int) -> bool:
     """Tell whether a message is handed out with this pop time."""
     times = queue.invisible.find(offset)
     if times is not None and times[0] == pop_time:
@@ -232,9 +232,9 @@ def is_held(queue: PopQueue, offset: int, pop_time: int) -> bool:
 
 
 def read_handle(text: str) -> ReceiptHandle:
-    """Read the handle of a request.
+    """Parse the receipt handle of a request.
 
-    :raises RefusedError: it is none.
+    :raises RefusedError: it is malformed.
     """
     try:
         return parse_handle(text)
@@ -243,19 +243,19 @@ def read_handle(text: str) -> ReceiptHandle:
 
 
 def acked_offsets(ack: BatchAck, most: int) -> list[int]:
-    """The offsets that a batch names, ``most`` of them.
+    """Return the offsets that a batch acknowledges, at most ``most``.
 
-    :raises RefusedError: its bits are no base64, or too many.
+    :raises RefusedError: its bits are not Base64, or too many are set.
     """
     if len(ack.bits) > MAX_ACK_BITS_CHARS:
         raise RefusedError(
             ResponseCode.INVALID_PARAMETER,
-            f"the bits (b) of an ack have {len(ack.bits)} characters; {MAX_ACK_BITS_CHARS} is the most",
+            f"the bits (b) of an ack have {len(ack.bits)} characters; at most {MAX_ACK_BITS_CHARS} are allowed",
         )
     try:
         bits = base64.b64decode(ack.bits, validate=True)
     except (binascii.Error, ValueError):
-        raise RefusedError(ResponseCode.SYSTEM_ERROR, "the bits (b) of an ack are no base64") from None
+        raise RefusedError(ResponseCode.SYSTEM_ERROR, "the bits (b) of an ack are not base64") from None
     if int.from_bytes(bits, "little").bit_count() > most:
         raise RefusedError(
             ResponseCode.INVALID_PARAMETER, f"acks of more than {MAX_ACKED_MESSAGES} messages in one request"
@@ -265,7 +265,7 @@ def acked_offsets(ack: BatchAck, most: int) -> list[int]:
     ]
 
 
-def _changed(pop_time: int, invisible_ms: int, handle: ReceiptHandle) -> Response:
+def _changed_response(pop_time: int, invisible_ms: int, handle: ReceiptHandle) -> Response:
     return Response(0, ChangeInvisibleTimeResponseHeader(pop_time, invisible_ms, handle.revive_queue))
 
 

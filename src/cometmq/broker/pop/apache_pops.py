@@ -1,20 +1,21 @@
-"""ApachePops: popped messages of a store that Apache's broker of RocketMQ 5 wrote are handed out again here.
+"""ApachePops: hands out again the messages that Apache's broker of RocketMQ 5 had popped when it wrote this store.
 
 Theory of operation. Apache's broker stores each pop as a record with the tag ``ck``, and each acknowledgement as one
 with the tag ``ack`` or ``bAck``, as delayed messages of the topic ``rmq_sys_REVIVE_LOG_CLUSTER``: they wait in
-``rmq_sys_wheel_timer``, and appear in that topic when the time of the pop is over (``PopReviveService``). The timer
-here delivers them like all others. So each ``ck`` that appears is a pop whose time is over; the
-acknowledgements appear a second after it. Its messages are entered into the POP log as popped for some seconds more,
-the acknowledgements take theirs out, and what is left is handed out again as any other popped message is.
+``rmq_sys_wheel_timer`` and appear in that topic when the invisible time of the pop is over (``PopReviveService``). The
+timer here delivers them like all others. So each ``ck`` that appears is a pop whose time is over; its acknowledgements
+appear a second later. The messages of the pop are added to the POP log as popped for some seconds more, the
+acknowledgements remove theirs, and the rest is handed out again like any other popped message.
 
-Apache notes late how far it has read. A message that it has stored once more is not handed out twice: its copy is among
-the last ones of the retry topic.
+Apache saves its read position late. A message whose retry copy it has already stored is not handed out twice: the copy
+is among the last ones of the retry topic.
 
-The place up to which the topic is read is in the POP log, too, in the record of the entries that were made of it. So a
-crash neither loses nor repeats anything. It is also the offset of Apache's own group, for a store that goes back.
+The read position in the topic is stored in the POP log as well, in the same record as the entries that come from it. So
+a crash neither loses nor repeats anything. It is also the offset of Apache's own group, for a store that returns to
+Apache.
 
-Fault model: a record may be damaged or make no sense; it is passed over. Offsets that the group has still before it
-are left alone: it gets these messages anyway.
+Fault model: a damaged or invalid record is skipped. Offsets that the group has not reached yet are left alone: it gets
+these messages anyway.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ from cometmq.store.message_store import ConsumeQueue
 _log = logging.getLogger(__name__)
 
 GRACE_MS: Final = 5_000
-"""Acknowledgements appear a second after their pop; both by a timer that may be a second late."""
+"""Acknowledgements appear a second after their pop; the timer may deliver either a second late."""
 COPIES: Final = 1_000
-"""Messages of a retry topic that are looked at; Apache's broker notes every few seconds how far it has read."""
+"""Number of messages of a retry topic that are checked; Apache's broker saves its position every few seconds."""
 MAX_POPPED: Final = 32
-"""Messages of one pop of Apache's, whose acknowledgements are the bits of a number."""
+"""Messages of one pop of Apache's broker; its acknowledgements are the bits of a number."""
 
 Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 """An offset, or milliseconds since 1970."""
@@ -62,16 +63,16 @@ class CheckPoint(msgspec.Struct, frozen=True):
     count: Annotated[int, msgspec.Meta(ge=0, le=MAX_POPPED)] = msgspec.field(name="n", default=0)
     acked_bits: int = msgspec.field(name="bm", default=0)
     distances: list[int] | None = msgspec.field(name="d", default=None)
-    """Of each message from the first; none when they follow each other."""
+    """Distance of each message from the first; empty when the offsets are consecutive."""
 
     def offsets(self) -> list[int]:
-        """The messages that were not acknowledged when the record was made, ascending."""
+        """Return the offsets that were not acknowledged when the record was written, ascending."""
         distances = range(self.count) if self.distances is None else self.distances
         return sorted(self.start + far for at, far in enumerate(distances) if not self.acked_bits >> at & 1)
 
 
 class Ack(msgspec.Struct, frozen=True):
-    """An acknowledgement (``AckMsg``), or some of one pop (``BatchAckMsg``)."""
+    """An acknowledgement (``AckMsg``), or several of one pop (``BatchAckMsg``)."""
 
     topic: str = msgspec.field(name="t")
     group: str = msgspec.field(name="c")
@@ -97,12 +98,12 @@ class ApachePops:
         self._log = log
         self._alarm = Alarm(self._read, clock=broker.clock)
         self._written_there: dict[int, int] = {}
-        """The ends of the queues at the start: Apache's broker may have handled what stands before."""
+        """Ends of the queues at the start: Apache's broker may have handled the records before them."""
         self._copies: dict[str, set[_Mark]] = {}
         """The last messages of retry topics at the start."""
 
     def start(self) -> None:
-        """Read what is there."""
+        """Read the records that are there."""
         config = self._topics.get(self._topic)
         if config is not None:
             queues = range(config.read_queue_nums)
@@ -110,11 +111,11 @@ class ApachePops:
             self._alarm.after(0)
 
     def stop(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._alarm.close()
 
     def arrived(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Records became visible in these queues."""
+        """Read the records that became visible in these queues."""
         if not self._alarm.is_set and any(queue.topic == self._topic for queue in queues):
             self._alarm.after(0)
 
@@ -131,7 +132,7 @@ class ApachePops:
             self._alarm.after(POP_RETRY_SECONDS)
 
     def _read_queue(self, queue: ConsumeQueue) -> bool:
-        """Take some records; tell whether there are more.
+        """Read some records; return whether there are more.
 
         :raises RefusedError: nothing can be stored now.
         """
@@ -143,32 +144,32 @@ class ApachePops:
             return False
         self._log.check()
         for at in range(offset, end):
-            entry = self._entry(queue.queue_id, at)
+            entry = self._to_entry(queue.queue_id, at)
             if entry is not None:
                 self._log.add(entry)
         self._log.add(Moved(self._topic, REVIVE_GROUP, queue.queue_id, end))
-        self._log.when_stored(_nobody)
+        self._log.when_stored(_ignore_outcome)
         self._offsets.note(REVIVE_GROUP, self._topic, queue.queue_id, end)
         return end < queue.max_offset()
 
-    def _entry(self, queue_id: int, offset: int) -> AnyEntry | None:
+    def _to_entry(self, queue_id: int, offset: int) -> AnyEntry | None:
         record = record_at(self._store, self._topic, queue_id, offset)
         if record is None:
             return None
         try:
             if record.properties.get(TAGS) == "ck":
                 is_known_there = offset < self._written_there.get(queue_id, 0)
-                return self._popped(_CHECK_POINT.decode(record.body), is_known_there=is_known_there)
+                return self._to_popped(_CHECK_POINT.decode(record.body), is_known_there=is_known_there)
             ack = _ACK.decode(record.body)
         except msgspec.MsgspecError as error:
-            _log.warning("record %d of %s queue %d is passed over: %s", offset, self._topic, queue_id, error)
+            _log.warning("record %d of %s queue %d is skipped: %s", offset, self._topic, queue_id, error)
             return None
         if self._log.state.find(ack.topic, ack.group, ack.queue_id) is None:
             return None
         acked = ack.offsets[:MAX_POPPED] if ack.offset is None else [ack.offset]
         return Acked(ack.topic, ack.group, ack.queue_id, ack.pop_time, acked)
 
-    def _popped(self, point: CheckPoint, *, is_known_there: bool) -> AnyEntry | None:
+    def _to_popped(self, point: CheckPoint, *, is_known_there: bool) -> AnyEntry | None:
         config = self._topics.get(point.topic)
         if config is None or not 0 <= point.queue_id < config.read_queue_nums:
             return None
@@ -185,7 +186,7 @@ class ApachePops:
         )
 
     def _has_copy(self, point: CheckPoint, offset: int) -> bool:
-        """Tell whether Apache's broker has stored a message once more."""
+        """Return whether Apache's broker has already stored a copy of a message."""
         record = record_at(self._store, point.topic, point.queue_id, offset)
         if record is None:
             return False
@@ -203,9 +204,9 @@ _Mark = tuple[str, int, int, int]
 
 
 def _mark(record: StoredRecord, reconsume_times: int) -> _Mark:
-    """The parts that a message and its copy have in common."""
+    """Return what a message and its copy have in common."""
     return record.properties.get(UNIQ_KEY, ""), record.born_timestamp, record.body_crc, reconsume_times
 
 
-def _nobody(_refusal: RefusedError | None) -> None:
-    """Nobody waits for it."""
+def _ignore_outcome(_refusal: RefusedError | None) -> None:
+    """Ignore the outcome: nobody waits for it."""

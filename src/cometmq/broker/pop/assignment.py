@@ -1,7 +1,7 @@
 """Rebalance by the broker: QUERY_ASSIGNMENT (400) and the request modes (``QueryAssignmentProcessor``).
 
-A client of RocketMQ 5 whose own rebalance is off asks a broker for its share of a topic's queues, on all brokers, and
-how to consume them. With mode POP every member gets a message queue with id -1 for each broker's queues, or its share.
+A client of RocketMQ 5 that does not rebalance itself asks a broker for its share of a topic's queues on all brokers and
+how to consume them. In mode POP every member gets its share, or one message queue with id -1 for each broker.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class QueryAssignmentRequestBody(Body):
 
 
 class MessageQueueAssignment(Body):
-    """A queue of a client, and how it is to be consumed."""
+    """A queue assigned to a client, and how to consume it."""
 
     message_queue: MessageQueue
     mode: str
@@ -73,7 +73,7 @@ def _mode_needs(body: bytes) -> Iterator[Need]:
 
 
 class QueryAssignmentProcessor:
-    """Answers clients whose rebalance the broker does.
+    """Answers clients that let the broker rebalance.
 
     :param client: asks the nameservers for the queues on other brokers.
     """
@@ -94,10 +94,10 @@ class QueryAssignmentProcessor:
         permission=needs_of_body(_assignment_needs, "Topic and Group Sub"),
     )
     async def query(self, _connection: ServerConnection, _request: Request[Any], body: bytes) -> Response:
-        """Give a client its queues of a topic."""
+        """Return the queues of a topic that a client consumes."""
         asked = _read(QueryAssignmentRequestBody, body)
-        mode = self._modes.get(asked.topic, asked.consumer_group) or self._default(asked)
-        queues = await self._queues(asked.topic)
+        mode = self._modes.get(asked.topic, asked.consumer_group) or self._default_mode(asked)
+        queues = await self._cached_queues(asked.topic)
         found = QueryAssignmentResponseBody(
             message_queue_assignments=[
                 MessageQueueAssignment(message_queue=queue, mode=mode.mode)
@@ -121,15 +121,15 @@ class QueryAssignmentProcessor:
         if wrong is not None:
             raise RefusedError(ResponseCode.SYSTEM_ERROR, wrong)
         if not self._modes.put(mode):
-            raise RefusedError(ResponseCode.SYSTEM_ERROR, "the broker keeps no more request modes")
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, "the broker cannot store more request modes")
         return Response()
 
     @answers(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, permission=needs_cluster(Action.GET))
     def all_modes(self, _connection: ServerConnection, _request: Request[Any], _body: bytes) -> Response:
-        """Give all request modes."""
+        """Return all request modes."""
         return Response(body=encode_body(self._modes.table()))
 
-    def _default(self, asked: QueryAssignmentRequestBody) -> RequestMode:
+    def _default_mode(self, asked: QueryAssignmentRequestBody) -> RequestMode:
         config = self._live.current
         mode = RequestMode(topic=asked.topic, consumer_group=asked.consumer_group)
         if config.default_message_request_mode == POP and not asked.topic.startswith(RETRY_PREFIX):
@@ -148,27 +148,27 @@ class QueryAssignmentProcessor:
         if strategy is None:
             raise RefusedError(
                 ResponseCode.SYSTEM_ERROR,
-                f"there is no strategy {asked.strategy_name[:100]!r}: use {' or '.join(_STRATEGIES)}",
+                f"unknown strategy {asked.strategy_name[:100]!r}: use {' or '.join(_STRATEGIES)}",
             )
         if mode.mode == PULL:
             return strategy(asked.client_id, queues, clients)
-        return share_of_pops(asked.client_id, queues, clients, mode.pop_share_queue_num, strategy)
+        return allocate_for_pop(asked.client_id, queues, clients, mode.pop_share_queue_num, strategy)
 
-    async def _queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic that can be read, on all brokers; they are asked for again after a time."""
+    async def _cached_queues(self, topic: str) -> list[MessageQueue]:
+        """Return the readable queues of a topic on all brokers, from a cache that expires."""
         now = self._clock.monotonic()
         known = self._routes.get(topic)
         if known is not None and now < known[0]:
             return known[1]
-        queues = await self._ask(topic)
+        queues = await self._query_route(topic)
         if queues is None:
-            return self._own(topic) if known is None else known[1]
+            return self._own_queues(topic) if known is None else known[1]
         if len(self._routes) >= MAX_CACHED_ROUTES:
             self._routes.clear()
         self._routes[topic] = (now + ROUTE_SECONDS, queues)
         return queues
 
-    async def _ask(self, topic: str) -> list[MessageQueue] | None:
+    async def _query_route(self, topic: str) -> list[MessageQueue] | None:
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
         for address in split_addresses(self._live.current.namesrv_addr):
             try:
@@ -181,7 +181,7 @@ class QueryAssignmentProcessor:
                 continue
         return None
 
-    def _own(self, topic: str) -> list[MessageQueue]:
+    def _own_queues(self, topic: str) -> list[MessageQueue]:
         found = self._topics.get(topic)
         if found is None or not found.perm & PERM_READ:
             return []
@@ -190,7 +190,7 @@ class QueryAssignmentProcessor:
 
 
 def queues_of(topic: str, route: TopicRouteData) -> list[MessageQueue]:
-    """The queues of a route that can be read, in the order in which RocketMQ's clients sort them."""
+    """Return the readable queues of a route, sorted as RocketMQ's clients sort them."""
     return sorted(
         MessageQueue(topic, data.broker_name, queue_id)
         for data in route.queue_datas
@@ -199,8 +199,8 @@ def queues_of(topic: str, route: TopicRouteData) -> list[MessageQueue]:
     )
 
 
-def averagely(client_id: str, queues: Queues, clients: Sequence[str]) -> list[MessageQueue]:
-    """Equal runs of neighbouring queues; the first clients get one more (``AllocateMessageQueueAveragely``)."""
+def allocate_averagely(client_id: str, queues: Queues, clients: Sequence[str]) -> list[MessageQueue]:
+    """Return consecutive queues; the first clients get one more (``AllocateMessageQueueAveragely``)."""
     if client_id not in clients:
         return []
     index = clients.index(client_id)
@@ -209,20 +209,20 @@ def averagely(client_id: str, queues: Queues, clients: Sequence[str]) -> list[Me
     return list(queues[start : start + share + (index < more)])
 
 
-def in_a_circle(client_id: str, queues: Queues, clients: Sequence[str]) -> list[MessageQueue]:
-    """Queues dealt out one by one in a circle (``AllocateMessageQueueAveragelyByCircle``)."""
+def allocate_by_circle(client_id: str, queues: Queues, clients: Sequence[str]) -> list[MessageQueue]:
+    """Deal out the queues one by one in a circle (``AllocateMessageQueueAveragelyByCircle``)."""
     return list(queues[clients.index(client_id) :: len(clients)]) if client_id in clients else []
 
 
-_STRATEGIES: Final[dict[str, Strategy]] = {"AVG": averagely, "AVG_BY_CIRCLE": in_a_circle}
+_STRATEGIES: Final[dict[str, Strategy]] = {"AVG": allocate_averagely, "AVG_BY_CIRCLE": allocate_by_circle}
 
 
-def share_of_pops(
+def allocate_for_pop(
     client_id: str, queues: Queues, clients: Sequence[str], sharing: int, strategy: Strategy
 ) -> list[MessageQueue]:
-    """The queues that a client pops from (``allocate4Pop``): any of all brokers, or its own and those of some others.
+    """Return the queues that a client pops from (``allocate4Pop``): -1 for all brokers, or its own and those of others.
 
-    :param sharing: the number of further clients that pop from the queues of a client; 0 for all.
+    :param sharing: number of other clients that also pop from a client's queues; 0 for all.
     """
     if sharing <= 0 or sharing >= len(clients) - 1:
         return list(dict.fromkeys(MessageQueue(queue.topic, queue.broker_name, -1) for queue in queues))

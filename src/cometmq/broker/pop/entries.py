@@ -1,11 +1,10 @@
-"""Entries of the POP log: what happened to popped messages, as it stands in the log.
+"""Entries of the POP log: the events of popped messages, as the log stores them.
 
 A record of the topic :data:`~cometmq.message.names.POP_LOG_TOPIC` (queue 0) has the entries of one turn. Its body is a
 MessagePack array of entries; an entry is an array that begins with its number, topic, group and queue id. Entries with
-numbers that are not known are passed over, so that a later version may add some. ``docs/store.md`` has the layout.
+unknown numbers are skipped, so that a later version may add some. ``docs/store.md`` has the layout.
 
-Reading an entry again changes nothing that later entries, read again too, do not put right: each names the pop time
-that it is about, and a message whose pop time is another one by now is left alone.
+Entries may be replayed: each names a pop time, and a message that has another pop time by now is left alone.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Popped(Entry, frozen=True, array_like=True, gc=False, tag=1):
     start: int
     """Offset of the first one."""
     steps: list[int]
-    """The distance of each further one from the one before."""
+    """Distance of each further message from the one before."""
     next_offset: int
     """The offset of the group in the queue from now on."""
     pop_time: int
@@ -59,29 +58,29 @@ class Changed(Entry, frozen=True, array_like=True, gc=False, tag=3):
 
 
 class Revived(Entry, frozen=True, array_like=True, gc=False, tag=4):
-    """The time of a message was over: a copy was stored, behind this entry in the log."""
+    """The invisible time of a message ended: a copy was stored after this entry in the log."""
 
     pop_time: int
     offset: int
     copy_topic: str
-    """Retry topic, or dead letters; empty when the message itself was gone from the log."""
+    """The retry topic, or the dead-letter topic; empty when the log no longer had the message."""
     copy_offset: int
     """Offset of the copy in queue 0."""
 
 
 class Moved(Entry, frozen=True, array_like=True, gc=False, tag=5):
-    """Somebody set the offset of the group back; messages from there on are handed out again."""
+    """An administrator set the offset of the group back; messages from there on are handed out again."""
 
     next_offset: int
 
 
 class Forgotten(Entry, frozen=True, array_like=True, gc=False, tag=6):
-    """A topic or a group was deleted; an empty name stands for all, and the queue id is not read."""
+    """A topic or a group was deleted; an empty name means all, and the queue id is ignored."""
 
     position: int = 0
-    """The log's end then; 0 in entries of earlier versions."""
+    """The end of the log at that moment; 0 in entries of earlier versions."""
     with_offsets: bool = False
-    """The offsets of a group were removed, too."""
+    """The offsets of a group were removed as well."""
 
 
 class PoppedInOrder(Entry, frozen=True, array_like=True, gc=False, tag=7):
@@ -89,9 +88,9 @@ class PoppedInOrder(Entry, frozen=True, array_like=True, gc=False, tag=7):
 
     offsets: list[int]
     counts: list[int]
-    """Number of times that each was handed out before; -1 for one that only waits for its message group."""
+    """Number of times that each message was handed out before; -1 for one that only waits for its message group."""
     next_offset: int
-    """The offset behind all messages that were ever handed out, or wait."""
+    """The offset after all messages that were ever handed out, or wait."""
     pop_time: int
     invisible_ms: int
     attempt_id: str
@@ -106,14 +105,14 @@ _one: Final = msgspec.msgpack.Decoder(AnyEntry)
 
 
 def encode_entries(entries: Sequence[AnyEntry]) -> bytes:
-    """The body of a record."""
+    """Return the body of a record."""
     return _encoder.encode(entries)
 
 
 def decode_entries(body: bytes | memoryview) -> list[AnyEntry]:
-    """The entries of a body; those that cannot be read are left out and logged.
+    """Return the entries of a body; invalid entries are logged and skipped.
 
-    A body of zeros is that of a record which stands for a lost one (:mod:`cometmq.store.recovery.end_of_log`).
+    A body of zeros belongs to a record that replaces a lost one (:mod:`cometmq.store.recovery.end_of_log`).
     """
     if not any(body):
         return []
@@ -127,7 +126,7 @@ def decode_entries(body: bytes | memoryview) -> list[AnyEntry]:
             try:
                 found.append(_one.decode(raw))
             except msgspec.MsgspecError as error:
-                _log.warning("an entry of the POP log is passed over: %s", error)
+                _log.warning("an entry of the POP log is skipped: %s", error)
     except msgspec.MsgspecError as error:
         _log.error("a record of the POP log cannot be read: %s", error)
     return found
@@ -136,6 +135,6 @@ def decode_entries(body: bytes | memoryview) -> list[AnyEntry]:
 def popped(
     topic: str, group: str, queue_id: int, offsets: Sequence[int], next_offset: int, pop_time: int, invisible_ms: int
 ) -> Popped:
-    """The entry for messages at ascending offsets."""
+    """Return the entry for messages at ascending offsets."""
     steps = [after - before for before, after in pairwise(offsets)]
     return Popped(topic, group, queue_id, offsets[0], steps, next_offset, pop_time, invisible_ms)

@@ -1,8 +1,8 @@
-"""InvisibleMessages: the messages of one queue that a group was handed and has not acknowledged.
+"""InvisibleMessages: the messages of one queue that a group has received and not acknowledged.
 
-Three arrays, sorted by offset, 24 bytes a message: messages come nearly always at the end. A message that leaves keeps
-its place, marked as over, until half of the places are so. Nothing is kept for each message as an object: a million
-of them take 24 to 55 MB.
+Three arrays, sorted by offset, use 24 bytes a message; new messages nearly always come at the end. A removed message
+keeps its place, marked as removed, until half of the places are. No message is an object: a million of them need 24 to
+55 MB.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 OVER: Final = -(2**63)
-"""Marks the place of a message that has left."""
+"""Marks the place of a removed message."""
 NEVER: Final = 2**63 - 1
 _COMPACT_MIN: Final = 64
 
@@ -31,11 +31,11 @@ class InvisibleMessages:
         self._due = array("q")
         self.count = 0
         self.first_due = NEVER
-        """No message is visible again before."""
+        """No message becomes visible before this time."""
 
-    # --- coming and going -----------------------------------------------------------------------
+    # --- adding and removing --------------------------------------------------------------------
     def add(self, offsets: Sequence[int], pop_time: int, due: int) -> None:
-        """Enter messages at ascending offsets; a message that is there already gets the new times."""
+        """Add messages at ascending offsets; a message that is already here gets the new times."""
         count = len(offsets)
         if not self._offsets or offsets[0] > self._offsets[-1]:
             self._offsets.extend(offsets)
@@ -59,12 +59,12 @@ class InvisibleMessages:
         self.count += 1
 
     def find(self, offset: int) -> tuple[int, int] | None:
-        """Pop time and due time of a message; ``None`` when it is not here."""
+        """Return the pop time and due time of a message; ``None`` when it is not here."""
         at = self._place(offset)
         return None if at < 0 else (self._pop_times[at], self._due[at])
 
     def remove(self, offset: int, pop_time: int) -> int | None:
-        """Let a message leave if this is its pop time; return its due time then."""
+        """Remove a message if it has this pop time; return its due time then."""
         at = self._place(offset)
         if at < 0 or self._pop_times[at] != pop_time:
             return None
@@ -78,7 +78,7 @@ class InvisibleMessages:
         return due
 
     def remove_from(self, offset: int) -> int:
-        """Let all messages from an offset on leave; return the latest pop time among them, 0 without any."""
+        """Remove all messages from an offset on; return their latest pop time, 0 without any."""
         at = bisect_left(self._offsets, offset)
         latest = max((self._pop_times[i] for i in range(at, len(self._offsets)) if self._due[i] != OVER), default=0)
         self.count -= sum(due != OVER for due in self._due[at:])
@@ -98,9 +98,9 @@ class InvisibleMessages:
 
     # --- time -----------------------------------------------------------------------------------
     def due(self, now_ms: int, most: int) -> list[tuple[int, int, int]]:
-        """Offset, pop time and due time of up to ``most`` messages whose time is over, the longest overdue first.
+        """Return offset, pop time and due time of up to ``most`` due messages, the longest overdue first.
 
-        ``first_due`` is exact afterwards, as if these had left.
+        ``first_due`` is exact afterwards, as if these were removed.
         """
         if not self.count:
             self.first_due = NEVER
@@ -119,7 +119,7 @@ class InvisibleMessages:
         return found
 
     def overdue(self, now_ms: int) -> tuple[int, int]:
-        """The number of messages whose time is over, and the milliseconds since the first of them was due."""
+        """Return the number of due messages, and the milliseconds since the first of them was due."""
         if not self.count or self.first_due > now_ms:
             return 0, 0
         due = np.frombuffer(self._due, np.int64)
@@ -128,15 +128,15 @@ class InvisibleMessages:
 
     # --- files ----------------------------------------------------------------------------------
     def dump(self) -> tuple[bytes, bytes, bytes]:
-        """Offsets, pop times and due times as little-endian int64."""
+        """Return offsets, pop times and due times as little-endian int64."""
         self._compact()
         return self._offsets.tobytes(), self._pop_times.tobytes(), self._due.tobytes()
 
     @classmethod
     def load(cls, offsets: bytes, pop_times: bytes, due: bytes) -> InvisibleMessages:
-        """Read what :meth:`dump` gave.
+        """Load what :meth:`dump` returned.
 
-        :raises ValueError: the arrays do not fit together.
+        :raises ValueError: the arrays have different lengths.
         """
         made = cls()
         for target, data in ((made._offsets, offsets), (made._pop_times, pop_times), (made._due, due)):

@@ -1,6 +1,6 @@
-"""Questions about pops: NOTIFICATION (200054), PEEK_MESSAGE (200052) and POLLING_INFO (200055).
+"""Queries about pops: NOTIFICATION (200054), PEEK_MESSAGE (200052) and POLLING_INFO (200055).
 
-(``NotificationProcessor``, ``PeekMessageProcessor``, ``PollingInfoProcessor``.) None of them takes a message.
+(``NotificationProcessor``, ``PeekMessageProcessor``, ``PollingInfoProcessor``.) None of them hands out a message.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _HAS_MESSAGES = Response(0, NotificationResponseHeader(has_msg=True))
 
 
 class NotificationProcessor:
-    """Answers what a pop would find."""
+    """Answers whether a pop would find messages."""
 
     def __init__(
         self,
@@ -61,22 +61,22 @@ class NotificationProcessor:
         permission=_SUB,
     )
     def notify(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
-        """Answer once a pop would find a message, or that none came in time."""
+        """Answer as soon as a pop would find a message, or when the wait is over."""
         header: NotificationRequestHeader = request.header
-        self._may_read("notification")
+        self._check_readable("notification")
         self._pops.check_names(connection, header)
         wanted = self._filters.of_pop(header.exp, header.exp_type)
         if self._has_messages(header, wanted):
             return _HAS_MESSAGES
         wait_ms = min(header.born_time + header.poll_time - self._clock.now_ms(), header.poll_time, MAX_POP_WAIT_MS)
         if wait_ms > 0:
-            held = HeldPop(connection, request, wanted, self._again, _nothing)
+            held = HeldPop(connection, request, wanted, self._retry_held, _not_found)
             if self._polling.hold(held, wait_ms):
                 return None
             return Response(0, NotificationResponseHeader(polling_full=True))
-        return _nothing()
+        return _not_found()
 
-    def _again(self, held: HeldPop) -> bool:
+    def _retry_held(self, held: HeldPop) -> bool:
         self._pops.check_names(held.connection, held.request.header)
         if not self._has_messages(held.request.header, held.wanted):
             return False
@@ -84,12 +84,12 @@ class NotificationProcessor:
         return True
 
     def _has_messages(self, header: NotificationRequestHeader, wanted: MessageFilter) -> bool:
-        """Tell whether a pop finds a message, or has more to look at than is looked at here."""
+        """Return whether a pop finds a message, or would have to read further than is read here."""
         group, in_order = header.consumer_group, bool(header.order)
         retry = self._pops.retry_topic(header.topic, group, in_order=in_order)
         if retry is not None:
             own = own_retries(wanted, retry, group)
-            if self._has(self._store.queue(retry, 0), group, own) is None:
+            if self._count_unwanted(self._store.queue(retry, 0), group, own) is None:
                 return True
         queue_ids = [header.queue_id]
         if header.queue_id < 0:
@@ -102,14 +102,14 @@ class NotificationProcessor:
                     continue
                 if state.ordered.messages:
                     return True
-            unwanted = self._has(self._store.queue(header.topic, queue_id), group, wanted)
+            unwanted = self._count_unwanted(self._store.queue(header.topic, queue_id), group, wanted)
             if unwanted is None or skipped + unwanted >= POP_SKIPPED_MAX:
                 return True
             skipped += unwanted
         return False
 
-    def _has(self, queue: ConsumeQueue, group: str, wanted: MessageFilter) -> int | None:
-        """The number of messages of a queue if none of them is wanted; ``None`` when a pop finds one, or goes on."""
+    def _count_unwanted(self, queue: ConsumeQueue, group: str, wanted: MessageFilter) -> int | None:
+        """Return the number of messages if all are unwanted; ``None`` when a pop finds one, or must read further."""
         begin = offset = self._pops.offset(group, queue)
         if wanted.wants_all or offset == queue.max_offset():
             return None if offset < queue.max_offset() else 0
@@ -126,9 +126,9 @@ class NotificationProcessor:
 
     @answers(RequestCode.PEEK_MESSAGE, header=PeekMessageRequestHeader, limits=("MAX_POP_MESSAGES",), permission=_SUB)
     def peek(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
-        """Show the next messages that a pop would take."""
+        """Return the next messages that a pop would hand out."""
         header: PeekMessageRequestHeader = request.header
-        self._may_read("peek")
+        self._check_readable("peek")
         self._pops.check_names(connection, header)
         if header.max_msg_nums > MAX_POP_MESSAGES:
             raise RefusedError(
@@ -162,18 +162,18 @@ class NotificationProcessor:
 
     @answers(RequestCode.POLLING_INFO, header=PollingInfoRequestHeader, permission=_SUB)
     def polling_info(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
-        """Count the pops that wait."""
+        """Return the number of waiting pops."""
         header: PollingInfoRequestHeader = request.header
-        self._may_read("polling info")
+        self._check_readable("polling info")
         self._pops.check_names(connection, header)
         waiting = self._polling.waiting(header.topic, header.consumer_group, header.queue_id)
         return Response(0, PollingInfoResponseHeader(waiting))
 
-    def _may_read(self, what: str) -> None:
+    def _check_readable(self, what: str) -> None:
         config = self._live.current
         if not config.broker_permission & PERM_READ:
             raise RefusedError(ResponseCode.NO_PERMISSION, f"the broker[{config.broker_ip1}] {what} is forbidden")
 
 
-def _nothing() -> Response:
+def _not_found() -> Response:
     return Response(0, NotificationResponseHeader())

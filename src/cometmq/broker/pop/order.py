@@ -1,12 +1,12 @@
 """OrderedMessages: what a group was handed in order from one queue (``ConsumerOrderInfoManager``).
 
-In the order of the queue nothing further is handed out while a message is neither acknowledged nor past its time. In
-the order of message groups that holds for each message group alone: messages of one that must wait are noted here, and
-those of others behind them are handed out. Messages without a message group are one group. The same attempt is let
-through: a client that repeats a request, whose answer it lost, gets the same messages again. What was acknowledged is
-not handed out again, also when a message before it was not.
+In queue order, nothing more is handed out while a message is neither acknowledged nor past its invisible time. In
+message group order, the same rule holds within each message group: messages of a locked group are noted here, and later
+messages of other groups are handed out. Messages without a message group form one group. The same attempt is not
+locked: a client that lost the answer and repeats its request gets the same messages again. An acknowledged message is
+not handed out again, even if a message before it was not acknowledged.
 
-Both orders share this state, so a group may change from one to the other.
+Both orders share this state, so a group may switch between them.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class Handed(NamedTuple):
 
 
 WAITING: Final = Handed(-1, 0, -1)
-"""A message that waits for its message group while others behind it were handed out."""
+"""A message that waits for its message group while later messages of others were handed out."""
 
 
 class OrderedMessages:
-    """The messages of one queue that are not acknowledged, ``MAX_ORDERED_MESSAGES`` and one pop at most."""
+    """The messages of one queue that are not acknowledged: at most ``MAX_ORDERED_MESSAGES`` and one pop."""
 
     __slots__ = ("attempts", "groups", "messages", "next_offset")
 
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
-        """The offset behind all messages that were ever handed out, or wait."""
+        """The offset after all messages that were ever handed out, or wait."""
         self.messages: dict[int, Handed] = {}
         self.attempts: dict[int, str] = {}
         """Attempt ids by pop time; each pop of a queue has its own pop time."""
@@ -47,48 +47,48 @@ class OrderedMessages:
 
     @property
     def committed(self) -> int:
-        """The offset of the group: all before is acknowledged."""
+        """Return the committed offset of the group: everything before it is acknowledged."""
         return min(self.messages, default=self.next_offset)
 
     @property
     def latest(self) -> int:
-        """The latest pop time."""
+        """Return the latest pop time."""
         return max((handed.pop_time for handed in self.messages.values()), default=0)
 
     @property
     def in_flight(self) -> int:
-        """Messages that were handed out."""
+        """Return the number of messages that were handed out."""
         return sum(handed.times >= 0 for handed in self.messages.values())
 
     def held(self, offset: int, pop_time: int) -> Handed | None:
-        """A message that is handed out with this pop time."""
+        """Return the message that was handed out with this pop time, if there is one."""
         handed = self.messages.get(offset)
         return handed if handed is not None and handed.times >= 0 and handed.pop_time == pop_time else None
 
     # --- locks ----------------------------------------------------------------------------------
     def is_locked(self, now_ms: int, attempt_id: str) -> bool:
-        """Tell whether an attempt gets nothing in the order of the queue."""
+        """Return whether an attempt must wait, in queue order."""
         return any(self._locks(handed, now_ms, attempt_id) for handed in self.messages.values())
 
-    def locked_groups(self, now_ms: int, attempt_id: str, group_of: Callable[[int], str]) -> set[str]:
-        """The message groups of which an attempt gets nothing."""
+    def find_locked_groups(self, now_ms: int, attempt_id: str, group_of: Callable[[int], str]) -> set[str]:
+        """Return the message groups for which an attempt must wait."""
         return {group_of(offset) for offset, handed in self.messages.items() if self._locks(handed, now_ms, attempt_id)}
 
     @property
     def is_full(self) -> bool:
-        """In the order of message groups no new message is handed out."""
+        """Return whether no new message may be handed out in message group order."""
         return len(self.messages) >= MAX_ORDERED_MESSAGES
 
-    def may_give(self, now_ms: int) -> bool:
-        """Tell whether a pop may find something that the one before did not: a message is visible, or none is here."""
+    def may_pop_more(self, now_ms: int) -> bool:
+        """Return whether a pop may find more than the last one did: a message is visible, or none is left."""
         return any(handed.due <= now_ms for handed in self.messages.values()) or not self.messages
 
     def next_due(self, now_ms: int) -> int:
-        """The time at which the next message is visible by itself, :data:`NEVER` when there is none."""
+        """Return the time when the next message becomes visible, or :data:`NEVER`."""
         return min((handed.due for handed in self.messages.values() if handed.due > now_ms), default=NEVER)
 
     def dead(self, now_ms: int, most: int) -> list[tuple[int, Handed]]:
-        """The messages that were handed out ``most`` times again, and whose time is over."""
+        """Return the due messages that were already handed out ``most`` times again."""
         return [
             (offset, handed)
             for offset, handed in sorted(self.messages.items())
@@ -96,24 +96,26 @@ class OrderedMessages:
         ]
 
     def _locks(self, handed: Handed, now_ms: int, attempt_id: str) -> bool:
-        return handed.due > now_ms and not self._is_same(handed, attempt_id)
+        return handed.due > now_ms and not self._is_same_attempt(handed, attempt_id)
 
-    def _is_same(self, handed: Handed, attempt_id: str) -> bool:
+    def _is_same_attempt(self, handed: Handed, attempt_id: str) -> bool:
         return bool(attempt_id) and self.attempts.get(handed.pop_time) == attempt_id
 
     # --- changes --------------------------------------------------------------------------------
     def counts(self, offsets: Sequence[int], attempt_id: str) -> list[int]:
-        """Number of times that each was handed out before; for the same attempt it does not count."""
+        """Return how often each message was handed out before; the same attempt does not count."""
         found = map(self.messages.get, offsets)
-        return [0 if handed is None else handed.times + (not self._is_same(handed, attempt_id)) for handed in found]
+        return [
+            0 if handed is None else handed.times + (not self._is_same_attempt(handed, attempt_id)) for handed in found
+        ]
 
     def popped(
         self, offsets: Sequence[int], counts: Sequence[int], next_offset: int, times: Handed, attempt_id: str
     ) -> OrderedMessages:
-        """The state after a pop; this one stays as it is.
+        """Return the state after a pop; this one does not change.
 
         :param counts: how often each was handed out before; negative for one that waits.
-        :param times: pop time and due time of those that were handed out.
+        :param times: pop time and due time of those handed out.
         """
         made = OrderedMessages(next_offset)
         made.messages.update(self.messages)
@@ -127,12 +129,12 @@ class OrderedMessages:
         return made
 
     def remove(self, offset: int) -> None:
-        """Let a message leave."""
+        """Remove a message."""
         del self.messages[offset]
         self.groups.pop(offset, None)
 
     def move_to(self, offset: int) -> None:
-        """Somebody else set the group's offset."""
+        """Start over at an offset that something else than a pop set."""
         if offset < self.committed:
             self.messages.clear()
             self.next_offset = offset

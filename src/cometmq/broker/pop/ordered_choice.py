@@ -1,10 +1,10 @@
-"""OrderedChoice: which messages of a queue an ordered pop takes, in the order of the queue or of its message groups."""
+"""OrderedChoice: selects the messages for an ordered pop, in queue order or in message group order."""
 
 from __future__ import annotations
 
 from cometmq.broker.limits import MAX_ORDERED_MESSAGES, MAX_POP_MESSAGES, POP_READS_MAX
 from cometmq.broker.pop.order import OrderedMessages
-from cometmq.broker.pop.popped_records import Chunks, each_record, record_offsets
+from cometmq.broker.pop.popped_records import Chunks, iterate_records, record_offsets
 from cometmq.broker.pull.filters import MessageFilter
 from cometmq.message.properties import SHARDING_KEY
 from cometmq.message.record import RecordError, decode_record
@@ -12,9 +12,9 @@ from cometmq.store.message_store import ConsumeQueue, GetMessageStatus, GetResul
 
 
 class OrderedChoice:
-    """First messages that were handed out before, then new ones; nothing is changed.
+    """Chooses messages that were handed out before, then new ones; changes nothing.
 
-    :param most: messages to take, with ``most_bytes`` in all; one message may be longer.
+    :param most: number of messages, with ``most_bytes`` in all; a single message may be longer.
     """
 
     def __init__(
@@ -31,15 +31,15 @@ class OrderedChoice:
         self.waiting: list[int] = []
         """New messages that wait for their message group."""
         self.next_offset = ordered.next_offset
-        """The offset behind all that were taken or wait."""
+        """The offset after all that were chosen or wait."""
 
     @property
     def _is_full(self) -> bool:
         return len(self.offsets) >= self._most or self._size >= self._most_bytes
 
     def by_queue(self, wanted: MessageFilter) -> None:
-        """Take messages as they stand in the queue, which is not locked."""
-        if not self._take_again(frozenset()):
+        """Choose messages in the order of the queue, which is not locked."""
+        if not self._choose_again(frozenset()):
             return
         for _ in range(POP_READS_MAX):
             if self._is_full or self.next_offset >= self._queue.max_offset():
@@ -52,10 +52,10 @@ class OrderedChoice:
                 return
 
     def by_group(self, wanted: MessageFilter, now_ms: int, attempt_id: str) -> None:
-        """Take messages of all message groups that are not locked."""
+        """Choose messages of all message groups that are not locked."""
         ordered = self._ordered
-        locked = ordered.locked_groups(now_ms, attempt_id, self._group_at)
-        if not self._take_again(locked):
+        locked = ordered.find_locked_groups(now_ms, attempt_id, self._group_at)
+        if not self._choose_again(locked):
             return
         misses, again = 0, len(self.offsets)
         while not self._is_full and misses < POP_READS_MAX and self.next_offset < self._queue.max_offset():
@@ -65,12 +65,12 @@ class OrderedChoice:
             result = self._read(wanted, min(room, MAX_POP_MESSAGES), self._most_bytes)
             if result.status is not GetMessageStatus.FOUND:
                 misses += 1
-            elif not self._take_new(result, locked):
+            elif not self._choose_new(result, locked):
                 return
             self.next_offset = result.next_begin_offset
 
-    def _take_again(self, locked: set[str] | frozenset[str]) -> bool:
-        """Take what was handed out before or waits; False when new messages must not follow."""
+    def _choose_again(self, locked: set[str] | frozenset[str]) -> bool:
+        """Choose what was handed out before or waits; return False when new messages must not follow."""
         goes_on = True
         for offset in sorted(self._ordered.messages):
             if locked and self._group_at(offset) in locked:
@@ -81,22 +81,22 @@ class OrderedChoice:
             if result.status is not GetMessageStatus.FOUND:  # it cannot be read
                 goes_on = False
                 continue
-            if not self._take(offset, result.chunks):
+            if not self._choose(offset, result.chunks):
                 return False
         return goes_on
 
-    def _take_new(self, result: GetResult, locked: set[str]) -> bool:
-        """Take, or let wait, what was read; False at the first message that finds no room."""
-        for offset, record in each_record(result.chunks):
+    def _choose_new(self, result: GetResult, locked: set[str]) -> bool:
+        """Choose the messages read, or let them wait; return False at the first message without room."""
+        for offset, record in iterate_records(result.chunks):
             group = self._ordered.groups[offset] = message_group(record)
             if group in locked:
                 self.waiting.append(offset)
-            elif self._is_full or not self._take(offset, [record]):
+            elif self._is_full or not self._choose(offset, [record]):
                 self.next_offset = offset
                 return False
         return True
 
-    def _take(self, offset: int, chunks: Chunks) -> bool:
+    def _choose(self, offset: int, chunks: Chunks) -> bool:
         size = sum(map(len, chunks))
         if self.offsets and self._size + size > self._most_bytes:
             return False
@@ -126,7 +126,7 @@ class OrderedChoice:
 
 
 def message_group(record: bytes | memoryview) -> str:
-    """The message group of a record; empty without one."""
+    """Return the message group of a record; empty without one."""
     try:
         return decode_record(record, check_crc=False).properties.get(SHARDING_KEY, "")
     except RecordError:

@@ -1,7 +1,7 @@
-"""The messages of a retry topic that are a group's own.
+"""A filter for a group's own messages in a retry topic.
 
 ``%RETRY%a_b_c`` belongs to group ``a`` with topic ``b_c``, and to group ``a_b`` with topic ``c``. Each copy names its
-group in ORIGIN_GROUP, as Apache's brokers of 5.5 write it; a copy without it was stored before, and goes to both.
+group in ORIGIN_GROUP, as Apache's broker 5.5 writes it; an older copy without it is delivered to both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _read_group: Final = property_reader(ORIGIN_GROUP)
 
 
 def own_retries(wanted: MessageFilter, topic: str, group: str) -> MessageFilter:
-    """The filter of a group's pops, in one of its retry topics: without copies for another group of that topic."""
+    """Return the filter for a group's pops from a retry topic: it rejects copies for other groups."""
 
     def is_own(record: memoryview) -> bool:
         try:

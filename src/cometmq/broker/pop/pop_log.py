@@ -1,8 +1,8 @@
-"""PopLog: the entries of a turn, put into the log as one record at the end of the turn.
+"""PopLog: stores the entries of a turn as one record at the end of the turn.
 
-A request that pops, acknowledges or changes adds an entry; it is in the state at once and is answered when the record
-is stored, as safe as a send (with SYNC_FLUSH flushed, with SYNC_MASTER at a slave). When the turn is not stored, the
-state becomes what it was before, and the requests are refused.
+A request that pops, acknowledges or changes adds an entry. The entry changes the state immediately; the request is
+answered when the record is stored as safely as a send (flushed with SYNC_FLUSH, at a slave with SYNC_MASTER). If the
+turn is not stored, the state is restored and the requests are refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cometmq.message.names import POP_LOG_TOPIC, RETRY_PREFIX
 _log = logging.getLogger(__name__)
 
 Done = Callable[[RefusedError | None], None]
-"""Called when an entry is as safe as a send is, or with the reason why it is not stored."""
+"""Called when an entry is stored as safely as a send, or with the reason why it is not."""
 Late = Callable[[], None]
 _COUNTED: Final[Mapping[type[AnyEntry], tuple[str, ...]]] = {
     Popped: (CHECKPOINT,),
@@ -32,16 +32,16 @@ _COUNTED: Final[Mapping[type[AnyEntry], tuple[str, ...]]] = {
     Acked: (ACK,),
     Changed: (CHECKPOINT, ACK),
 }
-"""A change ends a message's time, and begins another, as Apache counts it."""
+"""A change ends one invisible time and begins another, as Apache counts it."""
 
 
 class PopLog:
-    """Puts entries; ``end_round`` must be called at the end of each round of the loop, before the turn is stored."""
+    """Adds entries; ``end_round`` must be called at the end of each round of the loop, before the turn is stored."""
 
     def __init__(self, broker: BrokerContext, state: PopState) -> None:
         self.state = state
         self.put_entries = 0
-        """Entries that were ever put."""
+        """Number of entries since the start."""
         self._topics = broker.topics
         self._turn = broker.turn
         self._clock = broker.clock
@@ -53,14 +53,14 @@ class PopLog:
         self._late: list[Late] = []
 
     @property
-    def unput(self) -> int:
-        """Entries that wait for the end of the turn."""
+    def pending(self) -> int:
+        """Return the number of entries that wait for the end of the turn."""
         return len(self._waiting)
 
     def check(self) -> None:
-        """Find out if entries can be stored now.
+        """Check that entries can be stored now.
 
-        :raises RefusedError: they cannot.
+        :raises RefusedError: nothing can be stored now.
         """
         turn = self._turn
         if not turn.is_open:
@@ -72,13 +72,13 @@ class PopLog:
             self._topics.create_retry(POP_LOG_TOPIC)
 
     def add(self, entry: AnyEntry) -> None:
-        """Let an entry happen, and put it at the end of the turn: after :meth:`check`, before :meth:`when_stored`."""
+        """Apply an entry and store it at the end of the turn; call it between :meth:`check` and :meth:`when_stored`."""
         self._waiting.append((entry, self.state.apply(entry)))
 
     def when_stored(self, done: Done, late: Late | None = None) -> None:
         """Call ``done`` when the entries added before are stored.
 
-        :param late: called before when the flush takes longer than ``syncFlushTimeout``.
+        :param late: called first if the flush takes longer than ``syncFlushTimeout``.
         """
         self._done.append(done)
         if late is not None:
@@ -88,7 +88,7 @@ class PopLog:
             self.end_round()
 
     def end_round(self) -> None:
-        """Put the entries of the turn."""
+        """Store the entries of the turn."""
         if not self._waiting:
             return
         waiting, done, late = self._waiting, self._done, self._late
@@ -100,13 +100,15 @@ class PopLog:
         self.put_entries += len(waiting)
         try:
             self._turn.put_inner(
-                self.record([entry for entry, _ in waiting]), when_stored, late=partial(_call, late) if late else None
+                self.to_record([entry for entry, _ in waiting]),
+                when_stored,
+                late=partial(_call_all, late) if late else None,
             )
         except RefusedError as refused:
             self._finish(waiting, done, refused)
 
     def put_with(self, entries: Sequence[AnyEntry], messages: list[InnerMessage], done: Done) -> None:
-        """Let entries happen and put them at once, with messages behind them, all or none.
+        """Apply entries and store them immediately together with messages, all or none.
 
         :raises RefusedError: they cannot be stored now; nothing has happened.
         """
@@ -117,20 +119,20 @@ class PopLog:
             self._finish(waiting, [done], outcome if isinstance(outcome, RefusedError) else None)
 
         try:
-            self._turn.put_together([self.record(list(entries)), *messages], when_stored)
+            self._turn.put_together([self.to_record(list(entries)), *messages], when_stored)
         except RefusedError as refused:
             self._finish(waiting, [], refused)
             raise
         self.put_entries += len(waiting)
 
-    def record(self, entries: list[AnyEntry]) -> InnerMessage:
-        """The record of some entries."""
+    def to_record(self, entries: list[AnyEntry]) -> InnerMessage:
+        """Return the record with some entries."""
         return InnerMessage(POP_LOG_TOPIC, 0, encode_entries(entries), "", 0, 0, self._clock.now_ms(), self._host)
 
     def _finish(self, waiting: list[tuple[AnyEntry, Before]], done: list[Done], refusal: RefusedError | None) -> None:
         if self._counts is not None:
             entries = [entry for entry, _ in waiting]
-            self._counts.logged(_ends(entries), _copies(entries), stored=refusal is None)
+            self._counts.logged(_handle_ends(entries), _retry_copies(entries), stored=refusal is None)
         if refusal is not None:
             for entry, before in reversed(waiting):
                 self.state.undo(entry, before)
@@ -141,12 +143,12 @@ class PopLog:
                 _log.exception("a request about popped messages failed after its entry was stored or refused")
 
 
-def _ends(entries: Iterable[AnyEntry]) -> Iterable[Ends]:
+def _handle_ends(entries: Iterable[AnyEntry]) -> Iterable[Ends]:
     return ((entry.group, entry.topic, kind) for entry in entries for kind in _COUNTED.get(type(entry), ()))
 
 
-def _copies(entries: Iterable[AnyEntry]) -> Iterable[tuple[str, str]]:
-    """Group and topic of the messages that were copied to retry topics."""
+def _retry_copies(entries: Iterable[AnyEntry]) -> Iterable[tuple[str, str]]:
+    """Return group and topic of the messages that were copied to retry topics."""
     return (
         (entry.group, entry.topic)
         for entry in entries
@@ -154,6 +156,6 @@ def _copies(entries: Iterable[AnyEntry]) -> Iterable[tuple[str, str]]:
     )
 
 
-def _call(late: list[Late]) -> None:
+def _call_all(late: list[Late]) -> None:
     for one in late:
         one()

@@ -1,8 +1,8 @@
-"""PopLongPollingService: pops and notifications that found nothing wait here (``PopLongPollingService``).
+"""PopLongPollingService: holds pops and notifications that found nothing (``PopLongPollingService``).
 
-They wait by topic and group. A message that arrives in the topic, or in a retry topic of the group, and an ordered
-queue that is open again, wake them in their order, until one finds nothing. This goes on in slices over turns of the
-loop. What waited long enough is answered that there is nothing.
+They wait by topic and group. They are woken in order, until one finds nothing, when a message arrives in the topic or
+in a retry topic of the group, or when an ordered queue is unlocked. The work is done in slices over rounds of the loop.
+A request whose time is up gets an empty answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cometmq.store.message_store import ConsumeQueue
 _log = logging.getLogger(__name__)
 
 _RECORD_CHARS: Final = 500
-"""Weight of a waiting pop beside its texts."""
+"""Memory of a waiting pop besides its texts."""
 Key = tuple[str, str]
 """Topic and group."""
 
@@ -39,19 +39,19 @@ class HeldPop(msgspec.Struct, eq=False):
     request: Request[Any]
     wanted: MessageFilter
     again: Callable[[HeldPop], bool]
-    """Runs it once more; True when it is answered, or will be."""
+    """Run it again; return True when it is answered, or will be."""
     nothing: Callable[[], Response]
     """The answer when its time is up."""
     timer: TimerHandle | None = None
 
     @property
     def key(self) -> Key:
-        """The topic and group that it waits for."""
+        """Return the topic and group that it waits for."""
         return self.request.header.topic, self.request.header.consumer_group
 
     @property
     def chars(self) -> int:
-        """Weight of what stays in memory while it waits."""
+        """Return the memory that it uses while it waits, in characters."""
         header = self.request.header
         texts = (header.topic, header.consumer_group, header.exp, header.exp_type, header.attempt_id)
         return _RECORD_CHARS + self.wanted.chars + sum(len(text) for text in texts if isinstance(text, str))
@@ -70,27 +70,27 @@ class PopLongPollingService:
         self._count = 0
         self._chars = 0
         self._ready: dict[Key, None] = {}
-        self._is_going = False
+        self._is_scheduled = False
         self._stopped = False
 
     def __len__(self) -> int:
         return self._count
 
     def waiting(self, topic: str, group: str, queue_id: int) -> int:
-        """The number of those that wait for any queue (-1), or for one."""
+        """Return the number of pops that wait for any queue (-1), or for one."""
         held = self._held.get((topic, group), {})
         return sum(pop.request.header.queue_id == queue_id for pop in held)
 
     def stop(self) -> None:
-        """Answer all; from now on none is held."""
+        """Answer all; no more are held."""
         self._stopped = True
         for held in list(self._held.values()):
             for pop in list(held):
-                self._out(pop)
+                self._remove(pop)
                 pop.connection.respond(pop.request, pop.nothing(), polling=True)
 
     def hold(self, pop: HeldPop, wait_ms: int) -> bool:
-        """Let a pop wait; ``False`` when too many wait already (POLLING_FULL)."""
+        """Hold a pop; return ``False`` when too many already wait (POLLING_FULL)."""
         config = self._live.current
         held = self._held.get(pop.key, {})
         of_connection = self._of.get(pop.connection)
@@ -110,7 +110,7 @@ class PopLongPollingService:
         held[pop] = None
         if of_connection is None:
             of_connection = self._of[pop.connection] = {}
-            pop.connection.on_close.append(self._closed)
+            pop.connection.on_close.append(self._connection_closed)
         of_connection[pop] = None
         self._count += 1
         self._chars += chars
@@ -119,62 +119,62 @@ class PopLongPollingService:
 
     # --- waking ---------------------------------------------------------------------------------
     def arrived(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Messages became visible in these queues."""
+        """Wake the pops for which messages became visible in these queues."""
         if not self._count:
             return
         for queue in queues:
             for key in self._keys_of.of(queue.topic):
                 self._ready[key] = None
         if self._ready:
-            self._go_soon()
+            self._schedule_wake()
 
     def wake(self, topic: str, group: str) -> None:
-        """A group may find messages of a topic again."""
+        """Wake the pops of a group that may find messages of a topic again."""
         if (topic, group) in self._held:
             self._ready[topic, group] = None
-            self._go_soon()
+            self._schedule_wake()
 
-    def _go_soon(self) -> None:
-        if not self._is_going:
-            self._is_going = True
-            asyncio.get_running_loop().call_soon(self._go)
+    def _schedule_wake(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._wake_ready)
 
-    def _go(self) -> None:
-        self._is_going = False
+    def _wake_ready(self) -> None:
+        self._is_scheduled = False
         until = self._clock.monotonic() + HELD_SLICE_SECONDS
         ready, self._ready = self._ready, {}
         for key in list(ready):
             if self._clock.monotonic() >= until:
                 self._ready = ready | self._ready
-                self._go_soon()
+                self._schedule_wake()
                 return
             del ready[key]
             try:
-                self._serve(key, until)
+                self._retry_held(key, until)
             except Exception:
                 _log.exception("waiting pops of %s could not be woken", key)
 
-    def _serve(self, key: Key, until: float) -> None:
+    def _retry_held(self, key: Key, until: float) -> None:
         for pop in list(self._held.get(key, ())):
             if self._clock.monotonic() >= until:
                 self._ready[key] = None
-                self._go_soon()
+                self._schedule_wake()
                 return
             if pop.connection.is_behind or pop not in self._held.get(key, ()):
                 continue
             try:
                 found = pop.again(pop)
             except RpcRejectedError as refused:
-                self._out(pop)
+                self._remove(pop)
                 pop.connection.respond(pop.request, refused.response(), polling=True)
                 continue
             if found:
-                self._out(pop)
+                self._remove(pop)
             elif pop.wanted.wants_all and pop.request.header.queue_id < 0:
                 return
 
-    # --- leaving --------------------------------------------------------------------------------
-    def _out(self, pop: HeldPop) -> None:
+    # --- removing -------------------------------------------------------------------------------
+    def _remove(self, pop: HeldPop) -> None:
         held = self._held[pop.key]
         del held[pop]
         if not held:
@@ -190,12 +190,12 @@ class PopLongPollingService:
             pop.timer.cancel()
 
     def _time_is_up(self, pop: HeldPop) -> None:
-        self._out(pop)
+        self._remove(pop)
         pop.connection.respond(pop.request, pop.nothing(), polling=True)
 
-    def _closed(self, connection: ServerConnection) -> None:
+    def _connection_closed(self, connection: ServerConnection) -> None:
         for pop in self._of.pop(connection):
-            self._out(pop)
+            self._remove(pop)
 
     @staticmethod
     def _topics(key: Key) -> tuple[str, str]:

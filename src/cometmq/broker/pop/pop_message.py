@@ -1,9 +1,9 @@
 """Pops: POP_MESSAGE (200050) (``PopMessageProcessor``; hot path).
 
-A pop takes messages of any queue of a topic, or of one, and of the retry topic of its group. It moves the group's
-offset behind them and puts an entry into the POP log; the answer leaves once that entry is stored as safely as a send.
-The messages are slices of the log; those from a retry topic are written anew, with the topic that the client asked for
-and their receipt handle, as Apache does.
+A pop reads messages of all queues of a topic, or of one, and of the retry topic of its group. It moves the group's
+offset past them and adds an entry to the POP log; the answer is sent once that entry is stored as safely as a send.
+The messages are slices of the log; those from a retry topic are rewritten with the topic that the client asked for and
+their receipt handle, as Apache does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cometmq.broker.pop.ordered_choice import OrderedChoice
 from cometmq.broker.pop.own_retries import own_retries
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.pop_long_polling import HeldPop, PopLongPollingService
-from cometmq.broker.pop.popped_records import Chunks, as_original, record_offsets
+from cometmq.broker.pop.popped_records import Chunks, record_offsets, to_original_topic
 from cometmq.broker.pop.state import NO_OFFSET, PopQueue
 from cometmq.broker.pull.filters import MessageFilter, PullFilters
 from cometmq.broker.pull.pull_message import is_in_memory
@@ -60,17 +60,17 @@ from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import ConsumeQueue, GetMessageStatus, GetResult
 
 _LATE_MS: Final = 500
-"""A pop that is late by this time is refused."""
+"""A pop that arrives this much too late is refused."""
 _EARLY_MS: Final = 20
-"""A pop is answered this time before its end."""
-_RETRY_FIRST: Final = 5
-"""One pop of so many looks into the retry topic first (popFromRetryProbability 20 %)."""
+"""A pop is answered this much before its time is up."""
+_RETRY_FIRST_EVERY: Final = 5
+"""One pop in this many reads the retry topic first (popFromRetryProbability 20 %)."""
 
 PopHeader = PopMessageRequestHeader | NotificationRequestHeader | PeekMessageRequestHeader | PollingInfoRequestHeader
 
 
 class FoundMessages:
-    """The messages that one pop has found so far."""
+    """The messages that one pop has collected so far."""
 
     __slots__ = (
         *("chunks", "count", "is_cut", "moves", "offsets", "order_counts", "pop_time", "rest", "retries"),
@@ -85,25 +85,25 @@ class FoundMessages:
         self.retries = self.retries_size = 0
         """Number and size of those that come from a retry topic."""
         self.rest = 0
-        """Messages of the queues looked at that are left."""
+        """Number of messages left in the queues that were read."""
         self.skipped = 0
-        """Messages of queues in which the filter wants none."""
+        """Number of messages in queues where the filter wants none."""
         self.is_cut = False
-        """Some are left to look at; the next look goes on behind those that were skipped."""
+        """Some messages were not read; the next attempt continues after the skipped ones."""
         self.starts: list[str] = []
         self.offsets: list[str] = []
         self.order_counts: list[str] = []
         self.moves: list[tuple[str, int, int, int]] = []
-        """Topic, queue id, the group's offset before and now."""
+        """Topic, queue id, and the group's offset before and after."""
 
     def skip(self, begin: int, end: int, queue: ConsumeQueue) -> None:
-        """Count messages of a queue that the filter does not want."""
+        """Count messages of a queue that the filter rejects."""
         self.skipped += end - begin
         self.is_cut |= begin < end < queue.max_offset()
 
 
 class PopMessageProcessor:
-    """Answers pops, or lets them wait."""
+    """Answers pops, or holds them."""
 
     def __init__(
         self, broker: BrokerContext, filters: PullFilters, log: PopLog, polling: PopLongPollingService
@@ -129,28 +129,28 @@ class PopMessageProcessor:
         permission=needs_topic(Action.SUB) & needs_group(Action.SUB),
     )
     def pop(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
-        """Take messages for a time, or wait until there are some."""
+        """Hand out messages for a limited time, or wait until there are some."""
         header: PopMessageRequestHeader = request.header
         now_ms = self._clock.now_ms()
         wanted = self._check(connection, header, now_ms)
-        found = self._look(header, wanted)
+        found = self._collect(header, wanted)
         if found.count:
             self._answer_when_stored(connection, request, found)
             return None
         wait_ms = min(header.born_time + header.poll_time - now_ms - _EARLY_MS, header.poll_time, MAX_POP_WAIT_MS)
         if header.poll_time > 0 and wait_ms > 0:
-            held = HeldPop(connection, request, wanted, self._again, partial(self._nothing, header))
+            held = HeldPop(connection, request, wanted, self._retry_held, partial(self._not_found, header))
             if self._polling.hold(held, wait_ms):
                 if found.is_cut:
                     self._polling.wake(*held.key)
                 return None
-            return Response(ResponseCode.POLLING_FULL, self._empty(header), "the broker holds too many pops now")
-        return self._nothing(header)
+            return Response(ResponseCode.POLLING_FULL, self._empty_header(header), "the broker holds too many pops now")
+        return self._not_found(header)
 
-    def _again(self, held: HeldPop) -> bool:
+    def _retry_held(self, held: HeldPop) -> bool:
         header: PopMessageRequestHeader = held.request.header
         self.check_names(held.connection, header)
-        found = self._look(header, held.wanted)
+        found = self._collect(header, held.wanted)
         if found.count:
             self._answer_when_stored(held.connection, held.request, found)
             return True
@@ -181,7 +181,7 @@ class PopMessageProcessor:
     def check_names(self, connection: ServerConnection, header: PopHeader) -> None:
         """Check topic, queue and group of a request.
 
-        :raises RefusedError: it may not pop from there.
+        :raises RefusedError: one of them does not exist or does not allow pops.
         """
         check_queue(self.readable(header.topic), header.queue_id, connection)
         name = header.consumer_group
@@ -191,14 +191,14 @@ class PopMessageProcessor:
         if len(retry) > MAX_TOPIC_CHARS and not in_order and not header.topic.startswith(RETRY_PREFIX):
             raise RefusedError(
                 ResponseCode.INVALID_PARAMETER,
-                f"the retry topic {retry} has {len(retry)} characters, {MAX_TOPIC_CHARS} is the most: "
-                "take a shorter name for the group or the topic",
+                f"the retry topic {retry} has {len(retry)} characters; at most {MAX_TOPIC_CHARS} are allowed: "
+                "use a shorter name for the group or the topic",
             )
 
     def readable(self, name: str) -> TopicConfig:
-        """A topic that may be read.
+        """Return a topic that allows reading.
 
-        :raises RefusedError: it does not exist, or may not be read.
+        :raises RefusedError: it does not exist, or does not allow reading.
         """
         topic = self._topics.get(name)
         if topic is None:
@@ -209,9 +209,9 @@ class PopMessageProcessor:
             raise RefusedError(ResponseCode.NO_PERMISSION, f"the topic[{name}] peeking message is forbidden")
         return topic
 
-    # --- taking -------------------------------------------------------------------------------------
-    def _look(self, header: PopMessageRequestHeader, wanted: MessageFilter) -> FoundMessages:
-        """Take messages, if there are some."""
+    # --- popping ----------------------------------------------------------------------------------
+    def _collect(self, header: PopMessageRequestHeader, wanted: MessageFilter) -> FoundMessages:
+        """Collect messages from the queues and the retry topic."""
         topic = self.readable(header.topic)
         number = next(self._turns)
         retry = self.retry_topic(header.topic, header.consumer_group, in_order=bool(header.order))
@@ -220,11 +220,11 @@ class PopMessageProcessor:
             count = topic.read_queue_nums
             queue_ids = [(number + i) % count for i in range(count)] if count else ()
         found = FoundMessages(self._pop_time(header, queue_ids, retry))
-        take = partial(self._take_in_order if header.order else self._take, header)
+        take = partial(self._pop_in_order if header.order else self._pop_queue, header)
         places = [(wanted, found, header.topic, queue_id) for queue_id in queue_ids]
         if retry is not None:
             own = own_retries(wanted, retry, header.consumer_group)
-            places.insert(0 if number % _RETRY_FIRST == 0 else len(places), (own, found, retry, 0))
+            places.insert(0 if number % _RETRY_FIRST_EVERY == 0 else len(places), (own, found, retry, 0))
         try:
             for place in places:
                 if found.skipped >= POP_SKIPPED_MAX and not found.count:
@@ -237,14 +237,14 @@ class PopMessageProcessor:
         return found
 
     def retry_topic(self, topic: str, group: str, *, in_order: bool) -> str | None:
-        """The retry topic that pops of a topic look into, too, if there is one."""
+        """Return the retry topic that pops of a topic also read, if it exists."""
         if in_order or topic.startswith(RETRY_PREFIX):
             return None
         name = pop_retry_topic(topic, group)
         return None if self._topics.get(name) is None else name
 
     def _pop_time(self, header: PopMessageRequestHeader, queue_ids: Sequence[int], retry: str | None) -> int:
-        """Now, but later than all pop times that a message of these queues may have had in handles."""
+        """Return the current time, or later: above all pop times that messages of these queues had in handles."""
         group = header.consumer_group
         queues = [self._state.find(header.topic, group, queue_id) for queue_id in queue_ids]
         if retry is not None:
@@ -255,15 +255,15 @@ class PopMessageProcessor:
                 latest = max(latest, queue.floor_ms, 0 if queue.ordered is None else queue.ordered.latest)
         return max(self._clock.now_ms(), latest + 1)
 
-    def _take(
+    def _pop_queue(
         self, header: PopMessageRequestHeader, wanted: MessageFilter, found: FoundMessages, topic: str, queue_id: int
     ) -> None:
-        """Take messages of one queue."""
+        """Pop messages from one queue."""
         queue = self._store.queue(topic, queue_id)
-        begin = offset = self._start(header, queue)
+        begin = offset = self._init_offset(header, queue)
         most = header.max_msg_nums - found.count
         config = self._live.current
-        is_full = has_enough(config, self._state.find(topic, header.consumer_group, queue_id))
+        is_full = has_too_many_in_flight(config, self._state.find(topic, header.consumer_group, queue_id))
         if is_full or most <= 0 or found.size >= config.max_transfer_bytes_on_message_in_memory:
             found.rest += max(queue.max_offset() - offset, 0)
             return
@@ -281,7 +281,7 @@ class PopMessageProcessor:
             )
             offset = result.next_begin_offset
             if result.status is GetMessageStatus.FOUND:
-                self._taken(header, found, queue, result)
+                self._add_popped(header, found, queue, result)
                 found.moves.append((topic, queue_id, begin, offset))
                 break
         if offset != begin:
@@ -289,7 +289,7 @@ class PopMessageProcessor:
             found.skip(begin, offset, queue)
         found.rest += max(queue.max_offset() - offset, 0)
 
-    def _taken(
+    def _add_popped(
         self, header: PopMessageRequestHeader, found: FoundMessages, queue: ConsumeQueue, result: GetResult
     ) -> None:
         self._log.check()
@@ -302,15 +302,15 @@ class PopMessageProcessor:
                 *(found.pop_time, header.invisible_time),
             )
         )
-        self._add(header, found, queue, topic_type(topic, group), offsets, chunks)
+        self._add_to_answer(header, found, queue, topic_type(topic, group), offsets, chunks)
 
-    def _take_in_order(
+    def _pop_in_order(
         self, header: PopMessageRequestHeader, wanted: MessageFilter, found: FoundMessages, topic: str, queue_id: int
     ) -> None:
-        """Take messages of a queue, or of its message groups, that are not locked."""
+        """Pop messages of a queue, or of its message groups, that are not locked."""
         queue = self._store.queue(topic, queue_id)
         group, attempt_id = header.consumer_group, header.attempt_id or ""
-        begin = self._start(header, queue)
+        begin = self._init_offset(header, queue)
         state = self._state.queue(topic, group, queue_id)
         if state.ordered is None:
             state.ordered = OrderedMessages(begin)
@@ -348,7 +348,7 @@ class PopMessageProcessor:
             )
         )
         if not offsets:
-            self._log.when_stored(_nobody)
+            self._log.when_stored(_ignore_outcome)
             return
         committed = self._state.queue(topic, group, queue_id).next_offset
         self._offsets.note(group, topic, queue_id, committed)
@@ -357,10 +357,10 @@ class PopMessageProcessor:
             if times:
                 found.order_counts.append(f"{kind} qo{queue_id}%{offset} {times}")
         found.order_counts.append(f"{kind} {queue_id} {min(counts)}")
-        self._add(header, found, queue, kind, offsets, choice.chunks)
+        self._add_to_answer(header, found, queue, kind, offsets, choice.chunks)
         found.moves.append((topic, queue_id, begin, committed))
 
-    def _add(
+    def _add_to_answer(
         self,
         header: PopMessageRequestHeader,
         found: FoundMessages,
@@ -381,18 +381,18 @@ class PopMessageProcessor:
             )
             found.retries += len(offsets)
             found.retries_size += size
-            chunks = [as_original(b"".join(chunks), header.topic, handle)]
+            chunks = [to_original_topic(b"".join(chunks), header.topic, handle)]
         found.chunks += chunks
 
-    def _start(self, header: PopMessageRequestHeader, queue: ConsumeQueue) -> int:
-        """The offset of the group in a queue, which is noted from now on."""
+    def _init_offset(self, header: PopMessageRequestHeader, queue: ConsumeQueue) -> int:
+        """Return the offset of the group in a queue, and note it if the group had none."""
         offset = self.offset(header.consumer_group, queue, header.init_mode)
         if self._offsets.query(header.consumer_group, queue.topic, queue.queue_id) == NO_OFFSET:
             self._offsets.note(header.consumer_group, queue.topic, queue.queue_id, offset)
         return offset
 
     def offset(self, group: str, queue: ConsumeQueue, init_mode: int = MIN) -> int:
-        """The offset of the next message of a queue for a group (``getPopOffset``)."""
+        """Return the offset of the next message of a queue for a group (``getPopOffset``)."""
         offset = self._offsets.query(group, queue.topic, queue.queue_id)
         if offset == NO_OFFSET:
             offset = queue.min_offset()
@@ -402,7 +402,7 @@ class PopMessageProcessor:
                     offset = max(queue.max_offset() - 1, 0)
         return min(max(offset, queue.min_offset()), queue.max_offset())
 
-    # --- answers ------------------------------------------------------------------------------------
+    # --- answers ----------------------------------------------------------------------------------
     def _answer_when_stored(self, connection: ServerConnection, request: Request[Any], found: FoundMessages) -> None:
         header: PopMessageRequestHeader = request.header
         response = Response(
@@ -442,10 +442,10 @@ class PopMessageProcessor:
                     self._stats.traffic.sent_to(topic, group, queue_id, next_offset)
             connection.respond(request, response, polling=True)
 
-        # A flush that takes long holds no messages back: after a power cut they are handed out once more.
+        # A slow flush does not delay the messages: after a power cut they are handed out once more.
         self._log.when_stored(give, late=lambda: give(None))
 
-    def _empty(self, header: PopMessageRequestHeader) -> PopMessageResponseHeader:
+    def _empty_header(self, header: PopMessageRequestHeader) -> PopMessageResponseHeader:
         return PopMessageResponseHeader(
             pop_time=self._clock.now_ms(),
             invisible_time=header.invisible_time,
@@ -456,13 +456,13 @@ class PopMessageProcessor:
             order_count_info="" if header.order else None,
         )
 
-    def _nothing(self, header: PopMessageRequestHeader) -> Response:
+    def _not_found(self, header: PopMessageRequestHeader) -> Response:
         self._stats.get_miss()
-        return Response(ResponseCode.POLLING_TIMEOUT, self._empty(header), "NO_MESSAGE_IN_QUEUE")
+        return Response(ResponseCode.POLLING_TIMEOUT, self._empty_header(header), "NO_MESSAGE_IN_QUEUE")
 
 
-def has_enough(config: BrokerConfig, queue: PopQueue | None) -> bool:
-    """Tell whether so many messages of a queue are in flight that its group gets no more (``isPopShouldStop``)."""
+def has_too_many_in_flight(config: BrokerConfig, queue: PopQueue | None) -> bool:
+    """Return whether a group has too many messages of a queue in flight to get more (``isPopShouldStop``)."""
     return (
         config.enable_pop_message_threshold
         and queue is not None
@@ -487,5 +487,5 @@ def check_queue(topic: TopicConfig, queue_id: int, connection: ServerConnection,
         )
 
 
-def _nobody(_refusal: RefusedError | None) -> None:
-    """Nobody waits for a note of messages that wait."""
+def _ignore_outcome(_refusal: RefusedError | None) -> None:
+    """Ignore the outcome: nobody waits for it."""

@@ -1,4 +1,4 @@
-"""The messages of an answer to a pop: their queue offsets, and those of retry topics as their clients know them."""
+"""The messages in an answer to a pop: their queue offsets, and retry messages as clients expect them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _SIZE_AND_QUEUE_OFFSET: Final = RECORD.struct("size", "queue_offset")
 
 
 def record_offsets(chunks: Chunks) -> list[int]:
-    """The queue offsets of records in answers to reads."""
-    return [offset for offset, _ in each_record(chunks)]
+    """Return the queue offsets of records."""
+    return [offset for offset, _ in iterate_records(chunks)]
 
 
-def each_record(chunks: Chunks) -> Iterator[tuple[int, bytes | memoryview]]:
-    """Each record of answers to reads, with its queue offset."""
+def iterate_records(chunks: Chunks) -> Iterator[tuple[int, bytes | memoryview]]:
+    """Yield each record with its queue offset."""
     for chunk in chunks:
         at = 0
         while at < len(chunk):
@@ -32,8 +32,8 @@ def each_record(chunks: Chunks) -> Iterator[tuple[int, bytes | memoryview]]:
             at += size
 
 
-def as_original(records: bytes, topic: str, handle: ReceiptHandle) -> bytes:
-    """Messages of a retry topic, with the topic that a client knows them by and each with its receipt handle."""
+def to_original_topic(records: bytes, topic: str, handle: ReceiptHandle) -> bytes:
+    """Return messages of a retry topic with their original topic and a receipt handle each."""
     written: list[bytes] = []
     at = 0
     while at < len(records):

@@ -1,6 +1,6 @@
 """Message request modes: POP or PULL for each topic and group (``MessageRequestModeManager``).
 
-They are kept in ``config/messageRequestMode.json``, in Apache's form, and in the journal of that file.
+They are stored in ``config/messageRequestMode.json``, in Apache's format, and in the journal of that file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RequestMode(Body):
     consumer_group: str
     mode: Literal["PULL", "POP"] = PULL
     pop_share_queue_num: int = 0
-    """With POP: so many further members share the queues of each member; 0: all share all."""
+    """With POP: the number of other members that share each member's queues; 0: all share all."""
 
 
 class RequestModeTable(Body):
@@ -48,14 +48,14 @@ class MessageRequestModeManager:
         self._modes: dict[tuple[str, str], RequestMode] = {}
 
     def load(self) -> list[str]:
-        """Read the file; return a line for each thing found wrong."""
+        """Read the file; return a line for each problem."""
         loaded = self._file.load_body(RequestModeTable)
         if loaded is not None:
             self._modes = _by_topic_and_group(loaded)
         return list(self._file.findings)
 
     def get(self, topic: str, group: str) -> RequestMode | None:
-        """The mode of a group for a topic, if one was set."""
+        """Return the mode of a group for a topic, if one was set."""
         return self._modes.get((topic, group))
 
     def put(self, mode: RequestMode) -> bool:
@@ -69,7 +69,7 @@ class MessageRequestModeManager:
         return True
 
     def take_over(self, table: RequestModeTable) -> None:
-        """Become a copy of a master's table."""
+        """Replace all modes by a master's."""
         known, self._modes = self._modes, _by_topic_and_group(table)
         differing = [key for key in known | self._modes if known.get(key) != self._modes.get(key)]
         if differing:
@@ -77,7 +77,7 @@ class MessageRequestModeManager:
         self._writer.save()
 
     def table(self) -> RequestModeTable:
-        """All modes."""
+        """Return all modes."""
         return RequestModeTable(message_request_mode_map=self._by_topic())
 
     def _by_topic(self) -> dict[str, dict[str, RequestMode]]:
@@ -88,11 +88,11 @@ class MessageRequestModeManager:
 
     # --- writing ------------------------------------------------------------------------------
     async def save_in_background(self) -> None:
-        """Write the file whole when it is time, in a thread; on a full disk it stays due."""
+        """Write the complete file when it is due, in a thread; after a failure it stays due."""
         await self._writer.save_in_thread()
 
     def save_last(self) -> None:
-        """Write the file whole if a mode changed since: the broker stops."""
+        """Write the complete file if a mode changed since; the broker stops."""
         self._writer.save_last()
 
     def _changed_rows(self, keys: Iterable[tuple[str, str]]) -> bytes:

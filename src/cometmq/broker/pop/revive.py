@@ -1,15 +1,15 @@
-"""PopReviveService: messages that were not acknowledged in their time become visible again (``PopReviveService``).
+"""PopReviveService: makes messages visible again that were not acknowledged in time (``PopReviveService``).
 
-A copy with ``reconsumeTimes`` + 1 is stored in the retry topic of the group and the topic, or with the dead letters
-once the group's ``retryMaxTimes`` is reached. The entry that ends the original and the copy are put together. The entry
-stands before the copy in the log and says where the copy will be: a start that finds the entry without the copy, after
-a torn write, lets the message become visible again. So a crash neither loses a message nor doubles it.
+A copy with ``reconsumeTimes`` + 1 is stored in the retry topic of the group and the topic, or in the dead-letter topic
+once the group's ``retryMaxTimes`` is reached. The copy and the entry that ends the original are stored together. The
+entry comes before the copy in the log and names the copy's offset: a start that finds the entry without the copy, after
+a torn write, makes the message visible again. So a crash neither loses nor duplicates a message.
 
-Messages popped in order are not copied: they are handed out again when their time is over. Those that were handed out
-for the last time become dead letters then, so that they do not hold up others for ever.
+Messages popped in order are not copied: they are handed out again when their time is over. After the last attempt they
+become dead letters, so that they do not block others for ever.
 
-Each queue with popped messages has a next look in a heap, and one alarm rings for the first of them. A look goes
-through the due times of the queue's messages as an array.
+A heap holds the time of the next check of each queue with popped messages, and one alarm rings for the first of them. A
+check scans the due times of the queue's messages as an array.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ Due = list[tuple[int, int, int]]
 
 
 class PopReviveService:
-    """Looks at queues when messages of them become visible again.
+    """Checks a queue when some of its messages become visible again.
 
-    :param wake: called with topic and group when a queue is open again that is consumed in order.
+    :param wake: called with topic and group when an ordered queue is unlocked.
     """
 
     def __init__(self, broker: BrokerContext, log: PopLog, wake: Callable[[str, str], None]) -> None:
@@ -68,96 +68,96 @@ class PopReviveService:
         self._stats = broker.stats
         self._log = log
         self._wake = wake
-        self._looks: list[tuple[int, int, PopQueue]] = []
+        self._checks: list[tuple[int, int, PopQueue]] = []
         self._serials = count()
-        self._alarm = Alarm(self._ring, clock=broker.clock)
+        self._alarm = Alarm(self._check_due, clock=broker.clock)
         self._alarm_ms = NEVER
         self._refused_until = 0
         self._waits_for_store = False
-        log.state.on_due.append(self._look_at)
+        log.state.on_due.append(self._schedule_check)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Schedule the first checks."""
         for queue in self._log.state:
-            self._look_again(queue, self._clock.now_ms())
+            self._schedule_next_check(queue, self._clock.now_ms())
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         self._alarm.close()
 
-    # --- when -----------------------------------------------------------------------------------
-    def _look_at(self, queue: PopQueue, when_ms: int) -> None:
-        """Look at a queue at a time, unless it is looked at before."""
+    # --- scheduling -------------------------------------------------------------------------------
+    def _schedule_check(self, queue: PopQueue, when_ms: int) -> None:
+        """Check a queue at a time, unless an earlier check is scheduled."""
         if when_ms >= queue.look_from:
             return
         queue.look_from = when_ms
-        heapq.heappush(self._looks, (when_ms, next(self._serials), queue))
+        heapq.heappush(self._checks, (when_ms, next(self._serials), queue))
         self._set_alarm()
 
     def _set_alarm(self) -> None:
-        when_ms = self._looks[0][0] if self._looks else NEVER
+        when_ms = self._checks[0][0] if self._checks else NEVER
         when_ms = max(when_ms, self._refused_until)
         if when_ms < self._alarm_ms or not self._alarm.is_set:
             self._alarm_ms = when_ms
             if when_ms < NEVER:
                 self._alarm.at(when_ms)
 
-    def _look_again(self, queue: PopQueue, now_ms: int) -> None:
+    def _schedule_next_check(self, queue: PopQueue, now_ms: int) -> None:
         ordered = queue.ordered
         next_ms = min(queue.invisible.first_due, NEVER if ordered is None else ordered.next_due(now_ms))
         if next_ms > now_ms:
             pause_ms = min(POP_SCAN_PAUSE_MS, queue.invisible.count // POP_SCAN_MESSAGES_PER_MS)
             next_ms = max(next_ms, now_ms + pause_ms)
         if next_ms < NEVER:
-            self._look_at(queue, next_ms)
+            self._schedule_check(queue, next_ms)
 
-    def _ring(self) -> None:
+    def _check_due(self) -> None:
         self._alarm_ms = NEVER
         began = self._clock.monotonic()
         now_ms = self._clock.now_ms()
         room = POP_REVIVE_MESSAGES
-        while self._looks and self._looks[0][0] <= now_ms and room > 0:
-            when_ms, _, queue = heapq.heappop(self._looks)
+        while self._checks and self._checks[0][0] <= now_ms and room > 0:
+            when_ms, _, queue = heapq.heappop(self._checks)
             if when_ms != queue.look_from or not self._log.state.has(queue):
                 continue
             queue.look_from = NEVER
             due = queue.invisible.due(now_ms, room)
-            dead = self._dead_in_order(queue, now_ms)
+            dead = self._find_dead_in_order(queue, now_ms)
             room -= max(len(due) + len(dead), 1)
             if due or dead:
                 try:
                     self._revive(queue, due, dead)
                 except RefusedError as refused:
-                    self._refused(refused)
-                    self._look_at(queue, now_ms)
+                    self._retry_later(refused)
+                    self._schedule_check(queue, now_ms)
                     break
             ordered = queue.ordered
-            if ordered is not None and (ordered.messages or dead) and ordered.may_give(now_ms):
+            if ordered is not None and (ordered.messages or dead) and ordered.may_pop_more(now_ms):
                 self._wake(queue.topic, queue.group)
-            self._look_again(queue, now_ms)
+            self._schedule_next_check(queue, now_ms)
         self._set_alarm()
         if self._stats.traffic is not None:
             self._stats.traffic.pops.scans.observe(round((self._clock.monotonic() - began) * 1000))
 
-    def _refused(self, refused: RefusedError) -> None:
-        """Go on after a pause."""
+    def _retry_later(self, refused: RefusedError) -> None:
+        """Retry after a pause."""
         self._refused_until = self._clock.now_ms() + int(POP_RETRY_SECONDS * 1000)
         if not self._waits_for_store:
             self._waits_for_store = True
-            _log.warning("popped messages cannot be made visible again now; this is tried on: %s", refused)
+            _log.warning("popped messages cannot be made visible again now; will retry: %s", refused)
 
-    # --- what -----------------------------------------------------------------------------------
-    def _dead_in_order(self, queue: PopQueue, now_ms: int) -> list[tuple[int, int, int]]:
-        """The messages that were handed out in order for the last time, and whose time is over."""
+    # --- copies -----------------------------------------------------------------------------------
+    def _find_dead_in_order(self, queue: PopQueue, now_ms: int) -> list[tuple[int, int, int]]:
+        """Return the due messages that were handed out in order for the last time."""
         if queue.ordered is None:
             return []
         dead = queue.ordered.dead(now_ms, self._failed.max_retries(queue.group))
         return [(offset, handed.pop_time, handed.due) for offset, handed in dead]
 
     def _revive(self, queue: PopQueue, due: Due, dead: Due) -> None:
-        """Store the copies of messages whose time is over, and end the originals.
+        """Store copies of due messages, and end the originals.
 
-        :param dead: those that are dead letters, however often they were stored.
+        :param dead: messages that become dead letters in any case.
         :raises RefusedError: nothing can be stored now.
         """
         self._turn.take_back()
@@ -174,7 +174,7 @@ class PopReviveService:
                 entries.append(Revived(*queue.key, pop_time, offset, "", 0))
                 continue
             is_dead = at >= len(due) or record.reconsume_times >= self._failed.max_retries(queue.group)
-            topic, copy = self._dead(queue, record) if is_dead else self._copy(queue, record, pop_time)
+            topic, copy = self._dead_letter(queue, record) if is_dead else self._copy(queue, record, pop_time)
             if topic not in ends:
                 ends[topic] = self._store.queue(topic, 0).next_offset
             entries.append(Revived(*queue.key, pop_time, offset, topic, ends[topic]))
@@ -190,7 +190,7 @@ class PopReviveService:
         if refusal is not None:
             if queue.ordered is not None:
                 self._offsets.note(queue.group, queue.topic, queue.queue_id, queue.ordered.committed)
-            self._refused(refusal)
+            self._retry_later(refusal)
             return
         self._waits_for_store = False
         if self._stats.traffic is not None:
@@ -206,13 +206,13 @@ class PopReviveService:
             self._offsets.note(queue.group, topic, 0, 0)
         return topic, retry_copy(record, topic, queue.group, pop_time)
 
-    def _dead(self, queue: PopQueue, record: StoredRecord) -> tuple[str, InnerMessage]:
+    def _dead_letter(self, queue: PopQueue, record: StoredRecord) -> tuple[str, InnerMessage]:
         topic = self._failed.dead_letter_topic(queue.group).topic_name
         return topic, dead_letter(record, topic, original_topic(record.topic, queue.group))
 
 
 def record_at(store: MessageStore, topic: str, queue_id: int, offset: int) -> StoredRecord | None:
-    """The message at an offset of a queue; ``None`` when it is gone."""
+    """Return the message at an offset of a queue; ``None`` when it is gone."""
     unit = store.queue(topic, queue_id).unit(offset)
     data = None if unit is None else store.record_at(unit[0], unit[1])
     try:
@@ -222,7 +222,7 @@ def record_at(store: MessageStore, topic: str, queue_id: int, offset: int) -> St
 
 
 def retry_copy(record: StoredRecord, topic: str, group: str, pop_time: int) -> InnerMessage:
-    """A message as it is handed out again: once more reconsumed, with its group and the time of its first pop."""
+    """Return the retry copy of a message, with its group and the time of its first pop."""
     properties, text = record.properties, record.properties_text
     if properties.get(ORIGIN_GROUP, group) != group:
         properties = {name: value for name, value in properties.items() if name != ORIGIN_GROUP}
@@ -244,7 +244,7 @@ def retry_copy(record: StoredRecord, topic: str, group: str, pop_time: int) -> I
 
 
 def dead_letter(record: StoredRecord, topic: str, original: str) -> InnerMessage:
-    """A message among the dead letters, with the topic that it was sent to and its id."""
+    """Return the dead letter for a message, with its original topic and id."""
     properties = dict(record.properties)
     properties.setdefault(RETRY_TOPIC, original)
     properties.setdefault(ORIGIN_MESSAGE_ID, record.msg_id)

@@ -1,4 +1,4 @@
-"""PopService: the parts of POP of a broker, put together, and their start and stop."""
+"""PopService: the POP parts of a broker, assembled, started and stopped together."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class PopService:
-    """Everything of POP; made once the store is open.
+    """All POP parts; created once the store is open.
 
     :param client: asks the nameservers for queues on other brokers.
     """
@@ -54,19 +54,19 @@ class PopService:
             QueryAssignmentProcessor(broker, self.modes, client),
         )
         """The parts that answer requests."""
-        broker.offsets.on_back.append(self._moved_back)
+        broker.offsets.on_back.append(self._offset_reset)
         broker.offsets.in_flight = self._in_flight
         broker.store.batch.on_arrival.extend((self.polling.arrived, self._apache.arrived))
         broker.topics.on_change.append(self._topic_changed)
         broker.deletions.on_group.append(self._group_deleted)
 
     def start(self) -> None:
-        """Begin to make messages visible again."""
+        """Start making messages visible again."""
         self._revive.start()
         self._apache.start()
 
     def halt(self) -> None:
-        """Make no message visible again, and answer the pops that wait."""
+        """Stop making messages visible, and answer the waiting pops."""
         self._revive.stop()
         self._apache.stop()
         self.polling.stop()
@@ -80,37 +80,37 @@ class PopService:
         return 0 if queue is None else queue.in_flight
 
     # --- changes by others ------------------------------------------------------------------------
-    def _moved_back(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Somebody sets the offset of a group back: it gets the messages from there on again."""
+    def _offset_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Log that the offset of a group was set back: it gets the messages from there on again."""
         queue = self.state.find(topic, group, queue_id)
         if queue is not None and offset < queue.next_offset:
-            self._put(Moved(topic, group, queue_id, offset))
+            self._log_entry(Moved(topic, group, queue_id, offset))
 
     def _topic_changed(self, name: str) -> None:
-        """Each deletion of a topic is put into the log: a slave may be promoted before it copies the tables."""
+        """Log the deletion of a topic: a slave may be promoted before it copies the tables."""
         if self._broker.topics.get(name) is None:
-            self._put(Forgotten(name, "", 0, self._broker.store.max_physical_offset))
+            self._log_entry(Forgotten(name, "", 0, self._broker.store.max_physical_offset))
 
     def _group_deleted(self, name: str, position: int, with_offsets: bool) -> None:
-        self._put(Forgotten("", name, 0, position, with_offsets))
+        self._log_entry(Forgotten("", name, 0, position, with_offsets))
 
     def _deletion_found(self, entry: Forgotten) -> None:
-        """At a start the log shows a deletion."""
+        """Apply a deletion that the log shows at the start."""
         deletions = self._broker.deletions
         if entry.topic:
             deletions.found_in_log(entry.topic, entry.position)
         else:
             deletions.group_found_in_log(entry.group, entry.position, with_offsets=entry.with_offsets)
 
-    def _put(self, entry: Moved | Forgotten) -> None:
+    def _log_entry(self, entry: Moved | Forgotten) -> None:
         try:
             self.log.check()
-        except RefusedError:  # the store takes nothing: the state of this moment is what counts
+        except RefusedError:  # the store is closed: the state is saved as it is now
             self.state.apply(entry)
             return
         self.log.add(entry)
-        self.log.when_stored(_nobody)
+        self.log.when_stored(_ignore_outcome)
 
 
-def _nobody(_refusal: RefusedError | None) -> None:
-    """Nobody waits for it."""
+def _ignore_outcome(_refusal: RefusedError | None) -> None:
+    """Ignore the outcome: nobody waits for it."""

@@ -1,9 +1,9 @@
 """The snapshot of the popped messages, ``comet/pop.bin``, and the start of a broker from it.
 
-The snapshot only saves reading the whole POP log. It holds a place in that log: everything before is in it, and of some
-queues more, since it is taken in slices between which the broker serves. It is written when the disk has the log
-that far, so that it never knows more than a log that lost its tail. A file that is damaged, or of another store, is set
-aside; then the POP log is read from its first record that is kept.
+The snapshot avoids reading the whole POP log. It contains a position in that log and everything before it; for some
+queues more, since it is taken in slices between which the broker serves. It is written once the disk has the log up to
+there, so that it is never ahead of a log that lost its end. A file that is damaged, or from another store, is set
+aside; then the POP log is read from its first record.
 
 The file is a CRC32 (big-endian) and MessagePack: an array of version, offset in the POP log, and queues. A queue is an
 array of topic, group, queue id, next offset, floor, three arrays of little-endian int64 (offset, pop time, due time of
@@ -76,7 +76,7 @@ class Saved(msgspec.Struct, array_like=True):
 
 
 class SnapshotError(ValueError):
-    """A snapshot cannot be used."""
+    """The snapshot cannot be used."""
 
 
 class PopSnapshot:
@@ -94,14 +94,14 @@ class PopSnapshot:
 
     # --- a start --------------------------------------------------------------------------------
     def load(self, offsets: ConsumerOffsetManager, on_deletion: Callable[[Forgotten], None]) -> None:
-        """Read the state from the file and the POP log, and set the groups' offsets that are older than it.
+        """Read the state from the file and the POP log, and advance the groups' offsets that are behind it.
 
         :param on_deletion: called for each deletion of a topic or a group in the log.
         """
         state = self._log.state
         position = self._load_file(state)
         count = 0
-        for entry in self._entries(position):
+        for entry in self._replay(position):
             count += 1
             if not isinstance(entry, Revived) or self._has_copy(entry):
                 state.apply(entry)
@@ -111,11 +111,11 @@ class PopSnapshot:
             if queue.next_offset == NO_OFFSET:
                 continue
             known = offsets.query(queue.group, queue.topic, queue.queue_id)
-            if known < queue.next_offset or queue.is_moved:
+            if known < queue.next_offset or queue.is_reset:
                 offsets.note(queue.group, queue.topic, queue.queue_id, queue.next_offset)
             elif queue.ordered is not None and known > queue.next_offset:
                 queue.ordered.move_to(known)
-            queue.is_moved = False
+            queue.is_reset = False
         if count:
             _log.info("read %d entries of the POP log from offset %d on", count, position)
 
@@ -124,7 +124,7 @@ class PopSnapshot:
         try:
             saved = self._read()
             if saved is not None and saved.position > queue.max_offset():
-                raise SnapshotError("it is of another store, or of a later state of this one")
+                raise SnapshotError("it belongs to another store, or to a later state of this one")
             for found in [] if saved is None else saved.queues:
                 state.enter(_queue(found))
         except (SnapshotError, ValueError, OSError, msgspec.MsgspecError) as error:
@@ -145,7 +145,7 @@ class PopSnapshot:
             raise SnapshotError(f"its version is {saved.version}")
         return saved
 
-    def _entries(self, offset: int) -> Iterator[AnyEntry]:
+    def _replay(self, offset: int) -> Iterator[AnyEntry]:
         queue = self._store.queue(POP_LOG_TOPIC, 0)
         while offset < queue.max_offset():
             unit = queue.unit(offset)
@@ -158,12 +158,12 @@ class PopSnapshot:
                 _log.error("record %d of the POP log is damaged: %s", offset - 1, error)
 
     def _has_copy(self, entry: Revived) -> bool:
-        """Tell whether the copy that follows an entry is in the log, too."""
+        """Return whether the copy that follows an entry is in the log, too."""
         return not entry.copy_topic or entry.copy_offset < self._store.queue(entry.copy_topic, 0).max_offset()
 
     # --- writing --------------------------------------------------------------------------------
     async def save(self) -> None:
-        """Write the file, if there was an entry since."""
+        """Write the file if there was an entry since."""
         entries = self._log.put_entries
         if entries == self._saved_entries:
             return
@@ -186,7 +186,7 @@ class PopSnapshot:
             self._saved_entries = entries
 
     def _end_turn(self) -> None:
-        """Store what is under way: only what is in the log may be in the file."""
+        """Store the entries of the turn: the file may contain only what is in the log."""
         self._log.end_round()
         self._turn.end()
 

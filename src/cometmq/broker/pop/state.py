@@ -1,7 +1,7 @@
-"""PopState: the popped messages of a broker, by topic, group and queue: what the entries of the POP log say.
+"""PopState: the popped messages of a broker, by topic, group and queue: the result of all entries of the POP log.
 
-The log is the truth. An entry is applied here when it is put into a turn, so that the next request sees it; when the
-turn is not stored, :meth:`PopState.undo` takes it back. A start applies the same entries again, from a snapshot on.
+The log is the truth. An entry is applied here when it is added to a turn, so that the next request sees it; if the turn
+is not stored, :meth:`PopState.undo` reverts it. A start applies the same entries again, beginning with a snapshot.
 Nothing else changes the state.
 """
 
@@ -27,7 +27,7 @@ from cometmq.index import Index
 NO_OFFSET: Final = -1
 
 Before = object
-"""The state that an entry has replaced, for :meth:`PopState.undo`."""
+"""The state that an entry replaced, for :meth:`PopState.undo`."""
 
 
 class PopQueue:
@@ -37,7 +37,7 @@ class PopQueue:
         "floor_ms",
         "group",
         "invisible",
-        "is_moved",
+        "is_reset",
         "look_from",
         "next_offset",
         "ordered",
@@ -50,24 +50,24 @@ class PopQueue:
         self.group = group
         self.queue_id = queue_id
         self.next_offset = NO_OFFSET
-        """The offset that pops gave the group last; ``NO_OFFSET`` before the first one."""
-        self.is_moved = False
-        """Somebody set the offset of the group back since the snapshot that the state was read from."""
+        """The offset after the group's last pop; ``NO_OFFSET`` before the first one."""
+        self.is_reset = False
+        """The offset of the group was set back after the snapshot from which the state was read."""
         self.floor_ms = 0
-        """Pops take place after this pop time, so that no handle of before fits to a message popped again."""
+        """Pops use a later pop time than this, so that no old handle matches a message popped again."""
         self.invisible = InvisibleMessages()
         self.ordered: OrderedMessages | None = None
         self.look_from = NEVER
-        """The time of the next look at it, by the timer."""
+        """The time of the next check by the timer."""
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """Topic, group and queue id."""
+        """Return topic, group and queue id."""
         return self.topic, self.group, self.queue_id
 
     @property
     def in_flight(self) -> int:
-        """Messages that are handed out and not acknowledged."""
+        """Return the number of messages that are handed out and not acknowledged."""
         return self.invisible.count + (0 if self.ordered is None else self.ordered.in_flight)
 
 
@@ -79,10 +79,10 @@ class PopState:
         self._of_topic: Index[str, tuple[str, str]] = Index()
         self._of_group: Index[str, tuple[str, str]] = Index()
         self.on_due: Final[list[Callable[[PopQueue, int], None]]] = []
-        """Called when a queue has a message that is visible again at a time (ms)."""
+        """Called when a message of a queue becomes visible again at a time (ms)."""
 
     def queue(self, topic: str, group: str, queue_id: int) -> PopQueue:
-        """A queue; made if it is not there."""
+        """Return a queue, created if necessary."""
         queues = self._queues_of(topic, group)
         found = queues.get(queue_id)
         if found is None:
@@ -98,12 +98,12 @@ class PopState:
         return queues
 
     def find(self, topic: str, group: str, queue_id: int) -> PopQueue | None:
-        """A queue, if the group has popped from it."""
+        """Return a queue, if the group has popped from it."""
         queues = self._queues.get((topic, group))
         return None if queues is None else queues.get(queue_id)
 
     def queues_of(self, topic: str, group: str) -> list[PopQueue]:
-        """All queues of a topic that a group has popped from."""
+        """Return all queues of a topic that a group has popped from."""
         return list(self._queues.get((topic, group), {}).values())
 
     def __iter__(self) -> Iterator[PopQueue]:
@@ -111,29 +111,29 @@ class PopState:
             yield from list(queues.values())
 
     def in_flight(self, topic: str, group: str) -> int:
-        """Messages of a topic that are handed out and not acknowledged."""
+        """Return the number of messages of a topic that are handed out and not acknowledged."""
         return sum(queue.in_flight for queue in self._queues.get((topic, group), {}).values())
 
     # --- entries --------------------------------------------------------------------------------
     def apply(self, entry: AnyEntry) -> Before:
-        """Let an entry happen; return what :meth:`undo` needs."""
+        """Apply an entry; return what :meth:`undo` needs."""
         if isinstance(entry, Forgotten):
-            return self._forget(entry)
+            return self._delete(entry)
         queue = self.queue(entry.topic, entry.group, entry.queue_id)
         if isinstance(entry, Popped):
             return self._popped(queue, entry)
         if isinstance(entry, Acked):
-            return [self._over(queue, offset, entry.pop_time) for offset in entry.offsets]
+            return [self._remove(queue, offset, entry.pop_time) for offset in entry.offsets]
         if isinstance(entry, Changed):
             return self._changed(queue, entry)
         if isinstance(entry, Revived):
-            return self._over(queue, entry.offset, entry.pop_time)
+            return self._remove(queue, entry.offset, entry.pop_time)
         if isinstance(entry, PoppedInOrder):
             return self._popped_in_order(queue, entry)
-        return self._moved(queue, entry)
+        return self._reset_offset(queue, entry)
 
     def undo(self, entry: AnyEntry, before: Before) -> None:
-        """Take an entry back, of which the turn was not stored; the last one goes first."""
+        """Revert an entry whose turn was not stored; call it for the last entry first."""
         if isinstance(entry, Forgotten):
             for key, queues in before.items():  # type: ignore[attr-defined]
                 self._queues_of(*key)
@@ -146,26 +146,26 @@ class PopState:
                 queue.invisible.remove(offset, entry.pop_time)
         elif isinstance(entry, Acked):
             for offset, due in zip(entry.offsets, before, strict=True):  # type: ignore[call-overload]
-                self._back(queue, offset, entry.pop_time, due)
+                self._restore(queue, offset, entry.pop_time, due)
         elif isinstance(entry, Changed):
             if before is not None:
                 queue.invisible.remove(entry.offset, entry.new_pop_time)
-                self._back(queue, entry.offset, entry.pop_time, before)
+                self._restore(queue, entry.offset, entry.pop_time, before)
         elif isinstance(entry, Revived):
-            self._back(queue, entry.offset, entry.pop_time, before)
+            self._restore(queue, entry.offset, entry.pop_time, before)
         else:
-            queue.next_offset, queue.is_moved, queue.ordered = before  # type: ignore[misc]
+            queue.next_offset, queue.is_reset, queue.ordered = before  # type: ignore[misc]
 
     def _popped(self, queue: PopQueue, entry: Popped) -> int:
         before = queue.next_offset
         queue.next_offset = entry.next_offset
         due = entry.pop_time + entry.invisible_ms
         queue.invisible.add(offsets_of(entry), entry.pop_time, due)
-        self._will_be_due(queue, due)
+        self._notify_due(queue, due)
         return before
 
-    def _over(self, queue: PopQueue, offset: int, pop_time: int) -> int | Handed | None:
-        """A message leaves, if this is its pop time."""
+    def _remove(self, queue: PopQueue, offset: int, pop_time: int) -> int | Handed | None:
+        """Remove a message if it has this pop time."""
         due = queue.invisible.remove(offset, pop_time)
         ordered = queue.ordered
         if due is not None or ordered is None:
@@ -177,53 +177,53 @@ class PopState:
         queue.next_offset = ordered.committed
         return handed
 
-    def _back(self, queue: PopQueue, offset: int, pop_time: int, before: object) -> None:
+    def _restore(self, queue: PopQueue, offset: int, pop_time: int, before: object) -> None:
         if isinstance(before, Handed):
             if queue.ordered is not None:
                 queue.ordered.messages[offset] = before
                 queue.next_offset = queue.ordered.committed
-            self._will_be_due(queue, before.due)
+            self._notify_due(queue, before.due)
         elif isinstance(before, int):
             queue.invisible.add((offset,), pop_time, before)
-            self._will_be_due(queue, before)
+            self._notify_due(queue, before)
 
     def _changed(self, queue: PopQueue, entry: Changed) -> int | Handed | None:
         due = entry.new_pop_time + entry.invisible_ms
         before = queue.invisible.remove(entry.offset, entry.pop_time)
         if before is not None:
             queue.invisible.add((entry.offset,), entry.new_pop_time, due)
-            self._will_be_due(queue, due)
+            self._notify_due(queue, due)
             return before
         handed = None if queue.ordered is None else queue.ordered.held(entry.offset, entry.pop_time)
         if queue.ordered is None or handed is None:
             return None
         queue.ordered.messages[entry.offset] = Handed(entry.new_pop_time, due, handed.times)
-        self._will_be_due(queue, due)
+        self._notify_due(queue, due)
         return handed
 
     def _popped_in_order(self, queue: PopQueue, entry: PoppedInOrder) -> Before:
-        before = queue.next_offset, queue.is_moved, queue.ordered
+        before = queue.next_offset, queue.is_reset, queue.ordered
         due = entry.pop_time + entry.invisible_ms
         ordered = queue.ordered or OrderedMessages(entry.next_offset)
         times = Handed(entry.pop_time, due, 0)
         queue.ordered = ordered.popped(entry.offsets, entry.counts, entry.next_offset, times, entry.attempt_id)
         queue.next_offset = queue.ordered.committed
-        self._will_be_due(queue, due)
+        self._notify_due(queue, due)
         return before
 
-    def _moved(self, queue: PopQueue, entry: Moved) -> Before:
-        before = queue.next_offset, queue.is_moved, queue.ordered
+    def _reset_offset(self, queue: PopQueue, entry: Moved) -> Before:
+        before = queue.next_offset, queue.is_reset, queue.ordered
         latest = queue.invisible.remove_from(entry.next_offset)
         if queue.ordered is not None:
             latest = max(latest, queue.ordered.latest)
             queue.ordered = None
         queue.floor_ms = max(queue.floor_ms, latest)
-        queue.next_offset, queue.is_moved = entry.next_offset, True
+        queue.next_offset, queue.is_reset = entry.next_offset, True
         return before
 
-    def _forget(self, entry: Forgotten) -> Before:
+    def _delete(self, entry: Forgotten) -> Before:
         gone: dict[tuple[str, str], dict[int, PopQueue]] = {}
-        for key in self._keys(entry):
+        for key in self._deleted_keys(entry):
             queues = gone[key] = self._queues.pop(key)
             self._of_topic.remove(key[0], key)
             self._of_group.remove(key[1], key)
@@ -231,8 +231,8 @@ class PopState:
                 queue.look_from = NEVER
         return gone
 
-    def _keys(self, entry: Forgotten) -> list[tuple[str, str]]:
-        """Topics and groups that an entry is about."""
+    def _deleted_keys(self, entry: Forgotten) -> list[tuple[str, str]]:
+        """Return the topics and groups that a deletion concerns."""
         if entry.topic and entry.group:
             key = (entry.topic, entry.group)
             return [key] if key in self._queues else []
@@ -241,27 +241,27 @@ class PopState:
         return self._of_group.of(entry.group) if entry.group else list(self._queues)
 
     def enter(self, queue: PopQueue) -> None:
-        """Enter a queue that a snapshot has."""
+        """Add a queue from a snapshot."""
         self._queues_of(queue.topic, queue.group)[queue.queue_id] = queue
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Remove everything."""
         self._queues.clear()
         self._of_topic.clear()
         self._of_group.clear()
 
     def has(self, queue: PopQueue) -> bool:
-        """Tell whether a queue was not forgotten meanwhile."""
+        """Return whether a queue has not been removed meanwhile."""
         return self.find(*queue.key) is queue
 
-    def _will_be_due(self, queue: PopQueue, due: int) -> None:
+    def _notify_due(self, queue: PopQueue, due: int) -> None:
         if due < queue.look_from:
             for listener in self.on_due:
                 listener(queue, due)
 
 
 def offsets_of(entry: Popped) -> list[int]:
-    """The offsets of popped messages, ascending."""
+    """Return the offsets of popped messages, ascending."""
     offset = entry.start
     offsets = [offset]
     for step in entry.steps:

@@ -1,8 +1,8 @@
-"""The SQL92 filters of consumer groups: their table and its file (``ConsumerFilterManager``).
+"""SQL92 filters of consumer groups: the table and its file (``ConsumerFilterManager``).
 
-Heartbeats register a group's expression for each topic. The table is in ``config/consumerFilter.json``; some seconds
-after a change, the change is in the journal of that file. When a group leaves, or no longer subscribes to a topic, its
-filter is dead; it is removed after ``filterDataCleanTimeSpan``.
+Heartbeats register a group's expression for each topic. The table is stored in ``config/consumerFilter.json``; changes
+are written to the journal of that file after a few seconds. When a group leaves, or no longer subscribes to a topic,
+its filter is dead; it is removed after ``filterDataCleanTimeSpan``.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ _TAG: Final = "TAG"
 _DEPTH: Final = 4
 """Table, topic, ``groupFilterData``, group."""
 _DEAD_SINCE_MS: Final = 30_000
-"""Filters that were alive when the file was written count as dead for this time when it is read."""
+"""Filters that were alive when the file was written count as dead since this long when it is read."""
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """True when an expression of this type is one of tags (``ExpressionType.isTagType``)."""
+    """Return whether expressions of this type name tags (``ExpressionType.isTagType``)."""
     return not expression_type or expression_type == _TAG
 
 
 class ConsumerFilterData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The filter of a group for a topic, in the file's form."""
+    """The filter of a group for a topic, in the file's format."""
 
     topic: str
     consumer_group: str
     expression: str
     expression_type: str
     client_version: int
-    """The version of the subscription that named it; a newer one replaces it."""
+    """The version of the subscription that set it; a newer one replaces it."""
     born_time: int
     dead_time: int = 0
     """The time of its death (ms since 1970); 0 while it is alive."""
@@ -82,7 +82,7 @@ class ConsumerFilterManager:
         self._topics_of: dict[str, dict[str, ConsumerFilterData]] = {}
         """Group, topic, filter."""
         self._dead: dict[tuple[str, str], ConsumerFilterData] = {}
-        """The dead filters by group and topic, in the order of their deaths, so that a full table is not searched."""
+        """The dead filters by group and topic, in the order of their deaths, so that a full table needs no search."""
         self._count = 0
         self._chars = 0
 
@@ -90,10 +90,10 @@ class ConsumerFilterManager:
         return self._count
 
     def load(self) -> list[str]:
-        """Read the file; return a line for each entry that cannot be used.
+        """Read the file; return a line for each unusable entry.
 
-        All filters are dead until the next heartbeat of their group. When the Bloom filter's parameters have changed
-        since the file was written, nothing of it is used, as in Apache. A file that cannot be used is set aside, and
+        All filters are dead until the next heartbeat of their group. If the Bloom filter's parameters have changed
+        since the file was written, the file is ignored, as in Apache. A file that cannot be used is set aside, and
         groups register again.
         """
         stored = self._file.load_body(ConsumerFilterTable)
@@ -118,17 +118,17 @@ class ConsumerFilterManager:
         return findings
 
     def get(self, topic: str, group: str) -> ConsumerFilterData | None:
-        """The filter of a group for a topic, dead or alive."""
+        """Return the filter of a group for a topic, dead or alive."""
         topics = self._topics_of.get(group)
         return None if topics is None else topics.get(topic)
 
     # --- changes ------------------------------------------------------------------------------
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-        """Take over the subscriptions of a heartbeat; the names of group and topics are checked already."""
-        do_at_once(self.registering(group, subscriptions))
+        """Register the subscriptions of a heartbeat; the names of group and topics are already checked."""
+        do_at_once(self.register_in_slices(group, subscriptions))
 
-    def registering(self, group: str, subscriptions: Iterable[SubscriptionData]) -> Iterator[None]:
-        """As :meth:`register`, slice by slice."""
+    def register_in_slices(self, group: str, subscriptions: Iterable[SubscriptionData]) -> Iterator[None]:
+        """Do :meth:`register` in slices."""
         named: set[str] = set()
         chars = 0
         for subscription in subscriptions:
@@ -141,15 +141,15 @@ class ConsumerFilterManager:
                 self._register(group, subscription)
         for topic, data in list(self._topics_of.get(group, {}).items()):
             if topic not in named:
-                self._die(data)
+                self._mark_dead(data)
 
     def unregister(self, group: str) -> None:
-        """The last member of a group has left."""
+        """Mark the filters of a group as dead: its last member has left."""
         for data in list(self._topics_of.get(group, {}).values()):
-            self._die(data)
+            self._mark_dead(data)
 
     def clean(self) -> None:
-        """Remove the filters that have been dead for too long."""
+        """Remove filters that have been dead for too long."""
         horizon = self._clock.now_ms() - self._live.current.filter_data_clean_time_span
         for data in [data for data in self._dead.values() if data.dead_time <= horizon]:
             self._remove(data)
@@ -185,16 +185,16 @@ class ConsumerFilterManager:
         if wrong is not None:  # pulls are refused, which tells the consumer
             _log.warning("filter of %s for %s cannot be used: %s", group, data.topic, wrong)
         elif not self._make_room(len(data.expression)):
-            _log.warning("filter of %s for %s not taken: this broker holds too many already", group, data.topic)
+            _log.warning("filter of %s for %s not stored: this broker already has too many", group, data.topic)
         else:
             self._put(data)
 
-    def _die(self, data: ConsumerFilterData) -> None:
+    def _mark_dead(self, data: ConsumerFilterData) -> None:
         if not data.dead:
             self._put(msgspec.structs.replace(data, dead=True, dead_time=self._clock.now_ms()))
 
     def _make_room(self, chars: int) -> bool:
-        """Make room for one more filter: the longest dead ones are removed. False when there is none."""
+        """Remove the longest dead filters until one more fits; return False when it does not."""
         while not self._has_room(chars):
             longest_dead = next(iter(self._dead.values()), None)
             if longest_dead is None:
@@ -229,12 +229,12 @@ class ConsumerFilterManager:
 
     # --- the file -----------------------------------------------------------------------------
     async def save_in_background(self) -> None:
-        """Write what changed, and the file whole when it is time; after a failure the next call tries again."""
+        """Write what changed, and the complete file when it is due; after a failure the next call tries again."""
         self.clean()
         await self._writer.save_in_thread()
 
     def save_last(self) -> None:
-        """Write the file whole if something has changed: the broker stops."""
+        """Write the complete file if something has changed; the broker stops."""
         self.clean()
         self._writer.save_last()
 
@@ -255,7 +255,7 @@ class ConsumerFilterManager:
 
 
 def _fault_of(data: ConsumerFilterData) -> str | None:
-    """The reason why a filter cannot be used; ``None`` when it can."""
+    """Return why a filter cannot be used; ``None`` when it can."""
     if data.expression_type != SQL92:
         return f"the expression type {data.expression_type[:40]!r} is not known"
     try:

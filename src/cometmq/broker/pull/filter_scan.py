@@ -1,10 +1,10 @@
-"""SQL92 filters over whole blocks of a queue, with the results kept for the next pull.
+"""SQL92 filters over blocks of a queue, with the results kept for the next pull.
 
 Theory of operation. A queue is divided into blocks of ``BLOCK_UNITS`` units. The hits of a selector in a block are kept
 for the next pull, of the same consumer or of another one with the same expression: records never change. The last
-record's place in the log, which no other record ever has, shows that a block still has the same messages; a topic
-that was deleted and made again starts with empty blocks. One look ends early when it is too much work for one turn of
-the loop: the block then ends there, and the next look goes on. (Apache's broker saves work by the bits of its
+record's log offset, which no other record ever has, shows that a block still has the same messages; a topic that was
+deleted and created again starts with empty blocks. A scan ends early when it is too much work for one round of the
+loop: the block then ends there, and the next scan continues. (Apache's broker saves work by the bits of its
 ``enableCalcFilterBitMap``.)
 """
 
@@ -24,7 +24,7 @@ from cometmq.filter import Selector
 from cometmq.store.message_store import ConsumeQueue, MessageStore
 
 BLOCK_UNITS: Final = 2_048
-"""Enough for array operations, and about a millisecond of work."""
+"""Enough for array operations; about a millisecond of work."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -50,16 +50,16 @@ class FilterScan:
     def choose(
         self, selector: Selector, queue: ConsumeQueue, offset: int, end: int, most: int
     ) -> tuple[list[int], int]:
-        """The first ``most`` messages that a selector wants from ``offset`` up to ``end``, and where to go on.
+        """Return the first ``most`` messages that a selector wants from ``offset`` to ``end``, and where to continue.
 
-        Ends early after ``MAX_FILTER_SCAN_UNITS`` new messages or ``MAX_FILTER_WORK``, so that others need not wait.
+        Ends early after ``MAX_FILTER_SCAN_UNITS`` new messages or ``MAX_FILTER_WORK``, so that others do not wait.
         """
         found: list[int] = []
         units = MAX_FILTER_SCAN_UNITS
         work = MAX_FILTER_WORK
         at = offset
         while at < end and units > 0 and work > 0:
-            block, looked, cost = self._block(selector, queue, at, work)
+            block, looked, cost = self._fill_block(selector, queue, at, work)
             units -= looked
             work -= cost
             until = min(block.end, end)
@@ -75,10 +75,10 @@ class FilterScan:
             at = until
         return found, at
 
-    def _block(self, selector: Selector, queue: ConsumeQueue, at: int, most: int) -> tuple[_Block, int, int]:
-        """The block of the unit ``at``, filled up to its end or that of the queue, for ``most`` work at most.
+    def _fill_block(self, selector: Selector, queue: ConsumeQueue, at: int, most: int) -> tuple[_Block, int, int]:
+        """Return the block of the unit ``at``, filled to its end or the queue's end, for ``most`` work at most.
 
-        Beside it the number of messages that were read now, and the work.
+        Also returns the number of messages read by this call, and the work.
         """
         number = at // BLOCK_UNITS
         key = (selector.key, queue.topic, queue.queue_id, number)
@@ -94,7 +94,7 @@ class FilterScan:
             self._blocks.move_to_end(key)
         looked = work = 0
         while block.end < stop and work < most:
-            hits, places, cost = self._look(selector, queue, block.end, stop - block.end, most - work)
+            hits, places, cost = self._select(selector, queue, block.end, stop - block.end, most - work)
             work += cost
             if not len(places):
                 break
@@ -104,10 +104,10 @@ class FilterScan:
             looked += len(places)
         return block, looked, work
 
-    def _look(
+    def _select(
         self, selector: Selector, queue: ConsumeQueue, offset: int, count: int, most: int
     ) -> tuple[Ints, Ints, int]:
-        """The wanted ones of some units, counted from the first; the log offsets of all that were read; the work.
+        """Return the wanted units, counted from the first; the log offsets of all that were read; the work.
 
         Units whose records cannot be read count as wanted: the read that follows reports the error.
         """

@@ -47,27 +47,27 @@ PredicateKey = str | bytes | tuple[str, str]
 
 
 class SubscriptionError(CometMQError):
-    """An expression that cannot be used as a subscription."""
+    """An expression that is not a valid subscription."""
 
 
 class MessageFilter(msgspec.Struct, frozen=True):
-    """The filter of a pull: it wants messages whose tags code is in ``codes`` and whose record ``predicate`` accepts.
+    """The filter of a pull: messages whose tags code is in ``codes`` and whose record ``predicate`` accepts.
 
-    ``None`` is no condition; a predicate beside codes reads the tags themselves. ``choose``, if there is one, finds the
-    same messages as ``predicate``.
+    ``None`` accepts all; with codes, the predicate compares the tags themselves. ``choose``, if set, selects the same
+    messages as ``predicate``.
     """
 
     codes: frozenset[int] | None = None
     predicate: Predicate | None = None
     choose: Chooser | None = None
     key: PredicateKey | None = None
-    """Equal only for predicates of the same meaning."""
+    """Equal only for predicates with the same meaning."""
     chars: int = 0
-    """Characters of the predicate's expression."""
+    """Length of the predicate's expression, in characters."""
 
     @property
     def wants_all(self) -> bool:
-        """True when every message is wanted."""
+        """Return whether every message is wanted."""
         return self.codes is None and self.predicate is None
 
 
@@ -75,7 +75,7 @@ EVERYTHING: Final = MessageFilter()
 
 
 def parse_tags(expression: str) -> MessageFilter:
-    """The filter of an expression of tags (``FilterAPI.buildSubscriptionData``).
+    """Return the filter for an expression of tags (``FilterAPI.buildSubscriptionData``).
 
     :raises SubscriptionError: it names no tag, or is too long.
     """
@@ -84,7 +84,7 @@ def parse_tags(expression: str) -> MessageFilter:
 
 
 def parse_exact_tags(expression: str) -> MessageFilter:
-    """As :func:`parse_tags`, but messages whose tag has only the hash of a wanted one are left out.
+    """Return the filter of :func:`parse_tags`, without messages that only share the hash of a wanted tag.
 
     :raises SubscriptionError: it names no tag, or is too long.
     """
@@ -93,14 +93,14 @@ def parse_exact_tags(expression: str) -> MessageFilter:
 
 
 def parse_sql(expression: str, expression_type: str) -> Selector:
-    """The selector of an expression that is not of tags, which must be SQL92.
+    """Return the selector for an SQL92 expression.
 
     :raises SubscriptionError: it is empty, too long or malformed, or of an unknown type.
     """
     _check_length(expression)
     if expression_type != SQL92:
         raise SubscriptionError(
-            f"the expression type {expression_type[:MAX_KIND_CHARS]!r} is not known", next_step="use TAG or SQL92"
+            f"unknown expression type {expression_type[:MAX_KIND_CHARS]!r}", next_step="use TAG or SQL92"
         )
     if not expression:
         raise SubscriptionError("a subscription of type SQL92 needs an expression")
@@ -112,7 +112,9 @@ def parse_sql(expression: str, expression_type: str) -> Selector:
 
 def _check_length(expression: str) -> None:
     if len(expression) > MAX_SUBSCRIPTION_CHARS:
-        raise SubscriptionError(f"a subscription of {len(expression)} characters; {MAX_SUBSCRIPTION_CHARS} is the most")
+        raise SubscriptionError(
+            f"a subscription of {len(expression)} characters; at most {MAX_SUBSCRIPTION_CHARS} are allowed"
+        )
 
 
 def _parse_tags(expression: str) -> MessageFilter:
@@ -128,7 +130,7 @@ def _parse_exact_tags(expression: str) -> MessageFilter:
 
 
 def _tags_of(expression: str) -> frozenset[str] | None:
-    """The tags that an expression names; ``None`` for all messages."""
+    """Return the tags that an expression names; ``None`` for all messages."""
     if not expression or expression == ALL:
         return None
     tags = frozenset(split_tags(expression))
@@ -152,7 +154,7 @@ _long_exact_tags: Final = lru_cache(CACHED_LONG_SUBSCRIPTIONS)(_parse_exact_tags
 
 
 class PullFilters:
-    """Finds the filter of each pull."""
+    """Finds the filter for each pull."""
 
     def __init__(self, broker: BrokerContext, filters: ConsumerFilterManager) -> None:
         self._live = broker.live
@@ -161,7 +163,7 @@ class PullFilters:
         self._scan = FilterScan(broker.store)
 
     def of(self, header: PullMessageRequestHeader, group: SubscriptionGroupConfig) -> MessageFilter:
-        """The filter of a pull.
+        """Return the filter of a pull.
 
         :raises RefusedError: the group does not subscribe to the topic, or its expression cannot be used.
         """
@@ -171,25 +173,25 @@ class PullFilters:
             if not is_tag_type(expression_type) and not expression:
                 raise RefusedError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, _PARSE_FAILED)
         else:
-            expression, expression_type = self._of_heartbeat(header, group)
+            expression, expression_type = self._from_heartbeat(header, group)
         config = self._live.current
         if not is_tag_type(expression_type):
             assert expression_type is not None
             if not config.enable_property_filter:
-                raise RefusedError(ResponseCode.SYSTEM_ERROR, not_supported(expression_type))
+                raise RefusedError(ResponseCode.SYSTEM_ERROR, not_supported_remark(expression_type))
             if config.filter_support_retry and header.topic.startswith(RETRY_PREFIX):
                 group_name = header.topic[len(RETRY_PREFIX) :]
-                return MessageFilter(predicate=self._of_retries(group_name), key=(RETRY_PREFIX, group_name))
-        return self._of_expression(expression, expression_type, parse_tags)
+                return MessageFilter(predicate=self._for_retries(group_name), key=(RETRY_PREFIX, group_name))
+        return self._from_expression(expression, expression_type, parse_tags)
 
     def of_pop(self, expression: str | None, expression_type: str | None) -> MessageFilter:
-        """The filter of a pop, by an expression of tags or of SQL92; without one it wants all.
+        """Return the filter of a pop, from an expression of tags or SQL92; without one it accepts all.
 
         :raises RefusedError: the expression cannot be used.
         """
-        return self._of_expression(expression, expression_type, parse_exact_tags) if expression else EVERYTHING
+        return self._from_expression(expression, expression_type, parse_exact_tags) if expression else EVERYTHING
 
-    def _of_expression(
+    def _from_expression(
         self, expression: str, expression_type: str | None, parse: Callable[[str], MessageFilter]
     ) -> MessageFilter:
         if is_tag_type(expression_type):
@@ -205,8 +207,8 @@ class PullFilters:
         choose = partial(self._scan.choose, selector)
         return MessageFilter(predicate=selector.matches_record, choose=choose, key=selector.key, chars=len(expression))
 
-    def _of_heartbeat(self, header: PullMessageRequestHeader, config: SubscriptionGroupConfig) -> tuple[str, str]:
-        """Expression and type for this topic by the group's last heartbeat."""
+    def _from_heartbeat(self, header: PullMessageRequestHeader, config: SubscriptionGroupConfig) -> tuple[str, str]:
+        """Return expression and type for this topic from the group's last heartbeat."""
         group = self._consumers.get(header.consumer_group)
         if group is None:
             raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{TOPIC_HELP}")
@@ -234,8 +236,8 @@ class PullFilters:
             raise RefusedError(ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest")
         return data.expression, data.expression_type
 
-    def _of_retries(self, group: str) -> Predicate:
-        """Filter messages of a retry topic as in their own topic (``ExpressionForRetryMessageFilter``)."""
+    def _for_retries(self, group: str) -> Predicate:
+        """Return a filter that treats messages of a retry topic like those of their own topic."""
         read = property_reader(RETRY_TOPIC)
 
         def wanted(record: memoryview) -> bool:
@@ -249,6 +251,6 @@ class PullFilters:
         return wanted
 
 
-def not_supported(expression_type: str) -> str:
-    """The answer's remark for an expression while ``enablePropertyFilter`` is off."""
+def not_supported_remark(expression_type: str) -> str:
+    """Return the remark for SQL92 expressions while ``enablePropertyFilter`` is off."""
     return f"The broker does not support consumer to filter message by {expression_type[:MAX_KIND_CHARS]}"

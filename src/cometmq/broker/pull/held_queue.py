@@ -1,4 +1,4 @@
-"""The pulls that wait at one queue, in groups that want the same messages."""
+"""The pulls that wait at one queue, grouped by the messages that they want."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cometmq.store.message_store import ConsumeQueue
 from cometmq.store.queue.consume_queue import UNIT
 
 _UNITS: Final = 1_024
-"""Units whose tags are looked at in one step: about 0.2 ms."""
+"""Number of units whose tags are checked in one step: about 0.2 ms."""
 
 _Key = tuple[frozenset[int] | None, PredicateKey | None, int]
 
@@ -27,16 +27,16 @@ class HeldPull(msgspec.Struct, eq=False):
     request: Request[Any]
     wanted: MessageFilter
     is_earlier: bool = False
-    """True when its topic was deleted since."""
+    """True when its topic has been deleted since."""
     deadline: float = 0.0
     """Monotonic seconds."""
     queue: HeldQueue | None = None
     group: HeldGroup | None = None
-    """It waits in this queue, and for this group."""
+    """The queue where it waits, and its group."""
 
     @property
     def chars(self) -> int:
-        """Characters of its texts, which stay in memory while it waits."""
+        """Return the length of its texts, which stay in memory while it waits."""
         request = self.request
         header = request.header
         texts = (header.topic, header.consumer_group, header.subscription, header.expression_type, request.language)
@@ -49,16 +49,16 @@ class HeldGroup(msgspec.Struct, eq=False):
     key: _Key
     wanted: MessageFilter
     scanned_to: int
-    """Messages before this queue offset do not match; not updated for tags, which the queue looks up."""
+    """Messages before this queue offset do not match; not updated for tags, which the queue checks."""
     chars: int
-    """Size of the filter, in characters."""
+    """Length of the filter, in characters."""
     pulls: dict[HeldPull, None]
 
 
 class HeldQueue:
     """The groups that wait at one queue.
 
-    Pulls that wait at the queue's end share a group. Those that wait elsewhere, at a gap, have one for each offset.
+    Pulls that wait at the queue's end share a group. Those that wait elsewhere, at a gap, have one group per offset.
     """
 
     __slots__ = ("_by_code", "_everything", "_tags_to", "groups", "has_more", "is_looking", "key", "others")
@@ -73,11 +73,11 @@ class HeldQueue:
         self._everything: HeldGroup | None = None
         self._by_code: dict[int, dict[HeldGroup, None]] = {}
         self._tags_to = 0
-        """Messages before this offset have been looked up by their tags."""
+        """Messages before this offset were checked by their tags."""
 
     @property
     def alone(self) -> HeldPull | None:
-        """The only pull that waits here, if it wants everything."""
+        """Return the only pull that waits here, if it wants everything."""
         group = self._everything
         if group is None or len(self.groups) > 1 or len(group.pulls) > 1:
             return None
@@ -85,11 +85,11 @@ class HeldQueue:
 
     @property
     def quick(self) -> bool:
-        """True when any group is found without reading messages."""
+        """Return whether some groups can be woken without reading messages."""
         return self._everything is not None or bool(self._by_code)
 
     def group(self, pull: HeldPull, end: int) -> HeldGroup:
-        """The group of a pull; a new one is not yet entered. ``end`` is the queue's."""
+        """Return the group of a pull; a new one is not added yet. ``end`` is the end of the queue."""
         wanted = pull.wanted
         header: PullMessageRequestHeader = pull.request.header
         offset = header.queue_offset
@@ -106,7 +106,7 @@ class HeldQueue:
         return group
 
     def add(self, group: HeldGroup) -> None:
-        """Enter a group."""
+        """Add a group."""
         self.groups[group.key] = group
         codes, predicate, offset = group.key
         if predicate is not None or offset >= 0:
@@ -120,7 +120,7 @@ class HeldQueue:
                 self._by_code.setdefault(code, {})[group] = None
 
     def remove(self, group: HeldGroup) -> None:
-        """Take out a group without pulls."""
+        """Remove a group without pulls."""
         del self.groups[group.key]
         codes, predicate, offset = group.key
         if predicate is not None or offset >= 0:
@@ -134,17 +134,17 @@ class HeldQueue:
                 if not groups:
                     del self._by_code[code]
 
-    def wanted_by_tags(self, queue: ConsumeQueue) -> tuple[list[HeldGroup], bool]:
-        """The groups that want everything or a tag of some messages not looked up yet; True when more are left."""
+    def match_by_tags(self, queue: ConsumeQueue) -> tuple[list[HeldGroup], bool]:
+        """Return the groups that want everything or a tag of some unchecked messages, and whether more are left."""
         groups = [] if self._everything is None else [self._everything]
         end = queue.max_offset()
         if not self._by_code:
             self._tags_to = end
             return groups, False
-        if self._tags_to > end:  # the topic was deleted and made again
+        if self._tags_to > end:  # the topic was deleted and created again
             self._tags_to = queue.min_offset()
         raw = queue.units(self._tags_to, _UNITS)
-        if not raw:  # a gap, which the sweeps pass over
+        if not raw:  # a gap, which the sweeps skip
             self._tags_to = end
             return groups, False
         self._tags_to += len(raw) // UNIT.size

@@ -1,6 +1,6 @@
 """Pulls: PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361) (``PullMessageProcessor``; hot path).
 
-An answer is a header and slices of the log as they are. A pull that finds nothing and may wait goes to
+An answer is a header and unchanged slices of the log. A pull that finds nothing and may wait is held by
 :mod:`cometmq.broker.pull.pull_request_hold`, which runs it again when a message arrives or its time is up.
 """
 
@@ -32,7 +32,7 @@ _CORRECTED: Final = (
     GetMessageStatus.OFFSET_OVERFLOW_ONE,
     GetMessageStatus.OFFSET_OVERFLOW_BADLY,
 )
-"""A master answers these with the offset to go on with (``DefaultMessageStore.nextOffsetCorrection``)."""
+"""A master answers these with a corrected offset (``DefaultMessageStore.nextOffsetCorrection``)."""
 _CODES: Final = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
     GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -45,7 +45,7 @@ _CODES: Final = {
 
 
 class PullMessageProcessor:
-    """Answers pulls, or holds them until messages come."""
+    """Answers pulls, or holds them until messages arrive."""
 
     def __init__(self, broker: BrokerContext, filters: PullFilters) -> None:
         self._live = broker.live
@@ -57,7 +57,7 @@ class PullMessageProcessor:
         self._store = broker.store
         self._stats = broker.stats
         self.hold: Final = PullRequestHoldService(broker.store, self._answer_held)
-        broker.deletions.on_topic.append(self.hold.topic_is_gone)
+        broker.deletions.on_topic.append(self.hold.topic_deleted)
         self._clock = broker.clock
         self._limiter = broker.limiter
 
@@ -78,11 +78,11 @@ class PullMessageProcessor:
         header = request.header
         wanted = self._check(connection, header)
         config = self._live.current
-        if self._lives.has_readers and self._reads_earlier(connection, header):
-            return self._begin(connection, header)
+        if self._lives.has_readers and self._reads_deleted_topic(connection, header):
+            return self._start_at_min_offset(connection, header)
         if header.sys_flag & PULL_COMMIT and config.broker_role != SLAVE:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
-        result = self._get(header, wanted)
+        result = self._get_message(header, wanted)
         code = result_code(result.status, header.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PULL_SUSPEND:
             wait_ms = header.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_mills
@@ -91,28 +91,28 @@ class PullMessageProcessor:
         return self._response(connection, header, result, code)
 
     def _answer_held(self, held: HeldPull) -> Response:
-        """Run a held pull once more, this time for an answer."""
+        """Run a held pull again, now for an answer."""
         header: PullMessageRequestHeader = held.request.header
         try:
             wanted = self._check(held.connection, header)
         except RefusedError as refused:
             return refused.response()
         if held.is_earlier and header.queue_offset > 0:
-            return self._begin(held.connection, header)
-        result = self._get(header, wanted)
+            return self._start_at_min_offset(held.connection, header)
+        result = self._get_message(header, wanted)
         return self._response(held.connection, header, result, result_code(result.status, header.queue_offset))
 
-    # --- topics made anew -----------------------------------------------------------------------
-    def _reads_earlier(self, connection: ServerConnection, header: PullMessageRequestHeader) -> bool:
-        """Tell whether a reader has come to its offset in an earlier life of the topic."""
+    # --- recreated topics -----------------------------------------------------------------------
+    def _reads_deleted_topic(self, connection: ServerConnection, header: PullMessageRequestHeader) -> bool:
+        """Return whether a reader's offset belongs to an earlier, deleted topic of this name."""
         reader = connection, header.consumer_group, header.topic, header.queue_id
         is_earlier = self._lives.reads_earlier(*reader)
         if is_earlier and not header.queue_offset:
             self._lives.begins(*reader)
         return is_earlier and header.queue_offset > 0
 
-    def _begin(self, connection: ServerConnection, header: PullMessageRequestHeader) -> Response:
-        """Let a reader begin at the first offset of the queue."""
+    def _start_at_min_offset(self, connection: ServerConnection, header: PullMessageRequestHeader) -> Response:
+        """Start a reader at the first offset of the queue."""
         self._lives.begins(connection, header.consumer_group, header.topic, header.queue_id)
         low, high = self._store.extent(header.topic, header.queue_id)
         result = GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, low, low, high)
@@ -142,7 +142,7 @@ class PullMessageProcessor:
         return self._filters.of(header, group)
 
     # --- the answer -----------------------------------------------------------------------------
-    def _get(self, header: PullMessageRequestHeader, wanted: MessageFilter) -> GetResult:
+    def _get_message(self, header: PullMessageRequestHeader, wanted: MessageFilter) -> GetResult:
         config = self._live.current
         most_bytes = config.max_transfer_bytes_on_message_in_memory
         if header.max_msg_bytes is not None:  # clients of 5.x ask for pullBatchSizeInBytes
@@ -159,7 +159,7 @@ class PullMessageProcessor:
         )
         self._stats.get_took(self._clock.monotonic() - began)
         if result.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY and header.topic in self._lives.deleted:
-            # The offset is of an earlier life, unless the log has lost its end: then the group's offset was set back.
+            # The offset belongs to an earlier topic, unless the log lost its end: then the group's offset was set back.
             known = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
             in_queue = result.min_offset <= known <= result.max_offset
             result.next_begin_offset = known if in_queue else result.min_offset
@@ -177,7 +177,7 @@ class PullMessageProcessor:
                 )
         else:
             self._stats.get_miss()
-        next_offset, next_broker = result.next_begin_offset, self._where_next(header.consumer_group, result)
+        next_offset, next_broker = result.next_begin_offset, self._next_broker_id(header.consumer_group, result)
         config = self._live.current
         if config.broker_role == SLAVE and result.status in _CORRECTED and not config.offset_check_in_slave:
             # Messages beyond the end here may be at the master: no consumer is sent to another offset.
@@ -197,8 +197,8 @@ class PullMessageProcessor:
             result.chunks,
         )
 
-    def _where_next(self, group_name: str, result: GetResult) -> int:
-        """The broker id from which a group pulls next; not the master's for messages that are not in memory."""
+    def _next_broker_id(self, group_name: str, result: GetResult) -> int:
+        """Return the broker id for the group's next pull; a slave's for messages that are not in memory."""
         config = self._live.current
         group = self._groups.get(group_name) if config.slave_read_enable else None
         if group is None:
@@ -208,15 +208,15 @@ class PullMessageProcessor:
 
 
 def result_code(status: GetMessageStatus, asked_offset: int) -> ResponseCode:
-    """The code of the answer for the store's result (``PullMessageProcessor.processRequest``)."""
+    """Return the answer's code for the store's result (``PullMessageProcessor.processRequest``)."""
     if status in _EMPTY:
         return ResponseCode.PULL_NOT_FOUND if asked_offset == 0 else ResponseCode.PULL_OFFSET_MOVED
     return _CODES[status]
 
 
 def is_in_memory(bytes_behind: int, config: BrokerConfig) -> bool:
-    """True when the end of the log with so many bytes may be taken to be in memory.
+    """Return whether the last ``bytes_behind`` bytes of the log are probably in memory.
 
-    By ``accessMessageInMemoryMaxRatio``, as Apache does.
+    Uses ``accessMessageInMemoryMaxRatio``, as Apache does.
     """
     return bytes_behind <= _MEMORY_BYTES * config.access_message_in_memory_max_ratio // 100

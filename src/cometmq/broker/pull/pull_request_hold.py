@@ -1,12 +1,12 @@
-"""Long polling: pulls that found nothing wait here for a message (``PullRequestHoldService``).
+"""Long polling: holds pulls that found nothing until a message arrives (``PullRequestHoldService``).
 
 Pulls of one queue that want the same messages wait as one group. When messages arrive, the groups that want
-everything, and those of the tags codes that came, are answered at once; other filters read the messages, once for
-each group. In addition, every five seconds each pull whose queue has grown is run again, and every second those whose
-time is up; a sweep looks at these only, not at all that wait. The answer is that of the pull run again, so that the
-client always gets a full answer. This work takes a slice of time in a round of the loop and goes on in the next ones.
+everything, and those that want one of the tags, are answered immediately; other filters read the messages, once for
+each group. Besides, every five seconds each pull whose queue has grown is run again, and every second those whose time
+is up; a sweep checks only these, not all that wait. A held pull is answered by running it again, so that the client
+always gets a complete answer. This work runs in slices over rounds of the loop.
 
-A connection that is behind with reading gets messages when it has caught up: its pulls are left for the next sweep.
+A connection that reads slowly gets messages when it has caught up: its pulls wait for the next sweep.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _log = logging.getLogger(__name__)
 
 _TIMEOUT_SWEEP_S: Final = 1.0
 _GROWTH_SWEEPS: Final = 5
-"""Every fifth sweep is for queues that have grown too: every 5 s, as in Apache."""
+"""Every fifth sweep also checks queues that have grown: every 5 s, as in Apache."""
 
 _Work = Iterator[None]
-"""Work in steps, which can stop after each."""
+"""Work in steps that can pause after each."""
 
 
 class _Held(msgspec.Struct):
@@ -63,7 +63,7 @@ class PullRequestHoldService:
         self._due: dict[int, dict[HeldPull, None]] = {}
         """All pulls by the second of their deadline."""
         self._grown: dict[HeldQueue, None] = {}
-        """Queues that may have messages which pulls there have not seen, since the last look for growth."""
+        """Queues that may have messages which waiting pulls have not seen, since the last growth check."""
         self._held_of: dict[ServerConnection, _Held] = {}
         self._count = 0
         self._chars = 0
@@ -72,10 +72,10 @@ class PullRequestHoldService:
         self._is_sweeping = False
         self._sweep_is_due = False
         self._looks_for_growth = False
-        """True when the next sweep is for queues that have grown, too."""
+        """True when the next sweep also checks queues that have grown."""
         self._stopped = False
         self._left: deque[_Work] = deque()
-        """Work that did not fit into its turn; while there is any, a later turn is scheduled."""
+        """Work that did not fit into its slice; while any is left, a later round is scheduled."""
         self._answer = answer
         store.batch.on_arrival.append(self.arrived)
 
@@ -83,11 +83,11 @@ class PullRequestHoldService:
         return self._count
 
     def start(self) -> None:
-        """Begin the sweeps."""
+        """Start the sweeps."""
         self._next_sweep.after(_TIMEOUT_SWEEP_S)
 
     def stop(self) -> None:
-        """End the sweeps and answer all pulls; from now on none is held."""
+        """Stop the sweeps and answer all pulls; no more are held."""
         self._stopped = True
         self._next_sweep.close()
         self._left.clear()
@@ -95,10 +95,10 @@ class PullRequestHoldService:
             for waiting in list(queues.values()):
                 for group in list(waiting.groups.values()):
                     for pull in list(group.pulls):
-                        self._try(pull)
+                        self._answer_pull(pull)
 
     def hold(self, pull: HeldPull, wait_ms: int) -> bool:
-        """Let a pull wait up to ``wait_ms``; ``False`` when it cannot, so that it is answered at once."""
+        """Hold a pull for up to ``wait_ms``; return ``False`` when it must be answered immediately."""
         connection = pull.connection
         held = self._held_of.get(connection)
         if self._stopped or self._count >= MAX_HELD_PULLS or wait_ms <= 0:
@@ -135,7 +135,7 @@ class PullRequestHoldService:
         return True
 
     def arrived(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Messages became visible in these queues: wake the pulls that may want them."""
+        """Wake the pulls that may want the messages that became visible in these queues."""
         if not self._count:
             return
         until = self._clock.monotonic() + HELD_SLICE_SECONDS
@@ -149,7 +149,7 @@ class PullRequestHoldService:
                 header: PullMessageRequestHeader = alone.request.header
                 if header.queue_offset != queue.committed or alone.is_earlier:
                     try:
-                        self._try(alone)
+                        self._answer_pull(alone)
                     except Exception:  # as below
                         _log.exception("a waiting pull of %s queue %d could not be woken", *waiting.key)
                 if waiting.groups:
@@ -159,12 +159,12 @@ class PullRequestHoldService:
             waiting.has_more = True
             if not waiting.is_looking:
                 waiting.is_looking = True
-                self._run(self._look(waiting, queue), until)
+                self._run(self._wake_matching(waiting, queue), until)
             elif waiting.quick:  # other filters take long: pulls found by tags do not wait for them
-                self._run(self._look_by_tags(waiting, queue), until)
+                self._run(self._wake_by_tags(waiting, queue), until)
 
-    def topic_is_gone(self, topic: str) -> None:
-        """The pulls of a deleted topic have offsets that mean nothing when it is made anew."""
+    def topic_deleted(self, topic: str) -> None:
+        """Mark the pulls of a deleted topic: their offsets mean nothing once it is created again."""
         for waiting in self._queues.get(topic, {}).values():
             self._grown[waiting] = None
             for group in waiting.groups.values():
@@ -173,19 +173,19 @@ class PullRequestHoldService:
 
     # --- work in slices ---------------------------------------------------------------------------
     def _run(self, work: _Work, until: float) -> bool:
-        """Work until the time is up; return True when work is left, which goes on in a later turn."""
+        """Work until the time is up; return True when work is left for a later round."""
         try:
             for _ in work:
                 if self._clock.monotonic() >= until:
                     if not self._left:
-                        asyncio.get_running_loop().call_soon(self._go_on)
+                        asyncio.get_running_loop().call_soon(self._continue)
                     self._left.append(work)
                     return True
         except Exception:  # the messages are stored: their producers must be answered in any case
-            _log.exception("waiting pulls could not be woken; they are looked at again within 5 s")
+            _log.exception("waiting pulls could not be woken; they will be checked again within 5 s")
         return False
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         if self._stopped:
             return
         until = self._clock.monotonic() + HELD_SLICE_SECONDS
@@ -196,12 +196,12 @@ class PullRequestHoldService:
         left.extend(self._left)
         self._left = left
 
-    def _look(self, waiting: HeldQueue, queue: ConsumeQueue) -> _Work:
-        """Wake the pulls that want the new messages, and look again when more have arrived meanwhile."""
+    def _wake_matching(self, waiting: HeldQueue, queue: ConsumeQueue) -> _Work:
+        """Wake the pulls that want the new messages, and check again when more have arrived meanwhile."""
         try:
             while waiting.has_more:
                 waiting.has_more = False
-                yield from self._look_by_tags(waiting, queue)
+                yield from self._wake_by_tags(waiting, queue)
                 for group in list(waiting.others):
                     if group.pulls and self._matches(group, queue):
                         yield from self._wake(group, queue)
@@ -209,11 +209,11 @@ class PullRequestHoldService:
         finally:
             waiting.is_looking = False
 
-    def _look_by_tags(self, waiting: HeldQueue, queue: ConsumeQueue) -> _Work:
+    def _wake_by_tags(self, waiting: HeldQueue, queue: ConsumeQueue) -> _Work:
         """Wake the groups that want everything, or a tag that arrived."""
         more = True
         while more:
-            groups, more = waiting.wanted_by_tags(queue)
+            groups, more = waiting.match_by_tags(queue)
             for group in groups:
                 yield from self._wake(group, queue)
             if more:
@@ -223,11 +223,11 @@ class PullRequestHoldService:
         for pull in list(group.pulls):
             header: PullMessageRequestHeader = pull.request.header
             if header.queue_offset != queue.max_offset() or pull.is_earlier:  # else it came after the message
-                self._try(pull)
+                self._answer_pull(pull)
             yield
 
     def _matches(self, group: HeldGroup, queue: ConsumeQueue) -> bool:
-        """True when there is, or may be, a message for these pulls among the new ones."""
+        """Return whether the new messages include, or may include, one for these pulls."""
         wanted = group.wanted
         result = self._store.get_message(
             queue, group.scanned_to, 1, tag_codes=wanted.codes, predicate=wanted.predicate, choose=wanted.choose
@@ -237,7 +237,7 @@ class PullRequestHoldService:
             return group.scanned_to < queue.max_offset()  # the rest is too much for now: the clients ask again
         return result.status is GetMessageStatus.FOUND
 
-    # --- sweeps -------------------------------------------------------------------------------------
+    # --- sweeps -----------------------------------------------------------------------------------
     def _has_grown(self, pull: HeldPull) -> bool:
         header: PullMessageRequestHeader = pull.request.header
         end = self._store.queue(header.topic, header.queue_id).max_offset()
@@ -253,7 +253,7 @@ class PullRequestHoldService:
             self._run(self._sweep_all(), self._clock.monotonic() + HELD_SLICE_SECONDS)
 
     def _sweep_all(self) -> _Work:
-        """Sweep; once more when a sweep became due meanwhile."""
+        """Run a sweep; and another one when it became due meanwhile."""
         try:
             while self._sweep_is_due:
                 self._sweep_is_due = False
@@ -269,28 +269,28 @@ class PullRequestHoldService:
         for second in [second for second in self._due if second <= now]:
             for pull in list(self._due[second]):
                 if pull.deadline <= now:
-                    self._try(pull)
+                    self._answer_pull(pull)
                 yield
 
     def _answer_grown(self) -> _Work:
-        """Answer the pulls whose queues have grown; those of clients that are behind stay for the next look."""
+        """Answer the pulls whose queues have grown; those of slow clients wait for the next check."""
         grown, self._grown = self._grown, {}
         for waiting in grown:
             for group in list(waiting.groups.values()):
                 for pull in list(group.pulls):
                     if self._has_grown(pull):
-                        self._try(pull)
+                        self._answer_pull(pull)
                         if pull in group.pulls:
                             self._grown[waiting] = None
                     yield
 
-    # --- answers ------------------------------------------------------------------------------------
-    def _try(self, pull: HeldPull) -> None:
-        """Answer a pull, unless it was answered meanwhile or its client is behind with reading."""
+    # --- answers ----------------------------------------------------------------------------------
+    def _answer_pull(self, pull: HeldPull) -> None:
+        """Answer a pull, unless it was answered meanwhile or its client reads slowly."""
         connection = pull.connection
         if pull.group is None or (connection.is_behind and not self._stopped and not connection.closed):
             return
-        self._take_out(pull)
+        self._remove(pull)
         if connection.closed:  # already counted out
             return
         held = self._held_of[connection]
@@ -305,8 +305,8 @@ class PullRequestHoldService:
             response = Response(1, remark=f"{type(error).__name__}: {error}")
         connection.respond(pull.request, response, polling=True)
 
-    def _take_out(self, pull: HeldPull) -> None:
-        """Let a pull wait no more."""
+    def _remove(self, pull: HeldPull) -> None:
+        """Remove a pull."""
         waiting, group = pull.queue, pull.group
         assert waiting is not None
         assert group is not None
@@ -331,14 +331,14 @@ class PullRequestHoldService:
             del self._queues[topic]
 
     def _connection_closed(self, connection: ServerConnection) -> None:
-        """Count its pulls out at once, and take them from their queues over the next turns."""
+        """Stop counting its pulls, and remove them from their queues over the next rounds."""
         held = self._held_of.pop(connection)
         self._count -= len(held.pulls)
         self._chars -= held.chars
-        self._run(self._forget(held.pulls), self._clock.monotonic() + HELD_SLICE_SECONDS)
+        self._run(self._remove_all(held.pulls), self._clock.monotonic() + HELD_SLICE_SECONDS)
 
-    def _forget(self, pulls: Iterable[HeldPull]) -> _Work:
+    def _remove_all(self, pulls: Iterable[HeldPull]) -> _Work:
         for pull in pulls:
             if pull.group is not None:
-                self._take_out(pull)
+                self._remove(pull)
             yield

@@ -29,7 +29,7 @@ from cometmq.remoting.server_connection import ServerConnection
 
 
 class QueryProcessor:
-    """Answers from the store; never makes a queue or a topic."""
+    """Answers queries from the store; never creates a queue or a topic."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._live = broker.live
@@ -40,9 +40,9 @@ class QueryProcessor:
     def search_offset(
         self, _connection: ServerConnection, request: Request[SearchOffsetRequestHeader], _body: bytes
     ) -> Response:
-        """Give the offset of a time; 0 for a queue that does not exist.
+        """Return the offset for a time; 0 for a queue that does not exist.
 
-        Clients of 5.x say which: the first message stored at the time or later, or (UPPER) the last one at the time or
+        Clients of 5.x choose the first message stored at the time or later, or (UPPER) the last one at the time or
         before. Others get the nearest one, as from 4.9, and any one of a batch.
         """
         header, store = request.header, self._store
@@ -60,7 +60,7 @@ class QueryProcessor:
     def max_offset(
         self, _connection: ServerConnection, request: Request[GetMaxOffsetRequestHeader], _body: bytes
     ) -> Response:
-        """Give the offset of the next message of a queue."""
+        """Return the offset of the next message of a queue."""
         _, end = self._store.extent(request.header.topic, request.header.queue_id)
         return Response(header=GetMaxOffsetResponseHeader(offset=end))
 
@@ -68,7 +68,7 @@ class QueryProcessor:
     def min_offset(
         self, _connection: ServerConnection, request: Request[GetMinOffsetRequestHeader], _body: bytes
     ) -> Response:
-        """Give the offset of the oldest message that a queue still has."""
+        """Return the offset of the oldest message in a queue."""
         first, _ = self._store.extent(request.header.topic, request.header.queue_id)
         return Response(header=GetMinOffsetResponseHeader(offset=first))
 
@@ -76,7 +76,7 @@ class QueryProcessor:
     def earliest_store_time(
         self, _connection: ServerConnection, request: Request[GetEarliestMsgStoretimeRequestHeader], _body: bytes
     ) -> Response:
-        """Give the store time (ms since 1970) of the oldest message of a queue; −1 when there is none."""
+        """Return the store time (ms since 1970) of the oldest message of a queue; −1 when it is empty."""
         header = request.header
         first, _ = self._store.extent(header.topic, header.queue_id)
         timestamp = self._store.store_time(header.topic, header.queue_id, first)
@@ -84,7 +84,7 @@ class QueryProcessor:
 
     @answers(RequestCode.VIEW_MESSAGE_BY_ID, permission=needs_stored(Action.SUB, Action.GET))
     def view(self, connection: ServerConnection, request: Request[ViewMessageRequestHeader], _body: bytes) -> Response:
-        """Give the record at a log offset."""
+        """Return the record at a log offset."""
         offset = request.header.offset
         record = self._store.record_at(offset) if offset >= 0 else None
         if record is None or not may_use_at(self._store, offset, Action.SUB, Action.GET):
@@ -98,7 +98,7 @@ class QueryProcessor:
     def query(
         self, connection: ServerConnection, request: Request[QueryMessageRequestHeader], _body: bytes
     ) -> Response:
-        """Give the messages with a key, or with a unique key, oldest first."""
+        """Return the messages with a key, or with a unique key, oldest first."""
         header = request.header
         wanted = self._live.current.default_query_max_num if header.unique_key_query else header.max_num
         found = self._store.query(

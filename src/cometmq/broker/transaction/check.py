@@ -1,13 +1,13 @@
-"""Asks producers about half messages that stay open (``TransactionalMessageCheckService``, 39), again on request (323).
+"""Asks producers about half messages that stay open (``TransactionalMessageCheckService``, 39), also on request (323).
 
-Every ``transactionCheckInterval`` a round looks at all transactions that are open at its beginning. One
-that is old enough is put back to the end of the half queue with its count of checks raised, and one live
-producer of its group is asked about the copy; it answers with END_TRANSACTION. After ``transactionCheckMax``
-rounds, or when its log file is about to be deleted, the transaction is given up.
+Every ``transactionCheckInterval`` a round checks all transactions that are open when it begins. If one is old
+enough, a copy with a higher check count is stored at the end of the half queue, and one live producer of its
+group is asked about the copy; it answers with END_TRANSACTION. After ``transactionCheckMax`` rounds, or when its
+log file is about to be deleted, the transaction is given up.
 
-RESUME_CHECK_HALF_MESSAGE (323, ``AdminBrokerProcessor``) makes a message that was given up, and stands in
-TRANS_CHECK_MAX_TIME_TOPIC, a half message again with no checks counted; an open one loses its count. A transaction
-that is over, or was resumed before, stays as it is.
+RESUME_CHECK_HALF_MESSAGE (323, ``AdminBrokerProcessor``) turns a message that was given up, and is stored in
+TRANS_CHECK_MAX_TIME_TOPIC, into a half message again with a check count of 0; for an open one it resets the count. A
+transaction that is over, or was resumed before, does not change.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from cometmq.broker.transaction.half_message import (
     HALF_QUEUE,
     check_body,
     first_offset,
-    given_up,
-    put_back,
     real_queue,
-    resumed,
+    to_copy,
+    to_given_up,
+    to_resumed,
 )
 from cometmq.broker.transaction.open_transactions import OpenTransactions, Transaction, describe
 from cometmq.broker.turn.answers import OneAnswer
@@ -52,13 +52,13 @@ _log = logging.getLogger(__name__)
 _HOUR_MS: Final = 3_600_000
 
 _SHOWN_CHARS: Final = 255
-"""Characters that the log shows of a name that a producer chose."""
+"""Number of characters that the log shows of a producer's names."""
 
 _WhenReplaced = Callable[[Stored], None]
 
 
 class TransactionalMessageCheck:
-    """The rounds of checks; ``asked`` and ``given_up`` count since the start."""
+    """Runs the rounds of checks; ``asked`` and ``given_up`` count since the start."""
 
     def __init__(self, broker: BrokerContext, table: OpenTransactions) -> None:
         self._live = broker.live
@@ -68,7 +68,7 @@ class TransactionalMessageCheck:
         self._turn = broker.turn
         self._clock = broker.clock
         self._asked_last: dict[str, int] = {}
-        """Group → number of questions, for the round robin over its producers; live groups only."""
+        """Group → number of checks sent, for the round robin over its producers; live groups only."""
         self.asked = 0
         self.given_up = 0
         self.lost = 0
@@ -77,7 +77,7 @@ class TransactionalMessageCheck:
         """``given_up`` when the round began."""
 
     async def run(self) -> None:
-        """Look at all transactions that are open now, in slices between which the loop does other work."""
+        """Check all transactions that are open now, in slices between which the loop does other work."""
         table = self._table
         offsets = table.offsets()
         groups = self._producers.groups
@@ -88,7 +88,7 @@ class TransactionalMessageCheck:
         try:
             for begin in range(0, len(offsets), TRANSACTION_SLICE):
                 for offset in offsets[begin : begin + TRANSACTION_SLICE]:
-                    self._look(offset, newest)
+                    self._check(offset, newest)
                 await asyncio.sleep(0)
         except RefusedError as refused:
             _log.warning("the checks of open transactions wait for the next round: %s", refused.remark)
@@ -106,7 +106,7 @@ class TransactionalMessageCheck:
                 self.lost - lost,
             )
 
-    def _look(self, offset: int, newest: int) -> None:
+    def _check(self, offset: int, newest: int) -> None:
         """Ask about a transaction, give it up or leave it alone.
 
         :raises RefusedError: nothing can be stored now.
@@ -115,41 +115,41 @@ class TransactionalMessageCheck:
         if not table.is_open(offset) or table.is_changing(offset):
             return
         config = self._live.current
-        noted = table.known(offset)
+        noted = table.get_noted(offset)
         half = None
         if noted is None:
-            half = table.record(offset)
+            half = table.read_half(offset)
             if half is None:
-                self._drop(offset)
+                self._drop_lost(offset)
                 return
             noted = table.note(half)
         now = self._clock.now_ms()
-        noted.begun_ms = min(noted.begun_ms, now)  # after the clock moved backwards its time begins again
+        noted.begun_ms = min(noted.begun_ms, now)  # when the clock moves backwards, its time starts again
         immunity = config.transaction_time_out if noted.immunity_ms is None else noted.immunity_ms
         is_expired = now - noted.stored_ms > config.file_reserved_time * _HOUR_MS
         is_young = now - noted.begun_ms < immunity and not is_expired
         if is_young and newest - offset < MAX_HALF_LAG:
             return
-        half = half or table.record(offset)
+        half = half or table.read_half(offset)
         if half is None:
-            self._drop(offset)
+            self._drop_lost(offset)
         elif is_young:
-            self._put_back(half, noted, asks=False)
+            self._store_copy(half, noted, asks=False)
         elif is_expired or noted.check_times >= config.transaction_check_max:
             self._give_up(half)
         else:
-            self._put_back(half, msgspec.structs.replace(noted, check_times=noted.check_times + 1), asks=True)
+            self._store_copy(half, msgspec.structs.replace(noted, check_times=noted.check_times + 1), asks=True)
 
-    def _drop(self, offset: int) -> None:
-        self._table.drop(offset)
+    def _drop_lost(self, offset: int) -> None:
+        self._table.remove(offset)
         self.lost += 1
 
     # --- copies -------------------------------------------------------------------------------
-    def _put_back(self, half: StoredRecord, noted: Transaction, *, asks: bool) -> None:
-        copy = put_back(half, noted.first_offset, noted.check_times)
+    def _store_copy(self, half: StoredRecord, noted: Transaction, *, asks: bool) -> None:
+        copy = to_copy(half, noted.first_offset, noted.check_times)
         noted = msgspec.structs.replace(noted, stored_ms=self._clock.now_ms())
         try:
-            self._replace(half, copy, partial(self._is_back, half.queue_offset, noted, asks))
+            self._replace(half, copy, partial(self._copy_stored, half.queue_offset, noted, asks))
         except RefusedError:
             if self._turn.refusal is not None:
                 raise
@@ -157,36 +157,36 @@ class TransactionalMessageCheck:
 
     def _give_up(self, half: StoredRecord) -> None:
         self._topics.create_retry(TRANS_CHECK_MAX_TIME_TOPIC)
-        self._replace(half, given_up(half), partial(self._is_given_up, half))
+        self._replace(half, to_given_up(half), partial(self._give_up_stored, half))
 
     def _replace(self, half: StoredRecord, message: InnerMessage, stored: _WhenReplaced) -> None:
         def done(outcome: Stored | RefusedError) -> None:
             if isinstance(outcome, Stored):
                 stored(outcome)
 
-        self._table.replace(half, message, done)
+        self._table.store_replacement(half, message, done)
 
-    def _is_back(self, offset: int, noted: Transaction, asks: bool, copy: Stored) -> None:
-        self._table.replaced(offset, copy.queue_offset, noted)
+    def _copy_stored(self, offset: int, noted: Transaction, asks: bool, copy: Stored) -> None:
+        self._table.copy_stored(offset, copy.queue_offset, noted)
         if asks:
             self._ask(copy.queue_offset, noted.group)
 
-    def _is_given_up(self, half: StoredRecord, _place: Stored) -> None:
-        self._table.ended(half.queue_offset)
+    def _give_up_stored(self, half: StoredRecord, _place: Stored) -> None:
+        self._table.end_stored(half.queue_offset)
         self.given_up += 1
         if self.given_up - self._round_began <= MAX_GIVEN_UP_LINES:
             named = half.properties
             _log.error(
                 "a transaction is given up, nobody ended it: topic %s, group %s, id %s, offset id %s",
-                *(_shown(named.get(name)) for name in (REAL_TOPIC, PGROUP, UNIQ_KEY)),
+                *(_for_log(named.get(name)) for name in (REAL_TOPIC, PGROUP, UNIQ_KEY)),
                 half.msg_id,
             )
 
     # --- asking -------------------------------------------------------------------------------
     def _ask(self, offset: int, group: str) -> None:
-        """Send CHECK_TRANSACTION_STATE (39) to the next producer of the group that can read it, if there is one."""
+        """Send CHECK_TRANSACTION_STATE (39) to the group's next producer that reads, if there is one."""
         channels = self._producers.groups.get(group)
-        half = self._table.record(offset) if channels else None
+        half = self._table.read_half(offset) if channels else None
         if not channels or half is None:
             return
         count = self._asked_last[group] = self._asked_last.get(group, -1) + 1
@@ -213,8 +213,8 @@ class TransactionalMessageCheck:
             return
 
 
-def _shown(name: str | None) -> str:
-    """A name for the log, without characters that would change lines or a terminal."""
+def _for_log(name: str | None) -> str:
+    """Return a name for the log, with control characters escaped."""
     return "-" if name is None else ascii(name[:_SHOWN_CHARS])[1:-1]
 
 
@@ -233,35 +233,35 @@ class ResumeCheckProcessor:
         self._turn = broker.turn
         self._clock = broker.clock
         self._under_way: dict[int, list[_Answer]] = {}
-        """Log offset of a given-up message that is being put back → the requests to answer."""
+        """Log offset of a given-up message that is being resumed → the requests to answer."""
 
     @answers(RequestCode.RESUME_CHECK_HALF_MESSAGE, permission=needs_cluster(Action.UPDATE))
     def resume(
         self, connection: ServerConnection, request: Request[ResumeCheckHalfMessageRequestHeader], _body: bytes
     ) -> None:
-        """Put the half message of a given-up transaction back, so that its producer is asked again."""
+        """Reopen a given-up transaction, so that its producer is asked again."""
         answer = OneAnswer(connection, request)
-        if self._store.sync_flush:  # it may wait for a change under way as well
+        if self._store.sync_flush:  # it may also wait for a change under way
             self._clock.call_later(self._turn.waiters.timeout_s, answer.late)
         self._resume(request.header.msg_id or "", answer.give)
 
     def _resume(self, msg_id: str, answer: _Answer) -> None:
         try:
-            record = self._find(msg_id)
+            record = self._find_record(msg_id)
             if record.topic == TRANS_HALF_TOPIC:
-                self._renew(record, partial(self._resume, msg_id), answer)
+                self._reset_checks(record, partial(self._resume, msg_id), answer)
             else:
-                self._begin_again(record, answer)
+                self._resume_given_up(record, answer)
         except RefusedError as refused:
             answer(refused.response())
         except ValueError as error:
             answer(Response(ResponseCode.SYSTEM_ERROR, remark=f"{_FAILED} {error}"))
 
-    def _find(self, msg_id: str) -> StoredRecord:
-        """The record with an offset id.
+    def _find_record(self, msg_id: str) -> StoredRecord:
+        """Return the record with an offset id.
 
-        :raises ValueError: it is not of a transaction. A record may claim so and be false: a client may have written
-            it, as the body of a message.
+        :raises ValueError: it does not belong to a transaction. Its own fields are no proof: a client may have written
+            such a record as the body of a message.
         """
         _, _, physical_offset = decode_offset_msg_id(msg_id)
         record = self._store.decoded_at(physical_offset) if physical_offset >= 0 else None
@@ -271,67 +271,67 @@ class ResumeCheckProcessor:
             if unit is not None and unit[0] == physical_offset:
                 return record
         raise ValueError(
-            f"{msg_id} is the offset id of no message in {TRANS_CHECK_MAX_TIME_TOPIC} or {TRANS_HALF_TOPIC} here"
+            f"neither {TRANS_CHECK_MAX_TIME_TOPIC} nor {TRANS_HALF_TOPIC} has a message with offset id {msg_id}"
         )
 
-    # --- an open one --------------------------------------------------------------------------
-    def _renew(self, named: StoredRecord, again: Callable[[_Answer], None], answer: _Answer) -> None:
+    # --- open ones ----------------------------------------------------------------------------
+    def _reset_checks(self, named: StoredRecord, again: Callable[[_Answer], None], answer: _Answer) -> None:
         table = self._table
-        offset = table.current(named.queue_offset, first_offset(named))
+        offset = table.current_offset(named.queue_offset, first_offset(named))
         if offset is None:
             raise ValueError("its transaction is over")
         if table.is_changing(offset):
             table.when_changed(offset, partial(again, answer))
             return
-        half = table.record(offset)
+        half = table.read_half(offset)
         if half is None:
-            raise ValueError("its half message cannot be read any more")
+            raise ValueError("its half message is no longer readable")
 
         def done(outcome: Stored | RefusedError) -> None:
             if isinstance(outcome, Stored):
                 noted = describe(half)
                 noted.check_times = 0
                 noted.stored_ms = self._clock.now_ms()
-                table.replaced(offset, outcome.queue_offset, noted)
-            answer(_outcome(outcome))
+                table.copy_stored(offset, outcome.queue_offset, noted)
+            answer(_to_response(outcome))
 
-        copy = put_back(half, first_offset(half), 0)
-        table.replace(half, copy, done)
+        copy = to_copy(half, first_offset(half), 0)
+        table.store_replacement(half, copy, done)
 
-    # --- a given-up one -----------------------------------------------------------------------
-    def _begin_again(self, record: StoredRecord, answer: _Answer) -> None:
+    # --- given-up ones ------------------------------------------------------------------------
+    def _resume_given_up(self, record: StoredRecord, answer: _Answer) -> None:
         waiting = self._under_way.get(record.physical_offset)
         if waiting is not None:
             waiting.append(answer)
             return
         real_queue(record)
-        before = self._resumed_before(record)
+        before = self._find_earlier_resume(record)
         if before is not None:
-            if self._table.current(before.queue_offset, first_offset(before)) is None:
-                raise ValueError("it was resumed before, and that transaction is over, or given up again")
+            if self._table.current_offset(before.queue_offset, first_offset(before)) is None:
+                raise ValueError("it was resumed before, and that transaction is over or was given up again")
             answer(Response())
             return
         if self._table.count >= MAX_OPEN_TRANSACTIONS:
-            raise RefusedError(ResponseCode.SYSTEM_BUSY, f"{MAX_OPEN_TRANSACTIONS} transactions are open already")
+            raise RefusedError(ResponseCode.SYSTEM_BUSY, f"{MAX_OPEN_TRANSACTIONS} transactions are already open")
         self._under_way[record.physical_offset] = [answer]
         try:
-            self._turn.put_inner(resumed(record), partial(self._has_begun_again, record.physical_offset))
+            self._turn.put_inner(to_resumed(record), partial(self._answer_resumed, record.physical_offset))
         except RefusedError:
             del self._under_way[record.physical_offset]
             raise
 
-    def _has_begun_again(self, physical_offset: int, outcome: Stored | RefusedError) -> None:
+    def _answer_resumed(self, physical_offset: int, outcome: Stored | RefusedError) -> None:
         for answer in self._under_way.pop(physical_offset):
-            answer(_outcome(outcome))
+            answer(_to_response(outcome))
 
-    def _resumed_before(self, record: StoredRecord) -> StoredRecord | None:
-        """The half message that a given-up one became when it was resumed before, by the index of keys.
+    def _find_earlier_resume(self, record: StoredRecord) -> StoredRecord | None:
+        """Return the half message from an earlier resume, found by the index of keys.
 
-        :raises ValueError: the message has no UNIQ_KEY to find it by.
+        :raises ValueError: the message has no UNIQ_KEY to search for.
         """
         key = record.properties.get(UNIQ_KEY)
         if not key:
-            raise ValueError("it has no UNIQ_KEY, so that an earlier resume cannot be found")
+            raise ValueError("it has no UNIQ_KEY, which is needed to find an earlier resume")
         found = self._store.query(TRANS_HALF_TOPIC, key, MAX_QUERY_MESSAGES, 0, _END_OF_TIME_MS, unique=True)
         for data in found.records:
             half = decode_record(data, check_crc=False)
@@ -340,5 +340,5 @@ class ResumeCheckProcessor:
         return None
 
 
-def _outcome(outcome: Stored | RefusedError) -> Response:
+def _to_response(outcome: Stored | RefusedError) -> Response:
     return outcome.response() if isinstance(outcome, RefusedError) else Response()

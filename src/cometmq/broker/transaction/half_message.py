@@ -1,9 +1,9 @@
-"""The records of a transaction: the half message, its copies, its end (``TransactionalMessageBridge``).
+"""The records of a transaction: the half message, its copies, and the op message (``TransactionalMessageBridge``).
 
 A half message waits in RMQ_SYS_TRANS_HALF_TOPIC with its real topic and queue in its properties. An op message,
-whose body is the half message's queue offset, ends it. A committed message is stored before that in the real topic,
-with the half message's log offset as its prepared transaction offset. Each time that the producer is asked, a copy
-replaces the half message at the end of the half queue.
+whose body is the half message's queue offset, ends it. On commit, the message is first stored in the real topic, with
+the half message's log offset as its prepared transaction offset. Each time the producer is asked, a copy at the end of
+the half queue replaces the half message.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from cometmq.message.sysflag import (
 from cometmq.remoting.codes import ResponseCode
 
 HALF_QUEUE: Final = 0
-"""All half messages are in one queue, and all op messages too."""
+"""Half messages use one queue only, and so do op messages."""
 
 _NOT_OF_A_HALF: Final = frozenset(
     {
@@ -62,10 +62,10 @@ _NOT_OF_A_HALF: Final = frozenset(
         TRAN_PREPARED_QUEUE_OFFSET,
     }
 )
-"""Properties of a producer that mean nothing for a half message, and would mislead its checks."""
+"""Properties that a half message must not take over from its producer, since they would disturb its checks."""
 
 _NUMBER_CHARS: Final = 19
-"""A number with this many digits is no broker's."""
+"""Longer numbers were not written by a broker."""
 _MAX_IMMUNITY_SECONDS: Final = 10**9
 
 OP_PROPERTIES: Final = join_properties({TAGS: "d", WAIT: "true"})
@@ -74,14 +74,14 @@ OP_TAGS_CODE: Final = tags_code("d")
 
 
 def room_for_halves(open_now: int) -> int:
-    """The number of half messages that may be stored while so many transactions are open."""
+    """Return how many half messages may still be stored with this many open transactions."""
     return max(MAX_OPEN_TRANSACTIONS - open_now, 0)
 
 
 def half_detour(live: LiveConfig, open_now: Callable[[], int]) -> Detour:
-    """Parks messages with TRAN_MSG as half messages, as long as ``rejectTransactionMessage`` is off.
+    """Return the detour that parks messages with TRAN_MSG, unless ``rejectTransactionMessage`` is on.
 
-    :param open_now: gives the number of open transactions, which is limited.
+    :param open_now: returns the number of open transactions, which is limited.
     """
 
     def detour(message: InnerMessage, wanted: Mapping[str, str]) -> InnerMessage | None:
@@ -96,16 +96,16 @@ def half_detour(live: LiveConfig, open_now: Callable[[], int]) -> Detour:
         if not room_for_halves(open_now()):
             raise RefusedError(
                 ResponseCode.SYSTEM_BUSY,
-                f"{MAX_OPEN_TRANSACTIONS} transactions are open already; find the producers that end none",
+                f"{MAX_OPEN_TRANSACTIONS} transactions are already open; find the producers that do not end theirs",
             )
-        return _half(message, wanted)
+        return _to_half(message, wanted)
 
     return detour
 
 
-def _half(message: InnerMessage, wanted: Mapping[str, str]) -> InnerMessage:
+def _to_half(message: InnerMessage, wanted: Mapping[str, str]) -> InnerMessage:
     wait = wanted.get(WAIT)
-    text = _with(
+    text = _with_properties(
         message.properties,
         _NOT_OF_A_HALF,
         {REAL_TOPIC: message.topic, REAL_QID: str(message.queue_id), **({WAIT: wait} if wait else {})},
@@ -125,15 +125,15 @@ def _half(message: InnerMessage, wanted: Mapping[str, str]) -> InnerMessage:
     )
 
 
-def committed(half: StoredRecord) -> InnerMessage:
-    """The message that a half message becomes when it is committed.
+def to_committed(half: StoredRecord) -> InnerMessage:
+    """Return the message for the real topic when a half message is committed.
 
     :raises ValueError: the half message names no queue.
     """
     topic, queue_id = real_queue(half)
     text = half.properties_text
     if TRAN_PREPARED_QUEUE_OFFSET in text:
-        text = _with(text, frozenset({TRAN_PREPARED_QUEUE_OFFSET}), {})
+        text = _with_properties(text, frozenset({TRAN_PREPARED_QUEUE_OFFSET}), {})
     tags, keys = index_fields(half.properties)
     return msgspec.structs.replace(
         inner_message(half),
@@ -148,7 +148,7 @@ def committed(half: StoredRecord) -> InnerMessage:
 
 
 def op_message(half_offset: int, store_host: bytes, now_ms: int) -> InnerMessage:
-    """The op message that ends the half message at ``half_offset`` of the half queue."""
+    """Return the op message that ends the half message at ``half_offset`` of the half queue."""
     return InnerMessage(
         TRANS_OP_HALF_TOPIC,
         HALF_QUEUE,
@@ -164,17 +164,17 @@ def op_message(half_offset: int, store_host: bytes, now_ms: int) -> InnerMessage
 
 
 def op_offsets(body: bytes | memoryview) -> Iterator[int]:
-    """The half queue offsets that an op message names: one, or several in those of RocketMQ 5."""
+    """Return the half queue offsets in an op message: one, or several in those of RocketMQ 5."""
     for piece in bytes(body).split(b","):
         if piece.isdigit() and len(piece) < _NUMBER_CHARS:
             yield int(piece)
 
 
-def put_back(half: StoredRecord, first_offset: int, check_times: int) -> InnerMessage:
-    """The copy that replaces a half message, whose first one was at ``first_offset``."""
+def to_copy(half: StoredRecord, first_offset: int, check_times: int) -> InnerMessage:
+    """Return the copy that replaces a half message, whose first one was at ``first_offset``."""
     return msgspec.structs.replace(
         inner_message(half),
-        properties=_with(
+        properties=_with_properties(
             half.properties_text,
             frozenset({TRANSACTION_CHECK_TIMES, TRAN_PREPARED_QUEUE_OFFSET}),
             {
@@ -185,18 +185,18 @@ def put_back(half: StoredRecord, first_offset: int, check_times: int) -> InnerMe
     )
 
 
-def given_up(half: StoredRecord) -> InnerMessage:
-    """A half message as it is stored in TRANS_CHECK_MAX_TIME_TOPIC, for people to look at."""
+def to_given_up(half: StoredRecord) -> InnerMessage:
+    """Return a half message for TRANS_CHECK_MAX_TIME_TOPIC, for people to look at."""
     return msgspec.structs.replace(inner_message(half), topic=TRANS_CHECK_MAX_TIME_TOPIC)
 
 
-def resumed(record: StoredRecord) -> InnerMessage:
-    """A message that was given up, as a half message again with no checks counted."""
+def to_resumed(record: StoredRecord) -> InnerMessage:
+    """Return a given-up message as a half message with a check count of 0."""
     return msgspec.structs.replace(
         inner_message(record),
         topic=TRANS_HALF_TOPIC,
         queue_id=HALF_QUEUE,
-        properties=_with(
+        properties=_with_properties(
             record.properties_text,
             frozenset({TRANSACTION_CHECK_TIMES, TRAN_PREPARED_QUEUE_OFFSET}),
             {TRANSACTION_CHECK_TIMES: "0"},
@@ -205,7 +205,7 @@ def resumed(record: StoredRecord) -> InnerMessage:
 
 
 def check_body(half: StoredRecord) -> bytes:
-    """The record sent to a producer with the question, with its real topic and queue.
+    """Return the record that a check sends to the producer, with its real topic and queue.
 
     :raises ValueError: the half message names no queue.
     """
@@ -229,42 +229,42 @@ def check_body(half: StoredRecord) -> bytes:
 
 
 def real_queue(half: StoredRecord) -> tuple[str, int]:
-    """The topic and queue that a half message was sent to.
+    """Return the topic and queue that a half message was sent to.
 
-    :raises ValueError: it names none.
+    :raises ValueError: it does not name them.
     """
     topic = half.properties.get(REAL_TOPIC, "")
-    queue_id = _number(half, REAL_QID)
+    queue_id = _parse_number(half, REAL_QID)
     if not topic or queue_id is None:
         raise ValueError(f"the half message at {half.queue_offset} names no topic and queue")
     return topic, queue_id
 
 
 def first_offset(half: StoredRecord) -> int:
-    """The queue offset that a half message had before it was put back for the first time."""
-    first = _number(half, TRAN_PREPARED_QUEUE_OFFSET)
+    """Return the queue offset of the first half message of a transaction."""
+    first = _parse_number(half, TRAN_PREPARED_QUEUE_OFFSET)
     return half.queue_offset if first is None else first
 
 
 def check_times(half: StoredRecord) -> int:
-    """The number of times that the producer was asked."""
-    return _number(half, TRANSACTION_CHECK_TIMES) or 0
+    """Return how often the producer was asked."""
+    return _parse_number(half, TRANSACTION_CHECK_TIMES) or 0
 
 
 def immunity_ms(half: StoredRecord) -> int | None:
-    """The age before which its producer is not asked, if the message says one."""
-    seconds = _number(half, CHECK_IMMUNITY_TIME_IN_SECONDS)
+    """Return the age before which the producer is not asked, if the message sets one."""
+    seconds = _parse_number(half, CHECK_IMMUNITY_TIME_IN_SECONDS)
     return seconds * 1000 if seconds is not None and seconds < _MAX_IMMUNITY_SECONDS else None
 
 
-def _number(half: StoredRecord, name: str) -> int | None:
-    """The value of a property that is a number from 0 on; ``None`` for all other values."""
+def _parse_number(half: StoredRecord, name: str) -> int | None:
+    """Return the value of a non-negative number property; ``None`` for all other values."""
     with suppress(ValueError):
         number = parse_long(half.properties.get(name, ""))
         return number if number >= 0 else None
     return None
 
 
-def _with(text: str, without: frozenset[str], added: Mapping[str, str]) -> str:
-    """The properties' text with some left out and others put at its end."""
+def _with_properties(text: str, without: frozenset[str], added: Mapping[str, str]) -> str:
+    """Return the properties' text without some and with others added at its end."""
     return PropertiesText(text).without(without).plus(added).text

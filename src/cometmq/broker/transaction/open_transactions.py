@@ -1,12 +1,12 @@
 """The table of open transactions: half messages without an op message (``TransactionalMessageServiceImpl``).
 
-New transactions come from the half queue itself: the table takes new offsets from it, whole ranges at once, when it
-is asked, so that a send costs nothing here. An offset leaves when its op message is stored. The other values of a
-transaction are read from its record when a round of checks first looks at it.
+New transactions come from the half queue itself: the table reads new offsets from it, in ranges, when it is used, so
+that a send costs nothing here. An offset is removed when its op message is stored. The other values of a transaction
+are read from its record when a round of checks first checks it.
 
-A start reads both queues from the offsets of CID_RMQ_SYS_TRANS on; all before is done with. It completes two
-things that a crash can interrupt: a committed message without its op message, and a half message that was put
-back, while its copy is stored already. Their op messages are written late.
+A start reads both queues from the offsets of CID_RMQ_SYS_TRANS; everything before is finished. It completes two
+things that a crash can interrupt: a committed message without its op message, and a half message whose copy is
+already stored. Their op messages are written late.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ Changed = Callable[[], None]
 
 
 class Transaction(msgspec.Struct, gc=False):
-    """An open transaction, as rounds of checks need it."""
+    """An open transaction, with the values that rounds of checks need."""
 
     first_offset: int
-    """The queue offset of its first half message, which names it."""
+    """The queue offset of its first half message, which identifies it."""
     begun_ms: int
     """Milliseconds since 1970; by this broker's clock, unless the producer's is behind."""
     stored_ms: int
-    """The store time of its half message, or of its present copy; milliseconds since 1970."""
+    """The store time of its half message, or of its current copy; milliseconds since 1970."""
     immunity_ms: int | None
     check_times: int
     group: str
@@ -81,7 +81,7 @@ def describe(half: StoredRecord) -> Transaction:
 
 
 class OpenTransactions:
-    """The table; see the module's docstring. ``unmarked`` are half offsets that are over but lack an op message."""
+    """The table; see the module's docstring. ``unmarked`` are finished half offsets that lack an op message."""
 
     def __init__(self, store: MessageStore, offsets: ConsumerOffsetManager, turn: StoreTurn, store_host: bytes) -> None:
         self._store = store
@@ -89,106 +89,106 @@ class OpenTransactions:
         self._store_host = store_host
         self._halves = store.queue(TRANS_HALF_TOPIC, HALF_QUEUE)
         self._ops = store.queue(TRANS_OP_HALF_TOPIC, HALF_QUEUE)
-        mark = _start(offsets, self._halves), _start(offsets, self._ops)
+        mark = _start_offset(offsets, self._halves), _start_offset(offsets, self._ops)
         self._open, self.unmarked = _find_open(store, self._halves, self._ops, mark)
         self._copies = {
             noted.first_offset: offset
             for offset, noted in self._open.items()
             if noted is not None and noted.first_offset != offset
         }
-        """First offset → offset of its present copy."""
+        """First offset → offset of its current copy."""
         self._changing: dict[int, list[Changed]] = {}
-        self._taken_to = self._halves.committed
+        self._read_to = self._halves.committed
         self._marks = [mark]
-        """Places in both queues: no op message before the second is about a half message behind the first."""
+        """Offsets of both queues: no op message before the second refers to a half message after the first."""
 
-    # --- the open ones ------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------
     @property
     def count(self) -> int:
-        """The number of open transactions, with those whose turn is not stored yet."""
+        """Return the number of open transactions, including those whose turn is not stored yet."""
         self._turn.take_back()
         return self.count_before_batch
 
     @property
     def count_before_batch(self) -> int:
-        """The same without those in the batch of the compiled core."""
-        return len(self._open) + self._halves.next_offset - self._taken_to
+        """Return the same without those in the batch of the compiled core."""
+        return len(self._open) + self._halves.next_offset - self._read_to
 
     def offsets(self, at: int = 0) -> list[int]:
-        """The half queue offsets of the open transactions, from ``at`` on, ascending."""
-        self._take()
+        """Return the half queue offsets of the open transactions, from ``at`` on, ascending."""
+        self._read_new()
         return [offset for offset in self._open if offset >= at]
 
     def oldest(self) -> Transaction | None:
-        """The one that began first, ``None`` when none is open; about 40 ms for half a million."""
-        self._take()
+        """Return the transaction that began first, or ``None``; takes about 40 ms for half a million."""
+        self._read_new()
         candidates = [noted for noted in self._open.values() if noted is not None]
-        # Transactions that no round has looked at yet are in the order of their storing.
+        # Transactions that no round has checked yet are in the order in which they were stored.
         unseen = next((offset for offset, noted in self._open.items() if noted is None), None)
-        half = None if unseen is None else self.record(unseen)
+        half = None if unseen is None else self.read_half(unseen)
         if half is not None:
             candidates.append(describe(half))
         return min(candidates, key=attrgetter("begun_ms"), default=None)
 
-    def current(self, offset: int, first: int) -> int | None:
-        """The present offset of a half message that was at ``offset``, and at ``first`` at first; None: it is over."""
-        self._take()
+    def current_offset(self, offset: int, first: int) -> int | None:
+        """Return the current offset of a half message that had these offsets; ``None`` when its transaction is over."""
+        self._read_new()
         if offset in self._open:
             return offset
         return self._copies.get(first)
 
     def is_at(self, offset: int, physical_offset: int) -> bool:
-        """Check that the half message at an offset is the record at that log offset.
+        """Return whether the half message at an offset is the record at that log offset.
 
-        A record may claim so and be false: a client may have written it, as the body of a message.
+        The record's own fields are no proof: a client may have written such a record as the body of a message.
         """
         unit = self._halves.unit(offset)
         return unit is not None and unit[0] == physical_offset
 
-    def record(self, offset: int) -> StoredRecord | None:
-        """The half message at an offset; None when it cannot be read."""
+    def read_half(self, offset: int) -> StoredRecord | None:
+        """Return the half message at an offset; ``None`` when it cannot be read."""
         return _record(self._store, self._halves, offset)
 
-    def record_of_open(self, offset: int, physical_offset: int) -> tuple[bytes, int] | None:
-        """The record, unchecked, of the half message at an offset of the queue and of the log; and the time (ms).
+    def read_open_half(self, offset: int, physical_offset: int) -> tuple[bytes, int] | None:
+        """Return the unchecked record of an open half message at these offsets, and the time (ms).
 
-        None when its transaction is not open, or a change of it is under way.
+        Returns ``None`` when its transaction is not open, or a change of it is under way.
         """
-        self._take()
+        self._read_new()
         if offset not in self._open or offset in self._changing or not self.is_at(offset, physical_offset):
             return None
         data = self._store.bytes_at(physical_offset)
         return None if data is None else (data, self._store.clock.now_ms())
 
     def is_open(self, offset: int) -> bool:
-        """True when the half message at an offset belongs to an open transaction."""
-        self._take()
+        """Return whether the half message at an offset belongs to an open transaction."""
+        self._read_new()
         return offset in self._open
 
-    def known(self, offset: int) -> Transaction | None:
-        """The open transaction at an offset, once it was noted by :meth:`note`."""
+    def get_noted(self, offset: int) -> Transaction | None:
+        """Return the open transaction at an offset, once :meth:`note` has noted it."""
         return self._open.get(offset)
 
     def note(self, half: StoredRecord) -> Transaction:
-        """Read an open transaction from its half message, and keep it."""
+        """Note the values of an open transaction from its half message."""
         noted = self._open[half.queue_offset] = describe(half)
         return noted
 
-    def _take(self) -> None:
-        """Take over the half messages stored since the last call."""
+    def _read_new(self) -> None:
+        """Add the half messages stored since the last call."""
         end = self._halves.committed
-        if end > self._taken_to:
-            for offset in range(self._taken_to, end):
+        if end > self._read_to:
+            for offset in range(self._read_to, end):
                 self._open[offset] = None
-            self._taken_to = end
+            self._read_to = end
 
     # --- changes under way --------------------------------------------------------------------
     def is_changing(self, offset: int) -> bool:
-        """True while an end, or a copy, of a transaction is put and not yet stored."""
+        """Return whether an end or a copy of a transaction is being stored."""
         return offset in self._changing
 
     def is_awaited(self, offset: int) -> bool:
-        """True while a caller of :meth:`when_changed` waits for the change under way."""
+        """Return whether a caller of :meth:`when_changed` waits for the change under way."""
         return bool(self._changing[offset])
 
     def when_changed(self, offset: int, changed: Changed) -> None:
@@ -196,18 +196,18 @@ class OpenTransactions:
         self._changing[offset].append(changed)
 
     def begin_change(self, offset: int) -> None:
-        """Note that an end, or a copy, is being put; :meth:`ended`, :meth:`replaced` or :meth:`unchanged` follows."""
+        """Begin a change; :meth:`end_stored`, :meth:`copy_stored` or :meth:`cancel_change` must follow."""
         self._changing[offset] = []
 
     def op_message(self, offset: int) -> InnerMessage:
-        """The op message for the half message at an offset."""
+        """Return the op message for the half message at an offset."""
         return op_message(offset, self._store_host, self._store.clock.now_ms())
 
-    def replace(self, half: StoredRecord, message: InnerMessage, done: WhenStored) -> None:
-        """Put the message that replaces a half message, then the op message for it, into one turn.
+    def store_replacement(self, half: StoredRecord, message: InnerMessage, done: WhenStored) -> None:
+        """Store the message that replaces a half message, and the op message for it, in one turn.
 
-        The replacement goes first: a crash between the two leaves both, never neither. ``done`` gets the place of
-        the replacement and updates the table; after a failure the table is up to date already.
+        The replacement comes first: after a crash between the two, both messages exist. ``done`` gets the place of
+        the replacement and updates the table; after a failure the table is already up to date.
 
         :raises RefusedError: nothing can be stored now.
         """
@@ -215,7 +215,7 @@ class OpenTransactions:
 
         def stored(outcome: Stored | RefusedError) -> None:
             if isinstance(outcome, RefusedError):
-                self.unchanged(offset)
+                self.cancel_change(offset)
                 done(outcome)
             else:
                 done(places[0])
@@ -224,43 +224,43 @@ class OpenTransactions:
         try:
             places = self._turn.put_together((message, self.op_message(offset)), stored)
         except RefusedError:
-            self.unchanged(offset)
+            self.cancel_change(offset)
             raise
 
-    def ended(self, offset: int) -> None:
-        """The end of a transaction is stored."""
-        self.drop(offset)
+    def end_stored(self, offset: int) -> None:
+        """Remove a transaction whose end is stored."""
+        self.remove(offset)
         self._end_change(offset)
 
-    def replaced(self, offset: int, copy: int, noted: Transaction) -> None:
-        """A copy is stored at offset ``copy``."""
-        self._take()
+    def copy_stored(self, offset: int, copy: int, noted: Transaction) -> None:
+        """Note that a copy is stored at offset ``copy``."""
+        self._read_new()
         self._open.pop(offset, None)
         self._open[copy] = noted
         self._copies[noted.first_offset] = copy
         self._end_change(offset)
 
-    def unchanged(self, offset: int) -> None:
-        """Nothing was stored: the transaction stays as it was."""
+    def cancel_change(self, offset: int) -> None:
+        """Keep the transaction as it was: nothing was stored."""
         self._end_change(offset)
 
     def _end_change(self, offset: int) -> None:
         for changed in self._changing.pop(offset):
             changed()
 
-    def drop(self, offset: int) -> None:
-        """Forget a transaction that is over, or whose half message cannot be read any more."""
+    def remove(self, offset: int) -> None:
+        """Remove a transaction that is over, or whose half message can no longer be read."""
         noted = self._open.pop(offset, None)
         if noted is not None:
             self._copies.pop(noted.first_offset, None)
 
     # --- progress -----------------------------------------------------------------------------
     def progress(self) -> tuple[int, int]:
-        """The offsets of the half queue and of the op queue from which a start must read."""
-        self._take()
-        done = next(iter(self._open), self._taken_to)
+        """Return the offsets of the half queue and the op queue from which a start must read."""
+        self._read_new()
+        done = next(iter(self._open), self._read_to)
         marks = self._marks
-        marks.append((self._taken_to, self._ops.committed))
+        marks.append((self._read_to, self._ops.committed))
         while len(marks) > 1 and marks[1][0] <= done:
             del marks[0]
         if len(marks) > MAX_TRANSACTION_MARKS:
@@ -272,19 +272,19 @@ class OpenTransactions:
 def _find_open(
     store: MessageStore, halves: ConsumeQueue, ops: ConsumeQueue, first: tuple[int, int]
 ) -> tuple[dict[int, Transaction | None], list[int]]:
-    """Read both queues; return the open half messages by offset, and the offsets that are over but lack an op message.
+    """Read both queues; return the open half messages by offset, and the finished offsets without an op message.
 
-    A copy is noted at once; other half messages when a round looks at them.
+    A copy is noted immediately; other half messages when a round checks them.
     """
     first_half, first_op = first
-    done = _done(store, ops, first_op, first_half, halves.committed)
+    done = _find_done(store, ops, first_op, first_half, halves.committed)
     open_now: dict[int, Transaction | None] = {}
     logged: dict[int, int] = {}
     checked: list[int] = []
     for offset in range(first_half, halves.committed):
         is_done = done[offset - first_half]
         if is_done and not open_now:
-            continue  # no open one before it that it could be a copy of
+            continue  # no open half message before it, so it cannot be a copy
         unit = halves.unit(offset)
         data = store.record_at(unit[0], unit[1]) if unit is not None else None
         if unit is None or data is None:
@@ -300,7 +300,7 @@ def _find_open(
         late = _drop_replaced(open_now, ((offset, _record(store, halves, offset)) for offset in looked_at))
     for committed, prepared in _committed_since(store, halves, ops, min(logged, default=None)):
         offset = logged.get(prepared, -1)
-        if offset in open_now and _came_from(store, committed, _record(store, halves, offset)):
+        if offset in open_now and _is_committed_from(store, committed, _record(store, halves, offset)):
             del open_now[offset]
             late.append(offset)
     if open_now or late:
@@ -313,8 +313,8 @@ def _record(store: MessageStore, queue: ConsumeQueue, offset: int) -> StoredReco
     return store.decoded_at(unit[0]) if unit is not None else None
 
 
-def _came_from(store: MessageStore, committed: int, half: StoredRecord | None) -> bool:
-    """True for the message that a half message was committed to: a client may set the bit of its sysFlag, too."""
+def _is_committed_from(store: MessageStore, committed: int, half: StoredRecord | None) -> bool:
+    """Return whether a message was committed from a half message: its sysFlag is no proof, clients can set it."""
     record = store.decoded_at(committed)
     return (
         record is not None
@@ -328,10 +328,10 @@ def _came_from(store: MessageStore, committed: int, half: StoredRecord | None) -
 def _drop_replaced(
     open_now: dict[int, Transaction | None], records: Iterable[tuple[int, StoredRecord | None]]
 ) -> list[int]:
-    """Take out the half messages whose copy is there too, open or not; note the first offset of each copy.
+    """Remove the half messages whose copy is there too, open or not; note the first offset of each copy.
 
-    Our copies name their first half message. Apache's do not: one that was checked n times replaces the
-    same message, by key, group, producer and time, that was checked n - 1 times, if that is there too.
+    Our copies name their first half message. Apache's do not: a message checked n times replaces the one with the
+    same key, group, producer and time that was checked n - 1 times, if that is there too.
     """
     standing: dict[int, int] = {}
     """First offset → offset of the newest copy so far."""
@@ -358,10 +358,10 @@ def _drop_replaced(
     return over
 
 
-def _start(offsets: ConsumerOffsetManager, queue: ConsumeQueue) -> int:
-    """The offset to read a queue from: that of the group, inside the queue.
+def _start_offset(offsets: ConsumerOffsetManager, queue: ConsumeQueue) -> int:
+    """Return the offset to read a queue from: the group's, limited to the queue.
 
-    An offset past the end was written by a broker that lost its last messages; new ones will take their places.
+    An offset past the end was saved before the broker lost its last messages; new ones will get these offsets.
     """
     committed = offsets.query(TRANSACTION_GROUP, queue.topic, queue.queue_id)
     if committed > queue.committed:
@@ -369,8 +369,8 @@ def _start(offsets: ConsumerOffsetManager, queue: ConsumeQueue) -> int:
     return min(max(committed, queue.min_offset()), queue.committed)
 
 
-def _done(store: MessageStore, ops: ConsumeQueue, at: int, first_half: int, end_half: int) -> bytearray:
-    """A byte for each half message from ``first_half`` on: 1 when an op message names it."""
+def _find_done(store: MessageStore, ops: ConsumeQueue, at: int, first_half: int, end_half: int) -> bytearray:
+    """Return a byte for each half message from ``first_half`` on: 1 when an op message names it."""
     done = bytearray(end_half - first_half)
     for offset in range(at, ops.committed):
         op = _record(store, ops, offset)
@@ -383,7 +383,7 @@ def _done(store: MessageStore, ops: ConsumeQueue, at: int, first_half: int, end_
 def _committed_since(
     store: MessageStore, halves: ConsumeQueue, ops: ConsumeQueue, first: int | None
 ) -> list[tuple[int, int]]:
-    """The messages committed from log offset ``first`` on, near the log's end: their log offset, and the half's."""
+    """Return the messages committed from log offset ``first`` on: their log offset, and the half message's."""
     if first is None:
         return []
     horizon = store.max_physical_offset - COMMITTED_SCAN_BYTES

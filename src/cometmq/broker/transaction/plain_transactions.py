@@ -1,12 +1,12 @@
-"""Transactions by the compiled core: half messages and their ends (hot path).
+"""Transactions in the compiled core: half messages and their ends (hot path).
 
-The core (see :mod:`cometmq.broker.turn.plain_sends`) takes a half message that Python would park, and an
-END_TRANSACTION that commits or rolls back a half message as it was sent. It leaves to Python: copies, transactions with
-a change under way, SYNC_FLUSH and SYNC_MASTER, where answers may be late, and ends where accounts or quotas are checked
-or metrics are counted.
+The core (see :mod:`cometmq.broker.turn.plain_sends`) handles half messages that Python would park, and each
+END_TRANSACTION for a half message that has no copy. It leaves to Python: copies, transactions with a change under way,
+SYNC_FLUSH and SYNC_MASTER, where answers may be late, and ends where accounts or quotas are checked or metrics are
+counted.
 
-An end is noted in the table of open transactions when the core puts its records, before any other code can run. It is
-answered, and leaves the table, once they are stored.
+An end is noted in the table of open transactions when the core adds its records, before any other code can run. It is
+answered, and removed from the table, once they are stored.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from cometmq.store.message_store import MessageStore
 _DONE: Final = Response()
 _WORDS: Final = struct.Struct(">II")
 _DONE_HEADER: Final = b"".join(encode_response(JSON, 0, _DONE))[_WORDS.size :].replace(b'"opaque":0', b'"opaque":%d')
-"""The answer to an end that is stored, without its opaque and its lengths."""
+"""The answer to a stored end, without its opaque and its lengths."""
 
 
-def _done(opaque: int, *, is_binary: bool) -> bytes:
-    """The answer to an end that is stored."""
+def _done_answer(opaque: int, *, is_binary: bool) -> bytes:
+    """Return the answer to a stored end."""
     if is_binary:
         return b"".join(encode_response(ROCKETMQ, opaque, _DONE))
     header = _DONE_HEADER % opaque
@@ -44,14 +44,14 @@ def _done(opaque: int, *, is_binary: bool) -> bytes:
 
 
 def _left_to_python(_offset: int, _physical_offset: int) -> None:
-    """Used where the core takes no end."""
+    """Leave the end to Python; used where the core handles none."""
 
 
 class PlainTransactions:
-    """The table of open transactions, as the core uses it.
+    """Connects the compiled core to the table of open transactions.
 
-    :param counted: called with True for each transaction that is committed, with False for one that is rolled back.
-    :param takes_ends: False where each end is counted with more than that, for metrics.
+    :param counted: called with True for each committed transaction, with False for one that is rolled back.
+    :param takes_ends: False if metrics need more than these counts.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class PlainTransactions:
         self._takes_ends = takes_ends
 
     def register(self, core: Any) -> None:
-        """Let the core take half messages and ends."""
+        """Let the core handle half messages and ends."""
         halves, ops = (
             (topic, self._targets.inner(topic), self._store.queue(topic, HALF_QUEUE))
             for topic in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
@@ -82,42 +82,42 @@ class PlainTransactions:
             ops,
             (OP_PROPERTIES.encode(), OP_TAGS_CODE),
             MAX_PROPERTIES_BYTES - HALF_PROPERTIES_RESERVE_BYTES,
-            self._table.record_of_open if self._takes_ends else _left_to_python,
+            self._table.read_open_half if self._takes_ends else _left_to_python,
             self._table.begin_change,
-            self._room,
+            self._half_room,
         )
 
-    def _room(self) -> int:
-        """The number of half messages that may be stored now; asked before the first one of the core's batch."""
+    def _half_room(self) -> int:
+        """Return how many half messages may be stored now; called before the first one of the core's batch."""
         if self._live.current.reject_transaction_message:
             return 0
         return room_for_halves(self._table.count_before_batch)
 
     def ended(self, ends: list[End], are_alone: bool, outcome: Stored | RefusedError) -> None:
-        """Answer ends that are stored, or refused.
+        """Answer ends that are stored or refused.
 
-        :param are_alone: the core has nothing else to answer in this turn, so that the bytes can be written at once.
+        :param are_alone: the core has nothing else to answer in this turn, so the bytes can be written immediately.
         """
         if isinstance(outcome, RefusedError):
             response = outcome.response()
             for connection, opaque, is_binary, is_oneway, half_offset, _ in ends:
                 if not is_oneway:
                     connection.write(*encode_response(ROCKETMQ if is_binary else JSON, opaque, response))
-                self._table.unchanged(half_offset)
+                self._table.cancel_change(half_offset)
             return
         answers: dict[ServerConnection, bytes] = {}
         for connection, opaque, is_binary, is_oneway, half_offset, is_commit in ends:
             self._counted(is_commit)
             if not is_oneway:
-                answers[connection] = answers.get(connection, b"") + _done(opaque, is_binary=is_binary)
+                answers[connection] = answers.get(connection, b"") + _done_answer(opaque, is_binary=is_binary)
             if self._table.is_awaited(half_offset):
-                _write(answers, are_alone)  # before the answers to those that wait for this end
+                _write_answers(answers, are_alone)  # before the answers to those that wait for this end
                 answers.clear()
-            self._table.ended(half_offset)
-        _write(answers, are_alone)
+            self._table.end_stored(half_offset)
+        _write_answers(answers, are_alone)
 
 
-def _write(answers: dict[ServerConnection, bytes], are_alone: bool) -> None:
+def _write_answers(answers: dict[ServerConnection, bytes], are_alone: bool) -> None:
     for connection, data in answers.items():
         if are_alone:
             connection.write_last(data)

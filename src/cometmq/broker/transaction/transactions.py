@@ -4,21 +4,21 @@ Theory of operation. A producer sends a half message, which waits in RMQ_SYS_TRA
 queue in its properties. The states of a transaction:
 
 * open: its half message, or the newest copy of it, has no op message in RMQ_SYS_TRANS_OP_HALF_TOPIC.
-* changing: its end or a new copy is put and not stored yet. Further ends wait for the outcome.
+* changing: its end or a new copy is being stored. Further ends wait for the outcome.
 * committed: the message is stored in its real topic, and the op message is stored.
 * rolled back: the op message is stored.
 * given up: a copy is stored in TRANS_CHECK_MAX_TIME_TOPIC, and the op message is stored. It can be resumed.
 
-In rounds the producers of open transactions are asked for their verdict (:mod:`cometmq.broker.transaction.check`).
-Each question puts a copy of the half message at the end of its queue, so that everything before it is done with.
+The producers of open transactions are asked in rounds (:mod:`cometmq.broker.transaction.check`). Each check stores a
+copy of the half message at the end of its queue, so that everything before it is finished.
 
 Invariants.
 
-* The records of a change are put into one turn, the message or copy before the op message, and stored by one write.
-* A transaction is known by the offset of its first half message, which each copy names. An end that names any copy
-  ends it; further ends change nothing.
-* Below the offsets of the group CID_RMQ_SYS_TRANS both queues have nothing open. The offsets are committed once the
-  disk has the log from which they were derived.
+* The records of a change belong to one turn, the message or copy before the op message, and are stored by one write.
+* A transaction is identified by the offset of its first half message, which each copy names. An end that names any
+  copy ends it; further ends change nothing.
+* Before the offsets of the group CID_RMQ_SYS_TRANS, neither queue has anything open. The offsets are committed once
+  the disk has the log from which they were derived.
 
 Fault model. The table of open transactions is in memory only. A start, of this broker, of Apache's or of a slave that
 becomes the master, reads both queues from the committed offsets on. A crash inside a write, or a log that lost its end,
@@ -40,7 +40,7 @@ from cometmq.broker.metrics.traffic import TRANSACTION, Event
 from cometmq.broker.periodic import Alarm, Periodic
 from cometmq.broker.stored_access import may_use, not_found
 from cometmq.broker.transaction.check import ResumeCheckProcessor, TransactionalMessageCheck
-from cometmq.broker.transaction.half_message import HALF_QUEUE, committed, first_offset, half_detour
+from cometmq.broker.transaction.half_message import HALF_QUEUE, first_offset, half_detour, to_committed
 from cometmq.broker.transaction.open_transactions import OpenTransactions
 from cometmq.broker.transaction.plain_transactions import PlainTransactions
 from cometmq.broker.turn.answers import OneAnswer
@@ -66,9 +66,9 @@ _NOT_FOUND: Final = "Find prepared transaction message failed"
 class EndTransactionProcessor:
     """END_TRANSACTION (37): a producer commits a half message, or rolls it back.
 
-    The committed message and the op message are put side by side into one turn, so that one write stores both. Once a
-    transaction is over, further ends of it change nothing, also those that name a half message which was put back
-    meanwhile. ``committed`` and ``rolled_back`` count since the start.
+    The committed message and the op message belong to one turn, so that one write stores both. Once a transaction is
+    over, further ends change nothing, not even those that name a half message replaced by a copy. ``committed`` and
+    ``rolled_back`` count since the start.
     """
 
     def __init__(self, broker: BrokerContext, table: OpenTransactions) -> None:
@@ -84,7 +84,7 @@ class EndTransactionProcessor:
     def end(
         self, connection: ServerConnection, request: Request[EndTransactionRequestHeader], _body: bytes
     ) -> Response | None:
-        """Commit or roll back; answered once that is stored. Any other request gets no answer, as in Apache."""
+        """Commit or roll back; answered once that is stored. Other requests get no answer, as in Apache."""
         half = self._store.decoded_at(request.header.commit_log_offset)
         if not may_use(self._store, half, Action.PUB):
             return Response(ResponseCode.SYSTEM_ERROR, remark=not_found(_NOT_FOUND))
@@ -96,60 +96,60 @@ class EndTransactionProcessor:
         header = request.header
         if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return None
-        wrong = _refuse(half, header)
+        wrong = _find_fault(half, header)
         if half is None or wrong is not None:
             return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
         table = self._table
         if not table.is_at(half.queue_offset, half.physical_offset):
             return Response(ResponseCode.SYSTEM_ERROR, remark=_NOT_FOUND)
-        offset = table.current(half.queue_offset, first_offset(half))
+        offset = table.current_offset(half.queue_offset, first_offset(half))
         if offset is None:
             return _DONE
         if table.is_changing(offset):
-            table.when_changed(offset, partial(self._again, answer, request))
+            table.when_changed(offset, partial(self._retry_end, answer, request))
             if self._store.sync_flush:
                 self._clock.call_later(self._turn.waiters.timeout_s, answer.late)
             return None
         if offset != half.queue_offset:
-            half = table.record(offset)
+            half = table.read_half(offset)
             if half is None:
                 return Response(ResponseCode.SYSTEM_ERROR, remark=_NOT_FOUND)
         table.begin_change(offset)
-        ended = partial(self._ended, answer, request, offset, half)
+        ended = partial(self._end_stored, answer, request, offset, half)
         try:
-            self._put(half, header.commit_or_rollback == TRANSACTION_COMMIT, ended, answer.late)
+            self._store_end(half, header.commit_or_rollback == TRANSACTION_COMMIT, ended, answer.late)
         except RefusedError as refused:
             ended(refused)
         except ValueError as error:
             ended(RefusedError(ResponseCode.SYSTEM_ERROR, str(error)))
         return None
 
-    def _again(self, answer: OneAnswer, request: Request[EndTransactionRequestHeader]) -> None:
-        """Go on with an end that came while another, or a copy, was on its way to the disk."""
+    def _retry_end(self, answer: OneAnswer, request: Request[EndTransactionRequestHeader]) -> None:
+        """Handle an end that had to wait for another change of its transaction."""
         response = self._end(answer, request, self._store.decoded_at(request.header.commit_log_offset))
         if response is not None:
             answer.give(response)
 
-    def _put(self, half: StoredRecord, commits: bool, ended: WhenStored, late: Late) -> None:
-        """Put the committed message, then the op message, into the same turn.
+    def _store_end(self, half: StoredRecord, commits: bool, ended: WhenStored, late: Late) -> None:
+        """Store the committed message and the op message in the same turn.
 
-        :raises RefusedError: they cannot be stored now.
+        :raises RefusedError: nothing can be stored now.
         :raises ValueError: the half message names no queue.
         """
         op = self._table.op_message(half.queue_offset)
         if commits:
-            self._turn.put_together((committed(half), op), ended, late, TRANSACTION)
+            self._turn.put_together((to_committed(half), op), ended, late, TRANSACTION)
         else:
             self._turn.put_inner(op, ended, late)
 
     def count(self, is_commit: bool) -> None:
-        """Count a transaction that is over."""
+        """Count a finished transaction."""
         if is_commit:
             self.committed += 1
         else:
             self.rolled_back += 1
 
-    def _ended(
+    def _end_stored(
         self,
         answer: OneAnswer,
         request: Request[EndTransactionRequestHeader],
@@ -159,7 +159,7 @@ class EndTransactionProcessor:
     ) -> None:
         if isinstance(outcome, RefusedError):
             answer.give(outcome.response())
-            self._table.unchanged(offset)
+            self._table.cancel_change(offset)
             return
         commits = request.header.commit_or_rollback == TRANSACTION_COMMIT
         self.count(commits)
@@ -170,11 +170,11 @@ class EndTransactionProcessor:
             else:
                 self._traffic.count(Event.ROLLBACK, topic)
         answer.give(_DONE)
-        self._table.ended(offset)
+        self._table.end_stored(offset)
 
 
-def _refuse(half: StoredRecord | None, header: EndTransactionRequestHeader) -> str | None:
-    """The reason why a transaction cannot be ended, in the words of ``checkPrepareMessage``; ``None`` when it can."""
+def _find_fault(half: StoredRecord | None, header: EndTransactionRequestHeader) -> str | None:
+    """Return why a transaction cannot be ended, in the words of ``checkPrepareMessage``; ``None`` when it can."""
     if half is None or half.topic != TRANS_HALF_TOPIC:
         return _NOT_FOUND
     if half.properties.get(PGROUP) != header.producer_group:
@@ -187,7 +187,7 @@ def _refuse(half: StoredRecord | None, header: EndTransactionRequestHeader) -> s
 class TransactionalMessageService:
     """The table of open transactions, their ends, and the rounds of checks.
 
-    Made when the store is open, before anything is stored.
+    Created once the store is open, before anything is stored.
     """
 
     def __init__(self, broker: BrokerContext) -> None:
@@ -216,14 +216,14 @@ class TransactionalMessageService:
             "note how far transactions are", TRANSACTION_PROGRESS_SECONDS, self.note_progress, clock=broker.clock
         )
         self._noted: tuple[int, int, int] | None = None
-        """Log position, half offset and op offset of the last look."""
+        """Log position, half offset and op offset at the last check."""
         self._next_round = Alarm(self._begin_round, clock=broker.clock)
         self._interval_ms = broker.config.transaction_check_interval
         self._round: asyncio.Task[None] | None = None
         broker.live.on_change.append(self._config_changed)
 
     def start(self) -> None:
-        """Write the op messages that the last crash left out, and begin the rounds."""
+        """Write the op messages that are missing after a crash, and start the rounds."""
         for offset in self.open.unmarked:
             try:
                 self._turn.put_inner(self.open.op_message(offset), lambda _: None)
@@ -235,7 +235,7 @@ class TransactionalMessageService:
         self._wait_for_round()
 
     async def stop(self) -> None:
-        """End the rounds; one under way is cancelled."""
+        """Stop the rounds; one under way is cancelled."""
         await self._progress.stop()
         self._next_round.close()
         if self._round is not None:
@@ -243,7 +243,7 @@ class TransactionalMessageService:
             await asyncio.gather(self._round, return_exceptions=True)
 
     def runtime_info(self) -> dict[str, str]:
-        """The keys of the runtime information (28): the open transactions, and counts since the start."""
+        """Return the keys of the runtime information (28): the open transactions, and counts since the start."""
         oldest = self.open.oldest()
         return {
             "openTransactions": str(self.open.count),
@@ -262,7 +262,7 @@ class TransactionalMessageService:
         self._next_round.after(self._interval_ms / 1000)
 
     def _config_changed(self, config: BrokerConfig) -> None:
-        """Bring the next round forward when rounds follow sooner; the old interval may last until tomorrow."""
+        """Bring the next round forward when the interval gets shorter; the old one may last until tomorrow."""
         if config.transaction_check_interval < self._interval_ms and self._next_round.is_set:
             self._wait_for_round()
 
@@ -280,9 +280,9 @@ class TransactionalMessageService:
 
     # --- progress -----------------------------------------------------------------------------
     def note_progress(self) -> None:
-        """Commit the offsets of the group, once the disk has the log that they were derived from.
+        """Commit the offsets of the group once the disk has the log from which they were derived.
 
-        Else a log that lost its end in a power cut would end before them, and new half messages would count as done.
+        Otherwise a log that lost its end in a power cut could end before them, and new half messages would be skipped.
         """
         last = self._noted
         if last is not None and self._store.flushed_position >= last[0]:
