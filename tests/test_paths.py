@@ -48,13 +48,13 @@ def test_a_local_path_is_itself_and_a_file_url_is_its_path(written: str | Path, 
     ],
 )
 def test_another_scheme_is_refused_with_those_that_are_served(written: str | Path) -> None:
-    with pytest.raises(PathError, match=r"the scheme .* is not served \(paths of this machine .* file:///data/lake"):
+    with pytest.raises(PathError, match=r"the scheme .* is not supported \(paths of this machine .* file:///data/lake"):
         local_path(written)
 
 
 @pytest.mark.parametrize("written", ["file://host/data", "file://", "file:", "file:////host/share"])
 def test_a_file_of_another_machine_is_refused(written: str) -> None:
-    with pytest.raises(PathError, match="is no file of this machine"):
+    with pytest.raises(PathError, match="is not a file of this machine"):
         local_path(written)
 
 
@@ -72,7 +72,9 @@ def test_every_key_with_a_path_takes_those_of_this_machine(kind: type, of: Optio
     if of.form is not PATH:
         return
     for apache in ({}, {of.key: of}):
-        with pytest.raises(ConfigError, match=rf"conf:1: {of.key}=s3://b/lake: the scheme s3 is not served \(paths of"):
+        with pytest.raises(
+            ConfigError, match=rf"conf:1: {of.key}=s3://b/lake: the scheme s3 is not supported \(paths of"
+        ):
             load_options(kind, f"{of.key}=s3://b/lake", source="conf", apache=apache)
         loaded: Any
         loaded, _ = load_options(kind, f"{of.key}=file:///data/lake", source="conf", apache=apache)
@@ -80,7 +82,7 @@ def test_every_key_with_a_path_takes_those_of_this_machine(kind: type, of: Optio
 
 
 def in_no_scheme(call: Callable[[str], object]) -> None:
-    with pytest.raises(PathError, match="the scheme s3 is not served"):
+    with pytest.raises(PathError, match="the scheme s3 is not supported"):
         call("s3://bucket/lake")
 
 

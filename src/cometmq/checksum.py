@@ -1,6 +1,6 @@
-"""CRC-32 (IEEE 802.3, as ``java.util.zip.CRC32``) of bodies, records and notes.
+"""CRC-32 (IEEE 802.3, as ``java.util.zip.CRC32``) of bodies, records and small files.
 
-Every message is checked when it is stored and when it is read. zlib-ng uses the processor's carry-less multiplication:
+Every message is checked on writing and reading. zlib-ng uses the processor's carry-less multiplication:
 0.06 µs for a body of 1 KB, where zlib takes 0.23 µs. zlib gives the same values where zlib-ng is not installed. (ISA-L
 is as fast, but leaves the upper halves of the AVX registers in use; SHA-1 then takes three times as long.)
 """

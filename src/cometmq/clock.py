@@ -1,14 +1,14 @@
 """The only source of time: real by default, movable in tests.
 
-Services take a :class:`Clock` and never ask the operating system or the event loop for the time. A test hands in a
-:class:`~cometmq.testing.VirtualClock` and moves hours in microseconds.
+Services receive a :class:`Clock` and never ask the operating system or the event loop for the time. A test passes a
+:class:`~cometmq.testing.VirtualClock` and advances it by hours in microseconds.
 
 A clock has two kinds of timers, so that a month of delay does not cost a month of heartbeats:
 
-* :meth:`Clock.call_later` and :meth:`Clock.sleep` go by monotonic time: time-outs, pauses, leases, heartbeats,
-  housekeeping. They stand still while a machine is suspended.
-* :meth:`Clock.call_at` is an *alarm* on the date: a delayed message is due, a half message is checked, a retry is
-  delivered. Whatever a user waits for is an alarm.
+* :meth:`Clock.call_later` and :meth:`Clock.sleep` use monotonic time: time-outs, pauses, leases, heartbeats,
+  housekeeping. They pause while a machine is suspended.
+* :meth:`Clock.call_at` is an *alarm* on wall time: a delayed message is due, a half message is checked, a retry is
+  delivered. Anything that users wait for is an alarm.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from typing import Any, Final, Protocol, TypeVar
 T = TypeVar("T")
 
 ALARM_LOOK_SECONDS: Final = 60.0
-"""An alarm reads the date this often, and notices a changed date after this time at the latest."""
+"""Interval at which an alarm reads the wall time: it notices a changed date within it."""
 
 
 class TimerHandle(Protocol):
-    """A timer that can still be cancelled."""
+    """A timer that can be cancelled."""
 
     def cancel(self) -> None:
-        """Cancel the timer; harmless when it has already fired."""
+        """Cancel the timer; does nothing if it has already fired."""
 
 
 class Clock(Protocol):
     """Wall time in milliseconds, monotonic time in seconds, and timers on both."""
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC."""
+        """Return milliseconds since 1970-01-01 UTC."""
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary start; never goes back."""
+        """Return seconds since an arbitrary start; never decreases."""
 
     def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> TimerHandle:
         """Call ``callback(*args)`` on the running loop after ``delay_s`` seconds."""
@@ -51,7 +51,7 @@ class Clock(Protocol):
 
 
 class _SystemAlarm:
-    """Waits for a date in steps, because the date may be set while it waits."""
+    """Waits for a wall time in steps, because the date may be changed meanwhile."""
 
     __slots__ = ("_args", "_callback", "_clock", "_handle", "_when_ms")
 
@@ -79,21 +79,21 @@ class _SystemAlarm:
 
 
 class SystemClock:
-    """Real time and the running event loop's timers."""
+    """Real time, and timers of the running event loop."""
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC."""
+        """Return milliseconds since 1970-01-01 UTC."""
         return time.time_ns() // 1_000_000
 
     monotonic = staticmethod(time.monotonic)
-    """Seconds of the system's monotonic clock; the function itself, since each turn of a server calls it twice."""
+    """Seconds of the system's monotonic clock, not wrapped since each turn of a server calls it twice."""
 
     def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> TimerHandle:
         """Schedule on the running event loop."""
         return asyncio.get_running_loop().call_later(delay_s, callback, *args)
 
     def call_at(self, when_ms: int, callback: Callable[..., object], *args: Any) -> TimerHandle:
-        """Schedule on the running event loop; a date that is set is followed within a minute."""
+        """Schedule on the running event loop; a changed date takes effect within a minute."""
         return _SystemAlarm(self, when_ms, callback, args)
 
     async def sleep(self, seconds: float) -> None:
@@ -102,14 +102,14 @@ class SystemClock:
 
 
 ARRIVAL_TURNS: Final = 4
-"""Rounds of the event loop in which what has arrived is read and gets to the one that waits for it. A loop that was
-busy finds the answer and the end of the time together."""
+"""Rounds of the event loop that arrived data needs to reach the task that waits for it. A loop that was
+busy sees the response and the time-out together."""
 
 _EXPIRED: Final = "the time given has passed"
 
 
 class _Expiry:
-    """Cancels work whose time has passed and whose outcome has not arrived."""
+    """Cancels work that has timed out and whose outcome has not arrived."""
 
     def __init__(self, work: asyncio.Future[Any]) -> None:
         self._work = work
@@ -129,9 +129,9 @@ class _Expiry:
 async def wait_for(clock: Clock, seconds: float, work: Awaitable[T]) -> T:
     """Return the result of ``work``; cancel it when it takes longer than ``seconds`` of the clock.
 
-    An outcome that has arrived counts, even if the event loop was too busy to look at it in time.
+    An outcome that arrived in time counts, even if the event loop was too busy to handle it.
 
-    :raises TimeoutError: it took longer.
+    :raises TimeoutError: the work took longer.
     """
     future = asyncio.ensure_future(work)
     expiry = _Expiry(future)
@@ -148,4 +148,4 @@ async def wait_for(clock: Clock, seconds: float, work: Awaitable[T]) -> T:
 
 
 SYSTEM_CLOCK: Final[Clock] = SystemClock()
-"""The real clock: the default of every service."""
+"""The real clock, the default of every service."""

@@ -1,6 +1,6 @@
-"""ConfigManager: a table in one JSON file, with its previous version in ``<name>.bak``.
+"""ConfigFile: a table in one JSON file, with its previous version in ``<name>.bak`` (``ConfigManager``).
 
-At every moment one of the two files is complete; a load falls back to ``.bak``.
+One of the two files is complete at any moment; loading falls back to ``.bak``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ConfigFile:
         self._backup = path.with_name(path.name + ".bak")
 
     def load(self) -> Any | None:
-        """Return the content of the file or else of its ``.bak``; None when both are empty or missing.
+        """Return the content of the file or else of its ``.bak``, or None if both are empty or missing.
 
         :raises FastjsonError: a file exists, and neither is JSON.
         """
@@ -40,8 +40,8 @@ class ConfigFile:
         return None
 
     def save(self, content: bytes | Iterable[bytes]) -> None:
-        """Replace the file, with content in one or many pieces; the new content then survives a power cut.
+        """Replace the file durably, with content in one or many pieces.
 
-        :raises OSError: the file cannot be written; the old one is still there.
+        :raises OSError: the file cannot be written; the old one is unchanged.
         """
         replace_file(self.path, content, backup=self._backup)

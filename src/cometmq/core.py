@@ -1,7 +1,7 @@
-"""The compiled core (``native/``): whether it is there, and why not.
+"""The compiled core (``native/``): whether it is available, and why not.
 
-Everything works without it, by the Python code that is its reference. ``COMETMQ_CORE=python`` leaves it out. A core
-that was built from other sources than this package belongs to is not loaded.
+Everything works without it, through the Python reference code. ``COMETMQ_CORE=python`` disables it. A core
+that was built from sources other than this package's is not loaded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOT_BUILT: Final = "install Rust (https://rustup.rs), then: pip install ./native
 
 
 def _wanted() -> tuple[str | None, str]:
-    """The hash of the core's sources that this package belongs to, and how to get a core of that hash."""
+    """Return the source hash of the core that this package needs, and how to get such a core."""
     native = _PACKAGE.parents[1] / "native"
     if _PACKAGE.parent.name == "src" and native.is_dir():
         return sources_hash(native), f"pip install --force-reinstall --no-deps {native}"
@@ -50,4 +50,4 @@ def _load() -> tuple[Any, str, str]:
 
 
 CORE, PATH, NEXT_STEP = _load()
-"""The module ``cometmq_core``, or None; words that say which code runs; how to get the compiled core if it does not."""
+"""The module ``cometmq_core`` or None; which code runs, as text; how to get the compiled core if it is not used."""

@@ -1,8 +1,8 @@
-"""The hash of the sources of the compiled core, by which a package and a core that belong together know each other.
+"""The hash of the compiled core's sources, by which a package and a core check that they belong together.
 
-``native/build.rs`` puts it into the core, ``hatch_build.py`` into the wheel of this package. In a clone the package
-reads the sources themselves. So no change of the core can be forgotten: what calls it and what is called are of one
-state.
+``native/build.rs`` stores it in the core, ``hatch_build.py`` in the wheel of this package. In a clone the package
+hashes the sources themselves. So no rebuild of the core can be forgotten: caller and core are always of the same
+version.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Final
 
 FILE: Final = "core_sources.txt"
-"""The file of an installed package with the hash."""
+"""The file with the hash in an installed package."""
 _ROOMS: Final = ("codec/src", "src")
 
 
 def sources_hash(native: Path) -> str:
-    """Hash the sources of the core below ``native/``, with the line ends of Unix on every system.
+    """Hash the core's sources below ``native/``, with Unix line ends on every system.
 
     :raises OSError: a source cannot be read.
     """

@@ -1,4 +1,4 @@
-"""File descriptors of this process: the limit, those in use, and the reserve for files.
+"""File descriptors of this process: the limit, the number in use, and the reserve for files.
 
 Connections, log files and mappings all need one. A broker without a free descriptor can open no file and refuses every
 message; so servers raise the limit and leave a reserve to the store.
@@ -14,14 +14,14 @@ if sys.platform != "win32":
     import resource
 
 MOST: Final = 1 << 20
-"""Stands for an infinite limit."""
+"""Represents an infinite limit."""
 _SHARE_FOR_FILES: Final = 8
 _FEWEST_FOR_FILES: Final = 64
 _MOST_FOR_FILES: Final = 8_192
 
 
 def limit() -> int:
-    """Return the limit of this process (``RLIMIT_NOFILE``); Windows has none."""
+    """Return the limit of this process (``RLIMIT_NOFILE``), which Windows does not have."""
     if sys.platform == "win32":
         return MOST
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,4 +1,4 @@
-"""Files that survive a power cut: written under another name, flushed, then renamed."""
+"""Durable files: written under a temporary name, flushed, then renamed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 def flush_directory(path: Path) -> None:
     """Flush a directory, so that names created, renamed or removed in it survive a power cut.
 
-    Windows writes names by itself and cannot open a directory.
+    Windows cannot open a directory, and writes names by itself.
     """
     if sys.platform == "win32":
         return
@@ -38,7 +38,7 @@ def flush_file(path: Path) -> None:
 
 @contextmanager
 def flushing_beside() -> Iterator[Callable[[Path], None]]:
-    """Give the block a :func:`flush_file` that does not wait: a thread flushes, and the end of the block waits for it.
+    """Provide a :func:`flush_file` that does not wait: a thread flushes, and the end of the block waits for it.
 
     :raises OSError: at the end of the block; a flush failed.
     """
@@ -51,7 +51,7 @@ def flushing_beside() -> Iterator[Callable[[Path], None]]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file inside the block; other processes that ask for it wait. The file is created if needed.
+    """Hold a file lock inside the block; other processes wait for it. The file is created if needed.
 
     :raises OSError: the file cannot be opened.
     """
@@ -77,11 +77,11 @@ def replace_file(
 ) -> None:
     """Replace the file at ``path`` by ``content``, in one or many pieces; create its directory if needed.
 
-    At every moment ``path`` or ``backup`` is complete: the new file is written as ``<name>.tmp``, the old one is linked
-    as ``backup`` if that is given, and then the new file is renamed to ``path``.
+    ``path`` or ``backup`` is complete at any moment: the new file is written as ``<name>.tmp``, the old one is linked
+    as ``backup`` if that is set, and then the new file is renamed to ``path``.
 
-    :param private: only the user of this process may read the file.
-    :raises OSError: the file cannot be written; the old one is still there.
+    :param private: let only the user of this process read the file.
+    :raises OSError: the file cannot be written; the old one is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".tmp")

@@ -1,4 +1,4 @@
-"""The root of CometMQ's error tree, and the check that packages are installed."""
+"""The base class of CometMQ's errors, and the check that packages are installed."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class CometMQError(Exception):
         self.next_step = next_step
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Hand the error on, to another process or as a copy, with all that it tells and its cause.
+        """Pickle or copy the error with all its fields and its cause.
 
-        Python would call the class with the message alone, which most of them do not take.
+        By default Python would call the class with the message alone, which most of these classes do not accept.
         """
         state = dict(self.__dict__)
         if self.__cause__ is not None:
@@ -55,7 +55,7 @@ def _again(kind: type[CometMQError], arguments: tuple[Any, ...]) -> CometMQError
 
 
 def _portable(cause: BaseException) -> BaseException:
-    """Return a cause, or an error with its text if it cannot be handed on: an application's class may refuse."""
+    """Return a cause, or an error with its text if the class of an application cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(cause))
     except Exception:
@@ -64,14 +64,14 @@ def _portable(cause: BaseException) -> BaseException:
 
 
 class MissingPackageError(CometMQError, ModuleNotFoundError):
-    """A package is not installed; the next step installs it."""
+    """A required package is not installed; the next step says how to install it."""
 
 
 def require(part: str, extra: str, *modules: str) -> None:
     """Check that modules of an extra are installed, without importing them.
 
-    :param part: begins the sentence of the error.
-    :raises MissingPackageError: one is not installed.
+    :param part: the subject of the error's sentence.
+    :raises MissingPackageError: a module is not installed.
     """
     for module in modules:
         if not _is_installed(module):
@@ -79,7 +79,7 @@ def require(part: str, extra: str, *modules: str) -> None:
 
 
 def missing_package(part: str, module: str, install: str) -> MissingPackageError:
-    """Return the error of a part that needs a module; ``install`` is what pip installs."""
+    """Return the error for a part that needs a module; ``install`` is the argument of pip install."""
     error = MissingPackageError(f"{part} needs {module}, which is not installed", next_step=f"pip install {install}")
     error.name = module
     return error

@@ -6,9 +6,9 @@ Two deviations from JSON occur (``RemotingSerializable``, ``ConfigManager``):
 * maps whose key is an object are written with that object as the key:
   ``{{"brokerName":"b","queueId":0,"topic":"T"}:5}``, here an :class:`ObjectKeyMap`.
 
-Strict JSON is a subset and goes to the fast decoder first. Text whose only deviations are keys without quotes follows
-once it has quotes, at 0.5 µs a byte. The rest, maps with objects as keys, is parsed here: flat objects of strict JSON
-by the fast decoder of Python, all else at 1 µs a byte. A reader that knows where such maps are turns the text into
+Strict JSON is a subset and is tried first, with the fast decoder. Text whose only deviations are unquoted keys follows
+after quoting them, at 0.5 µs per byte. The rest, maps with objects as keys, is parsed here: flat objects of strict JSON
+by Python's fast decoder, everything else at 1 µs per byte. A reader that knows where such maps are converts the text to
 strict JSON with :func:`with_pairs`, four times as fast.
 """
 
@@ -27,7 +27,7 @@ _WHITESPACE: Final = re.compile(r"[ \t\r\n]*")
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 _BARE_KEY: Final = re.compile(r"-?\d+|[A-Za-z_$][A-Za-z0-9_$]*")
 _FLAT: Final = re.compile(r"\{[^{}]*+\}")
-"""An object without others; strings with braces are not recognised."""
+"""An object without nested objects; strings with braces are not recognised."""
 _WORDS: Final = {"true": True, "false": False, "null": None}
 _WORD: Final = re.compile(r"true|false|null")
 _QUOTED_OR_BARE: Final = re.compile(
@@ -39,17 +39,17 @@ _QUOTED_OR_BARE: Final = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _OBJECT_KEY: Final = re.compile(rb"(\{[^{}]*+\}):(\{[^{}]*+\}|[^{}\[\],]++)")
-"""A flat object as a key, and its value: flat, too, or a number."""
+"""A flat object as a key, and its value, a flat object or a number."""
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'"{}'))
 _encode_scalar = msgspec.json.Encoder().encode
 
 
 class FastjsonError(ValueError):
-    """The text is neither JSON nor fastjson's dialect of it."""
+    """The text is neither JSON nor fastjson's dialect."""
 
 
 def _no_number(word: str) -> Any:
-    raise FastjsonError(f"{word} is no number")
+    raise FastjsonError(f"{word} is not a number")
 
 
 _strict_value = json.JSONDecoder(parse_constant=_no_number).raw_decode
@@ -64,7 +64,7 @@ def loads(text: str | bytes, *, max_parsed_bytes: int | None = None) -> Any:
 
     :param max_parsed_bytes: longer text must be strict JSON.
 
-    :raises FastjsonError: the text is not of the dialect; the message has the position.
+    :raises FastjsonError: the text is invalid; the message has the position.
     """
     try:
         return msgspec.json.decode(text)
@@ -73,7 +73,7 @@ def loads(text: str | bytes, *, max_parsed_bytes: int | None = None) -> Any:
     except RecursionError as error:
         raise FastjsonError("nested too deeply") from error
     if max_parsed_bytes is not None and len(text) > max_parsed_bytes:
-        raise FastjsonError(f"{len(text)} bytes that are not JSON; at most {max_parsed_bytes} are read otherwise")
+        raise FastjsonError(f"{len(text)} bytes of non-strict JSON; at most {max_parsed_bytes} are parsed")
     try:
         data = text.encode() if isinstance(text, str) else text
         if b"{{" not in data:
@@ -102,7 +102,7 @@ def quote_keys(text: bytes) -> bytes:
 def with_pairs(text: bytes) -> bytes | None:
     """Return the text with a list of pairs in place of each map whose keys are objects: ``[[{…},5],[{…},6]]``.
 
-    ``None`` for text that needs the parser, with escapes, or with braces in strings.
+    Return ``None`` for text that needs the parser because of escapes, or braces in strings.
     """
     if any(byte in text for byte in (b"\\", b"\1", b"\2")):
         return None
@@ -114,7 +114,7 @@ def with_pairs(text: bytes) -> bytes | None:
 
 
 class _Parser:
-    """A recursive descent over one text; the nesting depth is bounded."""
+    """A recursive descent parser of one text, with bounded nesting depth."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -207,14 +207,14 @@ class _Parser:
 
 
 def dumps(value: Any) -> bytes:
-    """Write compact fastjson: integer keys unquoted, :class:`ObjectKeyMap` with its objects as keys."""
+    """Encode compact fastjson: integer keys unquoted, :class:`ObjectKeyMap` with its objects as keys."""
     out: list[bytes] = []
     _write(value, out)
     return b"".join(out)
 
 
 _SCALARS: Final = frozenset({str, int, bool, float, type(None)})
-"""Most values: looked up first, since it takes long to find that a value is no ``Mapping``."""
+"""Types of most values, checked first because ``isinstance`` with ``Mapping`` is slow."""
 
 
 def _write(value: Any, out: list[bytes]) -> None:
@@ -249,11 +249,11 @@ def _write_pairs(pairs: Iterable[tuple[Any, Any]], out: list[bytes]) -> None:
 
 
 def dumps_pretty(value: Any, depth: int = 0) -> bytes:
-    """Write fastjson's pretty form, tab-indented, as RocketMQ's ``config/*.json`` have it.
+    """Encode fastjson's pretty, tab-indented form, as in RocketMQ's ``config/*.json``.
 
     A list of integers stays on its line, as Java's ``int[]`` does.
 
-    :param depth: how many braces are open before the value, when it is to stand in another.
+    :param depth: the number of open braces before the value, if it is nested in another.
     """
     out: list[bytes] = []
     _write_pretty(value, out, depth)

@@ -1,4 +1,4 @@
-"""Sets of values by key, in the order of entry."""
+"""Sets of values by key, in insertion order."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ V = TypeVar("V")
 
 
 class Index(dict[K, dict[V, None]]):
-    """Values by key; a key without values is not in it."""
+    """Values by key; a key without values is removed."""
 
     def add(self, key: K, value: V) -> None:
-        """Add a value to a key; it may be there already."""
+        """Add a value to a key; does nothing if it is there already."""
         self.setdefault(key, {})[value] = None
 
     def remove(self, key: K, value: V) -> None:
         """Remove a value from a key.
 
-        :raises KeyError: it is not there.
+        :raises KeyError: the value is missing.
         """
         values = self[key]
         del values[value]
@@ -26,5 +26,5 @@ class Index(dict[K, dict[V, None]]):
             del self[key]
 
     def of(self, key: K) -> list[V]:
-        """The values of a key; the caller may change the index while it goes through them."""
+        """Return the values of a key; the caller may change the index while it goes through them."""
         return list(self.get(key, ()))

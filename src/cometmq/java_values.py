@@ -1,4 +1,4 @@
-"""Numbers, blanks and texts as Java reads them.
+"""Java's parsing of numbers, blanks and text.
 
 ``Integer.parseInt``, ``Double.parseDouble``, ``StringUtils.isBlank``, ``new String(…, UTF_8)``.
 """
@@ -9,27 +9,27 @@ import re
 from typing import Final
 
 _DIGITS: Final = r"(?:(?![\U00010000-\U0010FFFF])\d)"
-"""Of any script whose digits are one ``char`` of Java's."""
+"""Digits of any script, if they are a single ``char`` in Java."""
 _INTEGER: Final = re.compile(rf"([+-]?)0*({_DIGITS}+)")
 _FLOAT: Final = re.compile(r"(?a:[+-]?(?:NaN|Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fFdD]?))")
 _HEX_FLOAT: Final = re.compile(r"(?a:([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?\d+)[fFdD]?)")
 _LONG_DIGITS: Final = 19
 _LONG: Final = range(-(2**63), 2**63)
 TRIMMED: Final = "".join(map(chr, range(0x21)))
-"""Characters that ``String.trim`` removes, with which ``Double.parseDouble`` begins; other white space stays."""
+"""Characters that ``String.trim``, and so ``Double.parseDouble``, removes; other white space stays."""
 _HALF_IN_BYTES: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
-"""Half of a character, for which Java puts one U+FFFD, Python one for each byte."""
+"""An encoded surrogate, which Java replaces by one U+FFFD, and Python by one for each byte."""
 _REPLACEMENT: Final = "\ufffd".encode()
 _WHITE: Final = "".join(map(chr, (*range(9, 14), *range(0x1C, 0x21), 0x1680, *range(0x2000, 0x2007)))) + (
     "\u2008\u2009\u200a\u2028\u2029\u205f\u3000"
 )
-"""``Character.isWhitespace``: without the spaces that do not break a line, which Python counts among white space."""
+"""Matches ``Character.isWhitespace``, which excludes no-break spaces, unlike Python."""
 
 
 def parse_int(text: str) -> int:
-    """Parse a whole number of any size; digits may be of any script.
+    """Parse an integer of any size, with digits of any script.
 
-    :raises ValueError: it is none.
+    :raises ValueError: the text is not such a number.
     """
     found = _INTEGER.fullmatch(text)
     if found is None:
@@ -38,9 +38,9 @@ def parse_int(text: str) -> int:
 
 
 def parse_long(text: str) -> int:
-    """Parse a whole number of 64 bits (``Long.parseLong``).
+    """Parse a 64-bit integer (``Long.parseLong``).
 
-    :raises ValueError: it is none.
+    :raises ValueError: the text is not such a number.
     """
     found = _INTEGER.fullmatch(text)
     if found is not None and len(found[2]) <= _LONG_DIGITS and (number := int(found[1] + found[2])) in _LONG:
@@ -49,14 +49,14 @@ def parse_long(text: str) -> int:
 
 
 def is_blank(text: str) -> bool:
-    """Tell whether a text is empty, or white space only."""
+    """Return whether a text is empty or only white space."""
     return not text.strip(_WHITE)
 
 
 def parse_float(text: str) -> float:
-    """Parse a number with a point, an exponent, hexadecimal digits or Java's suffix.
+    """Parse a floating-point number with Java's hexadecimal forms and suffixes.
 
-    :raises ValueError: it is none.
+    :raises ValueError: the text is not such a number.
     """
     text = text.strip(TRIMMED)
     if (found := _HEX_FLOAT.fullmatch(text)) is not None:
@@ -67,7 +67,7 @@ def parse_float(text: str) -> float:
 
 
 def decode_utf8(data: bytes) -> str:
-    """Decode a text; what is no UTF-8 becomes U+FFFD."""
+    """Decode a text; invalid UTF-8 becomes U+FFFD."""
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,5 @@
-"""Limits that several rooms share, with units in names and reasons beside; the others are in the rooms' ``limits``."""
+"""Limits that several packages share, with units in names and reasons next to them; others are in the packages'
+``limits``."""
 
 from __future__ import annotations
 
@@ -150,7 +151,7 @@ MAX_INDEX_WAITING_KEYS: Final = 2_000_000
 MAX_OPEN_TIMER_DAYS: Final = 16
 """Open files of the timer log for reading, one for each day that is due or listed."""
 MAX_LISTED_WAITING_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of records read for one answer, if more than one record: properties stand behind the body."""
+"""Bytes of records read for one answer, if more than one record: properties stand after the body."""
 MAX_SEARCHED_WAITING: Final = 1_000_000
 """Waiting messages searched for one answer to GET_WAITING_MESSAGES: about 0.1 s of the timer log's thread."""
 MAX_DELAY_LEVELS: Final = 256

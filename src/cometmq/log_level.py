@@ -1,4 +1,4 @@
-"""The level of CometMQ's log lines, which the key ``logLevel`` of brokers and nameservers changes while they run."""
+"""The log level of CometMQ, which the key ``logLevel`` of brokers and nameservers changes at run time."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import logging
 from typing import Final
 
 LOG_LEVELS: Final = ("", "DEBUG", "INFO", "WARNING", "ERROR")
-"""Values of the key; the empty one stands for the level of the start."""
+"""Values of the key; an empty one means the initial level."""
 LOG_LEVEL_DOC: Final = "Least level of CometMQ's log lines; empty: that of the start (--log-level)."
 
 
 class LogLevel:
-    """Sets the level of the logger ``cometmq``; it knows the level of the start."""
+    """Sets the level of the logger ``cometmq``, and remembers the initial one."""
 
     def __init__(self) -> None:
         self._logger = logging.getLogger("cometmq")
@@ -19,7 +19,7 @@ class LogLevel:
         self._named = ""
 
     def set(self, level: str) -> None:
-        """Put a level in force; an empty one is that of the start. The same level again changes nothing."""
+        """Apply a level; an empty one means the initial level. Applying the same level again does nothing."""
         if level != self._named:
             self._named = level
             self._logger.setLevel(level or self._of_the_start)

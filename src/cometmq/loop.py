@@ -1,4 +1,4 @@
-"""The event loop that servers, commands and synchronous clients run on, and the tasks on it."""
+"""The event loop of servers, commands and synchronous clients, and its tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ENDED: Final = object()
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
-    """Return uvloop's loop factory where it is installed, otherwise asyncio's."""
+    """Return uvloop's loop factory if uvloop is installed, otherwise asyncio's."""
     try:
         import uvloop
     except ImportError:
@@ -22,14 +22,14 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def over_rounds(steps: Iterator[None]) -> None:
-    """Run the first step of some work now, and each other one in a round of the loop of its own."""
+    """Run the first step of some work now, and each further step in its own round of the loop."""
     if next(steps, _ENDED) is not _ENDED:
         loop = asyncio.get_running_loop()
         loop.call_soon(loop.call_soon, over_rounds, steps)  # what has arrived meanwhile is handled in between
 
 
 def finish(steps: Generator[None, None, T]) -> T:
-    """Do all slices of some work at once, and return its result."""
+    """Run all steps of some work immediately, and return its result."""
     while True:
         try:
             next(steps)
@@ -39,7 +39,7 @@ def finish(steps: Generator[None, None, T]) -> T:
 
 
 async def in_rounds(steps: Generator[None, None, T]) -> T:
-    """Run one step of some work in each round of the loop, and return its result."""
+    """Run one step of some work per round of the loop, and return its result."""
     while True:
         try:
             next(steps)
@@ -50,7 +50,7 @@ async def in_rounds(steps: Generator[None, None, T]) -> T:
 
 
 class TaskSet:
-    """Tasks that run beside the code that starts them, each held until it ends: the event loop holds them weakly."""
+    """Background tasks, each referenced until it ends, since the event loop has only weak references."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -63,12 +63,12 @@ class TaskSet:
         self.hold(asyncio.get_running_loop().create_task(work, name=name))
 
     def hold(self, task: asyncio.Task[Any]) -> None:
-        """Hold a task that runs already."""
+        """Add a running task."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def cancel(self) -> None:
-        """Cancel all tasks but the calling one."""
+        """Cancel all tasks except the calling one."""
         for task in self._tasks - {asyncio.current_task()}:
             task.cancel()
 
@@ -78,14 +78,14 @@ class TaskSet:
         await asyncio.gather(*(self._tasks - {asyncio.current_task()}), return_exceptions=True)
 
     async def join(self) -> None:
-        """Wait until all tasks have ended, whatever their results."""
+        """Wait until all tasks have ended, ignoring their results."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 class SharedTask(Generic[T]):
-    """A task that any number of callers wait for; it goes on when one of them stops waiting.
+    """A task that any number of callers await; it continues when one of them stops waiting.
 
-    It is ``asyncio.shield`` for many: a caller that stops takes the same time however many others wait.
+    It is ``asyncio.shield`` for many callers: the cost of a caller that stops waiting does not depend on the others.
     """
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:

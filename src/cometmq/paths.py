@@ -1,6 +1,6 @@
-"""Paths as people write them: of the local file system, or as its ``file:`` URLs; every other scheme is refused.
+"""Local paths as users write them, plain or as ``file:`` URLs; every other scheme is rejected.
 
-A path such as ``s3://bucket/lake`` would otherwise be a directory ``s3:`` below the current one.
+Otherwise a path such as ``s3://bucket/lake`` would be a directory ``s3:`` in the current one.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from urllib.parse import unquote
 from cometmq.errors import CometMQError
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?:/|$)")
-"""The begin of a URL; ``pathlib`` leaves one of its slashes. One letter is a drive of Windows, in lines for Java."""
+"""The scheme of a URL; ``pathlib`` keeps one slash after it. A single letter is a Windows drive."""
 _FILE_URL: Final = re.compile(r"[Ff][Ii][Ll][Ee]:(?://(?:localhost(?=/))?)?(/.*)", re.DOTALL)
 SERVED: Final = "paths of this machine are served: /data/lake, lake or file:///data/lake"
 
 
 class PathError(CometMQError):
-    """A path has a scheme that is not served."""
+    """A path has an unsupported scheme."""
 
 
 def local_text(path: str) -> str:
-    """Return a path of the local file system, as it is written or by its ``file:`` URL.
+    """Return a local path, given as it is or as a ``file:`` URL.
 
-    :raises PathError: it has another scheme, or is the URL of another host.
+    :raises PathError: the path has another scheme, or is the URL of another host.
     """
     url = _URL.match(path)
     if url is None:
@@ -36,16 +36,14 @@ def local_text(path: str) -> str:
     if of_file is not None and not of_file[1].startswith("//"):
         return unquote(of_file[1])
     if url[1].lower() == "file":
-        raise PathError(f"{path} is no file of this machine", next_step=SERVED)
-    raise PathError(
-        f"{path}: the scheme {url[1]} is not served", next_step=f"{SERVED}; mount what is elsewhere, or copy it"
-    )
+        raise PathError(f"{path} is not a file of this machine", next_step=SERVED)
+    raise PathError(f"{path}: the scheme {url[1]} is not supported", next_step=f"{SERVED}; mount or copy other files")
 
 
 def take_local_paths(options: Any) -> None:
-    """Make the paths in the fields of a frozen dataclass local ones: its ``__post_init__``.
+    """Convert path fields of a frozen dataclass to local paths, in its ``__post_init__``.
 
-    :raises PathError: one has a scheme that is not served.
+    :raises PathError: a path has an unsupported scheme.
     """
     for field in fields(options):
         value = getattr(options, field.name)
@@ -56,8 +54,8 @@ def take_local_paths(options: Any) -> None:
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
-    """Return a path of the local file system, as :func:`local_text` does.
+    """Return a local path as :func:`local_text` does.
 
-    :raises PathError: as there.
+    :raises PathError: as :func:`local_text`.
     """
     return Path(local_text(os.fspath(path)))

@@ -1,4 +1,4 @@
-"""Java properties, the form of ``namesrv.conf`` and ``broker.conf`` (``java.util.Properties``).
+"""Java properties, the format of ``namesrv.conf`` and ``broker.conf`` (``java.util.Properties``).
 
 ``key=value``, ``key: value`` or ``key value``; ``#`` or ``!`` begins a comment; a backslash at the end of a
 line continues it, and ``\\t``, ``\\n``, ``\\r``, ``\\f`` and ``\\uXXXX`` have their meaning in Java. Blanks are space,
@@ -26,13 +26,13 @@ _TO_ESCAPE_IN_KEY: Final = re.compile(r"[^ -~]|[\\ =:]|^[#!]")
 
 
 class MalformedEscapeError(ValueError):
-    """A backslash and ``u`` without four hexadecimal digits, which ``Properties`` refuses."""
+    """A ``\\u`` escape without four hexadecimal digits, which ``Properties`` rejects."""
 
 
 def read_properties(path: Path) -> str:
-    """Return the text of a properties file: UTF-8, or else ISO 8859-1, which Java takes every file for.
+    """Return the text of a properties file: UTF-8, or else ISO 8859-1, which Java always assumes.
 
-    :raises OSError: the file cannot be read, or it is larger than any configuration.
+    :raises OSError: the file cannot be read, or is too large for a configuration.
     """
     return _decode(_read(path))[0]
 
@@ -57,7 +57,7 @@ def parse_properties(text: str, *, strict: bool = False) -> Iterator[tuple[int, 
     """Yield ``(line, key, value)`` of Java properties; lines count from 1.
 
     :param strict: refuse what ``Properties`` refuses; otherwise ``\\u`` without four digits is read as ``u``.
-    :raises MalformedEscapeError: in a strict reading; the message names the line.
+    :raises MalformedEscapeError: an escape is malformed and ``strict`` is set; the message names the line.
     """
     for first, line in _logical_lines(text):
         match = _ENTRY.match(line)
@@ -76,7 +76,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         line = natural.lstrip(_BLANKS)
         if not pieces:
             if line.startswith(("#", "!")):
-                continue  # a comment, also behind a line with a backslash alone
+                continue  # a comment, also after a line with a backslash alone
             first = number
         if _continues(line):
             if pieces or len(line) > 1:
@@ -90,12 +90,12 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _lines_of(text: str) -> list[str]:
-    """Split into lines as Java does; values may contain the other characters that ``str.splitlines`` splits at."""
+    """Split into lines as Java does, not at the other characters that ``str.splitlines`` splits at."""
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 def _continues(line: str) -> bool:
-    """Return True when the next line continues this one: it ends in an odd number of backslashes."""
+    """Return whether the next line continues this one, which then ends in an odd number of backslashes."""
     return line.endswith("\\") and (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
@@ -106,7 +106,7 @@ def _unescape(text: str, *, strict: bool) -> str:
     def replace(match: re.Match[str]) -> str:
         code = match.group(1)
         if code == "u" and strict:
-            raise MalformedEscapeError("four hexadecimal digits follow \\u; a backslash itself is written twice")
+            raise MalformedEscapeError("four hexadecimal digits must follow \\u; write a literal backslash twice")
         return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPED.get(code, code)
 
     # Java's characters are UTF-16: two escapes may make one character, and half of one is written as "?".
@@ -115,7 +115,7 @@ def _unescape(text: str, *, strict: bool) -> str:
 
 
 def escape_value(text: str) -> str:
-    """Return a value in the form that ``Properties`` reads as this text, in ASCII."""
+    """Escape a value for ``Properties``, in ASCII."""
     return _TO_ESCAPE.sub(_escape, text)
 
 
@@ -130,14 +130,14 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def format_pairs(values: Mapping[str, str]) -> str:
-    """Return keys and values as the text of a properties file."""
+    """Format keys and values as a properties file."""
     return "".join(f"{_TO_ESCAPE_IN_KEY.sub(_escape, key)}={escape_value(value)}\n" for key, value in values.items())
 
 
 def update_file(path: Path, updates: Mapping[str, str]) -> None:
-    """Set keys in a properties file, keep its other lines, comments and encoding, and replace the file at once.
+    """Set keys in a properties file, keeping its other lines, comments and encoding; replace the file atomically.
 
-    :raises OSError: the file cannot be written; the old one is still there.
+    :raises OSError: the file cannot be written; the old one is unchanged.
     """
     left = dict(updates)
     text, encoding = _decode(_read(path)) if path.exists() else ("", "utf-8")

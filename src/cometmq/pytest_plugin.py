@@ -29,13 +29,13 @@ _MARKER_LINE: Final = (
 )
 _OPTIONS: Final = frozenset({"brokers", "queues", "broker_keys", "real_time", "links", "slaves", "tls", "accounts"})
 _OF_CLUSTER: Final = ("slaves", "broker_keys", "links", "tls", "accounts")
-"""Those that the cluster takes under the same name."""
+"""Options that the cluster has under the same name."""
 _NAME_CHARS: Final = 60
 _numbers = itertools.count(1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the settings of ``pytest.ini``."""
+    """Add the ``pytest.ini`` settings."""
     parser.addini("cometmq_brokers", "brokers of a test's CometMQ cluster", default="1")
     parser.addini("cometmq_queues", "queues of a test's topic on each broker", default="4")
 
@@ -71,7 +71,7 @@ def _needs_a_plugin(_: object) -> object:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
-    """Replace the cancellation of a stalled test by its reason."""
+    """Replace the cancellation of a stalled test with its reason."""
     try:
         return (yield)
     except BaseException as error:
@@ -84,7 +84,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
 # --- fixtures ---------------------------------------------------------------------------------
 @pytest.fixture
 def cometmq_topic(request: pytest.FixtureRequest) -> str:
-    """The name of a topic of this test's cluster; no other test has the same."""
+    """A topic name in this test's cluster; no other test has the same."""
     name = re.sub("[^a-zA-Z0-9_-]", "_", request.node.name)[:_NAME_CHARS]
     return f"{name}-{os.getpid()}-{next(_numbers)}"
 
@@ -105,7 +105,7 @@ def cometmq_clock(request: pytest.FixtureRequest) -> Clock:
 
 
 async def _cluster(request: pytest.FixtureRequest, cometmq_clock: Clock, cometmq_topic: str) -> AsyncIterator[Cluster]:
-    """A CometMQ cluster on the test's own event loop."""
+    """Yield a CometMQ cluster on the test's own event loop."""
     from cometmq.testing import Cluster
 
     options = _options(request)

@@ -1,4 +1,4 @@
-"""Threads for work that blocks, and that must get on although the application fills the event loop's own pool."""
+"""Threads for blocking work that must proceed even if the application fills the event loop's own pool."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ R = TypeVar("R")
 
 
 def are_real() -> bool:
-    """Tell whether a new thread is one of the operating system: gevent and eventlet replace threads in the process."""
+    """Return whether threads are those of the operating system, which gevent and eventlet replace."""
     return inspect.isbuiltin(_thread.start_new_thread)
 
 
 def call_in_forked_children(function: Callable[[], object]) -> None:
-    """Call a function in each child that this process forks; systems without ``fork`` never do."""
+    """Call a function in each child that this process forks, on systems with ``fork``."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=function)
 
 
 class Threads:
-    """A pool of threads, made when it is first needed, also anew in a forked child.
+    """A thread pool, created on first use, and again in a forked child.
 
-    Never call the application's functions here: they may wait for work that waits for one of these threads.
+    Never run the application's functions here: they may wait for work that needs one of these threads.
 
     :param name: the beginning of the threads' names.
     """
@@ -44,8 +44,8 @@ class Threads:
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function in one of the threads; return its result or raise its error.
 
-        It is called in this one while Python exits, when no thread is begun any more, and where threads are replaced:
-        such a thread waits until the event loop's own pauses.
+        It runs in the calling thread while Python exits, when no thread can start, and where threads are replaced:
+        such a thread runs only when the event loop's own thread pauses.
         """
         if not are_real():
             return function(*args, **kwargs)
@@ -64,7 +64,7 @@ class Threads:
 
 _WORKERS: Final = Threads("cometmq-work", min(32, (os.cpu_count() or 1) + 4))
 _LOOK_UPS: Final = Threads("cometmq-names", 8)
-"""Looks up names of hosts, which may take many seconds and must not hold up other work."""
+"""Resolves host names, which may take many seconds and must not delay other work."""
 
 in_thread: Final = _WORKERS.call
 look_up: Final = _LOOK_UPS.call

@@ -1,4 +1,4 @@
-"""Text of others as people may safely see it: nothing in it controls a terminal or the direction of a page."""
+"""Makes foreign text safe to show: nothing in it controls a terminal or the direction of a page."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    """Escape what a terminal would obey: text of others (bodies, names) must not control it.
+    """Escape foreign text (bodies, names) so that it cannot control a terminal.
 
-    Everything unprintable (C0, DEL, C1 and so every escape sequence, direction overrides, invisible signs, halves of
-    surrogate pairs) is written as Python escapes it; blanks of any width stay. Line feeds stay only with ``lines``.
+    Everything unprintable (C0, DEL, C1 and so every escape sequence, direction overrides, invisible characters,
+    surrogates) is escaped as in Python; blanks of any width stay. Line feeds stay only with ``lines``.
     """
     if text.isprintable():
         return text
@@ -19,7 +19,7 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """Return a value as JSON without loss, with what a terminal would obey escaped as JSON does."""
+    """Encode a value as lossless JSON, with control characters escaped."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     if text.isprintable():
         return text

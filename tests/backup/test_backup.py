@@ -108,15 +108,15 @@ def test_a_damaged_backup_is_found_and_not_restored(cometmq: CommandLine, backup
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"version": 2}, "reads version 1 (restore it with the CometMQ that made it, or a newer one)"),
-        ({"format": "other"}, "is not of a backup of CometMQ"),
+        ({"version": 2}, "reads version 1 (restore it with the CometMQ that created it, or a newer one)"),
+        ({"format": "other"}, "is not a manifest of a CometMQ backup"),
         (
             {"files": {"../../etc/passwd": EMPTY}},
             "it names the file",
         ),
-        ({"files": {"a": {**EMPTY, "data": 1}}}, "numbers of a cannot be"),
+        ({"files": {"a": {**EMPTY, "data": 1}}}, "invalid numbers for a"),
         ({"log_end": "x"}, "is damaged: Expected `int`"),
-        (None, "is no whole backup: it has no manifest.json"),
+        (None, "is not a complete backup: it has no manifest.json"),
     ],
 )
 def test_a_manifest_that_cannot_be_is_refused(
@@ -143,7 +143,7 @@ def test_what_is_there_is_not_written_over(
     assert "is not empty; nothing was restored (move the old store away" in over.err
     assert "TARGET is inside of STORE" in cometmq("backup", "create", str(store), str(store / "b")).err
     nothing = cometmq("backup", "create", str(tmp_path / "nothing"), str(tmp_path / "x"))
-    assert "is no store" in nothing.err
+    assert "is not a store" in nothing.err
     assert not (tmp_path / "x").exists()
 
 
@@ -174,7 +174,7 @@ def test_a_log_that_loses_a_file_in_the_middle_is_no_backup(backup: Path, tmp_pa
     shutil.copytree(backup / "store", store)
     middle = sorted((store / "commitlog").iterdir())[2]
     middle.unlink()
-    with pytest.raises(BackupError, match="the log has no file behind"):
+    with pytest.raises(BackupError, match="a log file is missing at offset"):
         create_backup(Options(store, tmp_path / "again"))
 
 

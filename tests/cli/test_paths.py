@@ -31,7 +31,9 @@ def test_a_path_with_another_scheme_is_wrong_use(
     ctx, param = place
     monkeypatch.chdir(tmp_path)
     assert isinstance(param.type, LocalPath | LocalFile)
-    with pytest.raises(click.BadParameter, match=r"s3://bucket/lake: the scheme s3 is not served .*file:///data/lake"):
+    with pytest.raises(
+        click.BadParameter, match=r"s3://bucket/lake: the scheme s3 is not supported .*file:///data/lake"
+    ):
         param.type.convert("s3://bucket/lake", param, ctx)
     (tmp_path / "my lake").mkdir()
     kind = LocalPath(path_type=Path)

@@ -1,4 +1,4 @@
-"""Paths with a scheme, in everything of Spark's room: those of this machine are served, all others refused."""
+"""Paths with a scheme, in everything of Spark's room: those of this machine are accepted, all others rejected."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from cometmq.spark.store.files import ConsumeQueues, log_files
 from cometmq.spark.store.options import parse_store_options
 
 URL = "s3://bucket/lake"
-SAID = "the scheme s3 is not served .*file:///data/lake"
+SAID = "the scheme s3 is not supported .*file:///data/lake"
 PLACES = {DIRECTORY, OLD_DIRECTORY, FILE}
 CLASSES = [
     *(of for of in vars(jobs).values() if dataclasses.is_dataclass(of) and isinstance(of, type) and of is not Option),
@@ -97,7 +97,7 @@ def test_an_archive_elsewhere_is_refused_and_one_at_a_url_of_a_file_is_made(
     monkeypatch.chdir(tmp_path)
     topic = topics.fill(5, queues=1)
     for to, checkpoint in ((URL, "checkpoint"), ("lake", "hdfs://name/checkpoint")):
-        with pytest.raises(OptionError, match="is not served"):
+        with pytest.raises(OptionError, match="is not supported"):
             archive(topics.namesrv, topic, to, checkpoint, spark=spark)
     assert list(tmp_path.iterdir()) == []
     done = archive(topics.namesrv, topic, f"file://{tmp_path}/lake", f"file:{tmp_path}/checkpoint", spark=spark)
@@ -108,5 +108,5 @@ def test_an_archive_elsewhere_is_refused_and_one_at_a_url_of_a_file_is_made(
 def test_a_store_is_read_at_a_url_of_a_file(spark: Any, tmp_path: Path) -> None:
     write_store(tmp_path / "store", 9, body=lambda _: b"x")
     assert spark.read.format("rocketmq_store").load(f"file://{tmp_path}/store").count() == 9
-    with pytest.raises(Exception, match="the scheme s3 is not served"):
+    with pytest.raises(Exception, match="the scheme s3 is not supported"):
         spark.read.format("rocketmq_store").load(URL).count()

@@ -1,4 +1,4 @@
-"""Backups of a broker's store: made while the broker runs, verified, restored."""
+"""Backups of a broker's store: creation while the broker runs, verification and restore."""
 
 from cometmq.errors import SERVER, require
 

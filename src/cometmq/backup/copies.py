@@ -1,4 +1,4 @@
-"""Copies of files: shared with the original where the file system can, and checksums."""
+"""File copies, which share blocks with the original where the file system can, and checksums."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 _FICLONE: Final = 0x40049409
-"""``ioctl`` of Linux: the copy shares its blocks with the original until one of both is written."""
+"""``ioctl`` of Linux: the copy shares its blocks with the original until one of them is written."""
 _CANNOT: Final = frozenset(
     {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.ETXTBSY}
 )
@@ -19,7 +19,7 @@ _ZEROS: Final = bytes(PIECE_BYTES)
 
 
 def clone(source: Path, target: Path) -> bool:
-    """Make a copy that shares its blocks; False where the file system cannot."""
+    """Clone a file, sharing its blocks; return False if the file system cannot."""
     with source.open("rb") as original, target.open("xb") as copy:
         try:
             fcntl.ioctl(copy.fileno(), _FICLONE, original.fileno())
@@ -32,7 +32,7 @@ def clone(source: Path, target: Path) -> bool:
 
 
 def link(source: Path, target: Path) -> bool:
-    """Make a second name of a file; False where the file system cannot."""
+    """Hard-link a file; return False if the file system cannot."""
     try:
         os.link(source, target)
     except OSError as error:
@@ -43,12 +43,12 @@ def link(source: Path, target: Path) -> bool:
 
 
 def copy_data(source: Path, target: Path, data: int | None = None, size: int | None = None) -> tuple[int, str]:
-    """Copy the first bytes of a file and flush them; return how many these are, and their SHA-256.
+    """Copy the first bytes of a file and flush them; return their number and SHA-256.
 
-    Zeros become holes: index files and logs are mostly empty at first.
+    Zeros become holes, since new index files and logs are mostly empty.
 
-    :param data: bytes to copy; all without it.
-    :param size: size of the copy, with a hole behind the bytes.
+    :param data: number of bytes to copy; by default all.
+    :param size: size of the copy, which ends in a hole.
     """
     digest = hashlib.sha256()
     copied = 0
@@ -71,7 +71,7 @@ def copy_data(source: Path, target: Path, data: int | None = None, size: int | N
 
 
 def digest_of(path: Path, data: int) -> str | None:
-    """Return the SHA-256 of the first bytes of a file; ``None`` when other bytes than zeros follow them."""
+    """Return the SHA-256 of a file's first bytes, or ``None`` if anything but zeros follows them."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         left = data

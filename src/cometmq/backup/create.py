@@ -1,15 +1,15 @@
-"""Makes a backup of a store whose broker may run.
+"""Creates a backup of a store while its broker may be running.
 
-Theory of operation. The log is the truth, and it only grows at its end: a broker that starts on any prefix of it makes
-queues and index fit. So everything else is copied first and the log last. The log's last file is copied up to its last
-whole record. Tables are files that brokers replace whole, and journals with the changes since
-(:mod:`~cometmq.store.table_journal`): the journals are copied first, and both again if the broker named another file
-meanwhile. The backup is like the disk after a kill of the broker: it
-has every message that was acknowledged before it began, and of later ones the first, without a gap.
+Theory of operation. The log is the source of truth and only grows at its end: a broker that starts on any prefix of it
+rebuilds queues and index to match. So everything else is copied first and the log last, its last file up to the last
+complete record. Tables are files that brokers replace as a whole, and journals with the changes since
+(:mod:`~cometmq.store.table_journal`): the journals are copied first, and both again if the broker replaced the file
+meanwhile. The backup is like the disk after the broker was killed: it
+has every message that was acknowledged before it began, and a gapless prefix of later ones.
 
-A file that the broker does not write to any more is *sealed*: it is shared with the store (a clone, else a hard link),
-or with the last backup beside this one, instead of copied. The file before the log's last one is copied all the same: a
-broker that recovers from a power cut may cut it off.
+A file that the broker no longer writes to is *sealed*: it is shared with the store (by a clone, else a hard link),
+or with the previous backup in the same directory, instead of copied. The log's last but one file is copied anyway: a
+broker that recovers from a power cut may truncate it.
 """
 
 from __future__ import annotations
@@ -36,44 +36,44 @@ _QUEUES: Final = ("consumequeue", "consumequeue_ext")
 _INDEX: Final = "index"
 _NOT_COPIED: Final = frozenset({_LOG, *_QUEUES, _INDEX, "lock"})
 _TRIES: Final = 5
-"""A table may be replaced while it is copied."""
+"""Attempts to copy the tables, since one may be replaced meanwhile."""
 _MADE_AHEAD: Final = 2
-"""Log files at the end that are copied: the last one, and the one before it."""
+"""Number of log files at the end that are copied, never shared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """A backup to make."""
+    """Options of a backup."""
 
     store: Path
     """``storePathRootDir``."""
     target: Path
-    """A directory that does not exist, or is empty."""
+    """A missing or empty directory."""
     commit_log: Path | None = None
-    """``storePathCommitLog``, where that is not below the store."""
+    """``storePathCommitLog``, if it is not below the store."""
     previous: Path | None = None
-    """A backup whose sealed files are taken over."""
+    """A backup whose sealed files are reused."""
     share: bool = True
-    """Share sealed files with the store where the file system can."""
+    """True to share sealed files with the store where the file system can."""
 
     def __post_init__(self) -> None:
-        """Make local paths of all.
+        """Convert all paths to local ones.
 
-        :raises PathError: one has a scheme that is not served.
+        :raises PathError: a path has an unsupported scheme.
         """
         take_local_paths(self)
 
 
 @dataclass(slots=True)
 class Made:
-    """A backup that was made, and how."""
+    """A created backup, and how much of it is shared."""
 
     manifest: Manifest
     copied_bytes: int = 0
     shared_bytes: int = 0
-    """Of files that are shared with the store."""
+    """Bytes of files that are shared with the store."""
     reused_bytes: int = 0
-    """Of files that are shared with the last backup."""
+    """Bytes of files that are shared with the previous backup."""
 
 
 @dataclass(slots=True)
@@ -91,16 +91,16 @@ class _Work:
 def create_backup(
     options: Options, *, report: Callable[[str], None] = lambda _: None, clock: Clock = SYSTEM_CLOCK
 ) -> Made:
-    """Make a backup; :func:`~cometmq.backup.verify.verify_backup` would find it good.
+    """Create a backup that :func:`~cometmq.backup.verify.verify_backup` accepts.
 
     :param report: called with the name of each part.
-    :raises BackupError: there is no store, the target is not empty, or a file cannot be read or written.
+    :raises BackupError: the store is missing, the target is not empty, or a file cannot be read or written.
     """
     log = options.commit_log or options.store / _LOG
     if not segments_of(log):
         raise BackupError(
-            f"{options.store} is no store: {log} has no files",
-            next_step="give storePathRootDir; of cometmq serve it is a directory broker-0 in its data",
+            f"{options.store} is not a store: {log} has no files",
+            next_step="use storePathRootDir; with cometmq serve it is the directory broker-0 in its data directory",
         )
     created_ms = clock.now_ms()
     before = {} if options.previous is None else dict(read_manifest(options.previous).files)
@@ -127,13 +127,13 @@ def create_backup(
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise BackupError(
-            f"the backup was not made: {where}{reason_of(error)}", next_step=f"delete {options.target} and try again"
+            f"the backup was not created: {where}{reason_of(error)}", next_step=f"delete {options.target} and try again"
         ) from error
     return Made(manifest, work.copied, work.shared, work.reused)
 
 
 def last_backup_beside(target: Path, store: Path) -> Path | None:
-    """Return the newest whole backup of a store in the directory where another one is to be made."""
+    """Return the newest complete backup of a store in the parent directory of a new one."""
     found: list[tuple[int, Path]] = []
     try:
         beside = [path for path in target.absolute().parent.iterdir() if (path / MANIFEST).is_file()]
@@ -152,14 +152,14 @@ def last_backup_beside(target: Path, store: Path) -> Path | None:
 def _empty(directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     if any(directory.iterdir()):
-        raise BackupError(f"{directory} is not empty", next_step="name a directory that does not exist")
+        raise BackupError(f"{directory} is not empty", next_step="use a directory that does not exist yet")
     return directory
 
 
 def _copy_tables(work: _Work) -> None:
-    """Copy everything that is not log, queue or index.
+    """Copy everything except log, queues and index.
 
-    :raises BackupError: tables were written whole again and again.
+    :raises BackupError: the broker replaced a table during every attempt.
     """
     work.report("tables")
     store = work.options.store
@@ -177,7 +177,7 @@ def _copy_tables(work: _Work) -> None:
         for name in copied:
             (work.root / name).unlink(missing_ok=True)
             work.files.pop(name, None)
-    raise BackupError("the broker wrote its tables whole while they were copied", next_step="try again")
+    raise BackupError("the broker replaced its tables while they were copied", next_step="try again")
 
 
 def _tables_in(directory: Path) -> Iterator[Path]:
@@ -186,7 +186,7 @@ def _tables_in(directory: Path) -> Iterator[Path]:
 
 
 def _bases_of(directory: Path) -> dict[str, bytes]:
-    """The files that journals go on from."""
+    """Return the ``.bases`` files, which name what journals continue."""
     found: dict[str, bytes] = {}
     for path in directory.glob("*.bases"):
         with suppress(FileNotFoundError):
@@ -231,9 +231,9 @@ def _copy_index(work: _Work, directory: Path) -> None:
 
 
 def _copy_log(work: _Work, directory: Path) -> tuple[int, int]:
-    """Copy the log; return the offsets of its begin and of its end.
+    """Copy the log; return its start and end offsets.
 
-    :raises BackupError: a file is missing between others.
+    :raises BackupError: a file in the middle of the log is missing.
     """
     work.report(_LOG)
     files = [(start, path) for start, path in segments_of(directory) if is_begun(path)]
@@ -250,14 +250,14 @@ def _copy_log(work: _Work, directory: Path) -> tuple[int, int]:
         if not there:
             continue  # retention deleted the oldest file
         if begin is not None and start != end:
-            raise BackupError(f"the log has no file behind offset {end}", next_step="see the broker's log")
+            raise BackupError(f"a log file is missing at offset {end}", next_step="see the broker's log")
         begin = start if begin is None else begin
         end = start + work.files[name].data
     return begin or 0, end
 
 
 def _share(work: _Work, path: Path, name: str) -> bool:
-    """Store a sealed file without copying it, if possible; False when it is gone."""
+    """Store a sealed file, without copying it if possible; return False if it is gone."""
     try:
         stat = path.stat()
     except FileNotFoundError:
@@ -285,7 +285,7 @@ def _share(work: _Work, path: Path, name: str) -> bool:
 
 
 def _copy(work: _Work, path: Path, name: str, *, data: int | None = None, sealed: bool = False) -> bool:
-    """Copy a file; False when it is gone."""
+    """Copy a file; return False if it is gone."""
     target = work.root / name
     target.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(_TRIES):

@@ -1,4 +1,4 @@
-"""The end of a log that a broker writes: behind the last whole record."""
+"""The end of a log that a broker is writing: the end of the last complete record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME_CHARS: Final = 20
 
 
 def segments_of(directory: Path) -> list[tuple[int, Path]]:
-    """Return the files of a log or queue with the offset of their first byte, in order."""
+    """Return the files of a log or queue with their start offsets, in order."""
     try:
         files = [path for path in directory.iterdir() if len(path.name) == _NAME_CHARS and path.name.isdecimal()]
     except FileNotFoundError:
@@ -23,15 +23,15 @@ def segments_of(directory: Path) -> list[tuple[int, Path]]:
 
 
 def is_begun(path: Path) -> bool:
-    """Return True when a record stands at the begin of a log file; brokers make files before they need them."""
+    """Return whether a log file begins with a record; brokers create files before they need them."""
     with path.open("rb") as file:
         return any(file.read(SIZE_MAGIC.size))
 
 
 def end_of_records(path: Path, start: int) -> int:
-    """Return how many bytes of a log file its whole records take, CRCs checked; with the filler that ends a full file.
+    """Return the length of the complete records of a log file, with CRCs checked, and of the filler of a full file.
 
-    A record that the broker writes at this moment is not whole, or it is: then it counts.
+    A record that the broker is writing counts if it is complete by now.
     """
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size

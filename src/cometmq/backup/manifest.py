@@ -1,4 +1,5 @@
-"""The manifest of a backup: its files with sizes and checksums. It is written last; without it a backup is none."""
+"""The manifest of a backup: its files with sizes and checksums. It is written last: without it a backup is
+incomplete."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class BackupError(CometMQError):
-    """A backup cannot be made, is damaged, or cannot be restored."""
+    """A backup cannot be created, is damaged, or cannot be restored."""
 
 
 class StoredFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,13 +29,13 @@ class StoredFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     size: int
     data: int
-    """Bytes from the begin that are stored; zeros follow up to ``size``."""
+    """Number of bytes that are stored; zeros follow up to ``size``."""
     sha256: str
-    """Of these bytes."""
+    """Checksum of the stored bytes."""
     mtime_ns: int
-    """Of the store's file when it was stored."""
+    """Modification time of the store's file when it was copied."""
     sealed: bool = False
-    """The store does not write to the file any more."""
+    """True if the store no longer writes to the file."""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -43,19 +44,19 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     format: str = FORMAT
     version: int = VERSION
     cometmq: str
-    """The version of CometMQ that made it."""
+    """The version of CometMQ that created the backup."""
     created_ms: int
     source: str
     """The store's directory."""
     log_begin: int
     log_end: int
-    """The log's offsets of the first record and behind the last one."""
+    """The log offsets of the first record and of the end."""
     files: dict[str, StoredFile]
-    """By their paths below :data:`STORE`."""
+    """Files by their paths below :data:`STORE`."""
 
     @property
     def data_bytes(self) -> int:
-        """Bytes of all files."""
+        """Total size of all files."""
         return sum(file.data for file in self.files.values())
 
     def encode(self) -> bytes:
@@ -71,7 +72,7 @@ class _Head(msgspec.Struct):
 def read_manifest(backup: Path) -> Manifest:
     """Read the manifest of a backup.
 
-    :raises BackupError: there is none, this version cannot read it, or it is damaged.
+    :raises BackupError: the manifest is missing, damaged, or of a version that cannot be read.
     """
     path = backup / MANIFEST
     try:
@@ -79,35 +80,35 @@ def read_manifest(backup: Path) -> Manifest:
             text = file.read(MAX_MANIFEST_BYTES + 1)
     except FileNotFoundError:
         raise BackupError(
-            f"{backup} is no whole backup: it has no {MANIFEST}",
-            next_step="take another one; cometmq backup create was interrupted, or never ran there",
+            f"{backup} is not a complete backup: it has no {MANIFEST}",
+            next_step="create another one; cometmq backup create was interrupted, or never ran there",
         ) from None
     except OSError as error:
         raise BackupError(f"{path}: {reason_of(error)}") from error
     try:
         head = msgspec.json.decode(text, type=_Head)
         if head.format != FORMAT:
-            raise BackupError(f"{path} is not of a backup of CometMQ")
+            raise BackupError(f"{path} is not a manifest of a CometMQ backup")
         if head.version != VERSION:
             raise BackupError(
-                f"{backup} has version {head.version} of backups, and this CometMQ reads version {VERSION}",
-                next_step="restore it with the CometMQ that made it, or a newer one",
+                f"{backup} has backup version {head.version}, and this CometMQ reads version {VERSION}",
+                next_step="restore it with the CometMQ that created it, or a newer one",
             )
         manifest = msgspec.json.decode(text, type=Manifest)
     except msgspec.MsgspecError as error:
-        raise BackupError(f"{path} is damaged: {error}", next_step="take another backup") from None
+        raise BackupError(f"{path} is damaged: {error}", next_step="create another backup") from None
     for name, stored in manifest.files.items():
         _check(path, name, stored)
     return manifest
 
 
 def _check(manifest: Path, name: str, file: StoredFile) -> None:
-    """Check that a path stays inside the backup, and that the numbers can be.
+    """Check that a path stays inside the backup, and that its numbers are plausible.
 
-    :raises BackupError: not so.
+    :raises BackupError: the manifest is damaged.
     """
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or "\0" in name:
         raise BackupError(f"{manifest} is damaged: it names the file {name[:200]!r}")
     if not (0 <= file.data <= file.size and _DIGEST.fullmatch(file.sha256)):
-        raise BackupError(f"{manifest} is damaged: the numbers of {name} cannot be")
+        raise BackupError(f"{manifest} is damaged: invalid numbers for {name}")

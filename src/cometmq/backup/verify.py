@@ -18,10 +18,10 @@ _SHOWN = 10
 
 
 def verify_backup(backup: Path, *, report: Callable[[str], None] = lambda _: None) -> Manifest:
-    """Check that every file of a backup is there with its size and checksum, and no other.
+    """Check that a backup has exactly the files of its manifest, with their sizes and checksums.
 
     :param report: called with the name of each file.
-    :raises BackupError: it is no backup, this version cannot read it, or it is damaged; all damaged files are named.
+    :raises BackupError: it is not a backup, has another version, or is damaged; the error names the damaged files.
     """
     backup = local_path(backup)
     manifest = read_manifest(backup)
@@ -39,23 +39,23 @@ def verify_backup(backup: Path, *, report: Callable[[str], None] = lambda _: Non
                 wrong.append(f"{name} does not belong to it")
     if wrong:
         more = f", and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-        raise BackupError(f"{backup} is damaged: {'; '.join(wrong[:_SHOWN])}{more}", next_step="take another backup")
+        raise BackupError(f"{backup} is damaged: {'; '.join(wrong[:_SHOWN])}{more}", next_step="create another backup")
     return manifest
 
 
 def restore_backup(backup: Path, target: Path, *, report: Callable[[str], None] = lambda _: None) -> Manifest:
-    """Verify a backup, and copy its store to a directory, which appears when it is whole.
+    """Verify a backup and copy its store to a directory, which appears once it is complete.
 
-    The copy shares nothing with the backup that a broker could change there.
+    The copy shares nothing with the backup that a broker could change.
 
-    :param target: a directory that does not exist, or is empty: ``storePathRootDir`` of the broker.
+    :param target: a missing or empty directory, the broker's ``storePathRootDir``.
     :raises BackupError: the backup is damaged, the target is not empty, or a file cannot be written.
-    :raises NewerStoreError: it is of a newer CometMQ, and this one cannot read the store.
+    :raises NewerStoreError: a newer CometMQ wrote the store, and this one cannot read it.
     """
     backup, target = local_path(backup), local_path(target)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise BackupError(
-            f"{target} is not empty; nothing was restored", next_step="move the old store away, and repeat the command"
+            f"{target} is not empty; nothing was restored", next_step="move the old store away and repeat the command"
         )
     manifest = verify_backup(backup, report=report)
     beside = target.absolute().with_name(f".{target.name}.restoring")
@@ -81,7 +81,7 @@ def restore_backup(backup: Path, target: Path, *, report: Callable[[str], None] 
 
 
 def _damage_of(path: Path, file: StoredFile) -> str:
-    """Return what is wrong with a file; empty if nothing is."""
+    """Return a description of what is wrong with a file, or an empty one."""
     try:
         size = path.lstat().st_size
         if path.is_symlink() or not path.is_file():

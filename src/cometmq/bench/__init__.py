@@ -1,1 +1,1 @@
-"""Measures how many messages a cluster takes and gives, and how long that takes."""
+"""Measures the throughput and latency of a cluster's sends and reads."""

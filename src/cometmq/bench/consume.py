@@ -1,4 +1,4 @@
-"""Reads a topic without a group, so that nothing is committed and nobody's messages are taken."""
+"""Reads a topic without a group, so that nothing is committed and no consumer loses messages."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from cometmq.message.names import TOOLS_GROUP
 from cometmq.remoting.bodies import MessageQueue
 
 PULLED_AT_ONCE: Final = 1024
-"""Messages asked for in one pull; Apache's brokers give 32 by default."""
+"""Messages requested per pull; Apache's brokers return 32 by default."""
 WAIT_SECONDS: Final = 5.0
 
 Take = Callable[[Sequence[MessageExt]], None]
 
 
 class Readers:
-    """Reads every queue of a topic over a number of connections.
+    """Reads every queue of a topic over several connections.
 
     :param stack: closes the connections.
     """
@@ -35,9 +35,9 @@ class Readers:
         self._places: list[tuple[PullConsumer, MessageQueue]] = []
 
     async def start(self) -> None:
-        """Connect, and share the queues among the connections.
+        """Connect, and divide the queues among the connections.
 
-        :raises RouteNotFoundError: there is no such topic.
+        :raises RouteNotFoundError: the topic does not exist.
         """
         consumers = [
             await self._stack.enter_async_context(PullConsumer(TOOLS_GROUP, self._namesrv))
@@ -47,14 +47,14 @@ class Readers:
         self._places = [(consumers[index % len(consumers)], queue) for index, queue in enumerate(queues)]
 
     async def ends(self) -> dict[MessageQueue, tuple[int, int]]:
-        """Return the offsets of the first and behind the last message of each queue."""
+        """Return the start and end offset of each queue."""
         return {
             queue: (await consumer.offsets.min(queue), await consumer.offsets.max(queue))
             for consumer, queue in self._places
         }
 
     async def read(self, ranges: dict[MessageQueue, tuple[int, int]], take: Take, *, wait_s: float = 0.0) -> None:
-        """Read every queue from an offset up to another one; ``take`` gets what comes."""
+        """Read every queue between two offsets; ``take`` receives the messages."""
         await asyncio.gather(
             *(self._queue(consumer, queue, *ranges[queue], take, wait_s) for consumer, queue in self._places)
         )
@@ -72,7 +72,7 @@ class Readers:
 
 
 async def consume(plan: Plan, namesrv: str, progress: Progress) -> int:
-    """Read what a topic has now, at most ``plan.count`` messages or for ``plan.seconds``; return how many these are.
+    """Read the present messages of a topic, at most ``plan.count`` or for ``plan.seconds``; return their number.
 
     :raises BenchError: the topic is empty.
     """
@@ -83,7 +83,7 @@ async def consume(plan: Plan, namesrv: str, progress: Progress) -> int:
         there = sum(end - begin for begin, end in ranges.values())
         if not there:
             raise BenchError(
-                f"topic {plan.topic} has no messages", next_step="name no topic, then one is made and filled"
+                f"topic {plan.topic} has no messages", next_step="omit the topic, and one is created and filled"
             )
         wanted = there if plan.count is None else min(plan.count, there)
         enough = asyncio.Event()
@@ -110,18 +110,18 @@ async def consume(plan: Plan, namesrv: str, progress: Progress) -> int:
 
 
 class Arrivals:
-    """The messages of a round trip that have come, each with the time since it was due."""
+    """The received messages of a round trip, each with the time since it was due."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._seen = bytearray()
         self.duplicates = 0
         self.foreign = 0
-        """Messages that are not of the load: others write to the topic."""
+        """Messages that are not part of the load, since others write to the topic too."""
         self.arrived = asyncio.Event()
 
     def take(self, messages: Sequence[MessageExt]) -> None:
-        """Note messages of one pull."""
+        """Record the messages of one pull."""
         now = SYSTEM_CLOCK.monotonic()
         for message in messages:
             body = message.body
@@ -142,9 +142,9 @@ class Arrivals:
 
 
 async def follow(readers: Readers, arrivals: Arrivals, starts: dict[MessageQueue, tuple[int, int]]) -> None:
-    """Read what comes from now on, until it is cancelled."""
+    """Read new messages until cancelled."""
     endless = {queue: (end, 1 << 62) for queue, (_, end) in starts.items()}
     try:
         await readers.read(endless, arrivals.take, wait_s=WAIT_SECONDS)
     except BrokerError:
-        raise BenchError("a broker refused a pull", next_step="see its log") from None
+        raise BenchError("a broker rejected a pull", next_step="see its log") from None

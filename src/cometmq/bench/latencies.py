@@ -1,4 +1,4 @@
-"""Latencies in a histogram of fixed size: each is kept to 1 %, however many there are."""
+"""Latencies in a histogram of fixed size: each to within 1 %, however many there are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9, 99.99)
 
 
 class Bar(NamedTuple):
-    """The latencies between two limits."""
+    """The number of latencies between two limits."""
 
     from_us: int
     below_us: int
@@ -20,7 +20,7 @@ class Bar(NamedTuple):
 
 
 class Latencies:
-    """Counts latencies in microseconds; at most 2^37 of them (38 hours) has a count of its own."""
+    """Counts latencies in microseconds, up to 2^37 µs (38 hours) separately."""
 
     def __init__(self) -> None:
         self._counts = [0] * _BUCKETS
@@ -38,7 +38,7 @@ class Latencies:
         self.max_us = max(self.max_us, us)
 
     def merge(self, other: Latencies) -> None:
-        """Add all latencies of another one."""
+        """Add all latencies of another histogram."""
         self._counts = [mine + theirs for mine, theirs in zip(self._counts, other._counts, strict=True)]
         self.count += other.count
         self._sum_us += other._sum_us
@@ -46,11 +46,11 @@ class Latencies:
 
     @property
     def mean_us(self) -> float:
-        """The mean; 0 without latencies."""
+        """The mean, or 0 without latencies."""
         return self._sum_us / self.count if self.count else 0.0
 
     def percentile_us(self, percent: float) -> int:
-        """Return the latency that so many percent do not exceed; 0 without latencies."""
+        """Return the latency that this percentage does not exceed, or 0 without latencies."""
         wanted = self.count * percent / 100
         seen = 0
         for index, count in enumerate(self._counts):
@@ -65,7 +65,7 @@ class Latencies:
         return {"mean": round(self.mean_us / 1000, 3), **ends, "max": self.max_us / 1000}
 
     def bars(self, most: int = 16) -> list[Bar]:
-        """Return the histogram with limits that grow by a constant factor, from the first latency to the last."""
+        """Return the histogram with limits that grow by a constant factor, from the least latency to the greatest."""
         filled = [(*_limits(index), count) for index, count in enumerate(self._counts) if count]
         if not filled:
             return []
@@ -85,7 +85,7 @@ class Latencies:
 
 
 def _limits(index: int) -> tuple[int, int]:
-    """Return the least latency of a bucket, and that of the next one."""
+    """Return the least latency of a bucket and of the next one."""
     shift = max(0, index // _EXACT - 1)
     place = index - shift * _EXACT
     return place << shift, (place + 1) << shift

@@ -1,4 +1,4 @@
-"""A load: what is sent and how, and what came of it."""
+"""A load: what is sent and how, and its results."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from cometmq.bench.latencies import Latencies
 from cometmq.errors import CometMQError
 
 STAMP: Final = struct.Struct(">Qd")
-"""The begin of a body of a round trip: the number of the message, and the monotonic time at which it was due."""
+"""The beginning of a round-trip body: the number of the message, and the monotonic time at which it was due."""
 MAX_COUNT: Final = 1_000_000_000
 MAX_ROUND_TRIPS: Final = 100_000_000
-"""A round trip keeps a bit for each message, which says whether it has come."""
+"""Most messages of a round trip, which keeps a bit for each: whether it has arrived."""
 
 
 class BenchError(CometMQError):
-    """The load cannot be run, or what is stored at the end is not what was sent."""
+    """The load cannot run, or the stored messages are not those that were sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A load. It ends after ``count`` messages or after ``seconds``, whichever is given."""
+    """A load, which ends after ``count`` messages or after ``seconds``, whichever is set."""
 
     topic: str
     count: int | None
     seconds: float | None
     size: int = 1024
     rate: float | None = None
-    """Messages a second of all connections; ``None`` for as many as possible."""
+    """Messages per second of all connections, or ``None`` for as many as possible."""
     connections: int = 1
     in_flight: int = 64
-    """Requests without answer on each connection."""
+    """Requests in flight on each connection."""
     batch: int = 1
-    """Messages in a request."""
+    """Messages per request."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """The counts of a load that runs; views read them."""
+    """The counts of a running load, for views."""
 
     sent: int = 0
     """Messages that a broker has stored."""
@@ -50,9 +50,9 @@ class Progress:
     first_failure: str = ""
     latencies: Latencies = field(default_factory=Latencies)
     recent: Latencies = field(default_factory=Latencies)
-    """Those since a view looked last; it puts an empty one here."""
+    """The latencies since the last view, which replaces this by an empty histogram."""
     begin: float = 0.0
-    """Monotonic time of the begin, and of the end."""
+    """Monotonic start and end times."""
     end: float = 0.0
 
     def took(self, seconds: float) -> None:
@@ -66,9 +66,9 @@ class Progress:
         self.first_failure = self.first_failure or str(error)
 
     def result(self, messages: int) -> dict[str, Any]:
-        """Return rates and latencies of a load that has ended.
+        """Return rates and latencies of a finished load.
 
-        :param messages: those that count: sent or received.
+        :param messages: the number of messages sent or received.
         """
         seconds = max(self.end - self.begin, 1e-9)
         return {
@@ -82,4 +82,4 @@ class Progress:
 
 
 Look = Callable[[Progress], None]
-"""Called while the load runs, a few times a second."""
+"""Called a few times per second while the load runs."""

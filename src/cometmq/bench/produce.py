@@ -19,13 +19,13 @@ from cometmq.message.message import Message
 
 GROUP: Final = "cometmq-bench"
 MOST_FAILURES: Final = 100
-"""A load ends after so many failures: a broker that is away gives no figures."""
+"""A load ends after this many failures: an unreachable broker gives no figures."""
 _YIELD_EVERY: Final = 64
-"""Sends after which answers are looked at, where nothing else waits."""
+"""Number of sends after which responses are handled, if nothing else waits."""
 
 
 async def produce(plan: Plan, namesrv: str, progress: Progress, *, stamped: bool = False) -> None:
-    """Send the load of a plan; the counts are in ``progress``.
+    """Send the load of a plan, and count in ``progress``.
 
     With a rate, a latency begins when the message was due, not when it left: a broker that stops for a second makes
     all messages of that second late.
@@ -49,7 +49,7 @@ async def produce(plan: Plan, namesrv: str, progress: Progress, *, stamped: bool
 
 
 class _Load:
-    """The messages of all connections, one after the other."""
+    """Hands out the messages of all connections, one after the other."""
 
     def __init__(self, plan: Plan, progress: Progress, *, stamped: bool) -> None:
         self._plan = plan
@@ -61,7 +61,7 @@ class _Load:
         self.now: Callable[[], float] = SYSTEM_CLOCK.monotonic
 
     def _claim(self) -> int:
-        """Return how many messages the next request has; 0 at the end."""
+        """Return the number of messages of the next request, or 0 at the end."""
         plan = self._plan
         if self._progress.failed >= MOST_FAILURES:
             return 0
@@ -152,11 +152,11 @@ class _Room:
         self._changed.set()
 
     async def free(self) -> None:
-        """Wait until a request may leave."""
+        """Wait until another request may be sent."""
         await self._until(self._most - 1)
 
     async def empty(self) -> None:
-        """Wait until all answers are there."""
+        """Wait until all responses have arrived."""
         await self._until(0)
 
     async def _until(self, most: int) -> None:

@@ -1,4 +1,4 @@
-"""Sends and reads at the same time, and measures the way of each message from the moment it was due."""
+"""Sends and reads at the same time, and measures each message from the moment it was due until it was received."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from cometmq.bench.produce import produce
 from cometmq.clock import SYSTEM_CLOCK
 
 LAST_SECONDS: Final = 10.0
-"""Seconds that messages have to arrive after nothing came any more."""
+"""Seconds without a new message after which the missing ones count as lost."""
 
 
 async def round_trip(plan: Plan, namesrv: str, progress: Progress) -> dict[str, int]:
-    """Send the load of a plan and read it; return how many messages were lost, came twice, or were of others."""
+    """Send the load of a plan and read it; return the numbers of lost, duplicate and foreign messages."""
     sending = Progress()
     async with AsyncExitStack() as stack:
         readers = Readers(plan, namesrv, stack)
@@ -48,7 +48,7 @@ async def round_trip(plan: Plan, namesrv: str, progress: Progress) -> dict[str, 
 
 
 async def _mirror(sending: Progress, shown: Progress) -> None:
-    """Show the counts of the sender beside those of the reader."""
+    """Show the counts of the sender next to those of the reader."""
     while True:
         shown.sent, shown.failed, shown.body_bytes = sending.sent, sending.failed, sending.body_bytes
         shown.begin = sending.begin

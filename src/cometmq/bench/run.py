@@ -1,4 +1,4 @@
-"""Runs a load of one kind on a topic, and counts at the end what is stored."""
+"""Runs a load of one kind on a topic, and finally counts the stored messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cometmq.clock import SYSTEM_CLOCK
 
 LOOK_SECONDS: Final = 0.25
 FILL_COUNT: Final = 200_000
-"""Messages of a topic that is made to be read, unless the plan has a number."""
+"""Messages of a topic that is created for reading, unless the plan has a number."""
 FILL_BATCH: Final = 32
 
 
@@ -33,7 +33,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a load, and what is wrong with it."""
+    """The result of a load, and any errors."""
 
     result: dict[str, Any]
     progress: Progress
@@ -50,10 +50,10 @@ class Target:
 
 
 async def run(kind: Kind, plan: Plan, target: Target, namesrv: str, look: Look) -> Outcome:
-    """Run a load, with ``look`` called now and then.
+    """Run a load, calling ``look`` now and then.
 
-    :raises BenchError: it cannot be run.
-    :raises CometMQError: the cluster does not answer, or refuses.
+    :raises BenchError: the load cannot run.
+    :raises CometMQError: the cluster does not respond, or rejects a request.
     """
     async with Admin(namesrv) as admin:
         if kind is Kind.CONSUME and target.named is not None:
@@ -106,9 +106,9 @@ async def _went_round(plan: Plan, target: Target, namesrv: str, look: Look) -> O
 
 
 async def _fill(plan: Plan, namesrv: str) -> None:
-    """Send the messages of a topic that is made to be read.
+    """Fill a topic that is created for reading.
 
-    :raises BenchError: they could not all be sent.
+    :raises BenchError: a message could not be sent.
     """
     filling = replace(plan, count=plan.count or FILL_COUNT, seconds=None, rate=None, batch=FILL_BATCH, in_flight=8)
     progress = Progress()

@@ -1,4 +1,4 @@
-"""The topic of a load: made for it and deleted after it, unless the user names one."""
+"""The topic of a load: created for it and deleted after it, unless the user names one."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ PREFIX: Final = "bench-"
 
 @asynccontextmanager
 async def bench_topic(admin: Admin, named: str | None, *, queues: int, into_existing: bool) -> AsyncIterator[str]:
-    """Give the block a topic to write to. One that is made here is deleted at the end, unless it was named.
+    """Provide a topic to write to. A topic that is created here without a given name is deleted at the end.
 
-    :param named: name of the topic; ``None`` for one of its own.
-    :param into_existing: the named topic may exist already.
-    :raises BenchError: it exists already.
+    :param named: name of the topic, or ``None`` for a temporary one.
+    :param into_existing: allow a topic that already exists.
+    :raises BenchError: the topic already exists.
     """
     topic = named or f"{PREFIX}{secrets.token_hex(6)}"
     exists = named is not None and await _exists(admin, topic)
     if exists and not into_existing:
         raise BenchError(
-            f"topic {topic} exists, and its consumers would get the messages of the load",
-            next_step="name no topic, then one is made and deleted; or add --into-existing",
+            f"topic {topic} exists, and its consumers would receive the messages of the load",
+            next_step="omit the topic, and one is created and deleted; or add --into-existing",
         )
     if not exists:
         await admin.create_topic(topic, queues=queues)
@@ -39,7 +39,7 @@ async def bench_topic(admin: Admin, named: str | None, *, queues: int, into_exis
 
 
 async def stored(admin: Admin, topic: str) -> int:
-    """Return the messages that a topic has ever had: the sum of the ends of its queues."""
+    """Return the number of messages that a topic has ever had: the sum of its queues' end offsets."""
     return sum(offsets.max_offset for offsets in (await admin.topic_stats(topic)).offset_table.values())
 
 

@@ -45,7 +45,7 @@ class ConsoleOptions:
     def __post_init__(self) -> None:
         """Make local paths of all.
 
-        :raises PathError: one has a scheme that is not served.
+        :raises PathError: one has a scheme that is not supported.
         """
         take_local_paths(self)
 

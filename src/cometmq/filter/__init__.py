@@ -1,7 +1,7 @@
-"""SQL92 message selectors, as Apache RocketMQ 4.9's filter module reads them (no sockets, no files).
+"""SQL92 message selectors, compatible with the filter module of Apache RocketMQ 4.9 (no sockets, no files).
 
-``parse_selector(text)`` gives a :class:`~cometmq.filter.selector.Selector`, whose predicates look at a map
-of properties or straight at a stored record.
+``parse_selector(text)`` returns a :class:`~cometmq.filter.selector.Selector`, whose predicates evaluate a map
+of properties or a stored record directly.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Evaluates a selector for many records at once, by array operations.
 
-Theory of operation. A record matches only if every term of the outermost AND is TRUE. So the terms are evaluated one
-after the other for all rows of a block, those first that leave few rows, and the rest goes on in a narrower block. A
-term returns for each row *TRUE*, *not TRUE*, or *unknown*: its value is written in an unusual way, or raises an error
-in Java. A row that is unknown for a term, and not excluded by another one, is evaluated alone and completely by
-:mod:`cometmq.filter.evaluation`. So this module needs no rule for nulls and errors, and its result is the same as that
-of the evaluation of each record; tests compare both.
+Theory of operation. A record matches only if every term of the outermost AND is TRUE. The terms are evaluated one
+after the other for all rows of a block, the most selective first, and the remaining rows form a smaller block. A
+term is *TRUE*, *not TRUE* or *unknown* for each row; unknown means that the value is written unusually, or is an error
+in Java. A row that is unknown for a term, and not excluded by another one, is evaluated on its own by
+:mod:`cometmq.filter.evaluation`. So this module needs no rules for nulls and errors, and its result equals that
+of evaluating each record; tests compare both.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from cometmq.filter.record_block import RecordBlock
 from cometmq.filter.records import REPLACEMENT, properties_length
 
 _IN_VALUES: Final = 8
-"""Longest list whose texts are compared one after the other; in longer lists values are looked up."""
+"""Longest list whose strings are compared one by one; longer lists are searched."""
 
 _OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     ">": operator.gt,
@@ -53,7 +53,7 @@ _OPPOSITE: Final = {">": "<=", ">=": "<", "<": ">=", "<=": ">"}
 
 
 class Truth(NamedTuple):
-    """The rows for which a term is TRUE, and those for which it is unknown (``None``: no row)."""
+    """The rows for which a term is TRUE, and those for which it is unknown (``None`` for no row)."""
 
     true: Bools
     unknown: Bools | None = None
@@ -63,15 +63,15 @@ Evaluate = Callable[[PropertyRows], Truth]
 
 
 class Term(NamedTuple):
-    """A condition: of a property and constants, or AND, OR, NOT of these."""
+    """A condition on a property and constants, or AND, OR, NOT of conditions."""
 
     names: frozenset[bytes]
-    """The properties that it reads, for :meth:`PropertyRows.has_columns`."""
+    """The properties that the term reads, for :meth:`PropertyRows.has_columns`."""
     evaluate: Evaluate
 
 
 def term_of(node: Expression) -> Term | None:
-    """Return the term of a node; ``None`` if array operations cannot evaluate it."""
+    """Compile a node to a term; return ``None`` if array operations cannot evaluate it."""
     match node:
         case Or() | And():
             operands = [term_of(operand) for operand in node.operands]
@@ -98,7 +98,7 @@ def term_of(node: Expression) -> Term | None:
 
 
 def _negated(node: Expression) -> Term | None:
-    """Return NOT of a term for which null and FALSE are easy to distinguish."""
+    """Negate a term for which null and FALSE are easy to distinguish."""
     match node:
         case Equal():
             return _compared("<>", node.left, node.right)
@@ -129,7 +129,7 @@ def _any_of(operands: list[Term]) -> Term:
 
 
 def _all_of(operands: list[Term]) -> Term:
-    """Return AND inside of OR: a null before an error does not hide the error, so any unknown row stays unknown."""
+    """Combine terms by AND inside OR: a null before an error does not hide the error, so unknown rows stay unknown."""
 
     def all_of(rows: PropertyRows) -> Truth:
         true = np.ones(rows.count, np.bool_)
@@ -230,7 +230,7 @@ def _null(node: Expression, *, wanted: bool) -> Term | None:
 
 
 def _value_of(value: str) -> Text | None:
-    """Encode a text that has only one form in bytes and can be a value; others are compared one by one."""
+    """Encode a string that has only one form in bytes and can be a value; other strings are compared row by row."""
     if not value or REPLACEMENT in value:
         return None
     try:
@@ -244,29 +244,29 @@ Predicate = Callable[[memoryview], bool]
 
 
 class Looked(NamedTuple):
-    """The result of an evaluation."""
+    """The result of evaluating a block."""
 
     wanted: Bools
-    """One value for each of the first records, at least one: True if it matches."""
+    """For each of the first records, at least one, True if it matches."""
     work: int
-    """Its cost, in the unit of ``MAX_FILTER_WORK``."""
+    """The cost, in the unit of ``MAX_FILTER_WORK``."""
 
 
 BlockPredicate = Callable[[memoryview, int, Ints, Ints, int, int], Looked]
 
 _ONE_BY_ONE_BELOW: Final = 24
-"""Fewer records are faster one after the other."""
+"""Fewer records are faster one by one."""
 _COPIED_BYTES_AS_A_READ_ONE: Final = 2
-"""Bytes that are copied and marked in the time in which a term of one record reads one byte."""
+"""Bytes that are copied and marked in the time that a term of one record takes to read one byte."""
 _BYTES_READ_AS_A_PROPERTY: Final = 5
-"""Bytes that a term of one record reads in the time in which a term compares a property in a block."""
+"""Bytes that a term of one record reads in the time that a term takes to compare a property in a block."""
 
 
 def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicate:
-    """Return the function that evaluates many records.
+    """Compile a function that evaluates many records.
 
-    Its arguments are those of :class:`~cometmq.filter.record_block.RecordBlock`, the last one the work that it may
-    do: it answers for fewer records where all would be more. ``matches`` decides about one.
+    Its arguments are those of :class:`~cometmq.filter.record_block.RecordBlock`; the last one limits its work:
+    it evaluates fewer records where all would exceed the limit. ``matches`` evaluates a single record.
     """
     heavy = weight(expression)
     found = [term_of(node) for node in sorted(_outermost(expression), key=_passes)]
@@ -274,7 +274,7 @@ def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicat
     whole = len(terms) == len(found)  # else rows that pass all terms are looked at one by one
 
     def most_bytes(most: int) -> int:
-        """The bytes of rows that cost at least this work."""
+        """Return the total size of rows that cost at least this work."""
         of_byte = 1 / _COPIED_BYTES_AS_A_READ_ONE + heavy * _BYTES_READ_AS_A_PROPERTY / BYTES_AS_A_PROPERTY
         return int(most / of_byte)
 
@@ -321,7 +321,7 @@ def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicat
 
 
 def _survivors(terms: list[Term], rows: PropertyRows) -> tuple[Ints, Ints]:
-    """Return the rows that no term excludes, and those of them for which a term is unknown."""
+    """Return the rows that no term excludes, and which of them are unknown for a term."""
     numbers = np.arange(rows.count)
     passed = np.ones(rows.count, np.bool_)
     unknown = np.zeros(rows.count, np.bool_)
@@ -342,14 +342,14 @@ def _survivors(terms: list[Term], rows: PropertyRows) -> tuple[Ints, Ints]:
 
 
 def _outermost(node: Expression) -> list[Expression]:
-    """The terms of the outermost AND."""
+    """Return the terms of the outermost AND."""
     if not isinstance(node, And):
         return [node]
     return [term for operand in node.operands for term in _outermost(operand)]
 
 
 def _passes(node: Expression) -> int:
-    """Rank a term by the rows that pass it, by its kind; of terms that pass about as many the faster one is first."""
+    """Rank a term by the share of rows that usually pass it; among similar shares the faster term comes first."""
     match node:
         case Equal():
             constant = constant_of(node.right)

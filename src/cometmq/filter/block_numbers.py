@@ -1,4 +1,4 @@
-"""Parses decimal numbers in many places at once; numbers in any other form are parsed one by one elsewhere."""
+"""Parses many decimal numbers at once; numbers in any other form are parsed one by one elsewhere."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Words = npt.NDArray[np.uint64]
 
 INT32_DIGITS: Final = 9
 INT64_DIGITS: Final = 18
-"""All numbers with this many digits fit."""
+"""Every number with this many digits fits."""
 _DOUBLE_CHARS: Final = 16
-"""Fifteen digits and a point: a whole number below 2**53 divided by a power of ten is the nearest double."""
+"""Up to fifteen digits and a point: an integer below 2**53 divided by a power of ten is the nearest double."""
 _POWERS: Final = 10.0 ** np.arange(_DOUBLE_CHARS)
 _MINUS: Final = 45
 _ZERO: Final = 48
@@ -36,20 +36,21 @@ _HIGHS: Final = _each(0x80)
 _FIRST_HIGH: Final = np.uint64(0x80)
 _ZEROS: Final = _each(_ZERO)
 _ABOVE_NINE: Final = _each(0x80 - 10)
-"""Added to a byte below 0x80 it sets the highest bit of those above 9."""
+"""Added to bytes below 0x80, sets the highest bit of those above 9."""
 _SEVEN: Final = np.uint64(7)
 _TOP: Final = np.uint64(56)
 _BITS_LEFT: Final = np.uint64(0x4038302820181008)
-"""Multiplied by 1 << 8n it gives 64 - 8n in the highest byte."""
+"""Multiplied by 1 << 8n, gives 64 - 8n in the highest byte."""
 _PAIRS: Final = (np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(10 * 2**8 + 1), np.uint64(8))
 _FOURS: Final = (np.uint64(0x00FF00FF00FF00FF), np.uint64(100 * 2**16 + 1), np.uint64(16))
 _EIGHTS: Final = (np.uint64(0x0000FFFF0000FFFF), np.uint64(10_000 * 2**32 + 1), np.uint64(32))
 
 
 def short_numbers(words: Words) -> tuple[Ints, Bools]:
-    """Parse ``-?[0-9]+`` followed by a separator (0x02), all in eight bytes; return values and other forms.
+    """Parse ``-?[0-9]+`` followed by a separator (0x02), all in eight bytes; return the values, and which have another
+    form.
 
-    Eight digits are one little-endian word, and neighbours of them are added up in three steps.
+    Eight digits are one little-endian word; neighbouring digits are combined in three steps.
     """
     negative = words & _LOW_BYTE == _MINUS_BYTE
     signed = bool(negative.any())
@@ -67,7 +68,7 @@ def short_numbers(words: Words) -> tuple[Ints, Bools]:
 
 
 def whole_numbers(data: Bytes, starts: Ints, lengths: Ints, digits: int) -> tuple[Ints, Bools]:
-    """Parse ``-?[0-9]{1,digits}``; return the values and those in another form."""
+    """Parse ``-?[0-9]{1,digits}``; return the values, and which have another form."""
     starts, lengths, negative = _unsigned(data, starts, lengths)
     odd = (lengths < 1) | (lengths > digits)
     values = np.zeros(len(starts), np.int64)
@@ -80,7 +81,7 @@ def whole_numbers(data: Bytes, starts: Ints, lengths: Ints, digits: int) -> tupl
 
 
 def doubles(data: Bytes, starts: Ints, lengths: Ints) -> tuple[npt.NDArray[np.float64], Bools]:
-    """Parse ``-?[0-9]*.?[0-9]*`` with up to 15 digits; return the values and those in another form."""
+    """Parse ``-?[0-9]*.?[0-9]*`` with up to 15 digits; return the values, and which have another form."""
     starts, lengths, negative = _unsigned(data, starts, lengths)
     odd = (lengths < 1) | (lengths > _DOUBLE_CHARS)
     values = np.zeros(len(starts), np.int64)
@@ -110,5 +111,5 @@ def _longest(lengths: Ints, most: int) -> int:
 
 
 def _at(data: Bytes, starts: Ints, place: int) -> Bytes:
-    """Return the digit at a place of each number, above 9 if there is none."""
+    """Return the digit at a place of each number; a value above 9 means none."""
     return data[starts + place] - np.uint8(_ZERO)

@@ -1,4 +1,4 @@
-"""The bits of a filter in ``consumerFilter.json`` (``BloomFilter``, ``BloomFilterData``)."""
+"""The Bloom filter data in ``consumerFilter.json`` (``BloomFilter``, ``BloomFilterData``)."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _BLOCK_BYTES: Final = 16
 
 
 class BloomFilterData(msgspec.Struct, frozen=True, rename="camel"):
-    """The form in the file: the size of the bitmap, and the bits of one filter in it."""
+    """The form in the file: the size of the bitmap, and the positions of one entry's bits."""
 
     bit_num: int
     bit_pos: list[int]
 
 
 class BloomFilter(msgspec.Struct, frozen=True):
-    """A Bloom filter: ``hash_count`` bits for each entry in a bitmap of ``bit_count``."""
+    """A Bloom filter that sets ``hash_count`` bits for each entry in a bitmap of ``bit_count`` bits."""
 
     hash_count: int
     bit_count: int
 
     @classmethod
     def create(cls, error_rate_percent: int = 20, entries: int = 32) -> BloomFilter:
-        """The filter for ``maxErrorRateOfBloomFilter`` and ``expectConsumerNumUseFilter``.
+        """Create the filter for ``maxErrorRateOfBloomFilter`` and ``expectConsumerNumUseFilter``.
 
-        :raises ValueError: a rate outside of 1 to 99, or no entries.
+        :raises ValueError: the rate is outside 1 to 99, or there are no entries.
         """
         if not 1 <= error_rate_percent <= 99 or entries < 1:
             raise ValueError("a Bloom filter needs an error rate of 1 to 99 % and at least one entry")
@@ -41,15 +41,15 @@ class BloomFilter(msgspec.Struct, frozen=True):
         return cls(hash_count=math.ceil(math.log(rate) / math.log(0.5)), bit_count=math.ceil(bits / 8) * 8)
 
     def data(self, group: str, topic: str) -> BloomFilterData:
-        """The bits of the filter that ``group`` has for ``topic``."""
+        """Return the bits of the entry of ``group`` and ``topic``."""
         return BloomFilterData(bit_num=self.bit_count, bit_pos=self.positions(f"{group}#{topic}"))
 
     def made(self, data: BloomFilterData | None) -> bool:
-        """Tell whether bits fit this filter: a bitmap of its size, and as many bits (``BloomFilter.isValid``)."""
+        """Return whether data has the bitmap size and bit count of this filter (``BloomFilter.isValid``)."""
         return data is not None and data.bit_num == self.bit_count and len(data.bit_pos) == self.hash_count
 
     def positions(self, text: str) -> list[int]:
-        """Return the bits of an entry; a bit may come twice."""
+        """Return the bits of an entry; a bit may occur twice."""
         hashed = murmur3_128_low(text.encode())
         positions = []
         for number in range(1, self.hash_count + 1):

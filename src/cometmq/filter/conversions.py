@@ -1,4 +1,4 @@
-"""Java's conversions and comparisons of numbers, as selectors use them."""
+"""Java's number conversions and comparisons in selectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INT64_MAX: Final = 2**63 - 1
 _INT32_DIGITS: Final = 10
 _INT64_DIGITS: Final = 19
 _LAST_CHAR: Final = "\uffff"
-"""Java reads char by char; a digit outside the basic plane is two chars."""
+"""Java parses char by char; a digit outside the basic plane is two chars."""
 _JAVA_BLANKS: Final = "".join(map(chr, range(0x21)))
 """The characters that ``String.trim`` removes."""
 
@@ -30,9 +30,9 @@ _DOUBLE: Final = re.compile(
 
 
 def to_integer(text: str) -> int:
-    """``Integer.valueOf``.
+    """Convert as ``Integer.valueOf``.
 
-    :raises EvaluationError: no decimal number of 32 bits.
+    :raises EvaluationError: the text is not a 32-bit decimal number.
     """
     if len(text) < _INT32_DIGITS and text.isdecimal() and text.isascii():
         return int(text)
@@ -43,9 +43,9 @@ def to_integer(text: str) -> int:
 
 
 def to_long(text: str) -> int:
-    """``Long.valueOf``.
+    """Convert as ``Long.valueOf``.
 
-    :raises EvaluationError: no decimal number of 64 bits.
+    :raises EvaluationError: the text is not a 64-bit decimal number.
     """
     value = _whole(text)
     if not -INT64_MAX - 1 <= value <= INT64_MAX:
@@ -54,16 +54,17 @@ def to_long(text: str) -> int:
 
 
 def to_double(text: str) -> float:
-    """``Double.valueOf``: also blanks around it, ``NaN``, ``Infinity``, a suffix ``d`` or ``f`` and hexadecimals.
+    """Convert as ``Double.valueOf``, which also accepts blanks around it, ``NaN``, ``Infinity``, ``d`` or ``f``, and
+    hex.
 
-    :raises EvaluationError: no number.
+    :raises EvaluationError: the text is not a number.
     """
     if text.replace(".", "", 1).isdecimal() and text.isascii():
         return float(text)
     text = text.strip(_JAVA_BLANKS)
     found = _DOUBLE.fullmatch(text)
     if found is None:
-        raise EvaluationError(f"{text[:40]!r} is no number")
+        raise EvaluationError(f"{text[:40]!r} is not a number")
     sign = -1.0 if text[0] == "-" else 1.0
     hexadecimal = found["hex"]
     if hexadecimal is None:
@@ -75,7 +76,7 @@ def to_double(text: str) -> float:
 
 
 def to_boolean(text: str) -> bool:
-    """``Boolean.valueOf``: "true" in any case, all else is FALSE."""
+    """Convert as ``Boolean.valueOf``: "true" in any case is TRUE, everything else FALSE."""
     return text.lower() == "true"
 
 
@@ -85,11 +86,11 @@ PARSERS: Final[dict[Kind, Callable[[str], int | float | bool]]] = {
     Kind.DOUBLE: to_double,
     Kind.BOOLEAN: to_boolean,
 }
-"""The conversion of a string to the class of the other value."""
+"""Converts a string to the class of the other value."""
 
 
 def compare_doubles(left: float, right: float) -> int:
-    """``Double.compareTo``: −0.0 is below 0.0, NaN equals itself and is above everything."""
+    """Compare as ``Double.compareTo``: −0.0 is below 0.0, NaN equals itself and is above everything."""
     if left < right:
         return -1
     if left > right:
@@ -115,7 +116,7 @@ def _whole(text: str) -> int:
         return int(text)
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not digits.isdecimal() or max(digits) > _LAST_CHAR:
-        raise EvaluationError(f"{text[:40]!r} is no whole number")
+        raise EvaluationError(f"{text[:40]!r} is not a whole number")
     plain = "".join(str(unicodedata.decimal(digit)) for digit in digits).lstrip("0") or "0"
     if len(plain) > _INT64_DIGITS:
         raise EvaluationError(f"{text[:40]!r} does not fit into 64 bits")

@@ -6,9 +6,9 @@ from cometmq.errors import CometMQError
 
 
 class FilterError(CometMQError):
-    """An expression that cannot be used (RocketMQ: ``MQFilterException``).
+    """Raised for an invalid expression (RocketMQ's ``MQFilterException``).
 
-    ``position`` is the character, counted from 1, where the expression goes wrong.
+    ``position`` is the character, counted from 1, at which the expression is invalid.
     """
 
     def __init__(self, message: str, position: int, *, next_step: str | None = None) -> None:
@@ -17,4 +17,4 @@ class FilterError(CometMQError):
 
 
 class EvaluationError(Exception):
-    """The value of a property does not fit its comparison; the message does not match."""
+    """A property value cannot be compared as the expression demands; the message does not match."""

@@ -1,7 +1,7 @@
 """Compiles a syntax tree to functions: three-valued logic over RocketMQ's conversions (``*Expression.evaluate``).
 
-A tree is turned once into closures. They read properties through functions of their own, so that the same
-tree works on a map and on the bytes of a record. ``None`` is SQL's null.
+A tree is compiled once to closures. They read properties through functions that the caller supplies, so that the same
+tree works on a map and on a record's bytes. ``None`` is SQL's null.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _OF_DOUBLES: Final[dict[str, Callable[[Any, Any], bool]]] = {
     ">": lambda value, constant: not value <= constant,  # NaN is above every number
     ">=": lambda value, constant: not value < constant,
 }
-"""Comparison with a constant that is neither NaN nor zero; selectors have no such literals."""
+"""Comparisons with a constant that is neither NaN nor zero; selectors have no such literals."""
 
 
 class Compiler(Generic[Source]):
@@ -64,9 +64,9 @@ class Compiler(Generic[Source]):
         self._reader = reader
 
     def condition(self, node: Expression) -> Callable[[Source], Truth]:
-        """Compile a condition: TRUE, FALSE or null for a message.
+        """Compile a condition to a function that returns TRUE, FALSE or null for a message.
 
-        The function raises :class:`EvaluationError` for a message whose values do not fit.
+        The function raises :class:`EvaluationError` for a message whose values cannot be compared.
         """
         match node:
             case And():
@@ -89,11 +89,11 @@ class Compiler(Generic[Source]):
                 constant = None if node.value is None else bool(node.value)
                 return lambda _: constant
             case Property() | Negate():
-                raise TypeError(f"{node} is no condition")  # the parser does not let it through
+                raise TypeError(f"{node} is not a condition")  # the parser does not let it through
         assert_never(node)
 
     def value(self, node: Expression) -> Callable[[Source], Value]:
-        """Compile the value of a node for a message; it raises as conditions do."""
+        """Compile a node to a function that returns its value for a message; it raises as conditions do."""
         constant = constant_of(node)
         if constant is not None:
             value = constant.value
@@ -229,7 +229,7 @@ def _cast(read: Callable[[Source], str | None]) -> Callable[[Source], Truth]:
 
 # --- comparisons of two values that are not null -------------------------------------------------
 def _comparison(left: Kind, right: Kind) -> Callable[[Any, Any], int]:
-    """Return Java's ``compareTo`` after the conversions of two classes of values; 0 means equal."""
+    """Compare as Java's ``compareTo`` after converting both values; 0 means equal."""
     if left is right and left not in NUMBERS:
         return _compare_alike
     if left is Kind.BOOLEAN and right is Kind.STRING:
@@ -254,10 +254,10 @@ def _compare_as_doubles(left: Any, right: Any) -> int:
 
 
 def _never_equal(_left: Any, _right: Any) -> int:
-    """Return smaller: Java's filter does not convert these values, so they are never equal."""
+    """Return "smaller": Java's filter does not convert these values, so they are never equal."""
     return -1
 
 
 def _refuse(left: Any, right: Any) -> int:
     """Raise an error: RocketMQ fails with a ClassCastException, since it converts only a property on the left."""
-    raise EvaluationError(f"{left} on the left of = cannot be compared with the string {right!r}")
+    raise EvaluationError(f"{left} on the left of = cannot be compared to the string {right!r}")

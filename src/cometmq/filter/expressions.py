@@ -1,4 +1,4 @@
-"""The syntax tree of a selector. The Java class of each node's values is known without a message."""
+"""The syntax tree of a selector. The Java class of each node's value is known at parse time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Kind(enum.Enum):
-    """The class of a node's value if it is not null; all properties are strings."""
+    """The Java class of a node's non-null value; all properties are strings."""
 
     STRING = "String"
     INTEGER = "Integer"
@@ -31,7 +31,7 @@ class Literal(msgspec.Struct, frozen=True):
 
 
 class Property(msgspec.Struct, frozen=True):
-    """A property of the message, null if there is none of that name."""
+    """A property of the message, or null if the message lacks it."""
 
     name: str
 
@@ -100,7 +100,7 @@ Expression = Literal | Property | Negate | Condition
 
 
 def kind_of(node: Expression) -> Kind:
-    """The class of a node's values."""
+    """Return the class of a node's values."""
     if isinstance(node, Literal):
         return node.kind
     if isinstance(node, Property):
@@ -112,14 +112,14 @@ def kind_of(node: Expression) -> Kind:
 
 
 def is_condition(node: Expression) -> bool:
-    """Tell whether a node may be a condition (``BooleanExpression``)."""
+    """Return whether a node can be a condition (``BooleanExpression``)."""
     if isinstance(node, Literal):
         return node.kind in (Kind.BOOLEAN, Kind.NULL)
     return not isinstance(node, Property | Negate)
 
 
 def constant_of(node: Expression) -> Literal | None:
-    """Return the constant that a node always is, with its sign; ``None`` for other nodes."""
+    """Return the value of a constant with its sign, or ``None`` for other nodes."""
     if isinstance(node, Literal):
         return node
     if isinstance(node, Negate):
@@ -132,7 +132,7 @@ def constant_of(node: Expression) -> Literal | None:
 
 
 def weight(node: Expression) -> int:
-    """Count the terms that read a property."""
+    """Count the nodes that read a property."""
     match node:
         case And() | Or():
             return sum(weight(operand) for operand in node.operands)

@@ -8,7 +8,7 @@
     unary      := ("+" | "-" | NOT) unary | primary
     primary    := string | number | TRUE | FALSE | NULL | name | "(" or ")"
 
-What follows a complete expression is not read, except for the one token that ends it. NOT binds more
+Text after a complete expression is ignored, except for the one token that ends it. NOT binds more
 tightly than a comparison: ``NOT a = 1`` is ``(NOT a) = 1``.
 """
 
@@ -48,7 +48,7 @@ NAME: Final = "NAME"
 KEYWORDS: Final = frozenset(["NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"])
 
 _SKIPPED: Final = re.compile(r"(?:[ \t\n\r\f]+|--[^\n\r]*(?:\r\n|\n|\r)|/\*(?s:.*?)\*/)*")
-"""A ``--`` comment ends with its line; without a line end it is two minus signs, as in RocketMQ."""
+"""A ``--`` comment ends with its line; without a line end it counts as two minus signs, as in RocketMQ."""
 _TOKEN: Final = re.compile(
     r"(?P<FLOAT>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
     r"|(?P<INTEGER>0|[1-9][0-9]*[lL]?)"
@@ -76,14 +76,14 @@ class Token(NamedTuple):
     kind: str
     text: str
     at: int
-    """Index of its first character."""
+    """Index of the token's first character."""
 
     def __str__(self) -> str:
         return "the end of the expression" if self.kind == END else f"{self.text[:40]!r}"
 
 
 def next_token(text: str, at: int) -> tuple[Token, int]:
-    """Return the token at or after index ``at``, and the index behind it; the longest one, as in JavaCC.
+    """Return the longest token at or after index ``at``, as JavaCC does, and the index after it.
 
     :raises FilterError: no token begins there.
     """
@@ -97,7 +97,7 @@ def next_token(text: str, at: int) -> tuple[Token, int]:
         character = text[at]
         step = _NEXT_STEPS.get(character)
         if character == "'":
-            raise FilterError("a string is not closed", at + 1, next_step=step)
+            raise FilterError("unterminated string", at + 1, next_step=step)
         raise FilterError(f"{character!r} is not part of the selector language", at + 1, next_step=step)
     kind = found.lastgroup
     word = found.group()
@@ -119,14 +119,14 @@ _SIMPLER: Final = "split the condition over several properties, or use IN for li
 
 
 class Parsed(NamedTuple):
-    """The tree of a selector, and the index of the first character that is not part of it."""
+    """The syntax tree of a selector, and the index of the first character that is not part of it."""
 
     expression: Expression
     end: int
 
 
 class _Part(NamedTuple):
-    """A node with its beginning and its depth, for the parser."""
+    """A node with its position and depth, for the parser."""
 
     node: Expression
     at: int
@@ -136,11 +136,11 @@ class _Part(NamedTuple):
 def parse(text: str) -> Parsed:
     """Parse a selector.
 
-    :raises FilterError: it is empty, malformed, not a condition, or beyond the limits.
+    :raises FilterError: the text is empty, malformed, not a condition, or exceeds a limit.
     """
     if len(text) > MAX_FILTER_CHARS:
         raise FilterError(
-            f"the expression has {len(text)} characters, {MAX_FILTER_CHARS} are allowed",
+            f"the expression has {len(text)} characters; at most {MAX_FILTER_CHARS} are allowed",
             MAX_FILTER_CHARS + 1,
             next_step=_SIMPLER,
         )
@@ -168,7 +168,7 @@ class _Parser:
 
     def _expect(self, kind: str, what: str) -> Token:
         if self._token.kind != kind:
-            raise FilterError(f"{what} is expected, not {self._token}", self._token.at + 1)
+            raise FilterError(f"{what} expected, not {self._token}", self._token.at + 1)
         return self._advance()
 
     # --- the grammar --------------------------------------------------------------------------
@@ -318,12 +318,12 @@ def _too_deep(at: int) -> FilterError:
 
 
 def _condition(part: _Part) -> _Part:
-    """Return the node as a condition."""
+    """Return the node as a condition; raise FilterError for a value."""
     if is_condition(part.node):
         return part
     if isinstance(part.node, Property):
         return _Part(BooleanCast(part.node), part.at, part.depth + 1)
-    raise FilterError("a value alone is no condition", part.at + 1, next_step="compare it with something")
+    raise FilterError("a value alone is not a condition", part.at + 1, next_step="compare it with something")
 
 
 def _check_equal(left: _Part, right: _Part) -> None:
@@ -353,7 +353,7 @@ def _ordering(operator: str, left: _Part, right: _Part) -> Ordering:
 
 
 def _check_between(low: _Part, high: _Part) -> None:
-    """Check that of two numbers without a sign the first is not larger."""
+    """Check that the lower bound is not above the upper one, for numbers without a sign."""
     first, second = low.node, high.node
     if (
         isinstance(first, Literal)
@@ -379,6 +379,6 @@ def _float(token: Token) -> Literal:
         raise FilterError(f"{token} is too large for a 64-bit float", token.at + 1)
     if value == 0:
         raise FilterError(
-            f"{token} is not allowed: RocketMQ knows no 0.0 here", token.at + 1, next_step="write 0 without a point"
+            f"{token} is not allowed: RocketMQ rejects 0.0 here", token.at + 1, next_step="write 0 without a point"
         )
     return Literal(Kind.DOUBLE, value)

@@ -1,8 +1,8 @@
-"""Rows of property texts, one record each, searched together by array operations.
+"""Encoded properties of many records, one row each, searched together by array operations.
 
-All rows have one width; the bytes before the text of a row are zero::
+All rows have the same width, with zeros before the text::
 
-    0 … 0x02 name 0x01 value 0x02 name 0x01 value … 0x02 | whatever follows, never looked at
+    0 … 0x02 name 0x01 value 0x02 name 0x01 value … 0x02 | arbitrary bytes, ignored
 
 so that a property begins at each 0x02 before the row's end, and its value ends at the next one.
 """
@@ -23,11 +23,11 @@ WORD: Final = 8
 
 
 class Text(NamedTuple):
-    """A text to compare with, as little-endian words."""
+    """A text to compare with, as masked little-endian words."""
 
     text: bytes
     words: tuple[tuple[np.uint64, np.uint64], ...]
-    """Mask and value of every eight bytes; the last may be fewer."""
+    """Mask and value of each eight bytes; the last may be fewer."""
 
     @classmethod
     def of(cls, text: bytes) -> Text:
@@ -44,7 +44,7 @@ class Text(NamedTuple):
 
 
 class MarkedText:
-    """The bytes; at least the last word is behind everything that is read."""
+    """The bytes; the last word is padding."""
 
     def __init__(self, data: Bytes) -> None:
         self.data = data
@@ -53,16 +53,16 @@ class MarkedText:
 
     @cached_property
     def separators(self) -> Ints:
-        """The places of all separators."""
+        """The positions of all separators."""
         places: Ints = self.marks.nonzero()[0]
         return places
 
     def words(self, at: Ints) -> Words:
-        """Return the eight bytes from each place on."""
+        """Return the eight bytes at each position."""
         return copies(self.data, at, WORD).view("<u8")
 
     def stands_at(self, text: Text, at: Ints, words: Words | None = None) -> Bools:
-        """Tell for each place if ``text`` is there; ``words`` if they have been read."""
+        """Return for each position whether ``text`` is there; ``words`` are its first eight bytes, if already read."""
         mask, key = text.words[0]
         found: Bools = (self.words(at) if words is None else words) & mask == key
         for number, (mask, key) in enumerate(text.words[1:], 1):
@@ -72,21 +72,21 @@ class MarkedText:
         return found
 
     def behind_separators(self, text: Text) -> Ints:
-        """Return the separators with ``text`` behind them."""
+        """Return the separators that ``text`` follows."""
         found: Bools = self.data[1:] == text.text[0]
         found &= self.marks[:-1]
         at = found.nonzero()[0]
         return at[self.stands_at(text, at + 1)]
 
     def lengths(self, starts: Ints) -> Ints:
-        """Return the number of bytes from each place to the next separator."""
+        """Return the number of bytes from each position to the next separator."""
         separators = self.separators
         following = np.minimum(separators.searchsorted(starts), len(separators) - 1)
         return separators[following] - starts
 
 
 def copies(data: memoryview | Bytes, at: Ints, width: int) -> npt.NDArray[np.void]:
-    """Copy ``width`` bytes from each place on, one copy after the other."""
+    """Copy ``width`` bytes from each position, one copy after the other."""
     if not len(at):
         return np.empty(0, f"V{width}")
     places = len(data) - width + 1
@@ -94,19 +94,19 @@ def copies(data: memoryview | Bytes, at: Ints, width: int) -> npt.NDArray[np.voi
 
 
 MARGIN: Final = 24
-"""Bytes of a row behind the end of its text, since a number or name may be read past a short value."""
+"""Bytes after the text of a row, since number or name comparisons may read past a short value."""
 BYTES_AS_A_PROPERTY: Final = 40
-"""Bytes that are compared with a separator and a letter in the time in which a property is compared with a name."""
+"""Bytes that are compared with a separator in the time that it takes to compare a property with a name."""
 _LOW_BYTE: Final = np.uint64(0xFF)
 _END: Final = np.uint64(SEPARATOR)
 
 
 class PropertyRows:
-    """The property texts of some records.
+    """The encoded properties of some records.
 
-    :param data: the rows, one behind the other; separators stand where each text begins and ends.
-    :param width: bytes of each, at least :data:`MARGIN` behind the end of its text.
-    :param ends: where in ``data`` each text ends.
+    :param data: the rows, one after the other; each text begins and ends with a separator.
+    :param width: bytes of each row, with at least :data:`MARGIN` after its text.
+    :param ends: the position in ``data`` at which each text ends.
     """
 
     def __init__(self, data: Bytes, width: int, ends: Ints) -> None:
@@ -116,7 +116,7 @@ class PropertyRows:
         """The number of rows."""
         self._ends = ends
         if self.count:
-            data[-MARGIN + 1 :] = 0  # behind the last separator a word can be read, of nothing
+            data[-MARGIN + 1 :] = 0  # after the last separator a word can be read, of nothing
         self._text = MarkedText(data)
         self._columns: dict[bytes, Column] = {}
 
@@ -127,20 +127,20 @@ class PropertyRows:
 
     @property
     def work(self) -> int:
-        """The cost of finding one property in all rows, in compared properties."""
+        """The cost of finding one property in all rows, as a number of property comparisons."""
         return int(np.count_nonzero(self._text.marks)) + len(self.data) // BYTES_AS_A_PROPERTY
 
     def narrowed(self, rows: Ints) -> PropertyRows:
-        """Return some of these rows."""
+        """Return the rows of a selection."""
         data = self.data.reshape(self.count, self.width)[rows].reshape(-1)
         return PropertyRows(data, self.width, self._ends[rows] + (np.arange(len(rows)) - rows) * self.width)
 
     def has_columns(self, names: frozenset[bytes]) -> bool:
-        """Tell whether the values of all these properties have been found."""
+        """Return whether all these properties have been found already."""
         return self._columns.keys() >= names
 
     def column(self, name: Text) -> Column:
-        """Find the values of one property; the last one of each row."""
+        """Find the last value of one property in each row."""
         column = self._columns.get(name.text)
         if column is None:
             column = self._columns[name.text] = self._find(name)
@@ -163,11 +163,11 @@ class PropertyRows:
 
 
 class Column:
-    """The values of one property in all rows.
+    """One property's values in all rows.
 
     :param text: the rows.
-    :param starts: where its value begins; where there is none, eight bytes of nothing.
-    :param there: which rows have it, ``None`` when all do.
+    :param starts: the position of each value, or of eight zero bytes if a row has none.
+    :param there: which rows have the property, or ``None`` if all do.
     """
 
     def __init__(self, text: MarkedText, starts: Ints, there: Bools | None) -> None:
@@ -179,7 +179,7 @@ class Column:
 
     @cached_property
     def valueless(self) -> Bools | None:
-        """Rows to read one by one: a property without a value counts as absent."""
+        """Rows to evaluate one by one, since a property with an empty value counts as absent."""
         empty: Bools = self._words & _LOW_BYTE == _END
         return empty if empty.any() else None
 
@@ -191,16 +191,16 @@ class Column:
 
     @cached_property
     def lengths(self) -> Ints:
-        """The lengths of the values; 0 if there is none."""
+        """The lengths of the values, or 0 for none."""
         lengths = self._text.lengths(self.starts)
         return lengths if self.there is None else np.where(self.there, lengths, 0)
 
     def is_text(self, text: Text) -> Bools:
-        """Return the rows with the value ``text``, which ends with a separator."""
+        """Return which rows have the value ``text``, which includes the final separator."""
         return self._text.stands_at(text, self.starts, self._words)
 
     def whole_numbers(self, digits: int) -> tuple[npt.NDArray[np.int64 | np.float64], Bools | None]:
-        """Parse the values as numbers of up to ``digits`` digits; also return the rows with another form."""
+        """Parse the values as numbers of up to ``digits`` digits; also return which rows have another form."""
         found = self._numbers.get(digits)
         if found is None:
             values, odd = self._short_numbers
@@ -214,7 +214,7 @@ class Column:
         return found
 
     def doubles(self) -> tuple[npt.NDArray[np.int64 | np.float64], Bools | None]:
-        """Parse the values as numbers with a point; also return the rows with another form."""
+        """Parse the values as numbers with a point; also return which rows have another form."""
         found = self._numbers.get(0)
         if found is None:
             whole, odd = self._short_numbers

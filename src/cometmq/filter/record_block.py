@@ -1,6 +1,6 @@
-"""Finds the properties of many stored records of one log file at once, by array operations.
+"""Extracts the properties of many stored records of one log file at once, by array operations.
 
-The text of the properties of each regular record (consistent lengths, not unusually many properties) is copied into a
+The encoded properties of each regular record (consistent lengths, not unusually many properties) are copied into a
 row of :class:`~cometmq.filter.property_rows.PropertyRows`. Bodies are not read. Irregular records are read one by one
 elsewhere.
 """
@@ -27,18 +27,18 @@ from cometmq.message.record_arrays import dtype_of, offsets_of
 _HEAD: Final = dtype_of(RECORD, "magic", "physical_offset", "sys_flag", "body_length")
 _SAMPLE: Final = 20
 WIDEST_PROPERTIES: Final = 4_096
-"""Largest properties in a row; larger ones are read one by one."""
+"""Largest properties in a row; records with larger ones are read one by one."""
 
 
 class RecordBlock:
-    """The properties of the regular records among the first of some records.
+    """The properties of the regular records among the given records, or the first of them.
 
     :param view: a log file.
     :param base: the log offset of its first byte.
-    :param at: where each record begins in it.
-    :param sizes: the length of each, not less than that of the shortest record; all of it is in ``view``.
-    :param topic_bytes: the length of their topic's name.
-    :param most_bytes: the most bytes of all rows together; one row is taken in any case.
+    :param at: the position in ``view`` of each record.
+    :param sizes: the size of each record, at least the minimum; ``view`` contains all of it.
+    :param topic_bytes: the length of the topic's name.
+    :param most_bytes: the most bytes of all rows together; one row is always copied.
     """
 
     def __init__(self, view: memoryview, base: int, at: Ints, sizes: Ints, topic_bytes: int, most_bytes: int) -> None:
@@ -69,12 +69,12 @@ class RecordBlock:
             lengths, rows = lengths[agreed], rows[agreed]
             data = rows.reshape(-1)
         self.regular = regular
-        """One value for each record that there was room for: True if it is a row."""
+        """For each record within the limit, True if it has a row."""
         self.rows = _text_rows(data, rows, before, lengths)
 
 
 def _text_rows(data: Bytes, rows: Bytes, before: int, lengths: Ints) -> PropertyRows:
-    """Mark the beginning and the end of the texts."""
+    """Write separators at the beginning and end of each text."""
     width = rows.shape[1]
     rows[:, : before - 1] = 0
     rows[:, before - 1] = SEPARATOR
@@ -84,14 +84,15 @@ def _text_rows(data: Bytes, rows: Bytes, before: int, lengths: Ints) -> Property
 
 
 def _begin_behind_hosts(view: memoryview, at: Ints, flags: Ints) -> Ints:
-    """Return the offsets of topics if some hosts have long addresses; a place behind an irregular record."""
+    """Return the positions of the topics when some hosts are IPv6; for irregular records a position after the
+    record."""
     body_at = np.minimum(at + offsets_of(BODY_AT, flags), len(view))
     begin: Ints = body_at + copies(view, body_at - BODY_LENGTH_BYTES, BODY_LENGTH_BYTES).view(">u4")
     return begin
 
 
 def _widest(lengths: Ints) -> int:
-    """Return the largest length of a row's text, so that a few records with many properties do not widen all rows."""
+    """Choose the longest text of a row, so that a few records with many properties do not widen all rows."""
     if not len(lengths):
         return 0
     longest = int(lengths.max())

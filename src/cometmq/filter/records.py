@@ -1,4 +1,4 @@
-"""Reads single properties of a stored record; neither the body nor other properties are decoded.
+"""Reads single properties of a stored record without decoding its body or other properties.
 
 A value cannot contain 0x02, so ``0x02 name 0x01`` begins the property of that name and nothing else. Of
 two properties of one name the last counts; one without a value counts as absent, as everywhere.
@@ -18,14 +18,14 @@ _HEAD: Final = RECORD.struct("magic", "sys_flag", "body_length")
 _LENGTHS_BYTES: Final = TOPIC_LENGTH_BYTES + PROPERTIES_LENGTH_BYTES
 _END: Final = PROPERTY_SEPARATOR.encode()
 REPLACEMENT: Final = "\ufffd"
-"""Bytes that are not UTF-8 are read as this character: texts with it are not compared as bytes."""
+"""Invalid UTF-8 decodes to this character: strings with it are not compared as bytes."""
 
 
 def properties_of(record: memoryview) -> bytes:
-    """Return the stored text of a record's properties.
+    """Return a record's encoded properties.
 
-    :raises RecordError: no record, or its lengths lead outside.
-    :raises struct.error: it is too short for a record.
+    :raises RecordError: the bytes are not a record, or its lengths exceed it.
+    :raises struct.error: the bytes are too few for a record.
     """
     magic, sys_flag, body_length = _HEAD.unpack_from(record)
     if magic != MESSAGE_MAGIC or sys_flag & HOSTS_V6 or body_length < 0:
@@ -39,7 +39,7 @@ def properties_of(record: memoryview) -> bytes:
 
 
 def properties_length(record: memoryview) -> int:
-    """Return the length of a record's properties; 0 if it is not a record."""
+    """Return the length of a record's properties, or 0 if the bytes are not a record."""
     try:
         return len(properties_of(record))
     except (RecordError, struct.error, IndexError):
@@ -47,7 +47,7 @@ def properties_length(record: memoryview) -> int:
 
 
 def property_reader(name: str) -> Callable[[bytes], str | None]:
-    """Return the function that finds one property in the text of :func:`properties_of`."""
+    """Return a function that finds one property in the result of :func:`properties_of`."""
     first = f"{name}{NAME_VALUE_SEPARATOR}".encode()
     later = _END + first
     first_length, later_length = len(first), len(later)

@@ -1,4 +1,4 @@
-"""Selectors: an expression, parsed once, as predicates over maps of properties and over stored records."""
+"""Selectors: expressions compiled to predicates over property maps and stored records."""
 
 from __future__ import annotations
 
@@ -26,38 +26,39 @@ SQL92: Final = "SQL92"
 
 _SHORT_CHARS: Final = 64
 _READ_ONE_BY_ONE: Final = 8
-"""Largest number of terms that find their properties themselves; with more of them decoding all is faster."""
+"""Up to this many terms each search for their property; with more terms, decoding all properties is faster."""
 
 
 class Selector(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """A compiled expression; make it with :func:`parse_selector`."""
+    """A compiled expression, created by :func:`parse_selector`."""
 
     text: str
     key: str | bytes
-    """A short id: the same only for the same text."""
+    """A short id of the text."""
     expression: Expression
     ignored: str
-    """The text behind the complete expression. RocketMQ ignores it, so users should know about it:
+    """The text after the complete expression. RocketMQ ignores it, so users should be warned:
     ``a LIKE 'x%'`` is the property ``a`` and an ignored rest, and never matches."""
     evaluate: Callable[[Mapping[str, str]], Truth]
-    """TRUE, FALSE or null (``None``) for the properties of a message; raises EvaluationError."""
+    """Returns TRUE, FALSE or null (``None``) for the properties of a message; raises EvaluationError."""
     matches: Callable[[Mapping[str, str]], bool]
-    """True for the properties of a message that matches; false also if it cannot be evaluated."""
+    """Returns True for the properties of a matching message; False also if the evaluation fails."""
     matches_record: Callable[[memoryview], bool]
-    """The same for a stored record, a view of exactly its bytes; false if it is not a record."""
+    """Does the same for a stored record, a view of exactly its bytes; False if it is not a record."""
 
     @cached_property
     def matches_block(self) -> BlockPredicate:
-        """The same for many records of one topic in one log file, or the first of them; see :func:`block_predicate`."""
+        """Does the same for many records of one topic in one log file, or the first of them; see
+        :func:`block_predicate`."""
         from cometmq.filter.block_evaluation import block_predicate  # NumPy is a dependency of the server only
 
         return block_predicate(self.expression, self.matches_record)
 
 
 def parse_selector(text: str) -> Selector:
-    """Compile an expression; results, failures too, are cached for recent expressions.
+    """Compile an expression; results and failures are cached for recent expressions.
 
-    :raises FilterError: the expression cannot be used; says where and why.
+    :raises FilterError: the expression is invalid; the error says where and why.
     """
     outcome = (_parsed if len(text) <= LONG_FILTER_CHARS else _parsed_long)(text)
     if isinstance(outcome, FilterError):
@@ -101,10 +102,10 @@ def _matches_map(evaluate: Callable[[Mapping[str, str]], Truth]) -> Callable[[Ma
 
 
 def _matches_record(expression: Expression) -> Callable[[memoryview], bool]:
-    """Return the predicate of an outermost AND: the first term that is not TRUE decides.
+    """Compile the outermost AND to a predicate; the first term that is not TRUE decides.
 
-    Those that want a certain string are looked for as bytes before anything is evaluated. Where many terms
-    read properties, all of these are decoded once.
+    Strings that terms require are searched for as bytes before anything is evaluated. If many terms
+    read properties, all properties are decoded once.
     """
     terms = expression.operands if isinstance(expression, And) else (expression,)
     if weight(expression) > _READ_ONE_BY_ONE:
@@ -136,7 +137,7 @@ def _matches_record(expression: Expression) -> Callable[[memoryview], bool]:
 
 
 def _needle(term: Expression) -> bytes | None:
-    """Return the bytes that properties must contain for ``name = 'text'`` to be TRUE."""
+    """Return the bytes that encoded properties must contain for ``name = 'text'`` to be TRUE."""
     if not isinstance(term, Equal):
         return None
     left, right = term.left, term.right

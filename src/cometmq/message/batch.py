@@ -25,7 +25,7 @@ PIECE_OVERHEAD_BYTES: Final = _HEAD.size + _SHORT.size
 
 
 class BatchError(CometMQError):
-    """The body is not a batch."""
+    """Raised for a malformed batch body."""
 
 
 class BatchPiece(msgspec.Struct, frozen=True, gc=False):
@@ -37,7 +37,7 @@ class BatchPiece(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_piece(flag: int, body: bytes, properties: bytes) -> tuple[bytes, bytes, bytes, bytes]:
-    """Encode one message of a batch, as bytes to join."""
+    """Return the pieces of one encoded message of a batch."""
     size = len(properties)
     head = _HEAD.pack(PIECE_OVERHEAD_BYTES + len(body) + size, 0, 0, flag, len(body))
     return head, body, _SHORT.pack(size), properties
@@ -46,7 +46,7 @@ def encode_piece(flag: int, body: bytes, properties: bytes) -> tuple[bytes, byte
 def encode_batch(pieces: Iterable[BatchPiece]) -> bytes:
     """Encode the body of a batch.
 
-    :raises ValueError: the properties of one are longer than 32,767 bytes.
+    :raises ValueError: a message has more than 32,767 bytes of properties.
     """
     out: list[bytes] = []
     for piece in pieces:
@@ -60,7 +60,7 @@ def encode_batch(pieces: Iterable[BatchPiece]) -> bytes:
 def decode_batch(body: bytes, *, max_messages: int = MAX_BATCH_MESSAGES) -> list[BatchPiece]:
     """Decode the body of a batch; in properties, bytes that are not UTF-8 become U+FFFD, as in Java.
 
-    :raises BatchError: lengths that do not add up, or too many messages.
+    :raises BatchError: the lengths do not add up, or there are too many messages.
     """
     pieces: list[BatchPiece] = []
     at, length = 0, len(body)

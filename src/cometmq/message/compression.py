@@ -1,7 +1,7 @@
 """Compression of bodies (``common/compression`` of RocketMQ 4.9.4+).
 
-zlib is an RFC 1950 stream, LZ4 the LZ4 *frame* format, ZSTD a zstd frame. Unpacking has a limit,
-whatever the packed sizes claim.
+zlib means an RFC 1950 stream, LZ4 the LZ4 *frame* format, ZSTD a zstd frame. The decompressed size is limited,
+whatever the headers claim.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _ZSTD_WINDOW_BYTES: Final = 1 << 27
 
 
 class DecompressionError(CometMQError):
-    """A body does not have the form of its flag, or is larger than the limit when decompressed."""
+    """A body is not in the format that its flag names, or exceeds the limit when decompressed."""
 
 
 def compress(body: bytes, kind: CompressionType = CompressionType.ZLIB, level: int = DEFAULT_LEVEL) -> bytes:
-    """Compress ``body``; ``level`` is that of the library of ``kind``.
+    """Compress ``body``; ``level`` is the compression level of the library for ``kind``.
 
     :raises MissingPackageError: that library is not installed.
     """
@@ -40,7 +40,7 @@ def compress(body: bytes, kind: CompressionType = CompressionType.ZLIB, level: i
 
 
 def pack(body: bytes, kind: CompressionType = CompressionType.ZLIB, level: int = DEFAULT_LEVEL) -> tuple[bytes, int]:
-    """Compress a body if that makes it smaller; return what is sent and its sysFlag."""
+    """Compress a body if that makes it smaller; return the body to send and its sysFlag."""
     compressed = compress(body, kind, level)
     return (compressed, with_compression(0, kind)) if len(compressed) < len(body) else (body, 0)
 
@@ -48,8 +48,8 @@ def pack(body: bytes, kind: CompressionType = CompressionType.ZLIB, level: int =
 def decompress(body: bytes, sys_flag: int, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:
     """Decompress ``body`` by its ``sys_flag``; return an uncompressed one unchanged.
 
-    :raises DecompressionError: the data are damaged or cut, the type is unknown, or more than
-        ``max_bytes`` would come out.
+    :raises DecompressionError: the data is damaged or truncated, the type is unknown, or more than
+        ``max_bytes`` would result.
     :raises MissingPackageError: the library of its type is not installed.
     """
     if not sys_flag & COMPRESSED:
@@ -120,5 +120,5 @@ def _demand(whole: bool, full: bool, name: str, max_bytes: int) -> None:
     if whole:
         return
     if full:
-        raise DecompressionError(f"the {name} body is larger than {max_bytes} bytes once unpacked")
-    raise DecompressionError(f"the {name} body is cut short")
+        raise DecompressionError(f"the {name} body is larger than {max_bytes} bytes when decompressed")
+    raise DecompressionError(f"the {name} body is truncated")

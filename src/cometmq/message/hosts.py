@@ -23,13 +23,13 @@ IPV4_HOST_BYTES: Final = 8
 IPV6_HOST_BYTES: Final = 20
 _IPV4_BYTES: Final = 4
 _MAPPED: Final = bytes(10) + b"\xff\xff"
-"""The bytes before those of an IPv4 address that is mapped into IPv6."""
+"""The prefix of an IPv4 address that is mapped into IPv6."""
 _MAPPED_BITS: Final = 96
 _NO_NAME: Final = "a host has labels of 1 to 63 characters with a dot between them"
 _SHOWN_CHARS: Final = 200
 _PORT: Final = struct.Struct(">i")
 _PROBES: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
-"""Addresses reserved for documentation: a route to them shows the own address; nothing is sent."""
+"""Addresses reserved for documentation: the route to them shows our own address; nothing is sent."""
 
 
 def own_ip() -> str:
@@ -47,7 +47,7 @@ def own_ip() -> str:
 def addresses_of(host: str | None, port: int | None, flags: int = 0) -> Sequence[Found]:
     """Return the addresses of a host for TCP, as ``getaddrinfo`` does; blocks while a name is looked up.
 
-    :raises OSError: there is none, or the text cannot be a name, as ``a..b``.
+    :raises OSError: the name has no address, or is invalid, such as ``a..b``.
     """
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
@@ -88,7 +88,7 @@ def decode_host(stored: bytes) -> tuple[str, int]:
 
 
 def unmapped(host: str) -> str:
-    """Return the IPv4 address of one that is mapped into IPv6; other addresses and names as they are."""
+    """Return the IPv4 address of a mapped IPv6 address; return other addresses and names unchanged."""
     if not host.startswith(("::", "0")) or ":" not in host:
         return host
     with suppress(OSError):
@@ -99,7 +99,7 @@ def unmapped(host: str) -> str:
 
 
 def stored_ip(host: str) -> str | None:
-    """Return an address as records and ids have it: IPv4 not mapped, IPv6 short and without a zone; None for a name."""
+    """Return an address as in records and ids: IPv4 unmapped, IPv6 compressed and without a zone; None for a name."""
     try:
         return decode_host(encode_host(host, 0))[0]
     except ValueError:
@@ -107,16 +107,16 @@ def stored_ip(host: str) -> str | None:
 
 
 def parsed_ip(host: str) -> Ip | None:
-    """Return the same as an object to compare with networks; None for a name."""
+    """Return the same address as an object to compare with networks; None for a name."""
     text = stored_ip(host)
     return None if text is None else ipaddress.ip_address(text)
 
 
 def parse_network(text: str, *, strict: bool = True) -> Network:
-    """Parse ``10.0.0.0/8``, an address, or a network of IPv6, also one of mapped addresses, which is one of IPv4.
+    """Parse an address or a network such as ``10.0.0.0/8``; a network of mapped addresses becomes an IPv4 network.
 
-    :param strict: refuse a network with bits behind its prefix.
-    :raises ValueError: the text is none of these.
+    :param strict: refuse a network with host bits set.
+    :raises ValueError: the text is neither.
     """
     host, slash, bits = text.strip().partition("/")
     network = ipaddress.ip_network(f"{host.partition('%')[0]}{slash}{bits}", strict=strict)
@@ -129,21 +129,21 @@ def parse_network(text: str, *, strict: bool = True) -> Network:
 def parse_address(text: str) -> tuple[str, int]:
     """Parse ``(host, port)`` of ``host:port``, ``[v6]:port`` or Java's ``v6:port``.
 
-    :raises ValueError: there is no port, it is not from 0 to 65535, or the host is neither a name nor an address.
+    :raises ValueError: the port is missing or not from 0 to 65535, or the host is neither a name nor an address.
     """
     host, separator, port_text = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not separator or not host or not port_text.isascii() or not port_text.isdigit() or int(port_text) > 65535:
         raise ValueError(f"not an address of the form host:port: {text[:_SHOWN_CHARS]!r}")
     if ":" in host and stored_ip(host) is None:
-        raise ValueError(f"not an address of the form host:port, and of IPv6 [host]:port: {text[:_SHOWN_CHARS]!r}")
+        raise ValueError(f"not an address of the form host:port or, for IPv6, [host]:port: {text[:_SHOWN_CHARS]!r}")
     if not _can_be_host(host):
         raise ValueError(f"{_NO_NAME}: {host[:_SHOWN_CHARS]!r}")
     return host, int(port_text)
 
 
 def _can_be_host(host: str) -> bool:
-    """Tell whether the look-up of a name takes the text; it raises something else than OSError otherwise."""
+    """Return whether a name can be looked up at all; for an invalid one the look-up raises more than OSError."""
     try:
         return ":" in host or ("\0" not in host and bool(host.encode("idna")))
     except UnicodeError:
@@ -151,9 +151,9 @@ def _can_be_host(host: str) -> bool:
 
 
 def split_addresses(text: str) -> tuple[str, ...]:
-    """Split a list of nameserver addresses joined by ``;`` or ``,``; each once, unchecked.
+    """Split nameserver addresses joined by ``;`` or ``,``; drop duplicates and check nothing.
 
-    ``http://`` before an address is left out, as by Java's clients (``NameServerAddressUtils``).
+    ``http://`` before an address is removed, as by Java's clients (``NameServerAddressUtils``).
     """
     parts = (part.strip().removeprefix("http://") for part in text.replace(",", ";").split(";"))
     return tuple(dict.fromkeys(part for part in parts if part))
@@ -165,5 +165,5 @@ def format_address(host: str, port: int) -> str:
 
 
 def address_here(host: str, port: int) -> str:
-    """The ``host:port`` at which a program on this machine reaches a server that listens on ``host``."""
+    """Return the ``host:port`` at which a program on this machine reaches a server that listens on ``host``."""
     return format_address({"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)

@@ -28,7 +28,7 @@ _MASK: Final = 0xFFFFFFFF
 
 
 def java_hash(text: str) -> int:
-    """``String.hashCode()`` of Java: Σ s[i]·31^(n−1−i) over UTF-16 units, as a signed int32."""
+    """Return Java's ``String.hashCode()``: Σ s[i]·31^(n−1−i) over UTF-16 units, as a signed int32."""
     units: Sequence[int]
     if text.isascii():
         units = text.encode()
@@ -42,24 +42,24 @@ def java_hash(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def tags_code(tag: str | None) -> int:
-    """The code of a tag in a ConsumeQueue: its Java hash, 0 for none."""
+    """Return the code of a tag in a ConsumeQueue: its Java hash, or 0 for none."""
     return java_hash(tag) if tag else 0
 
 
 def index_hash(code: int) -> int:
-    """The hash that IndexFile stores for a Java hash: its absolute value, 0 for ``Integer.MIN_VALUE``."""
+    """Return the hash that IndexFile stores for a Java hash: its absolute value, or 0 for ``Integer.MIN_VALUE``."""
     return 0 if code == -0x80000000 else abs(code)
 
 
 def offset_msg_id(store_host: bytes, physical_offset: int) -> str:
-    """The id of a stored message: upper-case hex of its store host (8 or 20 bytes) and log offset (8)."""
+    """Return the id of a stored message: upper-case hex of its store host (8 or 20 bytes) and log offset (8)."""
     return f"{store_host.hex().upper()}{physical_offset:016X}"
 
 
 def decode_offset_msg_id(msg_id: str) -> tuple[str, int, int]:
-    """``(ip, port, physical offset)`` of an offset id of 32 or 56 hex characters.
+    """Return ``(ip, port, physical offset)`` of an offset id of 32 or 56 hex characters.
 
-    :raises ValueError: it is not of that form.
+    :raises ValueError: the id is malformed.
     """
     try:
         raw = bytes.fromhex(msg_id)
@@ -69,18 +69,18 @@ def decode_offset_msg_id(msg_id: str) -> tuple[str, int, int]:
         raise ValueError(f"an offset message id has 32 or 56 hex digits: {msg_id!r}")
     ip, port = decode_host(raw[:-8])
     if not 0 <= port <= 65_535:
-        raise ValueError(f"not an offset message id, it names port {port}: {msg_id!r}")
+        raise ValueError(f"not an offset message id, its port is {port}: {msg_id!r}")
     return ip, port, struct.unpack(">q", raw[-8:])[0]
 
 
 class UniqIdGenerator:
     """Generates client message ids (UNIQ_KEY): 32 hex digits, 56 on a host with IPv6 only.
 
-    Layout: ip (4 or 16), low 16 bits of the pid (2), a number for this generator where Java has the
+    Layout: ip (4 or 16), low 16 bits of the pid (2), a number of this generator where Java has the
     hash of its class loader (4), milliseconds since the first of the month (4), a counter (2). The
-    counter steps on by one per id; at most 65,536 ids a millisecond are distinct.
+    counter grows by one per id; at most 65,536 ids per millisecond are distinct.
 
-    Threads may share it: each takes numbers of its own from the counter, so a stamp that another one has just replaced
+    Threads may share it: each gets its own numbers from the counter, so a stamp that another thread has just replaced
     does no harm.
     """
 
@@ -112,7 +112,7 @@ class UniqIdGenerator:
         return [f"{stamp}{number & 0xFFFF:04X}" for number in itertools.islice(self._numbers, count)]
 
     def _turn(self, now: int) -> None:
-        """Make the part before the counter for another millisecond."""
+        """Build the part before the counter for a new millisecond."""
         with self._lock:
             if os.getpid() != self._pid:
                 self._pid = os.getpid()
@@ -132,7 +132,7 @@ _HANDLE_VERSION: Final = "v1"
 
 
 class RecallHandleError(CometMQError):
-    """The text is not a handle."""
+    """Raised for an invalid recall handle."""
 
 
 class RecallHandle(msgspec.Struct, frozen=True):
@@ -156,7 +156,7 @@ class RecallHandle(msgspec.Struct, frozen=True):
     def decode(cls, text: str) -> Self:
         """Decode a handle.
 
-        :raises RecallHandleError: it is no handle.
+        :raises RecallHandleError: the handle is invalid.
         """
         try:
             if len(text) > MAX_RECALL_HANDLE_CHARS:
@@ -167,9 +167,9 @@ class RecallHandle(msgspec.Struct, frozen=True):
             if version != _HANDLE_VERSION:
                 raise ValueError(f"not {_HANDLE_VERSION}")
             if not (due_ms.isascii() and due_ms.isdigit() and len(due_ms) < 19):
-                raise ValueError("no time in it")
+                raise ValueError("its time is missing")
         except (ValueError, binascii.Error, UnicodeError) as error:
             raise RecallHandleError(
-                f"recall handle is invalid: {error}", next_step="give the handle that the send answered"
+                f"recall handle is invalid: {error}", next_step="use the handle that the send returned"
             ) from error
         return cls(topic, broker_name, int(due_ms) - 1, unique_key)

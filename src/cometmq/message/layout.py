@@ -1,12 +1,12 @@
-"""The layouts of records, of units, index entries and batches: fields, their types and offsets, in one place.
+"""The layouts of records, units, index entries and batches: fields, types and offsets in one place.
 
-All readers and writers take their formats and offsets from here. :mod:`cometmq.message.record_arrays` makes NumPy's
-types of a layout, and ``scripts/core_constants`` writes the constants of the compiled core.
+All readers and writers get their formats and offsets from here. :mod:`cometmq.message.record_arrays` derives NumPy's
+types from a layout, and ``scripts/core_constants`` writes the constants of the compiled core.
 
 A record is one message, the same bytes on disk, in answers to pulls and in replication
 (``CommitLog.MessageExtEncoder``, ``MessageDecoder``)::
 
-    the fields of RECORDS, of which two have 8 or 20 bytes: see the bits of sysFlag
+    the fields of RECORDS; the two hosts have 8 or 20 bytes, as sysFlag says
     body
     int8 length of the topic (int16 with the magic of V2), topic
     int16 length of the properties, properties
@@ -23,9 +23,9 @@ from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
 
 
 class Layout:
-    """Fields that follow each other, big-endian.
+    """Consecutive big-endian fields.
 
-    :param formats: the format of each field, as in :mod:`struct`, by its name.
+    :param formats: the :mod:`struct` format of each field, by name.
     """
 
     def __init__(self, formats: Mapping[str, str]) -> None:
@@ -40,7 +40,7 @@ class Layout:
         """The length of all fields, in bytes."""
 
     def struct(self, *names: str) -> struct.Struct:
-        """Return the struct of the fields ``names`` (all without any), which passes over the bytes before and between.
+        """Return a struct of the fields ``names`` (by default all) that skips the bytes before and between them.
 
         :raises ValueError: the fields are not in the order of the layout.
         """
@@ -48,7 +48,7 @@ class Layout:
         for name in names or self.formats:
             passed = self.offsets[name] - at
             if passed < 0:
-                raise ValueError(f"{name} stands before the field that is named before it")
+                raise ValueError(f"{name} comes before the previous field in the layout")
             code += f"{passed}x{self.formats[name]}" if passed else self.formats[name]
             at = self.offsets[name] + struct.calcsize(f">{self.formats[name]}")
         return struct.Struct(code)
@@ -59,7 +59,7 @@ HOSTS_V6: Final = BORNHOST_V6 | STOREHOST_V6
 
 
 def host_flags(born_host: bytes, store_host: bytes) -> int:
-    """Return the bits of sysFlag for these hosts, of 8 or 20 bytes."""
+    """Return the sysFlag bits for hosts of these sizes, 8 or 20 bytes."""
     flags = BORNHOST_V6 if len(born_host) == IPV6_HOST_BYTES else 0
     return flags | STOREHOST_V6 if len(store_host) == IPV6_HOST_BYTES else flags
 
@@ -89,7 +89,7 @@ def _record(bits: int) -> Layout:
 RECORDS: Final = {bits: _record(bits) for bits in (0, BORNHOST_V6, STOREHOST_V6, HOSTS_V6)}
 """The fields before the body of a record, by :data:`HOSTS_V6` of its sysFlag."""
 RECORD: Final = RECORDS[0]
-"""Those where both hosts are IPv4; the fields before the hosts stand there in every record."""
+"""The offsets where both hosts are IPv4; the fields before the hosts have the same offsets in every record."""
 
 
 def record_offsets(name: str) -> dict[int, int]:
@@ -98,7 +98,7 @@ def record_offsets(name: str) -> dict[int, int]:
 
 
 BODY_AT: Final = {bits: layout.size for bits, layout in RECORDS.items()}
-"""The first byte of the body, by :data:`HOSTS_V6` of the sysFlag."""
+"""The offset of the body, by :data:`HOSTS_V6` of the sysFlag."""
 BODY_LENGTH_BYTES: Final = struct.calcsize(">i")
 TOPIC_LENGTH_BYTES: Final = 1
 TOPIC_LENGTH_V2_BYTES: Final = 2
@@ -110,9 +110,9 @@ QUEUE_UNIT: Final = Layout({"offset": "q", "size": "i", "tags": "q"})
 INDEX_HEADER: Final = Layout(
     {"begin_time": "q", "end_time": "q", "begin_offset": "q", "end_offset": "q", "slots": "i", "next": "i"}
 )
-"""The first and the last store timestamp and log offset of an index file, slots used, the next entry."""
+"""An index file's header: first and last store timestamp, first and last log offset, used slots, next entry."""
 INDEX_ENTRY: Final = Layout({"hash": "i", "offset": "q", "seconds": "i", "previous": "i"})
 """Hash of a key, log offset, seconds since the first timestamp, the previous entry of the chain."""
 
 BATCH_HEAD: Final = Layout({"size": "i", "magic": "i", "body_crc": "i", "flag": "i", "body_length": "i"})
-"""The fields before the body of a message in a batch; behind it int16 length of the properties, properties."""
+"""The fields before the body of a message in a batch; an int16 properties length and the properties follow the body."""

@@ -1,9 +1,9 @@
 """The addresses that clients reach a broker at, by listener.
 
-A *listener* is a name for a port of the nameserver, or for a network that clients come from. A broker advertises one
-address for every client, and others for the clients of a listener: those outside of a container network, behind a
-tunnel, at a port of a Kubernetes node. A route has the addresses of the listener at which it was asked for. (Kafka
-does the same by ``listeners`` and ``advertised.listeners``.)
+A *listener* names a port of the nameserver, or a network that clients connect from. A broker advertises one
+default address, and others for the clients of a listener: those outside a container network, behind a
+tunnel, or at a port of a Kubernetes node. A route has the addresses of the listener that received the request. (Kafka
+does the same with ``listeners`` and ``advertised.listeners``.)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cometmq.limits import MAX_ADDRESS_CHARS, MAX_LISTENERS
 from cometmq.message.hosts import Network, format_address, parse_address, parse_network, parsed_ip, unmapped
 
 EVERY_CLIENT: Final = ""
-"""The name of the address for clients of no listener."""
+"""The name of the default address."""
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,30}")
 _HOST: Final = re.compile(r"[A-Za-z0-9._:%-]+")
@@ -41,10 +41,10 @@ class Listeners(NamedTuple):
     ports: Mapping[str, int]
     """Ports to listen on, by name."""
     networks: tuple[tuple[str, Network], ...]
-    """Networks that clients come from, with names; the first that fits counts."""
+    """Networks that clients connect from, with names; the first match wins."""
 
     def of(self, port_name: str, client_ip: str) -> str:
-        """Return the listener of a client: that of the port, else that of its network, else :data:`EVERY_CLIENT`."""
+        """Return a client's listener: by its port, else by its network, else :data:`EVERY_CLIENT`."""
         if port_name or not self.networks:
             return port_name
         ip = parsed_ip(client_ip)
@@ -54,7 +54,7 @@ class Listeners(NamedTuple):
 def parse_advertised(text: str) -> dict[str, Advertised]:
     """Parse ``HOST[:PORT]`` and ``LISTENER=HOST[:PORT]``, joined by commas.
 
-    :raises ValueError: the text is not of this form; the message says what is wrong.
+    :raises ValueError: the text is malformed; the message says how.
     """
     found: dict[str, Advertised] = {}
     for part in _parts(text):
@@ -66,14 +66,14 @@ def parse_advertised(text: str) -> dict[str, Advertised]:
 def parse_listeners(text: str) -> Listeners:
     """Parse ``NAME=PORT`` and ``NAME=NETWORK`` (``10.8.0.0/16``), joined by commas.
 
-    :raises ValueError: the text is not of this form; the message says what is wrong.
+    :raises ValueError: the text is malformed; the message says how.
     """
     ports: dict[str, int] = {}
     networks: dict[str, Network] = {}
     for part in _parts(text):
         before, equals, place = part.partition("=")
         if not equals:
-            raise ValueError(f"{part!r} is not NAME=PORT or NAME=NETWORK, as outside=19876 or vpn=10.8.0.0/16")
+            raise ValueError(f"{part!r} is not NAME=PORT or NAME=NETWORK, such as outside=19876 or vpn=10.8.0.0/16")
         name, place = _name(before, part), place.strip()
         if name in ports or name in networks:
             raise ValueError(f"listener {name!r} is given twice")
@@ -90,25 +90,25 @@ def parse_listeners(text: str) -> Listeners:
 
 
 def parse_registered(text: str) -> dict[str, str]:
-    """Parse the addresses by listener that a broker registers (``listenerAddrs``): all with a port.
+    """Parse the addresses by listener that a broker registers (``listenerAddrs``); each needs a port.
 
-    :raises ValueError: the text is not of this form.
+    :raises ValueError: the text is malformed.
     """
     if len(text) > MAX_LISTENERS * (MAX_ADDRESS_CHARS + 32):
         raise ValueError("the addresses by listener are too long")
     found = parse_advertised(text)
     if any(address.port == 0 for address in found.values()) or EVERY_CLIENT in found:
-        raise ValueError("an address by listener has no name or no port")
+        raise ValueError("an address by listener needs a name and a port")
     return {name: address.at(0) for name, address in found.items()}
 
 
 def format_registered(addresses: Mapping[str, str]) -> str:
-    """The inverse of :func:`parse_registered`."""
+    """Format addresses for :func:`parse_registered`."""
     return ",".join(f"{name}={address}" for name, address in addresses.items())
 
 
 def format_advertised(addresses: Mapping[str, Advertised]) -> str:
-    """The inverse of :func:`parse_advertised`."""
+    """Format addresses for :func:`parse_advertised`."""
     return ",".join(
         (f"{name}=" if name else "")
         + (address.at(0) if address.port else f"[{address.host}]" if ":" in address.host else address.host)
@@ -119,14 +119,14 @@ def format_advertised(addresses: Mapping[str, Advertised]) -> str:
 def _parts(text: str) -> list[str]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if len(parts) > MAX_LISTENERS:
-        raise ValueError(f"{len(parts)} addresses; at most {MAX_LISTENERS} are possible")
+        raise ValueError(f"{len(parts)} addresses; at most {MAX_LISTENERS} are allowed")
     return parts
 
 
 def _name(text: str, part: str) -> str:
     name = text.strip()
     if _NAME.fullmatch(name) is None:
-        raise ValueError(f"{part!r}: the name of a listener begins with a letter and has at most 31 of A-Z a-z 0-9 _ -")
+        raise ValueError(f"{part!r}: a listener name is a letter followed by at most 30 of A-Z a-z 0-9 _ -")
     return name
 
 

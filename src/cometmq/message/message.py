@@ -51,7 +51,7 @@ _RECONSUME_TIMES_AT: Final = record_offsets("reconsume_times")
 _INT: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">h")
 _FLAGS_AND_LENGTH: Final = RECORD.struct("sys_flag", "body_length").unpack_from
-"""SysFlag and, where both hosts are IPv4, the length of the body."""
+"""Unpacks the sysFlag and, if both hosts are IPv4, the body length."""
 _USUAL_BODY_AT: Final = BODY_AT[0]
 _UNUSUAL: Final = COMPRESSED | HOSTS_V6
 
@@ -59,14 +59,14 @@ _UNUSUAL: Final = COMPRESSED | HOSTS_V6
 class Message(msgspec.Struct):
     """One message to send.
 
-    Give either ``body`` or ``value``, of which the producer's serializer makes the body when the message is sent.
-    ``tags`` is one tag, which consumers filter by; ``keys`` are what the message can be found by later;
-    ``properties`` are the user's own; they may not use RocketMQ's reserved names, and none is empty. ``delay_level`` 0
-    means now; ``delay``, by the broker's clock, or ``deliver_at``, with a time zone, keep the message until any
-    time, to the millisecond, at brokers of CometMQ or RocketMQ 5. With ``wait_store_msg_ok`` false the
-    broker answers before flush and replication.
+    Give either ``body`` or ``value``; the producer's serializer turns the value into the body on sending.
+    ``tags`` is one tag, which consumers filter by; ``keys`` find the message later;
+    ``properties`` are the user's own, without RocketMQ's reserved names and without empty values. ``delay_level`` 0
+    means now; ``delay``, by the broker's clock, or ``deliver_at``, with a time zone, delay the message until any
+    time, to the millisecond, with brokers of CometMQ or RocketMQ 5. With ``wait_store_msg_ok`` false the
+    broker responds before flush and replication.
 
-    :raises ValueError: more than one of ``delay_level``, ``delay`` and ``deliver_at``, or no time zone; both ``body``
+    :raises ValueError: more than one of ``delay_level``, ``delay`` and ``deliver_at``; no time zone; both ``body``
         and ``value``.
     """
 
@@ -84,19 +84,17 @@ class Message(msgspec.Struct):
 
     def __post_init__(self) -> None:
         if self.value is not msgspec.UNSET and self.body:
-            raise ValueError("the message has a body and a value: give it the one that you mean")
+            raise ValueError("the message has both a body and a value: set only one")
         if self.delay is not None or self.deliver_at is not None:
             self.check_delay()
 
     def check_delay(self) -> None:
         """Check that the message has at most one delay, and a valid one.
 
-        :raises ValueError: what is wrong, and what to do.
+        :raises ValueError: the delay is invalid; the message says what to do.
         """
         if bool(self.delay_level) + (self.delay is not None) + (self.deliver_at is not None) > 1:
-            raise ValueError(
-                "the message has more than one of delay_level, delay and deliver_at: give it the one that you mean"
-            )
+            raise ValueError("the message has more than one of delay_level, delay and deliver_at: set only one")
         if self.deliver_at is not None and self.deliver_at.utcoffset() is None:
             raise ValueError(
                 f"deliver_at {self.deliver_at.isoformat()} has no time zone: add one, as in "
@@ -105,11 +103,11 @@ class Message(msgspec.Struct):
 
     @property
     def is_delayed(self) -> bool:
-        """The message has a delay of any kind."""
+        """True if the message has a delay of any kind."""
         return bool(self.delay_level) or self.delay is not None or self.deliver_at is not None
 
     def all_properties(self) -> dict[str, str]:
-        """The stored properties: the user's and RocketMQ's own."""
+        """Return the stored properties: the user's and RocketMQ's own."""
         stored = dict(self.properties)
         if self.keys:
             stored[names.KEYS] = self.keys if isinstance(self.keys, str) else KEY_SEPARATOR.join(self.keys)
@@ -126,10 +124,10 @@ class Message(msgspec.Struct):
 
 
 class MessageExt(msgspec.Struct, eq=False, gc=False):
-    """One received message: a view of the bytes of its pull.
+    """One received message: a view into the body of its pull response.
 
-    Nothing is decoded before it is asked for, so that a consumer which looks at bodies only pays for
-    bodies only. It keeps the bytes of its pull alive.
+    Fields are decoded on first access, so a consumer that only reads bodies pays for
+    bodies only. It keeps the whole response body in memory.
     """
 
     _data: bytes
@@ -153,7 +151,7 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
     @property
     def queue_id(self) -> int:
-        """The id of its queue."""
+        """The id of the message's queue."""
         return int(_QUEUE_ID(self._data, self._at)[0])
 
     @property
@@ -163,27 +161,27 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
     @property
     def queue_offset(self) -> int:
-        """Its offset in its queue."""
+        """The message's offset in its queue."""
         return int(_QUEUE_OFFSET(self._data, self._at)[0])
 
     @property
     def commit_log_offset(self) -> int:
-        """Its offset in the broker's log, in bytes."""
+        """The message's offset in the broker's log, in bytes."""
         return int(_PHYSICAL_OFFSET(self._data, self._at)[0])
 
     @property
     def sys_flag(self) -> int:
-        """See :mod:`cometmq.message.sysflag`."""
+        """The flag bits; see :mod:`cometmq.message.sysflag`."""
         return int(_SYS_FLAG(self._data, self._at)[0])
 
     @property
     def born_timestamp(self) -> int:
-        """Time of its creation by the producer, ms since 1970."""
+        """Time at which the producer created the message, ms since 1970."""
         return int(_BORN_TIMESTAMP(self._data, self._at)[0])
 
     @property
     def store_timestamp(self) -> int:
-        """Time of its storage by the broker, ms since 1970."""
+        """Time at which the broker stored the message, ms since 1970."""
         return int(self._behind_born_host()[0])
 
     @property
@@ -213,7 +211,7 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
     @property
     def prepared_transaction_offset(self) -> int:
-        """Log offset of its half message, 0 for none."""
+        """Log offset of its half message, or 0 for none."""
         return int(self._behind_born_host()[3])
 
     # --- variable fields ------------------------------------------------------------------------
@@ -222,7 +220,7 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
     def body(self) -> bytes:
         """The body, decompressed if the producer compressed it.
 
-        :raises DecompressionError: it is damaged or larger than the limit.
+        :raises DecompressionError: the body is damaged or larger than the limit.
         """
         data, at = self._data, self._at
         flags, length = _FLAGS_AND_LENGTH(data, at)
@@ -233,13 +231,13 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
     @property
     def value(self) -> Any:
-        """The body as the consumer's deserializer reads it.
+        """The body, converted by the consumer's deserializer.
 
         :raises CometMQError: the consumer has no deserializer, or it failed.
         """
         raise CometMQError(
             f"message {self.msg_id} of topic {self.topic} has no value, since its consumer has no deserializer",
-            next_step="make the consumer with deserializer=…, or use body",
+            next_step="create the consumer with deserializer=…, or use body",
         )
 
     @property
@@ -279,16 +277,16 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys: what stands between blanks, as in a broker's index; other white space belongs to a key."""
+        """The keys, separated by blanks as in a broker's index; other white space belongs to a key."""
         return tuple([key for key in self.properties.get(names.KEYS, "").split(KEY_SEPARATOR) if key])
 
     @property
     def place(self) -> tuple[bytes, int]:
-        """The bytes of its pull, and where its record begins in them."""
+        """The body of the pull response, and where the record begins in it."""
         return self._data, self._at
 
     def with_reconsume_times(self, times: int) -> MessageExt:
-        """Return a copy with its own bytes and another number of failures."""
+        """Return a copy with its own bytes and another reconsume count."""
         record = bytearray(self._record())
         _INT.pack_into(record, _RECONSUME_TIMES_AT[self._hosts()], times)
         return MessageExt(bytes(record), 0, self.broker_name)
@@ -296,13 +294,13 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
     def check(self) -> None:
         """Check the body against its CRC.
 
-        :raises RecordError: it does not match.
+        :raises RecordError: the CRC does not match.
         """
         if body_crc(self.stored_body) != self.body_crc:
             raise RecordError(f"the body of {self.offset_msg_id} does not match its CRC")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Hand on the message alone, without the other bytes of its pull."""
+        """Pickle the record alone, without the rest of the pull response."""
         return MessageExt, (self._record(), 0, self.broker_name)
 
     def __repr__(self) -> str:
@@ -339,9 +337,9 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
 
 def split_records(data: bytes, broker_name: str = "") -> list[MessageExt]:
-    """Return the messages of a pull's body; sizes and magics are checked now, the rest when it is read.
+    """Return the messages of a pull response; sizes and magics are checked now, the rest on access.
 
-    :raises RecordError: the body is not a run of whole records.
+    :raises RecordError: the body is not a sequence of complete records.
     """
     starts = None if CORE is None else CORE.message_starts(data)
     if starts is None:
@@ -357,7 +355,7 @@ def _starts_of(data: bytes) -> list[int]:
             raise RecordError(f"{end - at} bytes are left over after the last record")
         size, magic = _SIZE_MAGIC.unpack_from(data, at)
         if magic not in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2) or not MIN_RECORD_BYTES <= size <= end - at:
-            raise RecordError(f"no record begins at byte {at} of the pull's body")
+            raise RecordError(f"no record begins at byte {at} of the pull response")
         starts.append(at)
         at += size
     return starts

@@ -1,7 +1,7 @@
-"""Names of topics and groups: allowed, reserved and derived ones.
+"""Topic and group names: validation, reserved names and derived names.
 
-Rules: ``TopicValidator``, ``MixAll``, ``TransactionalMessageUtil`` of Apache RocketMQ 4.9. Names of
-groups are as strict as names of topics here (Apache does not check them), because a group names the
+Rules: ``TopicValidator``, ``MixAll``, ``TransactionalMessageUtil`` of Apache RocketMQ 4.9. Group names
+must be as strict as topic names here (Apache does not check them), because a group names the
 directory of its retry topic.
 """
 
@@ -40,10 +40,10 @@ TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 """Topic of waiting messages with any delay, as in RocketMQ 5 (``TimerMessageStore.TIMER_TOPIC``)."""
 
 PRODUCER_RUNS_TOPIC: Final = "rmq_sys_producer_runs"
-"""Topic of the records of opened producers with sequences; it has no queue."""
+"""Topic of the records that open sequenced producers; it has no queue."""
 
 POP_LOG_TOPIC: Final = "rmq_sys_pop_log"
-"""Topic of the records of what happened to popped messages (``broker/pop/entries.py``); it has one queue."""
+"""Topic of the log of popped messages (``broker/pop/entries.py``); it has one queue."""
 
 SYSTEM_TOPICS: Final = frozenset(
     {
@@ -59,7 +59,7 @@ SYSTEM_TOPICS: Final = frozenset(
         TIMER_TOPIC,
     }
 )
-"""``TopicValidator``'s system topics; a broker adds its cluster's and its own name."""
+"""The system topics of ``TopicValidator``; a broker adds its cluster's name and its own."""
 
 NOT_ALLOWED_SEND_TOPICS: Final = frozenset(
     {
@@ -79,12 +79,12 @@ TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """The group of RocketMQ's own tools; it commits nothing."""
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 REVIVE_TOPIC_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
-"""Before the name of the cluster: the topic in which Apache's broker of RocketMQ 5 keeps what was popped."""
+"""Prefix of the cluster name: the topic in which Apache's broker 5.x keeps popped messages."""
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
-"""The group whose offsets are the progress through it."""
+"""The group whose offsets are the progress in that topic."""
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""The group whose offsets are the progress through half and op messages."""
+"""The group whose offsets are the progress in the half and op topics."""
 SYSTEM_GROUPS: Final = (
     TOOLS_GROUP,
     "FILTERSRV_CONSUMER",
@@ -100,17 +100,17 @@ _ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def is_system_topic(name: str) -> bool:
-    """Tell whether a topic is RocketMQ's own."""
+    """Return whether a topic is RocketMQ's own."""
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def is_system_group(name: str) -> bool:
-    """Tell whether a group belongs to servers or tools."""
+    """Return whether a group belongs to servers or tools."""
     return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def check_topic(name: str) -> str | None:
-    """Check a topic name; return RocketMQ's message for a wrong one, ``None`` for a valid one."""
+    """Check a topic name; return RocketMQ's message for a wrong one, or ``None`` for a valid one."""
     if is_blank(name):
         return "The specified topic is blank."
     if len(name) > MAX_TOPIC_CHARS:
@@ -121,7 +121,7 @@ def check_topic(name: str) -> str | None:
 
 
 def check_group(name: str) -> str | None:
-    """Check a group name; return the message of RocketMQ's clients for a wrong one, ``None`` for a valid one."""
+    """Check a group name; return the message of RocketMQ's clients for a wrong one, or ``None`` for a valid one."""
     if is_blank(name):
         return "the specified group is blank"
     if len(name) > MAX_GROUP_CHARS:
@@ -132,15 +132,15 @@ def check_group(name: str) -> str | None:
 
 
 def retry_topic(group: str) -> str:
-    """``%RETRY%<group>``: the topic of failed messages that wait for their next attempt."""
+    """Return ``%RETRY%<group>``, the topic of failed messages that wait for their next attempt."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """``%DLQ%<group>``: the topic of messages that have failed too often."""
+    """Return ``%DLQ%<group>``, the topic of messages that have failed too often."""
     return DLQ_PREFIX + group
 
 
 def reply_topic(cluster: str) -> str:
-    """``<cluster>_REPLY_TOPIC``: the topic of replies to requests."""
+    """Return ``<cluster>_REPLY_TOPIC``, the topic of replies to requests."""
     return f"{cluster}_{REPLY_TOPIC_SUFFIX}"

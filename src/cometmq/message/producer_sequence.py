@@ -1,10 +1,10 @@
-"""Sequences of producers: a broker recognizes a message that is sent twice (an extension of CometMQ).
+"""Producer sequences, by which a broker recognizes a message that is sent twice (an extension of CometMQ).
 
-A producer numbers the messages that it sends to each queue, from 0 on in each *batch* of its work. A batch request
+A producer numbers the messages that it sends to each queue, from 0 in each *batch* of its work. A batch request
 (SEND_BATCH_MESSAGE) whose own properties have ``PRODUCER_SEQUENCE`` carries the messages
-``first <= number < first + count``; the broker keeps the property with the first message that it stores of them. When
-a producer begins to run, the broker stores a record of its own with such a property, of no messages.
-Text: ``1;batch;epoch;first;count;crc;producer;note``.
+``first <= number < first + count``; the broker stores the property with the first of these messages. When
+a producer starts, the broker stores a record of its own with such a property and no messages.
+Format: ``1;batch;epoch;first;count;crc;producer;note``.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ _MAX_INT64: Final = 2**63 - 1
 
 
 class SequenceError(ValueError):
-    """The text is not a sequence."""
+    """Raised for an invalid sequence."""
 
 
 class ProducerSequence(msgspec.Struct, frozen=True, gc=False):
-    """The numbers of the messages of one request."""
+    """The sequence numbers of one request's messages."""
 
     producer: str
     batch: int
-    """Number of the batch; numbers of messages begin at 0 in each."""
+    """Number of the batch; message numbers restart at 0 in each."""
     epoch: int
-    """Number of the producer's run, from the answer to OPEN_PRODUCER."""
+    """Number of the producer's run, from the response to OPEN_PRODUCER."""
     first: int
     count: int
-    """0 in the record of the beginning of a run."""
+    """0 in the record that begins a run."""
     crc: int
-    """CRC32 of all messages of this batch and queue up to the last one here, as the producer encoded them."""
+    """CRC32 of all messages of this batch and queue up to the last of this request, as the producer encoded them."""
     note: str = ""
-    """Data of the producer, which the broker stores without a meaning."""
+    """Opaque data of the producer."""
 
     @property
     def end(self) -> int:
-        """The number after the last message."""
+        """The number of the last message plus one."""
         return self.first + self.count
 
     def text(self) -> str:
-        """The value of the property."""
+        """Format the value of the property."""
         numbers = f"{self.batch};{self.epoch};{self.first};{self.count};{self.crc}"
         return f"{_VERSION};{numbers};{self.producer};{self.note}"
 
@@ -57,33 +57,33 @@ class ProducerLane(msgspec.Struct, frozen=True):
     """The progress of a producer's stored messages in one queue."""
 
     next: int
-    """Number of the first message that is not stored."""
+    """Number of the first message that is not stored yet."""
     crc: int | None = None
     """CRC32 of all messages before it; ``None`` if a crash of the broker cut a request in two."""
     note: str = ""
 
 
 class ProducerLanes(msgspec.Struct, frozen=True):
-    """Body of the answer to OPEN_PRODUCER: the queues that have messages of the batch, by ``topic/queueId``."""
+    """Body of the response to OPEN_PRODUCER: the queues that have messages of the batch, by ``topic/queueId``."""
 
     lanes: dict[str, ProducerLane]
 
 
 def is_producer_id(name: str) -> bool:
-    """Tell whether a name is valid for a producer: letters, digits and ``. _ : % | -``."""
+    """Return whether a producer name has only letters, digits and ``. _ : % | -``."""
     return _PRODUCER.fullmatch(name) is not None
 
 
 def parse_sequence(text: str) -> ProducerSequence:
-    """Read the value of the property.
+    """Parse the value of the property.
 
-    :raises SequenceError: saying what is wrong.
+    :raises SequenceError: the value is invalid; the message says how.
     """
     parts = text.split(";")
     if len(parts) != 8 or parts[0] != _VERSION:
         raise SequenceError("it is not of the form 1;batch;epoch;first;count;crc;producer;note")
     if not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts[1:6]):
-        raise SequenceError("its numbers are not whole numbers from 0 on")
+        raise SequenceError("its numbers are not whole numbers of at least 0")
     batch, epoch, first, count, crc = map(int, parts[1:6])
     if max(batch, epoch, first + count) > _MAX_INT64 or not 0 <= count <= MAX_BATCH_MESSAGES or crc >> 32:
         raise SequenceError("one of its numbers is too large")

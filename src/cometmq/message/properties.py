@@ -1,7 +1,7 @@
-"""Properties of messages: their names, their stored text, and the type of a message.
+"""Message properties: their names and stored form, and the message type.
 
 Text form (``MessageDecoder``): ``name 0x01 value 0x02 name 0x01 value 0x02 …``; the last 0x02 may be
-missing. A piece needs a non-empty name and a non-empty value, else it is dropped when read; a value
+missing. Readers drop a property with an empty name or value; a value
 may contain 0x01.
 """
 
@@ -40,9 +40,9 @@ REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
 POP_CK: Final = "POP_CK"
 """The receipt handle of a popped message."""
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
-"""Milliseconds since 1970 when a message was popped for the first time."""
+"""Time at which a message was first popped, ms since 1970."""
 ORIGIN_GROUP: Final = "ORIGIN_GROUP"
-"""The group that gets a message of a retry topic of POP again."""
+"""The group that a message in a retry topic of POP is redelivered to."""
 TTL: Final = "TTL"
 ARRIVE_TIME: Final = "ARRIVE_TIME"
 PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
@@ -52,18 +52,18 @@ TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 SHARDING_KEY: Final = "__SHARDINGKEY"
-"""The key that chose the queue; the message group of 5.x."""
+"""The key that selected the queue; the message group in 5.x."""
 TIMER_OUT_MS: Final = "TIMER_OUT_MS"
 TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
 TIMER_NAMES: Final = frozenset({TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS})
-"""Each of them delays a message to any time."""
+"""Each of them delays a message until any time."""
 PRODUCER_SEQUENCE: Final = "PRODUCER_SEQUENCE"
-"""CometMQ's own: the producer and numbers of messages; see :mod:`cometmq.message.producer_sequence`."""
+"""CometMQ's own: the producer and its message numbers; see :mod:`cometmq.message.producer_sequence`."""
 INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
-"""Number of checks of a half message."""
+"""Number of times that a half message was checked."""
 TRAN_PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
-"""The first queue offset of a half message that was put back."""
+"""The original queue offset of a half message that was written again."""
 CHECK_IMMUNITY_TIME_IN_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 """Seconds before the first check of a half message."""
 
@@ -105,13 +105,13 @@ RESERVED_NAMES: Final = frozenset(
         "INNER_MULTI_QUEUE_OFFSET",
     ]
 )
-"""``MessageConst.STRING_HASH_SET``: names that a user may not set as own properties."""
+"""``MessageConst.STRING_HASH_SET``: property names that users may not set."""
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
-    """Encode the text; leave out pieces with an empty name or value, which readers drop.
+    """Encode properties; leave out those with an empty name or value, which readers drop.
 
-    :raises ValueError: a name contains 0x01 or 0x02, or a value contains 0x02; the text could not
+    :raises ValueError: a name contains 0x01 or 0x02, or a value contains 0x02, so that the text could not
         be read back.
     """
     pieces = []
@@ -125,15 +125,15 @@ def encode_properties(properties: Mapping[str, str]) -> str:
 
 
 def join_properties(properties: Mapping[str, str]) -> str:
-    """Encode the text as Apache's broker writes it: of properties from :func:`decode_properties`.
+    """Encode properties from :func:`decode_properties` as Apache's broker writes them.
 
-    No separator stands at its end.
+    No separator ends the text.
     """
     return PROPERTY_SEPARATOR.join([f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in properties.items()])
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    """Decode the text; of two properties with one name the last one counts."""
+    """Decode properties; the last one of a name counts."""
     properties = {}
     for piece in text.split(PROPERTY_SEPARATOR):
         name, _, value = piece.partition(NAME_VALUE_SEPARATOR)
@@ -143,12 +143,12 @@ def decode_properties(text: str) -> dict[str, str]:
 
 
 def property_mark(name: str) -> str:
-    """Return the text that stands before the value of a property."""
+    """Return the bytes before the value of a property."""
     return name + NAME_VALUE_SEPARATOR
 
 
 class PropertiesText(msgspec.Struct, frozen=True, gc=False):
-    """The text of properties, read and changed without being decoded."""
+    """Encoded properties, read and changed without decoding them."""
 
     text: str
 
@@ -157,7 +157,7 @@ class PropertiesText(msgspec.Struct, frozen=True, gc=False):
         return self.text.startswith(mark) or PROPERTY_SEPARATOR + mark in self.text
 
     def get(self, name: str) -> str:
-        """Return the value of a property, of two the last one; empty if there is none."""
+        """Return the last value of a property; empty if it is missing."""
         mark = property_mark(name)
         at = self.text.rfind(PROPERTY_SEPARATOR + mark)
         if at < 0 and not self.text.startswith(mark):
@@ -165,13 +165,13 @@ class PropertiesText(msgspec.Struct, frozen=True, gc=False):
         return self.text[at + 1 + len(mark) :].partition(PROPERTY_SEPARATOR)[0]
 
     def without(self, names: Container[str]) -> PropertiesText:
-        """Return the text without some properties, and without empty pieces."""
+        """Return the text without some properties, and without empty ones."""
         pieces = self.text.split(PROPERTY_SEPARATOR)
         kept = [piece for piece in pieces if piece and piece.partition(NAME_VALUE_SEPARATOR)[0] not in names]
         return PropertiesText(PROPERTY_SEPARATOR.join(kept))
 
     def plus(self, properties: Mapping[str, str]) -> PropertiesText:
-        """Return the text with more properties at its end; no separator stands behind them."""
+        """Return the text with more properties appended, without a final separator."""
         text, more = self.text.removesuffix(PROPERTY_SEPARATOR), join_properties(properties)
         return PropertiesText(f"{text}{PROPERTY_SEPARATOR}{more}" if text and more else text or more)
 
@@ -180,7 +180,7 @@ _DELAYS: Final = TIMER_NAMES | {DELAY}
 
 
 class MessageType(IntEnum):
-    """The type of a message, with the numbers of traces (``MessageType``)."""
+    """The type of a message, numbered as in traces (``MessageType``)."""
 
     NORMAL = 0
     TRANS_HALF = 1
@@ -189,7 +189,7 @@ class MessageType(IntEnum):
 
 
 def message_type(properties: Mapping[str, str]) -> MessageType:
-    """Return the type of a message that is sent with these properties."""
+    """Return the type of a message with these properties."""
     if properties.get(TRAN_MSG) == "true":
         return MessageType.TRANS_HALF
     return MessageType.NORMAL if _DELAYS.isdisjoint(properties) else MessageType.DELAY

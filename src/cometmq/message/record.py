@@ -1,4 +1,4 @@
-"""The stored record, encoded and decoded (``MessageDecoder``); :mod:`cometmq.message.layout` has its fields."""
+"""Encodes and decodes the stored record (``MessageDecoder``); :mod:`cometmq.message.layout` has its fields."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from cometmq.message.properties import decode_properties
 
 MESSAGE_MAGIC: Final = 0xDAA320A7 - (1 << 32)
 MESSAGE_MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
-"""RocketMQ 5 writes it for topics longer than 127 bytes only; it is read here, never written."""
+"""RocketMQ 5 writes it for topics longer than 127 bytes; CometMQ only reads it."""
 BLANK_MAGIC: Final = 0xCBD43194 - (1 << 32)
-"""Magic of the filler at the end of a log file: ``int32 size of the rest, int32 magic``."""
+"""Magic of the filler at the end of a log file: ``int32 remaining size, int32 magic``."""
 
 END_FILE_MIN_BLANK_BYTES: Final = 8
 MIN_RECORD_BYTES: Final = RECORD.size + TOPIC_LENGTH_BYTES + PROPERTIES_LENGTH_BYTES
@@ -44,7 +44,7 @@ HEAD_PACKERS: Final = {
     for born in _HOST_BYTES
     for stored in _HOST_BYTES
 }
-"""Packs a record up to its body, by the sizes of its born host and store host."""
+"""Pack a record up to its body, by the sizes of born host and store host."""
 _HEAD_READERS: Final = {bits: layout.struct().unpack_from for bits, layout in RECORDS.items()}
 _MAGIC_AND_FLAG: Final = RECORD.struct("magic", "sys_flag").unpack_from
 _INT: Final = struct.Struct(">i").unpack_from
@@ -54,11 +54,11 @@ Buffer = bytes | bytearray | memoryview
 
 
 class RecordError(CometMQError):
-    """The bytes are not a whole, undamaged record."""
+    """The bytes are not a complete, undamaged record."""
 
 
 class StoredRecord(msgspec.Struct, frozen=True, dict=True):
-    """One stored record, in the order of its layout; ``body`` is compressed if the sysFlag has a compression."""
+    """One stored record, in the order of its layout; ``body`` is compressed if the sysFlag says so."""
 
     size: int
     body_crc: int
@@ -79,7 +79,7 @@ class StoredRecord(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def properties(self) -> dict[str, str]:
-        """The properties, parsed when first asked for."""
+        """The properties, parsed on first access."""
         return decode_properties(self.properties_text)
 
     @property
@@ -89,7 +89,7 @@ class StoredRecord(msgspec.Struct, frozen=True, dict=True):
 
 
 def body_crc(body: Buffer) -> int:
-    """CRC32 of a body, as in records: 31 bits."""
+    """Return the CRC32 of a body as in records, 31 bits."""
     return crc32(body) & CRC_MASK
 
 
@@ -149,14 +149,14 @@ def encode_record(
 
 
 Parts = tuple[int, int, int, int, int, int]
-"""Positions in a buffer: begin and end of a record's body, topic and properties."""
+"""Positions in a buffer: start and end of a record's body, topic and properties."""
 
 
 def parts_of(buffer: Buffer, at: int, end: int) -> Parts | None:
-    """Find the parts of the record that begins at byte ``at``; return None where its lengths lead behind ``end``.
+    """Find the parts of the record that begins at byte ``at``, or None if its lengths exceed ``end``.
 
-    There are at least ``MIN_RECORD_BYTES``. Callers compare the end of the properties, of which only the length is
-    read, with the end of the record.
+    At least ``MIN_RECORD_BYTES`` must be there. Only the length of the properties is read: callers compare their end
+    with the end of the record.
     """
     magic, sys_flag = _MAGIC_AND_FLAG(buffer, at)
     body = at + BODY_AT[sys_flag & HOSTS_V6]
@@ -210,9 +210,9 @@ def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = True) -> Sto
 
 
 def iter_records(buffer: Buffer, *, check_crc: bool = False) -> Iterator[StoredRecord]:
-    """Yield the records of a pull's body.
+    """Yield the records of a pull response.
 
-    :raises RecordError: as :func:`decode_record`, also for bytes left over at the end.
+    :raises RecordError: as :func:`decode_record`, or bytes are left over at the end.
     """
     view = memoryview(buffer)
     at = 0

@@ -1,4 +1,4 @@
-"""Bits of the flags of messages, pulls and topics (``MessageSysFlag``, ``PullSysFlag``, ``TopicSysFlag``)."""
+"""Flag bits of messages, pulls and topics (``MessageSysFlag``, ``PullSysFlag``, ``TopicSysFlag``)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def with_transaction(sys_flag: int, kind: int) -> int:
 
 
 def compression_type(sys_flag: int) -> int:
-    """Return the number of the compression type in a sysFlag (see :class:`CompressionType`)."""
+    """Return the compression type in a sysFlag, a number of :class:`CompressionType`."""
     return (sys_flag & COMPRESSION_TYPE_MASK) >> COMPRESSION_TYPE_SHIFT
 
 

@@ -1,4 +1,4 @@
-"""Expressions of tags (``FilterAPI.buildSubscriptionData``)."""
+"""Tag expressions (``FilterAPI.buildSubscriptionData``)."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ _SEPARATOR: Final = "||"
 
 
 def split_tags(expression: str) -> list[str]:
-    """Return the tags that an expression joins by ``||``, without the blanks that Java's ``trim`` takes away."""
+    """Split a tag expression at ``||`` and strip the tags as Java's ``trim`` does."""
     return [tag for part in expression.split(_SEPARATOR) if (tag := part.strip(TRIMMED))]

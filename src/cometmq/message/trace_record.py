@@ -1,14 +1,14 @@
 r"""The records of a message trace, as RocketMQ's clients write them (``TraceDataEncoder``).
 
-The body of a trace message is a run of records; each ends with 0x02, its fields are separated by 0x01::
+The body of a trace message is a sequence of records, each ended by 0x02, with fields separated by 0x01::
 
     Pub             time region group topic msgId tags keys storeHost bodyLength costTime msgType offsetMsgId success
     SubBefore       time region group requestId msgId retryTimes keys
     SubAfter        requestId msgId costTime success keys contextCode time group
     EndTransaction  time region group topic msgId tags keys storeHost msgType transactionId transactionState fromCheck
 
-Times are ms since 1970, costs ms. What is unknown stands as ``null``. Go's client adds its host at the end
-of Pub and SubBefore; further fields and further kinds are passed over when read.
+Times are ms since 1970, costs are in ms. Unknown values are ``null``. Go's client adds its host at the end
+of Pub and SubBefore; readers skip further fields and kinds.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Pub(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubBefore(msgspec.Struct, frozen=True, kw_only=True):
-    """A listener is about to get a message."""
+    """A listener is about to receive a message."""
 
     time_ms: int
     region: str | None
     group: str
     request_id: str
-    """The same id is in the SubAfter of the call."""
+    """The same id is in the SubAfter record of the call."""
     msg_id: str
     retry_times: int
     keys: str | None
@@ -61,7 +61,7 @@ class SubBefore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubAfter(msgspec.Struct, frozen=True, kw_only=True):
-    """A listener has had a message."""
+    """A listener has returned."""
 
     request_id: str
     msg_id: str

@@ -1,1 +1,1 @@
-"""Metrics of servers: what a family is, Prometheus' text format, and the port that serves both with health checks."""
+"""Server metrics: metric families, Prometheus' text format, and the port that serves metrics and health checks."""

@@ -1,4 +1,4 @@
-"""Alert rules for Prometheus. Each names a heading of docs/alerts.md, which says what to do."""
+"""Alert rules for Prometheus. Each links to a heading of docs/alerts.md, which says what to do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RUNBOOK: Final = "docs/alerts.md"
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A rule: it fires when ``expression`` has been true for ``minutes``."""
+    """A rule that fires when ``expression`` has been true for ``minutes``."""
 
     name: str
     expression: str
@@ -160,7 +160,7 @@ ALERTS: Final = (
 
 
 def rules() -> dict[str, Any]:
-    """The rules as Prometheus' file of rules has them."""
+    """Return the rules in the form of Prometheus' rule files."""
     return {
         "groups": [
             {

@@ -1,4 +1,4 @@
-"""A dashboard for Grafana, made from a list of panels."""
+"""A Grafana dashboard, generated from a list of panels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OF: Final = 'cluster=~"$cluster",node_id=~"$broker"'
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A plot: its expressions with their legends, and Grafana's name of the unit."""
+    """A panel: its expressions with their legends, and Grafana's name of the unit."""
 
     title: str
     queries: tuple[tuple[str, str], ...]
@@ -196,7 +196,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard as Grafana imports it; it asks for the data source."""
+    """Return the dashboard in Grafana's import format; Grafana asks for the data source."""
     panels: list[dict[str, Any]] = []
     y = 0
     for title, row in ROWS:

@@ -1,6 +1,6 @@
 """The text format of Prometheus, version 0.0.4.
 
-Own code, since it writes a few hundred samples at a time: a server with 10,000 topics answers others in between.
+Written here, since it yields every few hundred samples: a server with 10,000 topics answers others in between.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 OVERFLOW_LABEL: Final = "otel_metric_overflow"
-"""The label of the sum of all samples that have no series of their own, as OpenTelemetry names it."""
+"""The label of the sum of all samples without their own series, as OpenTelemetry names it."""
 
 
 def in_slices(samples: Iterable[Sample]) -> Steps:
-    """The samples in lists of as many as one turn makes."""
+    """Split the samples into lists for one turn each."""
     rest = iter(samples)
     while some := list(islice(rest, METRIC_SAMPLES_PER_SLICE)):
         yield some
 
 
 def exposition(steps: Steps, common: Mapping[str, str]) -> Iterator[bytes]:
-    """Write samples, in pieces of about a millisecond: family by family in the order of names.
+    """Yield the text of samples in pieces of about a millisecond, family by family in the order of names.
 
     Pieces are empty while samples are collected.
 
@@ -65,9 +65,9 @@ def exposition(steps: Steps, common: Mapping[str, str]) -> Iterator[bytes]:
 
 
 def _template(differing: Sequence[str], common: Mapping[str, str]) -> tuple[str, tuple[int, ...]]:
-    """The labels of samples, in the order of their names, with ``%s`` for the values that differ.
+    """Return the labels of samples as a template, in the order of their names, with ``%s`` for the values that differ.
 
-    Returns with it the places of these values among the sample's.
+    Also return the positions of these values among the sample's.
     """
     fixed = {name: _escaped(value).replace("%", "%%") for name, value in common.items()}
     names = sorted({*fixed, *differing})
@@ -97,5 +97,5 @@ def _histogram_lines(family: Family, labels: str, value: Value) -> str:
 
 @cache
 def _bounds(family: Family) -> tuple[str, ...]:
-    """The bounds of a histogram as text."""
+    """Return the bounds of a histogram as text."""
     return (*(str(float(bound)) for bound in family.bounds), "+Inf")

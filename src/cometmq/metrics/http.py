@@ -1,4 +1,4 @@
-"""The port for monitoring: ``/metrics``, ``/healthz`` and ``/readyz`` by HTTP."""
+"""The monitoring port: ``/metrics``, ``/healthz`` and ``/readyz`` over HTTP."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _INDEX: Final = b"/metrics  for Prometheus\n/healthz  the process answers\n/read
 
 @dataclass(frozen=True, slots=True)
 class _Scrape:
-    """A monitor that waits for metrics."""
+    """A scrape that waits for metrics."""
 
     connection: h11.Connection
     writer: asyncio.StreamWriter
     done: asyncio.Future[None]
 
     def end(self, error: Exception | None = None) -> None:
-        """Tell the one who waits."""
+        """Wake the waiting scrape."""
         if self.done.done():
             return
         if error is None:
@@ -46,10 +46,10 @@ class _Scrape:
 
 
 class MonitorServer:
-    """Answers GET and HEAD; anything else is refused.
+    """Answers GET and HEAD, and refuses anything else.
 
-    :param metrics: writes the metrics of this moment, in pieces; between two of them others are answered.
-    :param not_ready: the reason why clients are not served now, empty if they are.
+    :param metrics: yields the current metrics in pieces; other work runs between the pieces.
+    :param not_ready: returns the reason why clients are not served now, or an empty one.
     """
 
     def __init__(
@@ -62,27 +62,27 @@ class MonitorServer:
         self._open: set[asyncio.StreamWriter] = set()
         self._running = TaskSet()
         self._waiting: list[_Scrape] = []
-        """Scrapes that came while others are answered; all of them get the next collection."""
+        """Scrapes that arrived during a collection; all of them get the next one."""
         self._is_collecting = False
 
     @property
     def port(self) -> int:
-        """The port of the server."""
+        """The port of the server, which may have been chosen by the system."""
         assert self._server is not None
         return int(self._server.sockets[0].getsockname()[1])
 
     @property
     def url(self) -> str:
-        """The address of the metrics; empty when nothing listens."""
+        """The URL of the metrics; empty if nothing listens."""
         if self._server is None:
             return ""
         host, _ = socket.getnameinfo(self._server.sockets[0].getsockname(), _NUMERIC)  # an IPv6 address with its zone
         return f"http://{address_here(host, self.port)}/metrics"
 
     async def start(self, host: str, port: int) -> None:
-        """Listen; port 0 takes a free one, an empty host is every address.
+        """Listen; port 0 selects a free one, an empty host means every address.
 
-        A port that is taken is an error in the log, and no reason not to serve clients.
+        A port in use is logged as an error, and does not keep the server from serving clients.
         """
         try:
             where = unmapped(host) or None
@@ -127,9 +127,9 @@ class MonitorServer:
             writer.close()
 
     async def _request(self, connection: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:
-        """Read a request whole; ``None`` when the monitor has closed its side.
+        """Read a complete request, or ``None`` if the client has closed its side.
 
-        :raises TimeoutError: it does not come in time.
+        :raises TimeoutError: the request does not arrive in time.
         """
         deadline = self._clock.monotonic() + MONITOR_SECONDS
         request: h11.Request | None = None
@@ -177,7 +177,7 @@ class MonitorServer:
         await self._finish(connection, writer)
 
     async def _collect(self) -> None:
-        """Collect once for all scrapes that wait, and again for those that have come since."""
+        """Collect once for all waiting scrapes, and again for those that have arrived since."""
         try:
             while self._waiting:
                 group, self._waiting = self._waiting, []
@@ -204,7 +204,7 @@ class MonitorServer:
             scrape.end()
 
     async def _has_room(self, scrape: _Scrape, deadline: float, group_size: int) -> bool:
-        """Wait until a monitor reads; end its scrape and return False if it does not."""
+        """Wait until the client reads; end its scrape and return False if it does not."""
         left = deadline - self._clock.monotonic()
         try:
             await wait_for(

@@ -1,4 +1,4 @@
-"""The keys for metrics of nameserver and broker, as Apache's broker 5.x names them."""
+"""The metrics keys of nameserver and broker, with the names of Apache's broker 5.x."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ DISABLE: Final = "DISABLE"
 PROM: Final = "PROM"
 OTLP_GRPC: Final = "OTLP_GRPC"
 OTLP_HTTP: Final = "OTLP_HTTP"
-"""Ours: Apache's brokers send by gRPC only."""
+"""CometMQ's own: Apache's brokers use gRPC only."""
 
 
 @dataclass(frozen=True)
 class MetricsOptions:
-    """Metrics of a server. A base of configurations; without slots, since these have another base with slots."""
+    """Metrics of a server: a base class of configurations, without slots because they have another base with slots."""
 
     metrics_exporter_type: str = option(
         DISABLE,
@@ -70,6 +70,6 @@ class MetricsOptions:
 
 
 def _pairs(text: str) -> dict[str, str]:
-    """The pairs of ``name:value,name:value``."""
+    """Parse ``name:value,name:value``."""
     pairs = (pair.partition(":") for pair in text.split(",") if pair)
     return {name.strip(): value.strip() for name, _, value in pairs}

@@ -1,7 +1,7 @@
-"""Sends metrics to an OpenTelemetry collector every so often (OTLP), as Apache's broker does with ``OTLP_GRPC``.
+"""Pushes metrics to an OpenTelemetry collector at intervals (OTLP), as Apache's broker does with ``OTLP_GRPC``.
 
-The families are those of ``/metrics``, under the names that Apache's instruments have: without the unit, which is a
-field of its own here. They are collected on the event loop in slices, and sent by a thread.
+The families are those of ``/metrics``, under the names of Apache's instruments: without the unit, which is a
+separate field. They are collected on the event loop in slices, and sent by a thread.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ _NAMES_WITH_UNIT: Final = ("rocketmq_storage_flush_behind_bytes", "rocketmq_stor
 """Apache's instruments whose names end with the unit."""
 _OVERFLOW_ATTRIBUTE: Final = "otel.metric.overflow"
 _BATCH_POINTS: Final = 5_000
-"""Values of one request: collectors take 4 MB."""
+"""Values per request: collectors accept 4 MB."""
 
 Snapshot = tuple[Family, tuple[str, ...], float | tuple[tuple[int, ...], float]]
-"""A sample that does not change any more; a histogram is its counts and its sum."""
+"""A frozen sample; a histogram is its counts and its sum."""
 
 
 class Exporter(Protocol):
-    """The exporters of the OpenTelemetry SDK, as far as they are used."""
+    """The part of the OpenTelemetry SDK's exporters that is used."""
 
     def export(self, metrics_data: MetricsData, timeout_millis: float) -> Any:
-        """Send; return whether it was taken."""
+        """Send data; return whether it was accepted."""
 
     def shutdown(self, timeout_millis: float = 30_000) -> None:
         """Close the connection."""
 
 
 class OtlpSender:
-    """Collects and sends every ``metricGrpcExporterIntervalInMills``, and once more at the stop.
+    """Collects and sends metrics every ``metricGrpcExporterIntervalInMills``, and once more at the stop.
 
-    :param steps: the samples of this moment.
-    :raises ConfigError: no target is given, or a package is missing.
+    :param steps: yields the current samples.
+    :raises ConfigError: the target or a package is missing.
     """
 
     def __init__(self, options: MetricsOptions, steps: Callable[[], Steps], *, clock: Clock) -> None:
@@ -72,7 +72,7 @@ class OtlpSender:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="send metrics")
 
     async def stop(self) -> None:
-        """Send what has come since, and end."""
+        """Send the latest metrics and stop."""
         if self._task is None:
             return
         self._task.cancel()
@@ -95,9 +95,9 @@ class OtlpSender:
             was_taken = False
         target = self._options.metrics_grpc_exporter_target
         if was_taken and self._is_failing:
-            _log.info("metrics are sent to %s again", target)
+            _log.info("metrics are again sent to %s", target)
         elif not was_taken and not self._is_failing:
-            _log.warning("metrics cannot be sent to %s; it is tried again", target)
+            _log.warning("metrics cannot be sent to %s; retrying", target)
         self._is_failing = not was_taken
 
     async def _collected(self) -> list[Snapshot]:
@@ -116,15 +116,15 @@ class OtlpSender:
 
 
 def exporter_of(options: MetricsOptions) -> Exporter:
-    """Return the exporter of the OpenTelemetry SDK for these options.
+    """Create the OpenTelemetry SDK's exporter for these options.
 
-    :raises ConfigError: no target is given, or a package is missing.
+    :raises ConfigError: the target or a package is missing.
     """
     kind, target = options.metrics_exporter_type, options.metrics_grpc_exporter_target
     if not target:
         raise ConfigError(
             f"metricsExporterType={kind} without metricsGrpcExporterTarget",
-            next_step="give the collector's address, as http://127.0.0.1:4317 (4318 with OTLP_HTTP)",
+            next_step="set it to the collector's address, such as http://127.0.0.1:4317 (4318 with OTLP_HTTP)",
         )
     package = "grpc" if kind == OTLP_GRPC else "http"
     try:
@@ -155,7 +155,7 @@ def instrument_of(family: Family) -> tuple[str, str]:
 
 
 def metrics_data(samples: list[Snapshot], common: Mapping[str, str], began_ns: int, now_ns: int) -> MetricsData:
-    """Return samples in the form of the OpenTelemetry SDK.
+    """Convert samples to the form of the OpenTelemetry SDK.
 
     :param common: attributes that every sample has.
     """

@@ -1,7 +1,7 @@
-"""Bounds the series of each family: the first ones have series of their own, all others one together.
+"""Limits the series of each family: the first ones have their own series, all others share one.
 
-The rule, and the label of the others, are those of OpenTelemetry, which Apache's brokers count with: a set of labels
-keeps its series as long as it is there. A counter of the others never falls, also when some of them are gone.
+The rule and the label of the shared series are those of OpenTelemetry, which Apache's brokers use: a set of labels
+keeps its series as long as it exists. A shared counter never decreases, even when some of its members vanish.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from cometmq.metrics.family import OVERFLOW, Family, Histogram, Kind, Sample, St
 
 @dataclass(slots=True)
 class _Rest:
-    """The samples of a counter that have no series of their own, over all answers."""
+    """The shared part of a counter, over all scrapes."""
 
     before: Sequence[float]
-    """Their sums in the last answer."""
+    """The sums in the last scrape."""
     gone: Sequence[float]
-    """The part of earlier sums that is not among those of now."""
+    """The sums of members that have vanished."""
 
     def never_falling(self, now: Sequence[float]) -> list[float]:
-        """Sums with what is gone, to be told now."""
+        """Return the sums to report, including those of vanished members."""
         self.gone = [lost + max(old - new, 0) for lost, old, new in zip(self.gone, self.before, now, strict=True)]
         self.before = now
         return [new + lost for new, lost in zip(now, self.gone, strict=True)]
 
 
 class SeriesLimit:
-    """Remembers, over all answers, which sets of labels have series of their own.
+    """Remembers, over all scrapes, which sets of labels have their own series.
 
-    :param limit: gives the greatest number of them in a family.
+    :param limit: returns the greatest number of series of a family.
     """
 
     def __init__(self, limit: Callable[[], int]) -> None:
         self._limit = limit
         self._own: Final[dict[Family, dict[tuple[str, ...], int]]] = {}
-        """The answer that each was last in."""
+        """The number of the last scrape that had each set of labels."""
         self._rest: Final[dict[Family, _Rest]] = {}
         self._answers = 0
 
     def bounded(self, steps: Steps) -> Steps:
-        """Samples without those of too many series, and at the end the sums of these."""
+        """Yield the samples with their own series, and finally the sums of all others."""
         self._answers += 1
         answer, limit = self._answers, self._limit()
         sums: dict[Family, list[float]] = {}

@@ -1,4 +1,4 @@
-"""Metrics of a process, whatever it serves."""
+"""Metrics of a process of any kind."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _STATM: Final = Path("/proc/self/statm")
 
 
 def of_process(boot_ms: int) -> Iterator[Sample]:
-    """Memory where the system tells it, processor time, descriptors, and the start.
+    """Return memory (where the system reports it), processor time, descriptors and start time of the process.
 
-    :param boot_ms: start of the server, in milliseconds since 1970.
+    :param boot_ms: start time of the server, in milliseconds since 1970.
     """
     if _STATM.exists():
         yield MEMORY, (), int(_STATM.read_text().split()[1]) * _PAGE_BYTES

@@ -1,4 +1,4 @@
-"""The store: CommitLog, ConsumeQueue, IndexFile and the tables beside them."""
+"""The store: CommitLog, ConsumeQueue, IndexFile and their accompanying tables."""
 
 from cometmq.errors import SERVER, require
 

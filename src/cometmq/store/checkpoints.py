@@ -1,9 +1,9 @@
-"""Checkpoints: what is derived from the log is written, flushed, and said so (``FlushConsumeQueueService``).
+"""Checkpoints: derived data is written, flushed and recorded as durable (``FlushConsumeQueueService``).
 
-A checkpoint costs what changed since the last one, not what is there. A thread writes and flushes the queues that got
-messages, and then the position file; the loop hands it some queues at a time. Where that takes long, because thousands
-of queues got messages or the position file is large, the next one waits: checkpoints take a twentieth of the time at
-most. A start after a crash then reads more of the log again, about a second for a gigabyte.
+The cost of a checkpoint is proportional to the changes since the last one. A thread writes and flushes changed queues
+and then the position file; the loop passes it some queues at a time. If that takes long, because thousands
+of queues changed or the position file is large, the next one waits: checkpoints use at most a twentieth of the
+time. A start after a crash then reads more of the log again, at about a gigabyte per second.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from cometmq.store.recovery.position import Extent, ExtentRows, Position, Positi
 _log = logging.getLogger(__name__)
 
 _QUEUES_AT_ONCE: Final = 512
-"""Queues that are handed to the thread in one round of the loop: a millisecond."""
+"""Queues that are passed to the thread in one round of the loop: about a millisecond."""
 _FLUSHED_AT_ONCE: Final = 32
 _FLUSHERS: Final = 8
-"""Threads that flush the files of many queues, 32 each at a time: the file system takes their flushes together."""
+"""Threads that flush the files of many queues, 32 at a time: the file system combines their flushes."""
 _PAUSE: Final = 20
 """A checkpoint is followed by a pause of this many times what it took …"""
 _MAX_PAUSE_SECONDS: Final = 60.0
@@ -40,27 +40,27 @@ _MAX_BYTES_BETWEEN: Final = 1 << 30
 
 
 class Moment(NamedTuple):
-    """One moment of a store, to be made durable by a thread."""
+    """A snapshot of a store, which a thread makes durable."""
 
     position: Position
-    """Without the extents of queues."""
+    """The position without the extents of queues."""
     timestamp: int
     ends: dict[ConsumeQueue, int]
     """The maxOffset of each queue whose extent changed."""
 
 
 class UnitsToWrite(NamedTuple):
-    """Units of a queue from an offset on, for the thread."""
+    """Units of a queue from an offset onwards, for the thread."""
 
     queue: ConsumeQueue
     offset: int
     units: bytes
     starts: list[int]
-    """Gets the first bytes of the files that were written."""
+    """Receives the start offsets of the written files."""
 
 
 class Snapshot(NamedTuple):
-    """A moment whose queues and index entries are written."""
+    """A snapshot whose queues and index entries are written."""
 
     moment: Moment
     changed: list[Extent]
@@ -78,10 +78,10 @@ class Checkpoints:
         write_index: Callable[[], bool],
         failed: Callable[[OSError, str], None],
     ) -> None:
-        """Make none yet.
+        """Prepare the checkpoints of a store.
 
-        :param write_index: writes the index entries that wait; false when some wait still.
-        :param failed: is told why something could not be written, and what.
+        :param write_index: writes pending index entries; returns False if some remain.
+        :param failed: receives the error and the name of what could not be written.
         """
         self._opened = opened
         self._flush = flush
@@ -93,22 +93,22 @@ class Checkpoints:
         self._saving = False
         self._closing = False
         self._moment: Moment | None = None
-        """The moment of the checkpoint under way, while queues are written …"""
+        """The snapshot of the current checkpoint, while queues are written …"""
         self._waiting: list[ConsumeQueue] = []
-        """… the dirty queues that it has yet to write …"""
+        """… the dirty queues still to be written …"""
         self._written: list[ConsumeQueue] = []
-        """… and those that the thread writes."""
+        """… and those that the thread is writing."""
         self._unsaved: Snapshot | None = None
-        """The snapshot of the checkpoint under way, once its queues are written, until it is known to be saved."""
+        """The snapshot of the current checkpoint, from when its queues are written until it is saved."""
         self._began = 0.0
         self._not_before = 0.0
         self.saved_position = -1
-        """The end of the log when the last checkpoint was taken; -1 before the first one."""
+        """The end of the log at the last checkpoint, or -1 before the first one."""
         self.failed = False
-        """A queue or index file was not flushed: a later flush proves nothing, so no newer position is saved."""
+        """True after a failed flush: a later flush proves nothing, so no newer position is saved."""
 
     def begin(self) -> None:
-        """Write the waiting data; once the log is flushed that far, make it durable and record that on disk."""
+        """Write the pending data; once the log is flushed that far, make it durable and record that on disk."""
         log, queues = self._opened.log, self._opened.queues
         if self._saving or self.failed or (log.position == self.saved_position and not queues.changed):
             return
@@ -124,7 +124,7 @@ class Checkpoints:
         self._write_some(asyncio.get_running_loop())
 
     def _take_moment(self) -> Moment:
-        """The store as it is now, between two batches."""
+        """Return a snapshot of the store between two batches."""
         opened = self._opened
         log, index, queues = opened.log, opened.index, opened.queues
         last_offset, last_size = log.last_record
@@ -147,7 +147,7 @@ class Checkpoints:
         return Moment(position, log.last_timestamp, {queue: queue.committed for queue in changed})
 
     def _write_some(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Hand some of the queues to the thread, or, when all are written, save the moment."""
+        """Pass some queues to the thread, or save the snapshot once all are written."""
         queues, waiting, moment = self._opened.queues, self._waiting, self._moment
         assert moment is not None
         if not waiting:
@@ -166,7 +166,7 @@ class Checkpoints:
         self._worker.submit(write).add_done_callback(_tell)
 
     def _write_files(self, parts: list[UnitsToWrite]) -> tuple[OSError, str] | None:
-        """Write the units of some queues (in the thread); return what failed, and of which topic."""
+        """Write the units of some queues (in the thread); return the error and its topic, if any."""
         queues, disk = self._opened.queues, self._opened.disk
         for queue, offset, units, starts in parts:
             with queues.lock:
@@ -204,7 +204,7 @@ class Checkpoints:
         self._write_some(loop)
 
     def _give_up(self) -> None:
-        """Let the next checkpoint write the queues that this one did not."""
+        """Leave the queues that this checkpoint did not write to the next one."""
         queues = self._opened.queues
         queues.dirty += [queue for queue in (*self._waiting, *self._written) if queue not in queues.gone]
         self._waiting, self._written = [], []
@@ -240,7 +240,7 @@ class Checkpoints:
         self._flush.when_flushed(snapshot.moment.position.offset, flushed)
 
     def _save(self, snapshot: Snapshot) -> None:
-        """Flush queues and index, then say so (in a thread, or at close)."""
+        """Flush queues and index, then record it (in a thread, or on close)."""
         disk, moment = self._opened.disk, snapshot.moment
         try:
             self._flush_queues(list(snapshot.files.items()))
@@ -278,11 +278,11 @@ class Checkpoints:
             self.saved_position = self._unsaved.moment.position.offset
             self._unsaved = None
             return
-        _log.error("the checkpoint was not saved, recovery would begin at an older one: %s", error)
+        _log.error("the checkpoint was not saved; recovery would begin at an older one: %s", error)
         self._give_back()
 
     def _give_back(self) -> None:
-        """Let the next checkpoint flush the files that this one did not, or is not known to have flushed."""
+        """Leave the files that this checkpoint may not have flushed to the next one."""
         snapshot, self._unsaved = self._unsaved, None
         if snapshot is None:
             return
@@ -297,16 +297,16 @@ class Checkpoints:
 
     @property
     def extents(self) -> ExtentRows:
-        """The extents of all queues, as the position file has them."""
+        """The extents of all queues, as in the position file."""
         return self._file.extents
 
     @property
     def held(self) -> list[ConsumeQueue]:
-        """The queues whose units the checkpoint under way has yet to write."""
+        """The queues whose units the current checkpoint still has to write."""
         return [*self._waiting, *self._written]
 
     def stop(self) -> None:
-        """Begin no further checkpoint, and wait for the thread."""
+        """Start no further checkpoint, and wait for the thread."""
         self._closing = True
         self._worker.shutdown()
         if self._moment is not None:
@@ -316,13 +316,13 @@ class Checkpoints:
     def save_now(self) -> None:
         """Record that everything is on the disk, after it was written and the log was flushed.
 
-        :raises OSError: it could not be written.
+        :raises OSError: the file cannot be written.
         """
         self._save(self._snapshot(self._take_moment()))
 
 
 def _tell(done: Future[None]) -> None:
-    """Log an error that nobody foresaw: there are no further checkpoints, and the next start reads more of the log."""
+    """Log an unexpected error: checkpoints stop, and the next start reads more of the log."""
     error = done.exception()
     if error is not None:
-        _log.error("a checkpoint broke off, and no other follows", exc_info=error)
+        _log.error("a checkpoint failed unexpectedly; checkpoints stop until the broker is restarted", exc_info=error)

@@ -1,6 +1,6 @@
-"""ClockCheck: the clock compared with the newest store time, which never goes back.
+"""ClockCheck: compares the clock with the newest store time, which never goes back.
 
-A clock that was ahead once leaves its time in the log. New messages carry that time until the clock has passed it.
+A clock that once was ahead leaves its time in the log. New messages get that time until the clock has passed it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class ClockCheck:
-    """Tells once when the clock is behind the newest store time, and once when it has passed it again."""
+    """Logs once when the clock is behind the newest store time, and once when it has caught up."""
 
     def __init__(self, log: CommitLog, clock: Clock) -> None:
         self._log = log
@@ -25,11 +25,11 @@ class ClockCheck:
 
     @property
     def behind_ms(self) -> int:
-        """The distance of the clock behind the newest store time; 0 when it is not behind."""
+        """The distance of the clock behind the newest store time, or 0 if it is not after."""
         return max(self._log.last_timestamp - self._clock.now_ms(), 0)
 
     def run(self) -> None:
-        """Compare them now."""
+        """Compare the clock with the newest store time."""
         behind = self.behind_ms
         is_behind = behind > CLOCK_BEHIND_MS
         if is_behind and not self._told:
@@ -39,5 +39,5 @@ class ClockCheck:
                 duration_text(behind / 1000),
             )
         elif self._told and not is_behind:
-            _log.info("the clock is not behind the newest message of the store any more")
+            _log.info("the clock is no longer behind the newest message of the store")
         self._told = is_behind

@@ -1,4 +1,4 @@
-"""StoreConfig: where a store lies, how large its files are, when it flushes and forgets (``MessageStoreConfig``)."""
+"""StoreConfig: directories, file sizes, flush and retention of a store (``MessageStoreConfig``)."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class StoreConfig:
 
     @property
     def consume_queue_file_bytes(self) -> int:
-        """Bytes of one queue file: whole units."""
+        """Bytes of one queue file, a multiple of the unit size."""
         return -(-self.mapped_file_size_consume_queue // CQ_UNIT_BYTES) * CQ_UNIT_BYTES
 
     @property
@@ -122,7 +122,7 @@ class StoreConfig:
         )
 
     def with_sizes(self, sizes: FileSizes) -> Self:
-        """The configuration with other sizes of new files."""
+        """Return the configuration with other sizes of new files."""
         return dataclasses.replace(
             self,
             mapped_file_size_commit_log=sizes.log,
@@ -133,7 +133,7 @@ class StoreConfig:
 
     @property
     def sync_flush(self) -> bool:
-        """True when messages are acknowledged only once the disk has them."""
+        """True if messages are acknowledged only after a flush."""
         return self.flush_disk_type == SYNC_FLUSH
 
     @property
@@ -143,7 +143,7 @@ class StoreConfig:
 
     @property
     def delete_hours(self) -> frozenset[int]:
-        """The hours of ``deleteWhen``, up to a part that is no number (``UtilAll.isItTimeToDo``)."""
+        """Parse the hours of ``deleteWhen``, up to the first part that is not a number (``UtilAll.isItTimeToDo``)."""
         hours: list[int] = []
         with suppress(ValueError):
             hours.extend(parse_int(part) for part in self.delete_when.rstrip(";").split(";"))

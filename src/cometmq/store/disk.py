@@ -1,6 +1,6 @@
-"""Disk: the few system calls by which the store changes its files, in one place.
+"""Disk: the few system calls that change the store's files, in one place.
 
-Tests hand in a Disk that fails where a real one can: no room, an I/O error, a failed flush.
+Tests pass a Disk that fails as a real one can: no space, an I/O error, a failed flush.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from cometmq.durable import flush_directory
 
 
 class Disk:
-    """Writes, allocations and flushes; every failure is an ``OSError``."""
+    """Writes, allocates and flushes; every failure is an ``OSError``."""
 
     def write(self, fd: int, data: bytes | bytearray | memoryview, at: int) -> None:
         """Write all of ``data`` at byte ``at``.
 
-        :raises OSError: some or all of it could not be written.
+        :raises OSError: some or all of it was not written.
         """
         written = os.pwrite(fd, data, at)
         if written != len(data):
@@ -28,15 +28,15 @@ class Disk:
                 written += os.pwrite(fd, view[written:], at + written)
 
     def allocate(self, fd: int, at: int, size: int) -> None:
-        """Reserve real space for ``size`` bytes from ``at`` on, extending the file; existing bytes stay."""
+        """Allocate disk space for ``size`` bytes from ``at``, extending the file; existing bytes stay."""
         os.posix_fallocate(fd, at, size)
 
     def flush(self, fd: int) -> None:
-        """Return once the file's bytes would survive a power cut."""
+        """Flush the file, so that its bytes survive a power cut."""
         os.fdatasync(fd)
 
     def used_ratio(self, path: Path) -> float:
-        """The used share of the file system of ``path``, from 0 to 1, as ``df`` counts."""
+        """Return the used share of the file system of ``path``, from 0 to 1, as ``df`` computes it."""
         stat = os.statvfs(path)
         used = stat.f_blocks - stat.f_bfree
         usable = used + stat.f_bavail
@@ -45,7 +45,7 @@ class Disk:
 
 @contextmanager
 def open_file(path: str | Path, flags: int = os.O_RDWR) -> Iterator[int]:
-    """The descriptor of a file for the length of a block."""
+    """Open a file descriptor for the length of a block."""
     fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
     try:
         yield fd
@@ -54,9 +54,9 @@ def open_file(path: str | Path, flags: int = os.O_RDWR) -> Iterator[int]:
 
 
 def replace_whole(path: Path, content: bytes, disk: Disk) -> None:
-    """Replace a file, making its directory where needed; the new one survives a power cut.
+    """Replace a file durably, creating its directory if needed.
 
-    :raises OSError: it could not be written; the old one is then still there.
+    :raises OSError: the file cannot be written; the old one is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".tmp")

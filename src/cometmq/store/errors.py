@@ -6,19 +6,19 @@ from cometmq.errors import CometMQError
 
 
 class StoreError(CometMQError):
-    """The store cannot carry out the call."""
+    """The store cannot complete the call."""
 
 
 class StoreFullError(StoreError):
-    """The disk has no room: nothing of the batch was stored; reads go on, writes heal when there is room."""
+    """The disk is full: nothing of the batch was stored; reads go on, and writes work again once there is space."""
 
 
 class StoreFailedError(StoreError):
-    """A write or a flush failed: nothing more is acknowledged until the store is opened again."""
+    """A write or flush failed: nothing more is acknowledged until the store is reopened."""
 
 
 class StoreClosedError(StoreError):
-    """The store is shut, or being shut."""
+    """The store is closed or closing."""
 
 
 class StoreLockedError(StoreError):

@@ -1,8 +1,8 @@
-"""Maintenance: the background work of a running store (its scheduled tasks).
+"""Maintenance: the background tasks of a running store.
 
-It writes derived blocks, flushes, saves checkpoints and makes room.
+It writes blocks of derived data, flushes, saves checkpoints and deletes expired files.
 
-Everything it writes here can be derived from the log again. When the disk has no room for it, messages
+Everything written here can be derived from the log again. If the disk has no space for it, messages
 are refused until it has, so that the memory for waiting data stays bounded.
 """
 
@@ -45,7 +45,7 @@ class Maintenance:
 
     # --- derived blocks -----------------------------------------------------------------------
     def write_units(self, queue: ConsumeQueue) -> bool:
-        """Write the units of one queue that wait; return whether it worked."""
+        """Write the pending units of one queue; return whether that succeeded."""
         try:
             queue.write_pending(self._disk)
         except OSError as error:
@@ -54,7 +54,7 @@ class Maintenance:
         return True
 
     def write_index(self) -> None:
-        """Write the index entries that wait."""
+        """Write the pending index entries."""
         index = self._opened.index
         if index is None:
             return
@@ -64,7 +64,7 @@ class Maintenance:
             self._derived_failed(error, "the index")
 
     def write_index_in_blocks(self) -> None:
-        """Write a block of the waiting index entries; the rest follows in the next rounds of the loop."""
+        """Write a block of the pending index entries; the rest follows in the next rounds of the loop."""
         index = self._opened.index
         if index is None or self.index_is_behind:
             return
@@ -80,7 +80,7 @@ class Maintenance:
 
     @property
     def index_is_behind(self) -> bool:
-        """True while more entries wait than one round of the loop writes."""
+        """True if more entries are pending than one round of the loop writes."""
         return self._next_block is not None
 
     def _write_next_block(self) -> None:
@@ -88,27 +88,27 @@ class Maintenance:
         self.write_index_in_blocks()
 
     def write_derived(self) -> bool:
-        """Write all that waits; return whether it worked."""
+        """Write all pending data; return whether that succeeded."""
         queues = self._opened.queues
         waiting, queues.dirty = queues.dirty, []
         queues.changed.update(dict.fromkeys(waiting))
         self._derived_error = None
         for written, queue in enumerate(waiting):
             if not self.write_units(queue):
-                queues.dirty += waiting[written:]  # those behind the first that fails would fail, too
+                queues.dirty += waiting[written:]  # those after the first that fails would fail, too
                 return False
             queue.dirty = False
         self.write_index()
         return self._derived_error is None
 
     def _write_units_below(self, log_offset: int) -> bool:
-        """Write the units of all records below a log offset; return whether it worked."""
+        """Write the units of all records below a log offset; return whether that succeeded."""
         if log_offset <= self.checkpoints.saved_position:
             return True
         return all(self.write_units(queue) for queue in self.checkpoints.held) and self.write_derived()
 
     def _write_index_for_checkpoint(self) -> bool:
-        """Write the index entries that wait; false where that takes more rounds, or failed."""
+        """Write the pending index entries; return False if that takes more rounds, or failed."""
         if self.index_is_behind:
             return False
         self._derived_error = None
@@ -121,7 +121,7 @@ class Maintenance:
         self._derived_error = store_error(error, what)
 
     def refusal(self) -> StoreError | None:
-        """The reason to refuse messages: shutdown, a failed flush, derived files that fail, or a full disk."""
+        """Return the reason to refuse messages: shutdown, a failed flush, derived files that fail, or a full disk."""
         if self._closing:
             return StoreClosedError("the store is shut")
         if self._flush.failure is not None:

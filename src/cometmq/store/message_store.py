@@ -1,12 +1,12 @@
-"""MessageStore: one store on disk, opened, and all that is asked of it (``DefaultMessageStore``).
+"""MessageStore: an open store on disk, and its operations (``DefaultMessageStore``).
 
 Messages are stored in batches (:mod:`cometmq.store.write_batch`): any number of ``put``, then one ``commit``.
 
 All methods belong to the event loop's thread. Before :meth:`MessageStore.start` nothing runs in the
 background, so that tools can open, read and close a store without a loop.
 
-Fault model: a write can fail or come back short (full disk, I/O error); a flush can fail, and is then
-believed never again; the process can die between any two system calls; a power cut can lose or tear
+Fault model: a write can fail or be short (full disk, I/O error); a flush can fail, and is then
+never trusted again; the process can die between any two system calls; a power cut can lose or tear
 everything that was not flushed. A message that was acknowledged after a flush survives all of it.
 """
 
@@ -53,18 +53,18 @@ __all__ = ["ConsumeQueue", "GetMessageStatus", "GetResult", "MessageStore", "Que
 
 
 class MessageStore:
-    """An open store. Made by :meth:`open`; ended by :meth:`close`."""
+    """An open store, from :meth:`open` to :meth:`close`."""
 
     def __init__(self, opened: OpenedStore) -> None:
         self.config: StoreConfig = opened.config
         self.clock: Clock = opened.clock
         self.disk: Disk = opened.disk
-        """The system calls that change files of the store."""
+        """The system calls that change the store's files."""
         self.findings: list[str] = opened.findings
         """The findings and repairs of opening, one line each."""
         self.lost_from = opened.lost_from
-        """The end that opening found when the log had lost its real one; ``None`` when it had not. Notes
-        of other files about places behind it do not hold any more."""
+        """The end that opening found when the log had lost its real one, or ``None`` if it had not. Notes
+        of other files about places after it do not hold any more."""
         self.sync_flush: bool = opened.config.sync_flush
         self._log = opened.log
         self._index = opened.index
@@ -89,7 +89,7 @@ class MessageStore:
         """Lock the store, find its files, and bring log, queues and index into agreement.
 
         :param is_slave: a lost end of the log comes from a master again, at the same offsets.
-        :param begin_anew: go on where the log is missing although the queues have messages, which are lost.
+        :param begin_anew: open a store whose log is missing although its queues have messages, which are lost.
         :raises StoreLockedError: another process has it open.
         :raises LostLogError: the log is missing, and ``begin_anew`` is not given.
         :raises StoreError: it cannot be opened at all.
@@ -102,11 +102,11 @@ class MessageStore:
         self._maintenance.start()
 
     async def close(self) -> None:
-        """Flush everything, note that the stop was clean, and give the files back."""
+        """Flush everything, record the clean stop, and close the files."""
         self.close_now()
 
     def close_now(self) -> None:
-        """As :meth:`close`, without a loop; blocks while the disk works."""
+        """Close the store as :meth:`close` does, without a loop; blocks."""
         if not self._closed:
             self._closed = True
             if self._replicated is not None:
@@ -129,7 +129,8 @@ class MessageStore:
         return queue
 
     def extent(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """The first offset of a queue, and the one behind its last message; zeros when there is no such queue."""
+        """Return the first offset of a queue, and the one after its last message, or zeros if there is no such
+        queue."""
         queue = self._queues.get(topic, queue_id)
         return (0, 0) if queue is None else (queue.min_offset(), queue.max_offset())
 
@@ -143,7 +144,7 @@ class MessageStore:
 
     # --- durability ---------------------------------------------------------------------------
     def when_flushed(self, position: int, callback: Flushed) -> None:
-        """Call back once the disk has the log up to ``position``: with ``None``, or with the error that prevents it.
+        """Call back with ``None`` once the log is flushed up to ``position``, or with the error that prevents it.
 
         One flush covers everything written before it began. On the running loop.
         """
@@ -154,9 +155,9 @@ class MessageStore:
         self._flush.on_flush = observe
 
     async def wait_flushed(self, position: int) -> None:
-        """Wait until the disk has the log up to ``position``.
+        """Wait until the log is flushed up to ``position``.
 
-        :raises StoreError: it never will.
+        :raises StoreError: it cannot be flushed.
         """
         flushed: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
         self.when_flushed(position, lambda error: None if flushed.done() else flushed.set_result(error))
@@ -165,7 +166,7 @@ class MessageStore:
             raise error
 
     def writable(self) -> StoreError | None:
-        """The reason to refuse messages now: disk full, a failed flush, shutdown; ``None`` when there is none."""
+        """Return the reason to refuse messages now: disk full, a failed flush, shutdown, or ``None``."""
         return self._maintenance.refusal()
 
     # --- reading ------------------------------------------------------------------------------
@@ -183,24 +184,24 @@ class MessageStore:
         """Read up to ``max_messages`` records from ``offset`` on, at least one, else up to ``max_bytes``.
 
         ``tag_codes`` keeps messages whose unit has one of these codes, ``predicate`` those whose record
-        it accepts; where many units wait to be looked at, ``choose`` stands for it. A filtered read looks at
-        800 units or more and says in ``next_begin_offset`` how far it came. One read ends with the queue
-        file at the latest. The slices stay valid, also after their file was deleted.
+        it accepts; ``choose`` replaces it for many units. A filtered read checks
+        800 units or more and returns in ``next_begin_offset`` how far it got. One read ends with the queue
+        file at the latest. The slices stay valid even after their file is deleted.
         """
         return get_message(self._log, queue, offset, max_messages, tag_codes, predicate, max_bytes, choose)
 
     def unit_runs(self, queue: ConsumeQueue, offset: int, count: int) -> tuple[list[UnitRun], npt.NDArray[np.int64]]:
-        """The records of many units; see :func:`~cometmq.store.queue.get_message.unit_runs`."""
+        """Return the records of many units; see :func:`~cometmq.store.queue.get_message.unit_runs`."""
         return unit_runs(self._log, queue, offset, count)
 
     def scan(self, physical_offset: int) -> Iterator[LogRecord]:
-        """The records from a log offset on, to the end of the log; damage that no start has read is passed over."""
+        """Yield the records from a log offset on, to the end of the log; damage that no start has read is skipped."""
         end = self._log.position
         reader = LogReader(self._log, physical_offset, NOTHING_KNOWN, check_crc=False, until=end)
         return (found for found in reader if isinstance(found, LogRecord))
 
     def record_at(self, physical_offset: int, size: int | None = None) -> bytes | None:
-        """The record that begins at a log offset; ``None`` when none does (or not one of ``size`` bytes)."""
+        """Return the record that begins at a log offset, or ``None`` if none does (or not one of ``size`` bytes)."""
         view = self._log.record(physical_offset) if physical_offset >= 0 else None
         if view is None or (size is not None and size != len(view)):
             return None
@@ -208,12 +209,12 @@ class MessageStore:
         return bytes(view) if record is not None and record.size == len(view) else None
 
     def bytes_at(self, physical_offset: int) -> bytes | None:
-        """The bytes at a log offset that a size in front of them ends, unchecked; ``None`` where none can be."""
+        """Return the bytes at a log offset as long as their size field says, unchecked, or ``None``."""
         view = self._log.record(physical_offset) if physical_offset >= 0 else None
         return None if view is None else bytes(view)
 
     def decoded_at(self, physical_offset: int) -> StoredRecord | None:
-        """The record that begins at a log offset, decoded; ``None`` when none does, or a damaged one."""
+        """Return the record that begins at a log offset, decoded, or ``None`` if none does, or a damaged one."""
         view = self._log.record(physical_offset) if physical_offset >= 0 else None
         if view is None:
             return None
@@ -224,19 +225,22 @@ class MessageStore:
         return record if record.physical_offset == physical_offset else None
 
     def records(self, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
-        """Log offset and bytes of each record from ``start``, where one begins, to ``end``; from any thread."""
+        """Yield the log offset and bytes of each record from ``start``, where one begins, to ``end``; from any
+        thread."""
         return walk(self._log, start, end)
 
     def prepared_offsets(self, start: int) -> Iterator[tuple[int, int]]:
-        """Log offsets of all committed messages from the record at ``start`` on, each with that of its half message."""
+        """Yield the log offsets of all committed messages from the record at ``start`` on, each with that of its half
+        message."""
         return prepared_offsets(self._log, start)
 
     def view(self, physical_offset: int, size: int) -> memoryview | None:
-        """The bytes of a record that this process has put, unchecked; ``None`` once retention took them."""
+        """Return the bytes of a record that this process has put, unchecked; ``None`` once retention took them."""
         return self._log.view(physical_offset, size)
 
     def log_part(self, offset: int, most_bytes: int) -> memoryview | None:
-        """The bytes of the log from ``offset`` on, to the end of their file and of the log, ``most_bytes`` at most.
+        """Return the bytes of the log from ``offset`` on, to the end of their file and of the log, ``most_bytes`` at
+        most.
 
         ``None`` when they are not kept any more, or there are none yet.
         """
@@ -246,27 +250,29 @@ class MessageStore:
         return self._log.view(offset, min(most_bytes, segment.end - offset, self._log.position - offset))
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
-        """The offset whose message was stored nearest to ``timestamp`` (ms); 0 for an unknown or empty queue."""
+        """Return the offset whose message was stored nearest to ``timestamp`` (ms), or 0 for an unknown or empty
+        queue."""
         queue = self._queues.get(topic, queue_id)
         return offset_by_time(self._log, queue, timestamp) if queue is not None else 0
 
     def first_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
-        """The first offset stored at ``timestamp`` (ms) or later, else the end; 0 for an unknown or empty queue."""
+        """Return the first offset stored at ``timestamp`` (ms) or later, else the end, or 0 for an unknown or empty
+        queue."""
         queue = self._queues.get(topic, queue_id)
         return first_by_time(self._log, queue, timestamp) if queue is not None else 0
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """The store timestamp of the message at ``offset`` (ms); -1 when there is none."""
+        """Return the store timestamp of the message at ``offset`` (ms), or -1 if there is none."""
         queue = self._queues.get(topic, queue_id)
         return store_time(self._log, queue, offset) if queue is not None else -1
 
     def earliest_store_time(self) -> int:
-        """The store timestamp of the first record kept (ms); -1 for an empty log."""
+        """Return the store timestamp of the first record kept (ms), or -1 for an empty log."""
         record = first_record(self._log, self._log.min_offset)
         return record.store_timestamp if record is not None else -1
 
     def query(self, topic: str, key: str, max_num: int, begin: int, end: int, *, unique: bool = False) -> QueryResult:
-        """The newest ``max_num`` records of a key stored between ``begin`` and ``end`` (ms), in log order.
+        """Return the newest ``max_num`` records of a key stored between ``begin`` and ``end`` (ms), in log order.
 
         With ``unique`` those of a unique key only.
 
@@ -279,7 +285,7 @@ class MessageStore:
         return self._index.query(self._log, SoughtKey(topic, key, unique), max_num, begin, end)
 
     def queues(self) -> Mapping[str, Mapping[int, ConsumeQueue]]:
-        """All queues that have ever had a message or been asked for, by topic and id."""
+        """Return all queues that have ever had a message or been asked for, by topic and id."""
         return self._queues.by_topic
 
     def delete_topic(self, topic: str, *, before: int | None = None) -> bool:
@@ -303,15 +309,15 @@ class MessageStore:
         return self._maintenance.retention.delete_files()
 
     def pin_log(self, name: str, offset: int) -> None:
-        """Delete no log file with bytes from ``offset`` on, however old, until ``name`` pins another offset."""
+        """Keep all log files with bytes from ``offset``, however old, until ``name`` pins another offset."""
         self._maintenance.retention.pins[name] = offset
 
     def hold_log(self, holder: LogHolder) -> None:
-        """Delete no log file that ``holder`` needs, however old."""
+        """Keep all log files that ``holder`` needs, however old."""
         self._maintenance.retention.holders.append(holder)
 
     def reconfigure(self, config: StoreConfig) -> None:
-        """Take the run-time keys of another configuration; all others keep their values."""
+        """Apply the run-time keys of another configuration; all others keep their values."""
         self._maintenance.retention.config = config
 
     @property
@@ -326,25 +332,26 @@ class MessageStore:
 
     @property
     def flushed_position(self) -> int:
-        """Up to where the disk has the log."""
+        """The flushed position of the log."""
         return self._flush.position
 
     @property
     def dispatch_behind_bytes(self) -> int:
-        """Bytes of the log that are in no queue yet: none, since a commit does both."""
+        """Bytes of the log that are in no queue yet: always 0, since a commit does both."""
         return 0
 
     @property
     def clock_behind_ms(self) -> int:
-        """The distance of the clock behind the newest store time; 0 when it is not behind."""
+        """The distance of the clock behind the newest store time, or 0 if it is not after."""
         return self._maintenance.clock_check.behind_ms
 
     def missing_entries(self) -> int:
-        """The entries of all queues that lead to no record and were not found in the log, of those read so far."""
+        """Return the entries of all queues that lead to no record and were not found in the log, of those read so
+        far."""
         return sum(self.missing_entries_by_topic())
 
     def missing_entries_by_topic(self) -> Iterator[int]:
-        """The same, topic by topic: for a look that may last longer than one round."""
+        """Yield the same, topic by topic: for a look that may last longer than one round."""
         for queues in list(self._queues.by_topic.values()):
             yield sum(
                 sum(offset >= queue.min_logical for offset in queue.missing)
@@ -354,9 +361,9 @@ class MessageStore:
 
     @property
     def last_record(self) -> tuple[int, int]:
-        """Log offset and size of the last record; ``(-1, 0)`` for an empty log."""
+        """Log offset and size of the last record, or ``(-1, 0)`` for an empty log."""
         return self._log.last_record
 
     def disk_usage(self) -> float:
-        """The used share of the file system of the log, from 0 to 1."""
+        """Return the used share of the file system of the log, from 0 to 1."""
         return self.disk.used_ratio(self.config.commit_log)

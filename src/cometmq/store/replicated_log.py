@@ -1,11 +1,11 @@
-"""ReplicatedLog: a slave's log, which takes a master's bytes as they are (``appendToCommitLog``).
+"""ReplicatedLog: a slave's log, which stores its master's bytes unchanged (``appendToCommitLog``).
 
-The bytes come cut anywhere. They are written to their places at once, and whole records become readable:
+The bytes may be split anywhere. They are written immediately, and complete records become readable:
 records get their units and index entries, the filler at the end of a file leads on into the next. A record that
-is not whole yet, the *tail*, is not readable; a stop takes it back, as recovery does after a crash, and the
+is incomplete yet, the *tail*, is not readable; a stop takes it back, as recovery does after a crash, and the
 master is asked for it again.
 
-Every record is checked: bytes that are no record, or whose CRC is wrong, are refused with all that follows them.
+Every record is checked: bytes that are not a record, or have a wrong CRC, are rejected with everything after them.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
 _log = logging.getLogger(__name__)
 
 Dispatched = Callable[[int, LogRecord | None, list[ConsumeQueue]], None]
-"""Called with the log's new end, the last new record below it, and the queues that got units."""
+"""Receives the log's new end, the last new record below it, and the queues with new units."""
 
 
 class NotTheLogError(StoreError):
-    """The bytes that came do not continue this log: other bytes, or bytes of another place."""
+    """The received bytes do not continue this log: they are not records, or have another offset."""
 
 
 class ReplicatedLog:
     """The end of one store's log; see the module's docstring.
 
-    ``end`` is the log offset of the next byte, behind the tail.
+    ``end`` is the log offset of the next byte, after the tail.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class ReplicatedLog:
         size = self._log.segment_size
         if offset < 0 or offset % size:
             raise NotTheLogError(
-                f"the master's log begins at {offset}, which is no multiple of this store's log files of {size} bytes",
-                next_step="give mappedFileSizeCommitLog the master's value and start with an empty store",
+                f"the master's log begins at {offset}, not a multiple of this store's log file size {size}",
+                next_step="set mappedFileSizeCommitLog to the master's value and start with an empty store",
             )
         if offset != self.end:
             self._log.begin_at(offset)
@@ -95,7 +95,7 @@ class ReplicatedLog:
             if not self.is_empty:
                 raise NotTheLogError(
                     f"the master sent its log from {offset} on, but the log here ends at {self.end}",
-                    next_step="it is asked again; if this repeats, the logs have parted: start with an empty store",
+                    next_step="it is requested again; if this persists, the logs differ: start with an empty store",
                 )
             self.begin_at(offset)
         try:
@@ -148,7 +148,7 @@ class ReplicatedLog:
 
     # --- dispatching --------------------------------------------------------------------------
     def _dispatch(self) -> None:
-        """Give every record that is whole its unit and its index entries; the log's end moves behind the last one."""
+        """Give every record that is whole its unit and its index entries; the log's end moves after the last one."""
         at = self._log.position
         touched: list[ConsumeQueue] = []
         last: LogRecord | None = None
@@ -164,9 +164,9 @@ class ReplicatedLog:
                 self._dispatched(at, last, touched)
 
     def _next(self, at: int) -> tuple[int, LogRecord | None] | None:
-        """The end of the record or filler at ``at``, and the record; ``None`` while it is not whole.
+        """Return the end of the record or filler at ``at``, and the record; ``None`` while it is incomplete.
 
-        :raises NotTheLogError: nothing of a log can begin so, or the record is damaged.
+        :raises NotTheLogError: the bytes are neither a record nor a filler, or the record is damaged.
         """
         segment = self._log.segment_at(at)
         if segment is None or self.end - at < SIZE_MAGIC.size:

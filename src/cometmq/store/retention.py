@@ -1,8 +1,8 @@
-"""Retention: when log files go, and when messages are refused for want of room (``CleanCommitLogService``).
+"""Retention: deletes old log files, and refuses messages on a full disk (``CleanCommitLogService``).
 
-Old files go at the hours of ``deleteWhen``, or at any hour once the disk is fuller than
-``diskMaxUsedSpaceRatio``; above ``diskSpaceCleanForciblyRatio`` the oldest go before their time. The last
-file never goes, nor one with bytes that are not flushed or that a :class:`LogHolder` needs. Above
+Expired files are deleted at the hours of ``deleteWhen``, or at any hour once the disk is fuller than
+``diskMaxUsedSpaceRatio``; above ``diskSpaceCleanForciblyRatio`` the oldest are deleted before they expire. The last
+file is never deleted, nor one with bytes that are not flushed or that a :class:`LogHolder` needs. Above
 ``diskSpaceWarningLevelRatio`` messages are refused.
 """
 
@@ -28,23 +28,23 @@ _QUEUES_PER_TURN: Final = 64
 
 
 class LogHolder(Protocol):
-    """A part of the broker that needs messages in log files whose time is over."""
+    """A part of the broker that needs messages in expired log files."""
 
     name: str
-    """Of what it holds, for the log."""
+    """A description of what it needs, for the log."""
 
     def needed_from(self) -> int:
-        """Log offset of the first byte that is needed."""
+        """Return the log offset of the first byte that is needed."""
 
     def let_go(self, end: int, /) -> None:
-        """The file that ends at ``end`` should be deleted: stop needing it soon, if possible."""
+        """Ask the holder to release the file that ends at ``end`` soon, if possible."""
 
 
 class Retention:
-    """Looks at the age of files and the room on the disk."""
+    """Checks the age of files and the space on the disk."""
 
     def __init__(self, opened: OpenedStore, flush: FlushService, write_units: Callable[[int], bool]) -> None:
-        """Delete nothing yet.
+        """Prepare retention.
 
         :param write_units: writes the units of all records below a log offset into the queues' files; false where that
             fails. Without its last unit a queue cannot tell which of its messages were in a file that is gone.
@@ -58,7 +58,7 @@ class Retention:
         """Log offsets from which on the log is still needed, by the name of the part that needs it."""
         self.holders: list[LogHolder] = []
         self._kept = -1
-        """The end of the last file that a holder kept, which is logged once."""
+        """The end of the last file that was logged as kept by a holder."""
         self._next_step: asyncio.Handle | None = None
         self._following: list[ConsumeQueue] = []
         """The queues that have yet to follow the beginning of the log."""
@@ -66,7 +66,7 @@ class Retention:
         """The reason to refuse messages, while the disk is too full."""
 
     def run(self) -> None:
-        """One look: refuse or accept messages, delete what is due."""
+        """Refuse or accept messages, and delete expired files."""
         ratio = self.check_disk()
         opened = self._opened
         config, log = self.config, opened.log
@@ -79,7 +79,7 @@ class Retention:
             self.check_disk()
 
     def check_disk(self) -> float:
-        """Set or clear the refusal by how full the disk is; return that ratio."""
+        """Refuse or accept messages by the used share of the disk; return that share."""
         config = self.config
         ratio = self._opened.disk.used_ratio(config.commit_log)
         if ratio * 100 > config.disk_space_warning_level_ratio:
@@ -95,7 +95,7 @@ class Retention:
         return ratio
 
     def delete_files(self, *, force: bool = False) -> int:
-        """Delete the log files whose time is over (``force``: whatever their time); return how many."""
+        """Delete the expired log files (with ``force`` also others); return how many."""
         opened = self._opened
         config, log = self.config, opened.log
         oldest_ms = opened.clock.now_ms() - config.file_reserved_time * _HOUR_MS
@@ -118,7 +118,7 @@ class Retention:
         return removed
 
     def _is_held(self, segment: MappedFile) -> bool:
-        """True when a holder needs the file; all holders that do are asked to let it go."""
+        """Return whether a holder needs the file; all holders that do are asked to let it go."""
         holders = [holder for holder in self.holders if holder.needed_from() < segment.end]
         for holder in holders:
             if self._kept != segment.end:
@@ -155,7 +155,7 @@ class Retention:
         opened.known_files.resume()
 
     def stop(self) -> None:
-        """Look at no further queues."""
+        """Stop cleaning queues."""
         if self._next_step is not None:
             self._next_step.cancel()
             self._next_step = None

@@ -1,4 +1,4 @@
-"""The version of a store: a store with something that this CometMQ cannot read is refused before anything changes.
+"""The version of a store: a store that this CometMQ cannot read is refused before anything changes.
 
 ``comet/store.json`` has two numbers: the version that wrote the store last, and the lowest one that can read it. A new
 version raises the second only when earlier ones would lose or misread something. Apache's brokers do not look at it:
@@ -33,7 +33,7 @@ class NewerStoreError(StoreError):
 
 
 class StoreMark(msgspec.Struct, frozen=True):
-    """The mark of a store; a version may add fields, which earlier ones pass over."""
+    """The mark of a store; a version may add fields, which earlier ones skip."""
 
     version: int = STORE_VERSION
     readable_by: int = READABLE_BY
@@ -59,7 +59,7 @@ def version_file(root: Path) -> Path:
 
 
 def demand_readable(root: Path) -> StoreMark | None:
-    """Return the mark of a store; ``None`` for a new store, one of Apache's, or one whose mark is damaged.
+    """Return the mark of a store, or ``None`` for a new one, one of Apache's, or a damaged mark.
 
     :raises NewerStoreError: this version cannot read the store.
     :raises StoreError: the file of the mark cannot be read.

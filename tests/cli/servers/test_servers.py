@@ -269,7 +269,7 @@ def test_the_file_names_the_nameserver_before_the_environment_does(offline: Comm
         ("broker", "brokerName=a\nlistenPort=70000\n", "broker.conf:2: listenPort=70000: allowed is a whole number"),
         ("broker", "\nmessageDelayLevel=1s 5x\n", "broker.conf:2: messageDelayLevel=1s 5x: allowed is"),
         ("namesrv", "listenPort=-1\n", "namesrv.conf:1: listenPort=-1: allowed is a whole number from 0 to 65535"),
-        ("broker", "storePathRootDir=C:\\users\n", "broker.conf: line 1: four hexadecimal digits follow"),
+        ("broker", "storePathRootDir=C:\\users\n", "broker.conf: line 1: four hexadecimal digits must follow"),
     ],
     ids=["range", "delays", "negative", "escape"],
 )

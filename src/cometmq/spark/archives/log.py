@@ -81,7 +81,7 @@ class ArchiveLog:
 
         :param wanted: format of an archive that is not there yet, or its name; Parquet if left out.
         :raises OptionError: there is no such format.
-        :raises PathError: the directory has a scheme that is not served.
+        :raises PathError: the directory has a scheme that is not supported.
         :raises ArchiveError: the archive has another format than ``wanted``, or its package is missing.
         """
         self.root = local_path(root).absolute()

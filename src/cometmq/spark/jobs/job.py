@@ -94,7 +94,7 @@ def job_options(of: type[T]) -> type[T]:
 def _take_local_paths(options: Any) -> None:
     """Make paths of the ``file:`` URLs among some options.
 
-    :raises OptionError: a path has a scheme that is not served.
+    :raises OptionError: a path has a scheme that is not supported.
     """
     for name, found in declared(type(options)).items():
         value = getattr(options, name)

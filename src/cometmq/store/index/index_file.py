@@ -6,8 +6,8 @@ chain (0 = none), and entries of 20 bytes from number 1 on: ``int32 key hash, in
 int32 seconds since the first timestamp, int32 previous entry of the chain``.
 
 Entries are written in blocks: first the entries, then the slots that point to them, then the header,
-so that a killed process leaves at worst slots that point behind the header's count; :meth:`cut_back`
-mends those.
+so that a killed process leaves at worst slots that point past the header's count; :meth:`truncate_entries`
+repairs those.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _ENTRY_STRUCT: Final = INDEX_ENTRY.struct()
 _SLOT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct("=q")
 _ALLOCATE_BYTES: Final = 4 << 20
-"""Entries' space is reserved in steps of this size, so that a young index does not take 400 MB."""
+"""Space for entries is allocated in steps of this size, so that a new index does not use 400 MB."""
 _CHAIN_STEPS: Final = 4_096
-"""Entries of a chain that are followed one by one: about 2 ms."""
+"""Longest part of a chain that is followed entry by entry: about 2 ms."""
 _BLOCK_ENTRIES: Final = 1 << 18
-"""Entries looked through at once where a chain is longer: about 1 ms and 5 MB."""
+"""Entries scanned at once if a chain is longer: about 1 ms and 5 MB."""
 _INT_MAX: Final = 0x7FFFFFFF
 _SECOND_MS: Final = 1_000
 
@@ -47,10 +47,10 @@ Ints = npt.NDArray[Any]
 
 
 class Keys(NamedTuple):
-    """Keys to be found, in log order."""
+    """Keys to index, in log order."""
 
     hashes: bytes
-    """Native int32."""
+    """Key hashes as native int32."""
     offsets: bytes
     """The log offset of each key's message, as native int64."""
     timestamps: bytes
@@ -62,7 +62,7 @@ class Keys(NamedTuple):
         return len(self.hashes) // 4
 
     def part(self, begin: int, end: int) -> Keys:
-        """The keys from number ``begin`` to before ``end``."""
+        """Return the keys from number ``begin`` to before ``end``."""
         if begin == 0 and end == self.size:
             return self
         eight = slice(8 * begin, 8 * end)
@@ -70,21 +70,21 @@ class Keys(NamedTuple):
 
 
 Block = tuple[bytes, Callable[[memoryview], None], int]
-"""Entries, a function that lets the slots of the table lead to them, and how many slots led to none before."""
+"""New entries, a function that updates the slots to point to them, and the number of newly used slots."""
 
 
 def index_file_bytes(slots: int, entries: int) -> int:
-    """Length of an index file."""
+    """Return the length of an index file."""
     return HEADER_BYTES + slots * 4 + entries * ENTRY_BYTES
 
 
 class IndexFile:
-    """One index file, mapped whole."""
+    """One index file, completely mapped."""
 
     def __init__(self, path: Path, slots: int, entries: int, disk: Disk, *, create: bool = False) -> None:
-        """Open, or create, a file with ``slots`` slots and room for ``entries - 1`` entries.
+        """Open or create a file with ``slots`` slots and room for ``entries - 1`` entries.
 
-        :raises OSError: no room to create it.
+        :raises OSError: the disk has no space to create it.
         """
         self.path = path
         self.slots = slots
@@ -107,7 +107,7 @@ class IndexFile:
             raise
         self._table = memoryview(self._map)[HEADER_BYTES : self._entries_at]
         self._allocated = 0
-        """Bytes from the start on whose space is known to be reserved."""
+        """Number of bytes whose space is known to be allocated."""
         self.begin_timestamp: int
         self.end_timestamp: int
         self.begin_offset: int
@@ -125,14 +125,14 @@ class IndexFile:
 
     @property
     def full(self) -> bool:
-        """True when no entry fits any more."""
+        """True if no further entry fits."""
         return self.count >= self.entries
 
     # --- writing ------------------------------------------------------------------------------
     def append(self, keys: Keys, begin: int = 0) -> int:
-        """Add entries for the keys from number ``begin`` on, as many as fit; return how many.
+        """Add entries for the keys from number ``begin``, as many as fit; return how many.
 
-        :raises OSError: no room on the disk; nothing was added then.
+        :raises OSError: the disk is full; nothing was added.
         """
         size = min(keys.size - begin, self.entries - self.count)
         if size <= 0:
@@ -175,16 +175,16 @@ class IndexFile:
 
     # --- reading ------------------------------------------------------------------------------
     def covers(self, begin: int, end: int) -> bool:
-        """True when some entry may lie in the time range (ms)."""
+        """Return whether any entry can be in the time range (ms)."""
         return self.count > 1 and self.begin_timestamp <= end and self.end_timestamp >= begin
 
     def find(self, key_hash: int, begin: int, end: int) -> Iterator[int]:
         """Yield the log offsets of a hash, stored about between ``begin`` and ``end`` (ms), newest first.
 
-        Entries have whole seconds: those of other times in the first and the last second are among them.
+        Entries have a resolution of a second: those of the entire first and last second are included.
 
-        A chain that goes on and on (one key on every message, or keys chosen to collide) is not followed
-        to its end: the rest of the file is looked through in blocks, which takes a hundredth of the time.
+        A very long chain (one key on every message, or keys chosen to collide) is not followed
+        to its end: the rest of the file is scanned in blocks, which takes a hundredth of the time.
         """
         entry = _SLOT.unpack_from(self._map, HEADER_BYTES + key_hash % self.slots * 4)[0]
         below = self.count
@@ -202,7 +202,7 @@ class IndexFile:
             yield from self._find_in_blocks(key_hash, begin, end, entry + 1)
 
     def _find_in_blocks(self, key_hash: int, begin: int, end: int, below: int) -> Iterator[int]:
-        """As :meth:`find`, among all entries whose number is under ``below``."""
+        """Find a hash as :meth:`find` does, by scanning all entries with numbers below ``below``."""
         while below > 1:
             first = max(1, below - _BLOCK_ENTRIES)
             block = np.frombuffer(self._map, ENTRY, below - first, self._entries_at + first * ENTRY_BYTES)
@@ -216,7 +216,7 @@ class IndexFile:
         return np.frombuffer(self._map, ENTRY, self.count - 1, self._entries_at + ENTRY_BYTES)
 
     def sound(self, log_end: int) -> bool:
-        """True when header and entries agree with each other and with a log that ends at ``log_end``."""
+        """Return whether header and entries are consistent with each other and with a log that ends at ``log_end``."""
         if not 1 <= self.count <= self.entries:
             return False
         if self.count == 1:
@@ -235,17 +235,17 @@ class IndexFile:
         )
 
     def offsets(self) -> Ints:
-        """The log offsets of all entries, ascending."""
+        """Return the log offsets of all entries in ascending order."""
         return self._entries()["offset"].astype(np.int64)
 
     def timestamp(self, entry: int) -> int:
-        """The store timestamp of an entry, to the second; 0 for none."""
+        """Return the store timestamp of an entry, to the second, or 0 if it does not exist."""
         if not 0 < entry < self.count:
             return 0
         return self.begin_timestamp + int(self._entries()["seconds"][entry - 1]) * 1000
 
     def agrees(self, count: int, end_offset: int) -> bool:
-        """True when the first ``count - 1`` entries are there, the last of them for ``end_offset``."""
+        """Return whether the first ``count - 1`` entries exist, the last of them for ``end_offset``."""
         if not 1 <= count <= min(self.count, self.entries):
             return False
         if count == 1:
@@ -255,12 +255,12 @@ class IndexFile:
         return bool(entry[1] == end_offset and first[1] == self.begin_offset and 0 <= entry[3] < count)
 
     def slots_agree(self) -> bool:
-        """True when no slot points behind the last entry."""
+        """Return whether no slot points past the last entry."""
         table = np.frombuffer(self._table, ">i4")
         return bool(table.max() < self.count and table.min() >= 0)
 
-    def cut_back(self, count: int, end_timestamp: int) -> None:
-        """Forget the entries from number ``count`` on, and every slot that points there."""
+    def truncate_entries(self, count: int, end_timestamp: int) -> None:
+        """Remove the entries from number ``count``, and let no slot point to them."""
         table = np.frombuffer(self._table, ">i4")
         entries = np.frombuffer(self._map, ENTRY, self.entries, self._entries_at)
         values = table.astype(np.int64)
@@ -285,9 +285,9 @@ class IndexFile:
         self._write_header()
 
     def flush(self) -> None:
-        """Make the file survive a power cut (called in a thread).
+        """Flush the file, so that it survives a power cut (called in a thread).
 
-        :raises OSError: it could not be flushed.
+        :raises OSError: the file could not be flushed.
         """
         if self.fd >= 0:  # else retention has deleted it meanwhile
             self._disk.flush(self.fd)
@@ -298,14 +298,14 @@ class IndexFile:
         self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 def make_block_in_python(keys: Keys, table: memoryview, count: int, begin_timestamp: int) -> Block:
-    """Make the entries of keys for a file with these slots, next entry and first store timestamp (ms)."""
+    """Build the entries of keys for a file with these slots, next entry and first store timestamp (ms)."""
     hashes = np.frombuffer(keys.hashes, np.int32)
     slots = np.frombuffer(table, ">i4")
     numbers = np.arange(count, count + keys.size, dtype=np.int64)
@@ -339,7 +339,7 @@ def make_block_in_python(keys: Keys, table: memoryview, count: int, begin_timest
 
 
 def make_block_in_core(keys: Keys, table: memoryview, count: int, begin_timestamp: int) -> Block:
-    """As :func:`make_block_in_python`, by the compiled core."""
+    """Do the same as :func:`make_block_in_python` by the compiled core."""
     entries, heads, opened = CORE.index_block(keys, table, count, begin_timestamp)
     return entries, heads.write, opened
 

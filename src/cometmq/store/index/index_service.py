@@ -1,6 +1,6 @@
-"""IndexService: the index files, and the entries that wait to be written in one block.
+"""IndexService: the index files, and the pending entries, which are written in blocks.
 
-Queries first write the waiting entries, so that they find every committed message; messages with thousands of keys
+Queries first write the pending entries, so that they find every committed message; messages with thousands of keys
 are written over several rounds of the loop, and may be found some milliseconds later.
 """
 
@@ -26,9 +26,9 @@ from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.log.record_scan import LogRecord, record_at
 
 INDEX_BLOCK_MESSAGES: Final = 512
-"""Messages whose entries are written together: large enough to vectorise, under a millisecond of work."""
+"""Messages whose entries are written together: enough to vectorise, under a millisecond of work."""
 FEW_KEYS: Final = 16
-"""Messages with more keys are counted by keys."""
+"""Messages with more keys than this are counted by keys."""
 _LONG: Final = struct.Struct("=q").pack
 
 
@@ -44,21 +44,21 @@ _Waiting = tuple[str, int, int, Sequence[str]] | HashedKeys
 
 
 class SoughtKey(NamedTuple):
-    """The key that a query looks for."""
+    """The key that a query searches for."""
 
     topic: str
     text: str
     unique: bool = False
-    """The text is a message's unique key; messages that have it among their KEYS are not meant."""
+    """True if the text is a unique key, so that messages with it among their KEYS do not match."""
 
     def is_of(self, record: LogRecord) -> bool:
-        """Tell whether a record has the key itself, not only its hash."""
+        """Return whether a record has the key itself, not only its hash."""
         has_key = record.unique_key == self.text if self.unique else self.text in record.keys
         return has_key and record.topic == self.topic
 
 
 class QueryResult(NamedTuple):
-    """Records found, in log order, and the end of the index (0 and 0 when it knows none, as RocketMQ says)."""
+    """Matching records in log order, and the end of the index (0 and 0 if it is empty, as in RocketMQ)."""
 
     last_update_timestamp: int
     last_update_physical_offset: int
@@ -74,35 +74,35 @@ class IndexService:
         self.entries = entries
         self.files: list[IndexFile] = []
         self.pending: list[_Waiting] = []
-        """The keys that wait, in log order."""
+        """The pending keys, in log order."""
         self.committed = 0
-        """The number of these items that are committed; the rest is taken back when the batch's commit fails."""
+        """The number of committed items; the rest is rolled back if the batch's commit fails."""
         self.hashed_messages = 0
-        """Messages of those items that are :class:`HashedKeys`, beyond the first of each item."""
+        """Messages in :class:`HashedKeys` items, beyond the first of each item."""
         self.many_keys = 0
-        """Keys of those among them that have more than :data:`FEW_KEYS`."""
+        """Keys of the messages that have more than :data:`FEW_KEYS`."""
         self.disk = disk
         self._clock = clock
 
     def commit(self) -> None:
-        """Count all that waits as committed."""
+        """Mark all pending items as committed."""
         self.committed = len(self.pending)
 
     def undo_batch(self) -> None:
-        """Drop the entries added since the last commit."""
+        """Discard the entries added since the last commit."""
         self.undo_to(self.committed)
 
     def undo_to(self, count: int) -> None:
-        """Forget all but the first ``count`` items."""
+        """Discard all but the first ``count`` items."""
         self._forgotten(self.pending[count:])
         del self.pending[count:]
 
     def add_hashed(self, hashes: bytes, offsets: bytes, timestamp: int, messages: int) -> None:
-        """Add the keys of messages of one batch, as native int32 and int64."""
+        """Add hashed keys of messages of one batch, as native int32 and int64."""
         self.add_keys(Keys(hashes, offsets, _LONG(timestamp) * (len(hashes) // 4)), messages)
 
     def add_keys(self, keys: Keys, messages: int) -> None:
-        """Add the keys of that many messages that are hashed already."""
+        """Add the hashed keys of several messages."""
         self.pending.append(HashedKeys(keys, messages))
         self.hashed_messages += messages - 1
 
@@ -115,13 +115,13 @@ class IndexService:
     def write_pending(self) -> None:
         """Write the entries of all committed messages.
 
-        :raises OSError: no room on the disk; entries that were not written go on waiting.
+        :raises OSError: the disk is full; entries that were not written stay pending.
         """
         while self.committed:
             self.write_block()
 
     def write_block(self) -> None:
-        """Write the entries of the first committed messages: of all, unless some have many keys.
+        """Write the entries of the first committed messages, or of all unless some have many keys.
 
         :raises OSError: as :meth:`write_pending`.
         """
@@ -151,7 +151,7 @@ class IndexService:
         return self.committed
 
     def _keep_unwritten(self, block: Sequence[_Waiting], done: int) -> None:
-        """After a failure: drop the items that are written, and the written keys of the one in between."""
+        """After a failure, discard the written items, and the written keys of the partly written one."""
         lengths = np.fromiter(map(_count, block), np.int64, len(block))
         whole = int(np.searchsorted(np.cumsum(lengths), done, side="right"))
         rest = done - int(lengths[:whole].sum())
@@ -185,10 +185,10 @@ class IndexService:
         return file
 
     def query(self, log: CommitLog, key: SoughtKey, max_num: int, begin: int, end: int) -> QueryResult:
-        """The newest ``max_num`` records that have ``key``, stored between ``begin`` and ``end`` (ms).
+        """Return the newest ``max_num`` records with ``key``, stored between ``begin`` and ``end`` (ms).
 
-        The index has hashes, which other topics and keys may have, and whole seconds: each record is read, and counts
-        if it has the key and a time of the range itself.
+        The index has only hashes, which other topics and keys may share, and seconds: each record is read, and matches
+        if it has the key itself and a time in the range.
         """
         key_hash = index_hash(java_hash(f"{key.topic}#{key.text}"))
         most = min(max_num, MAX_QUERY_MESSAGES)
@@ -213,7 +213,7 @@ class IndexService:
         return QueryResult(last.end_timestamp, last.end_offset, [view for _, view in sorted(found.items())])
 
     def remove_files_below(self, log_min: int) -> int:
-        """Delete the files that only know messages below ``log_min``, never the last; return how many."""
+        """Delete the files whose messages are all below ``log_min``, except the last; return how many."""
         removed = 0
         while len(self.files) > 1 and self.files[0].end_offset < log_min:
             file = self.files.pop(0)
@@ -223,7 +223,7 @@ class IndexService:
         return removed
 
     def dirty_files(self) -> list[IndexFile]:
-        """The files written since they were last asked for."""
+        """Return and reset the files written since the last call."""
         dirty = [file for file in self.files if file.dirty]
         for file in dirty:
             file.dirty = False
@@ -240,12 +240,12 @@ def _many(waiting: Sequence[_Waiting]) -> int:
 
 
 def _count(item: _Waiting) -> int:
-    """Keys of an item."""
+    """Count the keys of an item."""
     return item.keys.size if isinstance(item, HashedKeys) else len(item[3])
 
 
 def _keys(block: Sequence[_Waiting]) -> Keys:
-    """The keys of a block, in its order."""
+    """Return the keys of a block, in its order."""
     parts: list[Keys] = []
     for kind, group in itertools.groupby(block, type):
         items: list[Any] = list(group)
@@ -263,5 +263,5 @@ def _hashed(block: Sequence[tuple[str, int, int, Sequence[str]]]) -> Keys:
 
 
 def is_index_name(name: str) -> bool:
-    """True for the name of an index file: 17 digits of a time."""
+    """Return whether a name is that of an index file, a time of 17 digits."""
     return len(name) == 17 and name.isascii() and name.isdigit() and os.sep not in name

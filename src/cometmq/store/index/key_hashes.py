@@ -1,4 +1,4 @@
-"""Hashes of many keys at once, by array operations."""
+"""Computes the hashes of many keys at once, by array operations."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 _MATRIX_KEY_CHARS: Final = 128
-"""Longest key that is hashed in a matrix with others; a longer one would widen all rows."""
+"""Longest key that is hashed in the common matrix; a longer one would widen all rows."""
 
 
 def key_hashes(keys: Sequence[str]) -> npt.NDArray[np.int32]:
-    """``index_hash(java_hash(key))`` of many keys at once, as int32 of shape ``(len(keys),)``."""
+    """Compute ``index_hash(java_hash(key))`` of many keys, as int32 of shape ``(len(keys),)``."""
     width = max(map(len, keys), default=0)
     if not width:
         return np.zeros(len(keys), np.int32)
@@ -53,5 +53,5 @@ def _powers_table(size: int) -> npt.NDArray[np.uint32]:
 
 
 def _powers_of_31(longest: int) -> npt.NDArray[np.uint32]:
-    """31^0, 31^1 … for at least ``longest`` positions, modulo 2^32."""
+    """Return 31^0, 31^1 … for at least ``longest`` positions, modulo 2^32."""
     return _powers_table(max(256, 1 << (longest - 1).bit_length() if longest > 1 else 2))

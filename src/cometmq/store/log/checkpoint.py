@@ -15,7 +15,7 @@ from cometmq.store.errors import StoreLockedError
 CHECKPOINT_BYTES: Final = 4096
 _TIMESTAMPS: Final = struct.Struct(">qqq")
 _SLACK_MS: Final = 3_000
-"""Apache goes this far back behind the oldest timestamp, for messages stored in the same moment."""
+"""Apache goes back this far before the oldest timestamp, for messages stored in the same moment."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,12 +28,12 @@ class Checkpoint:
 
     @property
     def safe_timestamp(self) -> int:
-        """Records stored before this are flushed and in their queues."""
+        """Records stored before this time are flushed and in their queues."""
         return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - _SLACK_MS)
 
 
 def load_checkpoint(path: Path) -> Checkpoint | None:
-    """Read the file; ``None`` when it is missing, too short, or holds no timestamps."""
+    """Read the file; return ``None`` if it is missing, too short, or has no timestamps."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -47,7 +47,7 @@ def load_checkpoint(path: Path) -> Checkpoint | None:
 def save_checkpoint(path: Path, checkpoint: Checkpoint, disk: Disk) -> None:
     """Write the file in place, 4096 bytes, and flush it.
 
-    :raises OSError: it could not be written.
+    :raises OSError: the file cannot be written.
     """
     with open_file(path, os.O_RDWR | os.O_CREAT) as fd:
         if os.fstat(fd).st_size != CHECKPOINT_BYTES:
@@ -57,12 +57,12 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, disk: Disk) -> None:
 
 
 class StoreLock:
-    """The lock that keeps a second broker, ours or Apache's, off a store: a POSIX lock on its first byte."""
+    """The lock that keeps a second broker, of CometMQ or Apache, off a store: a POSIX lock on its first byte."""
 
     def __init__(self, path: Path) -> None:
-        """Take the lock.
+        """Acquire the lock.
 
-        :raises StoreLockedError: another process has it.
+        :raises StoreLockedError: another process holds it.
         """
         key = os.fspath(path.absolute())
         if key in _HELD:
@@ -79,7 +79,7 @@ class StoreLock:
             os.pwrite(self._fd, b"lock", 0)
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -87,7 +87,7 @@ class StoreLock:
 
 
 _HELD: set[str] = set()
-"""Locks of this process: POSIX locks do not keep a process from locking twice."""
+"""Locks held by this process: POSIX locks do not keep a process from locking twice."""
 
 
 def _locked(path: Path) -> StoreLockedError:

@@ -1,12 +1,12 @@
 """CommitLog: the files that hold every record, one after the other (``CommitLog``, ``AllocateMappedFileService``).
 
-Files have one size and follow each other without a gap; a record never crosses from one into the
-next: where it does not fit, a filler (``int32 rest, int32 BLANK_MAGIC``) ends the file. The file that
-comes next is made ahead of time by a thread, with its space reserved, so that appending never waits
-for it and a full disk is known before a byte is written.
+All files have the same size and follow each other without a gap; a record never spans two
+files: if it does not fit, a filler (``int32 remaining size, int32 BLANK_MAGIC``) ends the file. A thread
+allocates the next file ahead of time, so that appending never waits
+for it and a full disk is noticed before a byte is written.
 
-Space of the first file of a log is reserved in steps of :data:`RESERVE_BYTES`, each before the write that needs it: a
-store of a few messages does not take a GiB. So is the rest of a file that recovery has cut.
+Space of the first file of a log is allocated in steps of :data:`RESERVE_BYTES`, each before the write that needs it: a
+store of a few messages does not use a GiB. The same holds for a file that recovery has truncated.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ FILLER: Final = RECORD.struct("size", "magic")
 _SIZE: Final = RECORD.struct("size")
 _ERASE_BYTES: Final = 1 << 18
 RESERVE_BYTES: Final = 16 * 1024 * 1024
-"""Space that is reserved at once in a file whose space is not reserved as a whole."""
+"""Step in which space is allocated in a file that is not allocated completely."""
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def store_error(error: OSError, doing: str) -> StoreError:
-    """The store's error for a failed system call: full, or failed."""
+    """Convert a failed system call to the store's error: full, or failed."""
     if error.errno in _NO_ROOM:
         return StoreFullError(f"no room on the disk for {doing}", next_step="free space; sending then works again")
     return StoreFailedError(f"{doing} failed: {error.strerror or error}", next_step="check the disk")
 
 
 class CommitLog:
-    """The segments, the position up to which they hold records, and the segment that comes next."""
+    """The segments, the position up to which they have records, and the next segment."""
 
     def __init__(self, directory: Path, segment_size: int, disk: Disk) -> None:
         self.directory = directory
         self.segment_size = segment_size
         self.segments: list[MappedFile] = []
         self.position = 0
-        """End of the last record written: everything below is readable."""
+        """End of the last written record: everything below is readable."""
         self.last_record = (-1, 0)
-        """Log offset and size of the last record, ``(-1, 0)`` when there is none."""
+        """Log offset and size of the last record, or ``(-1, 0)``."""
         self.last_timestamp = 0
-        """Store timestamp (ms) of the last record, 0 when there is none."""
+        """Store timestamp (ms) of the last record, or 0."""
         self._disk = disk
         self._ahead: Future[MappedFile] | None = None
         self._reported_no_room = False
@@ -62,7 +62,7 @@ class CommitLog:
 
     @property
     def min_offset(self) -> int:
-        """Offset of the first byte kept."""
+        """Offset of the first byte that is kept."""
         return self.segments[0].start if self.segments else self.position
 
     @property
@@ -71,7 +71,7 @@ class CommitLog:
         return self.segment_size - END_FILE_MIN_BLANK_BYTES
 
     def segment_at(self, offset: int) -> MappedFile | None:
-        """The segment that holds the byte at ``offset``, if it is kept."""
+        """Return the segment that holds the byte at ``offset``, if it is kept."""
         segments = self.segments
         if not segments:
             return None
@@ -79,7 +79,7 @@ class CommitLog:
         return segments[index] if 0 <= index < len(segments) else None
 
     def view(self, offset: int, size: int) -> memoryview | None:
-        """``size`` bytes at ``offset``, when all of them are written, kept and in one file."""
+        """Return ``size`` bytes at ``offset`` if all of them are written, kept and in one file."""
         if size < 0 or offset + size > self.position:
             return None
         segment = self.segment_at(offset)
@@ -89,7 +89,7 @@ class CommitLog:
         return segment.view[at : at + size]
 
     def record(self, offset: int) -> memoryview | None:
-        """The record that begins at ``offset``, as long as its own size says."""
+        """Return the record that begins at ``offset``, with the length that its size field says."""
         segment = self.segment_at(offset)
         if segment is None:
             return None
@@ -102,7 +102,7 @@ class CommitLog:
 
     # --- growing ------------------------------------------------------------------------------
     def allocate_ahead(self) -> None:
-        """Begin to make the segment that comes next, in a thread, unless that is under way."""
+        """Start to create the next segment in a thread, unless that is in progress."""
         if self._ahead is None:
             self._ahead = self._worker.submit(self._create, self._next_start())
             self._ahead.add_done_callback(self._report_no_room)
@@ -111,16 +111,16 @@ class CommitLog:
         return self.segments[-1].end if self.segments else self.position
 
     def _report_no_room(self, made: Future[MappedFile]) -> None:
-        """Warn, once until it succeeds again, that the segment that comes next could not be made."""
+        """Warn that the next segment could not be created, once until it succeeds again."""
         error = made.exception()
         if isinstance(error, OSError) and not self._reported_no_room:
             _log.warning("%s", store_error(error, f"the next log file of {self.segment_size:,} bytes"))
         self._reported_no_room = error is not None
 
     def next_segment(self) -> MappedFile:
-        """Append the segment that comes next; waits only when it was not ready.
+        """Append the next segment; wait only if it is not ready.
 
-        :raises StoreError: it could not be made.
+        :raises StoreError: it cannot be created.
         """
         self.allocate_ahead()
         assert self._ahead is not None
@@ -133,7 +133,7 @@ class CommitLog:
         return segment
 
     def undo_segment(self, segment: MappedFile) -> None:
-        """Take back a segment that was appended but holds nothing: it comes next again."""
+        """Remove an appended segment without records; it is the next one again."""
         assert self.segments[-1] is segment
         self.drop_ahead()
         self.segments.pop()
@@ -142,7 +142,7 @@ class CommitLog:
         self._ahead = ready
 
     def begin_at(self, offset: int) -> None:
-        """Let a log without records begin at ``offset``, the first byte of a file."""
+        """Start a log without records at ``offset``, the first byte of a file."""
         self.drop_ahead()
         while self.segments:
             self.remove_first()
@@ -158,7 +158,7 @@ class CommitLog:
         return MappedFile(path, start, self.segment_size)
 
     def drop_ahead(self) -> None:
-        """Remove the segment that was made ahead."""
+        """Remove the segment that was created ahead."""
         ahead, self._ahead = self._ahead, None
         if ahead is None:
             return
@@ -171,9 +171,9 @@ class CommitLog:
 
     # --- writing ------------------------------------------------------------------------------
     def write(self, segment: MappedFile, offset: int, data: bytes | memoryview) -> None:
-        """Write ``data`` at log offset ``offset``, all of it in ``segment``.
+        """Write ``data`` at log offset ``offset``, completely in ``segment``.
 
-        :raises StoreError: it could not be written whole.
+        :raises StoreError: it was not written completely.
         """
         try:
             if self._owed is not None:
@@ -187,19 +187,19 @@ class CommitLog:
             raise store_error(error, "new messages") from error
 
     def _reserve(self, segment: MappedFile, at: int, size: int) -> None:
-        """Reserve space for a write of ``size`` bytes at byte ``at`` of a segment, and for more to come."""
+        """Allocate space for a write of ``size`` bytes at byte ``at`` of a segment, and for later ones."""
         size = min(max(size, RESERVE_BYTES), segment.size - at)
         self._disk.allocate(segment.fd, at, size)
         segment.reserved = at + size
 
     def owe(self, work: Callable[[], None]) -> None:
-        """Have ``work`` done before anything more is written; while it raises ``OSError``, nothing is."""
+        """Run ``work`` before anything more is written; while it raises ``OSError``, nothing is written."""
         self._owed = work
 
     def erase(self, start: int, end: int) -> None:
-        """Make the bytes from ``start`` to ``end`` zeros again after a write that failed half-way.
+        """Zero the bytes from ``start`` to ``end`` after a write that failed half-way.
 
-        All of it: behind a damage every whole record counts, not the first one only. While the disk refuses that,
+        All of it, since after damage every complete record counts, not just the first one. While the disk refuses that,
         nothing more is written.
         """
         if self._owed is not None:
@@ -207,7 +207,7 @@ class CommitLog:
         try:
             self._erase(start, end)
         except OSError as error:
-            _log.warning("an unfinished write at %d is not erased, messages are refused until it is: %s", start, error)
+            _log.warning("an unfinished write at %d is not erased; messages are refused until it is: %s", start, error)
             self.owe(lambda: self._erase(start, end))
 
     def _erase(self, start: int, end: int) -> None:
@@ -220,12 +220,13 @@ class CommitLog:
                 at += part
 
     def _ready(self) -> list[MappedFile]:
-        """The segment made ahead, once it is there; if it was taken back, it may hold bytes that must be erased."""
+        """Return the segment created ahead, once it is ready; if it was taken back, it may hold bytes that must be
+        erased."""
         ahead = self._ahead
         return [ahead.result()] if ahead is not None and ahead.done() and ahead.exception() is None else []
 
     def flush(self, start: int, end: int) -> None:
-        """Make the bytes from ``start`` to ``end`` survive a power cut (called in a thread).
+        """Flush the bytes from ``start`` to ``end`` (called in a thread).
 
         :raises OSError: a file could not be flushed.
         """
@@ -234,14 +235,14 @@ class CommitLog:
                 self._disk.flush(segment.fd)
 
     def remove_first(self) -> MappedFile:
-        """Forget the oldest segment and delete its file; slices of it that are out stay readable."""
+        """Remove the oldest segment and its file; existing slices of it stay readable."""
         segment = self.segments.pop(0)
         segment.path.unlink(missing_ok=True)
         segment.close()
         return segment
 
     def close(self) -> None:
-        """Close the files; the one made ahead is removed."""
+        """Close the files, and remove the one created ahead."""
         self.drop_ahead()
         self._worker.shutdown()
         for segment in self.segments:
@@ -249,12 +250,12 @@ class CommitLog:
 
 
 def filler(rest: int) -> bytes:
-    """The mark that ends a log file with ``rest`` bytes left."""
+    """Return the filler that ends a log file with ``rest`` bytes left."""
     return FILLER.pack(rest, BLANK_MAGIC)
 
 
 def is_filler(segment: MappedFile, at: int) -> bool:
-    """True when the mark that ends a log file stands at byte ``at`` of it."""
+    """Return whether the filler that ends a log file is at byte ``at``."""
     if at + FILLER.size > segment.size:
         return False
     rest, magic = FILLER.unpack_from(segment.view, at)

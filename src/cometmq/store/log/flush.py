@@ -1,6 +1,6 @@
 """FlushService: flushes the log at intervals or for waiters (``GroupCommitService``, ``FlushRealTimeService``).
 
-One flush at a time runs in a thread and covers everything written before it began; later writes are
+One flush at a time runs in a thread and covers everything written before it started; later writes are
 covered by the next one. A flush that fails is final: the kernel may have dropped the pages,
 so a later success would prove nothing. From then on every waiter and every write gets the error,
 until the store is opened again and recovery has read the disk.
@@ -23,7 +23,7 @@ Flushed = Callable[[StoreError | None], None]
 
 
 class FlushService:
-    """The flushed position of the log and the callbacks that wait for it to move."""
+    """The flushed position of the log and the callbacks that wait for it."""
 
     def __init__(self, log: CommitLog, clock: Clock) -> None:
         self._log = log
@@ -34,13 +34,13 @@ class FlushService:
         self._running = False
         self._closed = False
         self.position = log.position
-        """Everything below survives a power cut."""
+        """Everything below this position survives a power cut."""
         self.failure: StoreFailedError | None = None
         self.on_flush: Callable[[float], None] | None = None
-        """Called with the seconds that each flush of the running store took, as its caller sees it."""
+        """Receives the duration in seconds of each flush of the running store, including waiting for the loop."""
 
     def when_flushed(self, position: int, callback: Flushed) -> None:
-        """Call back once the log is flushed up to ``position`` (with ``None``), or cannot be (with the error)."""
+        """Call back with ``None`` once the log is flushed up to ``position``, or with the error that prevents it."""
         if self.failure is not None:
             callback(self.failure)
         elif position <= self.position:
@@ -50,7 +50,7 @@ class FlushService:
             self.begin()
 
     def begin(self) -> None:
-        """Begin a flush of all that is written, unless one runs (its end begins the next) or none is due."""
+        """Start to flush everything written, unless a flush is running (its end starts the next) or none is due."""
         if self._running or self._closed or self.failure is not None or self.position >= self._log.position:
             return
         self._running = True
@@ -69,9 +69,9 @@ class FlushService:
         self._worker.submit(flush)
 
     def flush_now(self) -> None:
-        """Flush everything written and wait for it; used when the store is shut.
+        """Flush everything written and wait for it; used when the store is closed.
 
-        :raises StoreFailedError: the disk refused, now or before.
+        :raises StoreFailedError: the flush failed, now or earlier.
         """
         self._closed = True
         self._worker.shutdown()

@@ -1,21 +1,21 @@
-"""Reading a log that may be damaged: every record that is sound, and the damaged parts between them.
+"""Reads a log that may be damaged: all sound records, and the damaged parts between them.
 
-Theory of operation. A place of the log is *sound* when a whole record stands there: its sizes add up, magic and CRC
-are right, and its own log offset is that place. Where the place behind a sound record is not sound, either the log
+Theory of operation. A position of the log is *sound* if a complete record begins there: its sizes add up, magic and CRC
+are right, and its own log offset is that position. If the position after a sound record is not sound, either the log
 ends or it is damaged there:
 
-* Damage, when the log continues behind it: the record's own size, its own lengths, or the unit of a queue that leads
-  to it say where it ends, and a sound record or the filler of the file stands there; or the next sound record is found
-  by its magic, here or in a later file; or a position file or a sound unit proves that the log went on.
-* The end otherwise: a tail that was torn, or never written. A slave's log ends at every damage behind the place up to
-  which it is proven: bytes that were damaged on their way from the master stand there, unread, and it sends them again.
+* Damage, if the log continues after it: the record's own size, its own lengths, or the unit of a queue that points to
+  it says where it ends, and a sound record or the file's filler follows there; or the next sound record is found by its
+  magic, here or in a later file; or a position file or a sound unit proves that the log continued. * The end otherwise:
+  a torn tail, or one that was never written. A slave's log ends at any damage after the position up to which it is
+  proven: these bytes may have been damaged in transit from the master, which sends them again.
 
-Fault model. Any bytes may be any others, anywhere, in any number. Bytes that never belonged to the log can look like
-sound records in two cases only. Our files are made anew and full of zeros, and the rest of a failed write is cleared;
-Apache leaves the bytes that it cut off behind the end of its log, and appends over them. Such records are older than
-the one that was written over them: behind a damage that nothing proves to be inside the log, a record that was stored
-before the one ahead of the damage is not taken. And a body can carry the image of a record: inside a record whose
-extent is known, by itself or by a unit, none is looked for.
+Fault model. Any number of bytes may be wrong, anywhere. Bytes that never belonged to the log can look like
+sound records in two cases only. Our files are created full of zeros, and the rest of a failed write is
+cleared; Apache leaves the bytes that it truncated after the end of its log, and overwrites them. Such records are older
+than the one that overwrote them: after damage that nothing proves to be inside the log, a record that was
+stored before the one ahead of the damage is not taken. And a body can carry the image of a record: inside a record
+whose extent is known, by itself or by a unit, no record is searched for.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from cometmq.store.log.record_scan import IDENTITY, LogRecord, is_stored_topic, 
 _SIZE: Final = RECORD.struct("size")
 MAGIC_AT: Final = RECORD.offsets["magic"]
 _LATEST_MS: Final = 1 << 48
-"""A store timestamp is earlier: a damaged one must not become the time of all that is stored later."""
+"""Store timestamps are earlier than this: a damaged one must not become the time of all later messages."""
 _ANY_MAGIC: Final = b"\xda\xa3\x20"
 """Both magics of records begin so."""
 
 
 class DamagedPart(NamedTuple):
-    """Bytes of one log file that hold no sound record."""
+    """Bytes of one log file without a sound record."""
 
     start: int
     end: int
@@ -58,21 +58,21 @@ class Outline(NamedTuple):
 
 
 class Knowledge(NamedTuple):
-    """Knowledge of the log from other files; asked for only where the log is damaged."""
+    """Knowledge of the log from other files; used only where the log is damaged."""
 
     extent: Callable[[int], int]
-    """The size of the record at an offset, as the unit of a queue says; 0 when none does."""
+    """Return the size of the record at an offset according to the unit of a queue, or 0."""
     proven: Callable[[int], int]
-    """Up to where the log is known to go, for a log whose last sound record has this store timestamp."""
+    """Return the known end of a log whose last sound record has this store timestamp."""
     ends_at_damage: bool = False
-    """The log ends at a damage where it is not known to go on, even if sound records stand behind."""
+    """True if the log ends at damage after which it is not known to continue, even if sound records follow."""
 
 
 NOTHING_KNOWN: Final = Knowledge(lambda _: 0, lambda _: 0)
 
 
 def outline_of(view: memoryview, at: int) -> Outline | None:
-    """The outline of the damaged record at byte ``at``; ``None`` when its lengths lead nowhere."""
+    """Return the outline of the damaged record at byte ``at``, or ``None`` if its lengths are implausible."""
     room = len(view) - at
     if room < MIN_RECORD_BYTES:
         return None
@@ -92,10 +92,10 @@ def outline_of(view: memoryview, at: int) -> Outline | None:
 
 
 class LogReader:
-    """An iteration over the log from ``start``, where a record begins, to its end: records and damaged parts.
+    """Iterates over the records and damaged parts of the log, from ``start``, where a record begins, to its end.
 
-    Afterwards ``end`` is where the log ends. With ``until``, a place known to be inside the log or its end, it ends
-    there. With ``plain``, records that are plain come in runs.
+    Afterwards ``end`` is where the log ends. With ``until``, a position inside the log or its end, it stops
+    there. With ``plain``, plain records are returned in runs.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class LogReader:
         self._until = until
         self._plain = plain
         self._found: int | None = start
-        """The next sound place, once it was looked for; ``None`` when there is none."""
+        """The next sound position, once it was searched for, or ``None``."""
         self.timestamp = 0
         """Store timestamp of the last sound record."""
         self.end = start
@@ -159,7 +159,7 @@ class LogReader:
             yield damaged
 
     def _behind_damage(self, segment: MappedFile, at: int) -> int | None:
-        """The end of the damage that begins at ``at``; ``None`` when the log ends at ``at``."""
+        """Return the end of the damage that begins at ``at``, or ``None`` if the log ends at ``at``."""
         limit = segment.end if self._until is None else min(segment.end, self._until)
         proven = self._knowledge.proven(self.timestamp) if self._until is None else self._until
         if self._knowledge.ends_at_damage and at >= proven:
@@ -180,7 +180,7 @@ class LogReader:
         return known_end or min(limit, found if found is not None else proven)
 
     def _is_true_filler(self, segment: MappedFile, at: int) -> bool:
-        """True when the file ends at byte ``at``: a filler stands there, and no record behind it that is not older.
+        """Return whether the file ends at byte ``at``: a filler is there, and every record after it is older.
 
         Behind a true one there are zeros, or bytes that Apache cut off and left there.
         """
@@ -191,7 +191,7 @@ class LogReader:
         )
 
     def _goes_on(self, segment: MappedFile, end: int, proven: int) -> bool:
-        """True when the log is known to have a boundary at ``end``."""
+        """Return whether the log is known to have a boundary at ``end``."""
         if end in (self._until, proven):
             return True
         return is_filler(segment, end - segment.start) or self._is_sound(segment, end, proven)
@@ -206,7 +206,7 @@ class LogReader:
         return record if record is not None and at + record.size + END_FILE_MIN_BLANK_BYTES <= segment.end else None
 
     def _next_sound(self, at: int, proven: int) -> int | None:
-        """The first sound place from ``at`` on, in this file or a later one."""
+        """Return the first sound position from ``at``, in this file or a later one."""
         if self._found is None or self._found >= at:
             return self._found
         self._found = None
@@ -221,7 +221,8 @@ class LogReader:
 
 
 def places_with_magic(fd: int, view: memoryview, start: int, limit: int) -> Iterator[int]:
-    """The places of a mapped file from ``start`` on where a magic says that a record begins; holes are not read."""
+    """Yield the places of a mapped file from ``start`` on where a magic says that a record begins; holes are not
+    read."""
     content = cast(mmap.mmap, view.obj)
     at = start + MAGIC_AT
     while (at := first_data(fd, at, limit)) < limit:

@@ -1,7 +1,7 @@
 """MappedFile: one file of fixed size, written by ``pwrite`` and read through a read-only mapping.
 
 Its name is the offset of its first byte in 20 decimal digits. A mapping that is only read cannot
-turn a full disk into SIGBUS; a write that finds no room is an ``OSError``.
+turn a full disk into SIGBUS; a write without space fails with an ``OSError``.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from cometmq.store.disk import Disk, open_file
 
 _ZEROS: Final = bytes(1 << 18)
 _BLOCK_BYTES: Final = 512
-"""The unit of ``st_blocks``, whatever the file system."""
+"""The unit of ``st_blocks`` on every file system."""
 
 
 def file_name(offset: int) -> str:
-    """``UtilAll.offset2FileName``: 20 decimal digits."""
+    """Format a file name of 20 decimal digits (``UtilAll.offset2FileName``)."""
     return f"{offset:020d}"
 
 
 class MappedFile:
-    """The bytes ``start`` to ``end`` of a sequence of files; holds a descriptor and a mapping."""
+    """The bytes from ``start`` to ``end`` of a sequence of files; has a descriptor and a mapping."""
 
     __slots__ = ("end", "fd", "path", "reserved", "size", "start", "view")
 
@@ -37,7 +37,7 @@ class MappedFile:
         self.end = start + size
         self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self.reserved = size if os.fstat(self.fd).st_blocks * _BLOCK_BYTES >= size else 0
-        """Bytes from the file's beginning up to which a write certainly finds room."""
+        """Number of bytes whose space is certainly allocated."""
         try:
             self.view = memoryview(mmap.mmap(self.fd, size, mmap.MAP_SHARED, mmap.PROT_READ))
         except BaseException:
@@ -45,7 +45,7 @@ class MappedFile:
             raise
 
     def close(self) -> None:
-        """Give the descriptor back; the mapping stays until the last slice of it is gone."""
+        """Close the descriptor; the mapping stays until its last slice is released."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -53,9 +53,9 @@ class MappedFile:
 
 
 def create_file(path: Path, size: int, disk: Disk, reserved: int | None = None) -> None:
-    """Make a file of ``size`` zero bytes with space reserved for the first ``reserved`` of them, by default for all.
+    """Create a file of ``size`` zero bytes with space allocated for the first ``reserved`` of them, by default all.
 
-    :raises OSError: there is no room, or it exists; there is no file then.
+    :raises OSError: the disk is full, or the file exists; no file is created.
     """
     with open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as fd:
         try:
@@ -68,9 +68,9 @@ def create_file(path: Path, size: int, disk: Disk, reserved: int | None = None) 
 
 
 def find_bytes(content: mmap.mmap, wanted: bytes, start: int, end: int) -> int:
-    """Return the first place of ``wanted`` between two places of a mapped file, else -1.
+    """Return the first position of ``wanted`` between two positions of a mapped file, else -1.
 
-    ``mmap.find`` of Python 3.11.4 and older reads one byte behind ``end``: behind a whole mapping that is a crash.
+    ``mmap.find`` of Python 3.11.4 and older reads one byte past ``end``, which crashes at the end of a mapping.
     """
     last = len(content) - len(wanted)
     if end < len(content):
@@ -80,9 +80,9 @@ def find_bytes(content: mmap.mmap, wanted: bytes, start: int, end: int) -> int:
 
 
 def first_data(fd: int, start: int, size: int) -> int:
-    """The offset from ``start`` on of the first byte that is not zero; ``size`` when there is none.
+    """Return the offset of the first nonzero byte from ``start``, or ``size``.
 
-    Holes and reserved space that was never written are passed over without reading them.
+    Holes and allocated space that was never written are skipped without reading them.
     """
     at = hole = start
     # No reading ahead: what is read of reserved space is in the page cache then, and taken for data.
@@ -104,9 +104,9 @@ def first_data(fd: int, start: int, size: int) -> int:
 
 
 def data_end(fd: int, size: int) -> int:
-    """The place behind the last byte before ``size`` that is not zero; 0 when there is none.
+    """Return the offset after the last nonzero byte before ``size``, or 0.
 
-    Holes and reserved space that was never written are passed over without reading them.
+    Holes and allocated space that was never written are skipped without reading them.
     """
     parts: list[tuple[int, int]] = []
     at = 0
@@ -128,9 +128,9 @@ def data_end(fd: int, size: int) -> int:
 
 
 def clear_from(path: Path, at: int, size: int) -> None:
-    """Make every byte of the file from ``at`` on zero and the file ``size`` bytes long.
+    """Zero every byte of the file from ``at``, and make the file ``size`` bytes long.
 
-    Must not be called while the part from ``at`` on is mapped and read.
+    Must not be called while the part from ``at`` is mapped and read.
     """
     os.truncate(path, at)
     os.truncate(path, size)

@@ -22,7 +22,7 @@ _LEAST_BYTES: Final = 4 << 10
 _MOST_BYTES: Final = 1 << 20
 """Bytes that are looked at for one run: more after each run that nothing has ended."""
 _MOST_PASSED: Final = 63
-"""Records that are passed over after a look that found none: more after each such look."""
+"""Records that are skipped after a look that found none: more after each such look."""
 
 
 class PlainUnits(NamedTuple):
@@ -35,7 +35,7 @@ class PlainUnits(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The queue offset behind the last."""
+        """The queue offset after the last."""
         return self.first + len(self.units) // CQ_UNIT_BYTES
 
     @property
@@ -73,12 +73,12 @@ class PlainRecords:
         self._bytes = _LEAST_BYTES
         self._pass = self._passed = 0
         self.timestamp = 0
-        """The last store timestamp in the last run that can be one; 0 for none."""
+        """The last store timestamp in the last run that can be one, or 0 for none."""
         self.is_stopped = True
-        """The record behind the last run is not plain."""
+        """The record after the last run is not plain."""
 
     def run(self, view: memoryview, at: int, limit: int, base: int) -> PlainRun | None:
-        """The run that begins at byte ``at`` of a log file that begins at ``base``; ``None`` for none."""
+        """Return the run that begins at byte ``at`` of a log file that begins at ``base``, or ``None`` for none."""
         if self._scan is None:
             return None
         if self._passed < self._pass:
@@ -96,7 +96,7 @@ class PlainRecords:
         return PlainRun(base + at + size - last_size, last_size, units, hashes, offsets, timestamps, indexed)
 
     def judged(self, record: LogRecord, *, follow: bool) -> None:
-        """Python has judged a record; from then on its queue is followed behind it, or not."""
+        """Python has judged a record; from then on its queue is followed after it, or not."""
         if self._scan is not None:
             self._scan.follow(record.topic, record.queue_id, record.queue_offset + 1 if follow else None)
 

@@ -74,7 +74,7 @@ class LogRecord(NamedTuple):
 
 
 def ends_in_zeros(view: memoryview, end: int) -> bool:
-    """True when the byte before ``end`` is zero and only zeros follow.
+    """Return whether the byte before ``end`` is zero and only zeros follow.
 
     Then the end of a record's properties, which no CRC covers, did not get onto the disk: records put here never end
     in a zero (see :meth:`cometmq.store.write_batch.WriteBatch.put`), and zeros follow only at the end of the log.
@@ -83,16 +83,16 @@ def ends_in_zeros(view: memoryview, end: int) -> bool:
 
 
 def store_timestamp_of(view: memoryview) -> int:
-    """The store timestamp of a record."""
+    """Return the store timestamp of a record."""
     return int(_INT64.unpack_from(view, _STORE_TIMESTAMP_AT[_SYS_FLAG.unpack_from(view)[0] & HOSTS_V6])[0])
 
 
 def read_log_record(
     view: memoryview, at: int, offset: int, *, check_crc: bool, may_be_torn: bool = True
 ) -> LogRecord | None:
-    """The record at byte ``at`` of ``view``, which is log offset ``offset``; ``None`` when it is not one.
+    """Return the record at byte ``at`` of ``view``, which is log offset ``offset``, or ``None`` if it is not one.
 
-    :param may_be_torn: with ``check_crc``, whether zeros behind it may mean that it was not written whole.
+    :param may_be_torn: with ``check_crc``, whether zeros after it may mean that it was not written whole.
     """
     room = len(view) - at
     if room < MIN_RECORD_BYTES:
@@ -115,7 +115,7 @@ def read_log_record(
         if crc32(view[body_at:body_end]) & CRC_MASK != crc:
             return None
         if may_be_torn and end > properties_at and ends_in_zeros(view, end):
-            return None  # properties, which no CRC covers, that end in zeros with zeros behind: not written whole
+            return None  # properties, which no CRC covers, that end in zeros with zeros after: not written whole
     try:
         topic = str(view[topic_at:topic_end], "utf-8")
         if not is_stored_topic(topic):
@@ -139,13 +139,13 @@ def read_log_record(
 
 @lru_cache(maxsize=4096)
 def is_stored_topic(topic: str) -> bool:
-    """True when a name found on disk can be a topic's: RocketMQ 5 has some of up to 255 characters (magic V2)."""
+    """Return whether a name found on disk can be a topic's: RocketMQ 5 has some of up to 255 characters (magic V2)."""
     parts = (topic[at : at + MAX_TOPIC_CHARS] for at in range(0, max(len(topic), 1), MAX_TOPIC_CHARS))
     return len(topic) <= MAX_STORED_TOPIC_CHARS and all(check_topic(part) is None for part in parts)
 
 
 def _tag_and_keys(properties: bytes) -> tuple[str | None, str, list[str]]:
-    """The properties that index and units need; bytes that are no UTF-8 are replaced, as Java does it."""
+    """Return the properties that index and units need; bytes that are not UTF-8 are replaced, as Java does it."""
     tag: str | None = None
     unique = ""
     keys: list[str] = []
@@ -161,20 +161,20 @@ def _tag_and_keys(properties: bytes) -> tuple[str | None, str, list[str]]:
 
 
 def record_at(log: CommitLog, offset: int) -> LogRecord | None:
-    """The record at log offset ``offset``, its CRC unchecked; ``None`` when none stands there."""
+    """Return the record at log offset ``offset``, its CRC unchecked, or ``None`` if none stands there."""
     segment = log.segment_at(offset)
     return read_log_record(segment.view, offset - segment.start, offset, check_crc=False) if segment else None
 
 
 def first_record(log: CommitLog, offset: int) -> LogRecord | None:
-    """The record at ``offset``, or at the beginning of the next file where a filler stands there."""
+    """Return the record at ``offset``, or at the beginning of the next file where a filler stands there."""
     while (segment := log.segment_at(offset)) is not None and is_filler(segment, offset - segment.start):
         offset = segment.end
     return record_at(log, offset)
 
 
 def walk(log: CommitLog, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
-    """Log offset and bytes of each record from the one at ``start`` on, below ``end``; nothing is checked.
+    """Yield the log offset and bytes of each record from the one at ``start`` on, below ``end``; nothing is checked.
 
     The views stay valid. May run on another thread than the loop's.
     """
@@ -193,7 +193,7 @@ def walk(log: CommitLog, start: int, end: int) -> Iterator[tuple[int, memoryview
 
 
 def prepared_offsets(log: CommitLog, start: int) -> Iterator[tuple[int, int]]:
-    """Log offset and PREPAREDTRANSACTIONOFFSET of each committed message from the record at ``start`` on.
+    """Yield the log offset and PREPAREDTRANSACTIONOFFSET of each committed message from the record at ``start`` on.
 
     It is asked for after a crash, when op messages may be missing.
     """

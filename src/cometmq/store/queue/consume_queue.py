@@ -2,7 +2,7 @@
 
 A unit is ``int64 log offset, int32 size, int64 tags code``; unit n stands at byte n x 20 of a sequence of
 files of one size. Units of the batch and those not yet written stay in ``pending``; they are
-readable from there at once and are written to the files in blocks: after a crash recovery makes them again.
+readable from there immediately and are written to the files in blocks: after a crash, recovery rebuilds them.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from cometmq.store.log.record_scan import LogRecord
 UNIT: Final = QUEUE_UNIT.struct()
 UNIT_DTYPE: Final = dtype_of(QUEUE_UNIT)
 BLANK_UNIT: Final = UNIT.pack(0, 0x7FFFFFFF, 0)
-"""Fills the units below the first one of a queue that does not begin at 0."""
+"""Content of the units before the first one of a queue that does not begin at 0."""
 BLANK_SIZE: Final = 0x7FFFFFFF
 MAX_QUEUE_ID: Final = 0x7FFFFFFF
 _BLANK_UNITS: Final = 4_096
-"""Blank units that are looked through at once."""
+"""Blank units that are skipped at once."""
 
 
 def unit_before(log_begin: int) -> bytes:
-    """The unit that ends a queue whose messages are all older than a log that begins there.
+    """Return the unit that ends a queue whose messages are all older than a log that begins there.
 
-    As units of such messages do, it leads below the log. With a blank unit at the end, Apache takes all of the log for
-    known up to 2 GiB, and gives new messages no units; only a log without a deleted file leaves no other choice.
+    Like the units of such messages, it leads below the log. With a blank unit at the end, Apache regards the log as
+    dispatched up to 2 GiB, and gives new messages no units; only a log without a deleted file leaves no other choice.
     """
     return UNIT.pack(log_begin - 1, 1, 0) if log_begin else BLANK_UNIT
 
 
 _NONE: Final[set[int]] = set()
-"""For all queues without damage; nothing is added to it."""
+"""Shared by all queues without damage; never changed."""
 _UNMAPPED: Final[dict[int, memoryview]] = {}
-"""For all queues of which no file is mapped; nothing is added to it."""
+"""Shared by all queues without a mapped file; never changed."""
 
 
 class QueueFiles:
-    """The files of all queues of a store: their mappings, and which of them were written.
+    """The files of all queues of a store: their mappings, and which were written.
 
-    When there are too many mappings, the one that was made first is given up. Each holds a descriptor, since Python's
-    ``mmap`` keeps a copy of its file's. Slices that are out stay readable, and a file that is needed again is mapped
+    If there are too many mappings, the oldest is closed. Each holds a descriptor, since Python's
+    ``mmap`` duplicates its file's. Existing slices stay readable, and a file that is needed again is mapped
     again.
     """
 
@@ -62,7 +62,7 @@ class QueueFiles:
         self.root = root
         """The directory of all queues."""
         self.unsynced: dict[ConsumeQueue, set[int]] = {}
-        """The first bytes of the files that were written since they were last flushed, by queue."""
+        """The start offsets of the files written since their last flush, by queue."""
         self._most = most
         self._made: deque[tuple[dict[int, memoryview], int]] = deque()
 
@@ -124,9 +124,9 @@ class ConsumeQueue:
         self.known_from = 0
         """Units from this offset on were appended by this process, after their records."""
         self.lost = _NONE
-        """Offsets whose units lead nowhere, and whose records were not found."""
+        """Offsets whose units lead to no record, and whose records were not found."""
         self.missing = _NONE
-        """Those of them that no start or job has marked as without a record."""
+        """Those of them that no start or job has marked as lost."""
         self.pending = bytearray()
         self.dirty = False
         """True while the queue is in the list of those with pending units."""
@@ -134,7 +134,7 @@ class ConsumeQueue:
         """Bytes of one file."""
         self._written = 0
         self.files: list[int] = []
-        """The files' first bytes, ascending."""
+        """The start offsets of the files, ascending."""
         self._views = _UNMAPPED
         self._shared = shared
 
@@ -159,16 +159,16 @@ class ConsumeQueue:
         return Path(self._shared.root, self.topic, str(self.queue_id))
 
     def path(self, start: int) -> str:
-        """The path of the file that begins at byte ``start``."""
+        """Return the path of the file that begins at byte ``start``."""
         return f"{self._shared.root}/{self.topic}/{self.queue_id}/{start:020d}"
 
     # --- offsets ------------------------------------------------------------------------------
     def min_offset(self) -> int:
-        """The first offset that can be read."""
+        """Return the first offset that can be read."""
         return self.min_logical
 
     def max_offset(self) -> int:
-        """The offset after the last message that can be read."""
+        """Return the offset after the last message that can be read."""
         return self.committed
 
     @property
@@ -192,9 +192,9 @@ class ConsumeQueue:
 
     # --- reading ------------------------------------------------------------------------------
     def units(self, offset: int, count: int) -> bytes | memoryview:
-        """The bytes of up to ``count`` units from ``offset`` on, at most to the end of one file.
+        """Return the bytes of up to ``count`` units from ``offset`` on, at most to the end of one file.
 
-        Empty when none is readable there.
+        Empty if none is readable there.
         """
         count = min(count, self.committed - offset)
         written = self._written
@@ -224,7 +224,7 @@ class ConsumeQueue:
         return UNIT.unpack(raw) if len(raw) == CQ_UNIT_BYTES else None
 
     def tags_code_of(self, record: LogRecord) -> int:
-        """The tags code of the record's unit."""
+        """Return the tags code of the record's unit."""
         return record.store_timestamp + self.delay_ms if self.delay_ms else record.tags_code
 
     def _map(self, start: int) -> memoryview | None:
@@ -242,7 +242,7 @@ class ConsumeQueue:
         return view
 
     def offset_of_log(self, log_offset: int) -> int:
-        """The first offset whose record stands at ``log_offset`` or behind it (blank units do not)."""
+        """Return the first offset whose record stands at ``log_offset`` or after it (blank units do not)."""
         low, high = self.first_stored, self.committed
         if low < high and self._last_real(low, low)[1] >= log_offset:
             return low
@@ -258,14 +258,14 @@ class ConsumeQueue:
         return low
 
     def _is_junk(self, offset: int, log_offset: int) -> bool:
-        """True when a unit in front of the first one to keep is neither blank nor older: its record may exist."""
+        """Return whether a unit in front of the first one to keep is neither blank nor older: its record may exist."""
         unit = self.unit(offset)
         return unit is not None and unit[1] != BLANK_SIZE and not (unit[1] > 0 and 0 <= unit[0] < log_offset)
 
     def _last_real(self, low: int, at: int) -> tuple[int, int]:
-        """The last offset from ``low`` to ``at`` whose unit can be one, and where that leads; -1 for none.
+        """Return the last offset from ``low`` to ``at`` whose unit can be one, and where that leads, or -1 for none.
 
-        Blank ones cannot, nor those that lead behind where the next one does.
+        Blank ones cannot, nor those that lead after where the next one does.
         """
         while True:
             first = max(low, at - at % self.file_units, at - _BLANK_UNITS)
@@ -283,20 +283,20 @@ class ConsumeQueue:
 
     # --- writing ------------------------------------------------------------------------------
     def undo_batch(self) -> None:
-        """Forget the units put since the last commit."""
+        """Discard the units put since the last commit."""
         self.next_offset = self.committed
         del self.pending[(self.committed - self._written) * CQ_UNIT_BYTES :]
 
     def undo_from(self, log_offset: int) -> None:
-        """Forget the units put since the last commit whose records stand at ``log_offset`` or behind it."""
+        """Discard the units put since the last commit whose records are at or after ``log_offset``."""
         while self.next_offset > self.committed and UNIT.unpack(self.pending[-CQ_UNIT_BYTES:])[0] >= log_offset:
             del self.pending[-CQ_UNIT_BYTES:]
             self.next_offset -= 1
 
     def write_pending(self, disk: Disk) -> None:
-        """Write the committed units that only memory holds into the files.
+        """Write the committed units that are only in memory to the files.
 
-        :raises OSError: they could not be written; they stay readable from memory.
+        :raises OSError: they cannot be written; they stay readable from memory.
         """
         offset, units = self.unwritten()
         if units:
@@ -309,16 +309,16 @@ class ConsumeQueue:
         return self.committed > self._written
 
     def ends_in_files_at(self, end: int) -> bool:
-        """True when the files hold the units up to ``end``, and no others."""
+        """Return whether the files hold the units up to ``end``, and no others."""
         return self._written == end
 
     def unwritten(self) -> tuple[int, bytes]:
-        """The offset of the first committed unit that only memory holds, and the bytes of all of them."""
+        """Return the offset of the first committed unit that only memory holds, and the bytes of all of them."""
         count = self.committed - self._written
         return self._written, bytes(self.pending[: count * CQ_UNIT_BYTES])
 
     def wrote(self, offset: int, count: int, starts: Iterable[int]) -> None:
-        """Take note that units were written into the files that begin at ``starts``; others may follow them.
+        """Record that units were written to the files that begin at ``starts``; more units may follow.
 
         Files below the first one have been deleted since.
         """
@@ -331,7 +331,7 @@ class ConsumeQueue:
             self._written += fresh
 
     def keep_pending(self, units: bytearray) -> None:
-        """Take units from recovery that could not be written; they follow those in the files."""
+        """Keep units of recovery that could not be written in memory; they follow those in the files."""
         self.pending = units
         self.next_offset = self.committed = self.known_from = self._written + len(units) // CQ_UNIT_BYTES
 
@@ -364,9 +364,9 @@ class ConsumeQueue:
             byte += len(part)
 
     def begin_behind(self, disk: Disk, offset: int, last: bytes) -> None:
-        """Let a queue without files and messages begin at ``offset``, on disk too, behind the unit ``last``.
+        """Let a queue without files and messages begin at ``offset``, on disk too, after the unit ``last``.
 
-        :raises OSError: it could not be written.
+        :raises OSError: the file cannot be written.
         """
         self.write_units(disk, offset - 1, last)
         self.open_at(self.files, offset)
@@ -397,15 +397,15 @@ class ConsumeQueue:
         self._shared.written(self, start)
 
     def replace_file(self, disk: Disk, start: int, content: bytes) -> None:
-        """Put a file with other units in the place of one; it survives a power cut. Used when opening only.
+        """Replace a file of units durably; used by recovery only.
 
-        :raises OSError: it could not be written; the old one is then still there.
+        :raises OSError: the file cannot be written; the old one is unchanged.
         """
         replace_whole(self.directory / file_name(start), content, disk)
         self._views.pop(start, None)
 
     def cut(self, offset: int) -> bool:
-        """Make ``offset`` the end: bytes behind it become zero, whole files behind it are deleted.
+        """Make ``offset`` the end: bytes after it become zero, whole files after it are deleted.
 
         Returns whether anything but zeros was there. Used by recovery only.
         """
@@ -440,13 +440,13 @@ class ConsumeQueue:
         return removed
 
     def forget(self) -> None:
-        """Begin again at offset 0, after the files were deleted with the topic."""
+        """Restart at offset 0, after the files were deleted with the topic."""
         self._shared.unsynced.pop(self, None)
         self.dirty = False
         self.open_at([], 0)
 
     def note_lost(self, offsets: Iterable[int], missing: Iterable[int]) -> None:
-        """Remember offsets that cannot be read, and those of them that nothing accounts for."""
+        """Remember unreadable offsets, and which of them are unexplained."""
         if self.lost is _NONE:
             self.lost, self.missing = set(), set()
         self.lost.update(offsets)
@@ -454,7 +454,7 @@ class ConsumeQueue:
 
     @property
     def unsynced(self) -> Set[int]:
-        """The first bytes of its files that were written since they were last flushed."""
+        """Return the start offsets of its files that were written since their last flush."""
         return self._shared.unsynced.get(self, _NONE)
 
     def sync(self, disk: Disk, starts: Set[int]) -> None:
@@ -468,7 +468,7 @@ class ConsumeQueue:
 
 
 def _clear_if_used(path: Path, at: int, size: int) -> bool:
-    """Clear a file from ``at`` on when something stands there, and say so."""
+    """Clear a file from ``at``; return whether anything was there."""
     with open_file(path, os.O_RDONLY) as fd:
         used = first_data(fd, at, size) < size
     if used:

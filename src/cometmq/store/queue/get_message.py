@@ -1,8 +1,8 @@
 """Reading a queue: units to slices of the log, no record decoded (``DefaultMessageStore.getMessage``).
 
-Neighbouring records become one slice; the compiled core copies few bytes of records into one piece instead. Units that
+Neighbouring records become one slice; the compiled core copies small records into one piece instead. Units that
 this process did not append itself are compared with the record they promise, so that bytes which are no records never
-leave the store. One that is damaged is mended from the log, once (:mod:`cometmq.store.queue.units`).
+leave the store. A damaged unit is repaired from the log, once (:mod:`cometmq.store.queue.units`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from cometmq.store.queue.consume_queue import BLANK_SIZE, UNIT, UNIT_DTYPE, Cons
 from cometmq.store.queue.units import leads_to_record, matches_unit, restore_units
 
 CHOOSE_UNITS_MIN: Final = 64
-"""A ``Chooser`` is asked about this number of units or more; looking at each one of fewer is faster."""
+"""A ``Chooser`` is used from this number of units; fewer are faster one by one."""
 CHOOSE_UNITS_MAX: Final = 8_192
-"""Units that a ``Chooser`` is offered at once."""
+"""Units that a ``Chooser`` receives per call."""
 FILTER_SCAN_UNITS_MIN: Final = 16_000 // CQ_UNIT_BYTES
-"""Units that one filtered read looks at, at least (Apache: max(16000 bytes, 20 per message asked))."""
+"""Least number of units that one filtered read checks (Apache: max(16000 bytes, 20 per message asked))."""
 _SIZE: Final = RECORD.struct("size")
 _VECTOR_UNITS_MIN: Final = 24
-"""Numpy finds the matching tags of this number of units or more faster than a loop."""
+"""NumPy finds matching tags faster than a loop from this number of units."""
 DEFAULT_MAX_BYTES: Final = 256 * 1024
 COPIED_BYTES_MAX: Final = 64 * 1024
 """Up to so many bytes of records are copied, where Python would send slices of the log: an answer of this size is sent
@@ -56,7 +56,7 @@ class GetMessageStatus(enum.Enum):
 
 
 class GetResult(msgspec.Struct):
-    """The answer to one read: ``chunks`` are pieces of the log, in order, holding ``count`` records."""
+    """The result of one read: ``chunks`` are pieces of the log, in order, with ``count`` records."""
 
     status: GetMessageStatus
     next_begin_offset: int
@@ -66,7 +66,7 @@ class GetResult(msgspec.Struct):
     count: int = 0
     size: int = 0
     log_offset: int = -1
-    """The log offset that the last unit looked at leads to."""
+    """The log offset that the last checked unit leads to."""
 
 
 Predicate = Callable[[memoryview], bool]
@@ -182,7 +182,7 @@ def _copied(
     tag_codes: frozenset[int] | None,
     max_bytes: int,
 ) -> GetResult | None:
-    """Read records by the compiled core; ``None`` when it leaves them to Python."""
+    """Read records by the compiled core, or ``None`` if it leaves them to Python."""
     raw = queue.units(offset, max_messages if tag_codes is None else max(FILTER_SCAN_UNITS_MIN, max_messages))
     segment = log.segment_at(UNIT.unpack_from(raw)[0]) if raw else None
     if segment is None:
@@ -224,7 +224,7 @@ def _outside(offset: int, low: int, high: int) -> GetResult:
 def _matching(
     raw: bytes | memoryview, offset: int, tag_codes: frozenset[int] | None, most: int
 ) -> tuple[Iterable[int], Iterable[tuple[int, int, int]], int]:
-    """The offsets and units whose tags code is one of ``tag_codes``, and where to look on."""
+    """Return the offsets and units whose tags code is one of ``tag_codes``, and where to look on."""
     end = offset + len(raw) // CQ_UNIT_BYTES
     if tag_codes is None:
         return range(offset, end), UNIT.iter_unpack(raw), end
@@ -245,7 +245,7 @@ def _matching(
 
 # --- time -------------------------------------------------------------------------------------
 def store_time(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
-    """The store timestamp of the message at ``offset`` (ms), -1 when it cannot be read."""
+    """Return the store timestamp of the message at ``offset`` (ms), or -1 if it cannot be read."""
     unit = queue.unit(offset)
     if unit is None or unit[1] == BLANK_SIZE:
         return -1
@@ -256,9 +256,9 @@ def store_time(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
 
 
 def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> int:
-    """The offset whose store timestamp is nearest to ``timestamp``, as RocketMQ 4.9 answers it.
+    """Return the offset whose store timestamp is nearest to ``timestamp``, as RocketMQ 4.9 answers it.
 
-    An exact hit wins; of two neighbours equally near the earlier one. Before the first message: the
+    An exact match wins; the earlier one of two equally near neighbours. Before the first message: the
     first; after the last: the last message, not the end of the queue. An empty queue: 0.
     """
     low, high = _file_by_time(log, queue, timestamp)
@@ -284,7 +284,8 @@ def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> int:
 
 
 def first_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> int:
-    """The first offset whose message was stored at ``timestamp`` (ms) or later; the end of the queue without one.
+    """Return the first offset whose message was stored at ``timestamp`` (ms) or later; the end of the queue without
+    one.
 
     Messages whose records cannot be read are taken for older ones, as those that retention deletes are.
     """
@@ -299,7 +300,7 @@ def first_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> int:
 
 
 def _file_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> tuple[int, int]:
-    """First and last offset of the first queue file whose last message is not older than ``timestamp``."""
+    """Return the first and last offset of the first queue file whose last message is not older than ``timestamp``."""
     low = queue.min_logical
     last = queue.committed - 1
     while True:
@@ -326,7 +327,7 @@ class UnitRun(NamedTuple):
 
 
 def unit_runs(log: CommitLog, queue: ConsumeQueue, offset: int, count: int) -> tuple[list[UnitRun], Ints]:
-    """The runs of up to ``count`` units from ``offset`` on, and the log offsets of the units that were read.
+    """Return the runs of up to ``count`` units from ``offset`` on, and the log offsets of the units that were read.
 
     At most the units of one queue file are read. Those whose records cannot be read are in no run. Nothing
     but the place of a record is checked.
@@ -353,7 +354,7 @@ def unit_runs(log: CommitLog, queue: ConsumeQueue, offset: int, count: int) -> t
 
 
 def _only_run(log: CommitLog, starts: Ints, sizes: Ints, ends: Ints) -> UnitRun | None:
-    """The run of all units, ``None`` when there are more, or units whose records cannot be read."""
+    """Return the run of all units, or ``None`` if there are more, or units whose records cannot be read."""
     segment = log.segment_at(int(starts[0]))
     if segment is None or int(sizes.min()) < MIN_RECORD_BYTES or int(sizes.max()) == BLANK_SIZE:
         return None

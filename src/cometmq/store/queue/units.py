@@ -1,6 +1,6 @@
-"""Units compared with the records they lead to, and damaged ones mended from the log.
+"""Compares units with the records they lead to, and repairs damaged ones from the log.
 
-A store that was stopped cleanly opens without a look at all its units, so the first reader finds damage in the
+A store that was stopped cleanly opens without checking all its units, so the first reader finds damage in the
 middle of a queue's file. Between the records of the sound units around it the log is searched for those of the queue.
 """
 
@@ -23,7 +23,8 @@ _identity: Final = IDENTITY.unpack_from
 
 
 def matches_unit(view: memoryview, offset: int, size: int, queue: ConsumeQueue, queue_offset: int) -> bool:
-    """True when the ``size`` bytes ``view`` at log offset ``offset`` are the record that a unit of ``queue`` names.
+    """Return whether the ``size`` bytes ``view`` at log offset ``offset`` are the record that a unit of ``queue``
+    names.
 
     Its identity and its lengths are compared; the reader of the record compares the body with its CRC.
     """
@@ -47,7 +48,7 @@ def matches_unit(view: memoryview, offset: int, size: int, queue: ConsumeQueue, 
 
 
 def has_properties(view: memoryview) -> bool:
-    """True when a record that :func:`matches_unit` accepted has properties."""
+    """Return whether a record that :func:`matches_unit` accepted has properties."""
     parts = parts_of(view, 0, len(view))
     if parts is None:
         return False
@@ -56,7 +57,8 @@ def has_properties(view: memoryview) -> bool:
 
 
 def leads_to_record(view: memoryview, at: int, offset: int, size: int, queue: ConsumeQueue, queue_offset: int) -> bool:
-    """True when a unit leads to its record at byte ``at`` of ``view``, whole as far as can be seen without its CRC."""
+    """Return whether a unit leads to its record at byte ``at`` of ``view``, whole as far as can be seen without its
+    CRC."""
     end = at + size
     if not matches_unit(view[at:end], offset, size, queue, queue_offset):
         return False
@@ -64,7 +66,8 @@ def leads_to_record(view: memoryview, at: int, offset: int, size: int, queue: Co
 
 
 def stands_for_lost(log: CommitLog, queue: ConsumeQueue, offset: int) -> bool:
-    """True when an earlier start made a unit blank, or made it lead to a record that takes the place of a lost one."""
+    """Return whether an earlier start made a unit blank, or made it lead to a record that takes the place of a lost
+    one."""
     unit = queue.unit(offset)
     if unit is None or unit[1] == BLANK_SIZE:
         return unit is not None
@@ -73,7 +76,7 @@ def stands_for_lost(log: CommitLog, queue: ConsumeQueue, offset: int) -> bool:
 
 
 def restore_units(log: CommitLog, queue: ConsumeQueue, at: int) -> bool:
-    """Mend the unit at offset ``at`` and the damaged ones beside it; whether it leads to its record again."""
+    """Repair the unit at offset ``at`` and its damaged neighbours; return whether it leads to its record again."""
     if at in queue.lost:
         return False
     unit = queue.unit(at)
@@ -113,7 +116,7 @@ def restore_units(log: CommitLog, queue: ConsumeQueue, at: int) -> bool:
 
 
 def _note_lost(log: CommitLog, queue: ConsumeQueue, offsets: list[int]) -> None:
-    """Remember offsets that cannot be read; tell of the first ones of a queue that nothing accounts for."""
+    """Remember unreadable offsets; log the first unexplained ones of a queue."""
     missing = [offset for offset in offsets if not stands_for_lost(log, queue, offset)]
     if missing and not queue.missing:
         _log.warning(
@@ -127,7 +130,7 @@ def _note_lost(log: CommitLog, queue: ConsumeQueue, offsets: list[int]) -> None:
 
 
 def _record_end(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
-    """The end of the record that a unit leads to; 0 when it leads to none."""
+    """Return the end of the record that a unit leads to, or 0 if it leads to none."""
     unit = queue.unit(offset)
     if unit is None or unit[1] <= 0 or unit[1] == BLANK_SIZE or unit[0] < log.min_offset:
         return 0
@@ -140,7 +143,7 @@ def _record_end(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
 
 
 def _next_record(segment: MappedFile, start: int, limit: int) -> int:
-    """The next byte at which a record stands, behind damage; ``limit`` when there is none."""
+    """Return the next byte at which a record stands, after damage; ``limit`` when there is none."""
     for at in places_with_magic(segment.fd, segment.view, start, limit):
         if read_log_record(segment.view, at, segment.start + at, check_crc=False) is not None:
             return at
@@ -148,7 +151,7 @@ def _next_record(segment: MappedFile, start: int, limit: int) -> int:
 
 
 def _search(log: CommitLog, queue: ConsumeQueue, wanted: range, start: int, end: int) -> dict[int, bytes]:
-    """The units of the records of ``queue`` between two places of the log, by queue offset."""
+    """Return the units of the records of ``queue`` between two places of the log, by queue offset."""
     found: dict[int, bytes] = {}
     at = start
     while at < end and (segment := log.segment_at(at)) is not None:

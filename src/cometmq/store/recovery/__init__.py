@@ -1,1 +1,1 @@
-"""Opening a store: from the files as they lie there to a log, queues and an index that agree."""
+"""Opening a store: log, queues and index are brought into agreement."""

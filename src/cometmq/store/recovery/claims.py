@@ -1,6 +1,6 @@
-"""Claims: the units that lead to places of the log, which tell how large damaged records were and how far it went.
+"""Claims: units that point into the log, which show the size of damaged records and how far the log went.
 
-They are read from the queues' files when they are first asked for, which is where the log is damaged or ends.
+They are read from the queues' files on first use, where the log is damaged or ends.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class Claims:
         """The offset up to which a position file proves the log to go."""
 
     def at(self, offset: int) -> Claim | None:
-        """The unit that leads to a place of the log; ``None`` unless there is exactly one."""
+        """Return the unit that leads to a place of the log, or ``None`` unless there is exactly one."""
         is_behind = self.position is not None and offset >= self.position.offset
         return (self._behind if is_behind else self._all).at(offset)
 
     def extent(self, offset: int) -> int:
-        """The size of the record at a place, as its unit says; 0 when none does."""
+        """Return the size of the record at a place, as its unit says, or 0 if none does."""
         claim = self.at(offset)
         return claim.size if claim is not None else 0
 
     def proven(self, timestamp: int) -> int:
-        """The offset up to which the log is known to go; units that Apache left behind its end are older."""
+        """Return the offset up to which the log is known to go; units that Apache left after its end are older."""
         end, stored = self._last_sound
         return max(self.proven_by_position, end if stored >= timestamp else 0)
 
@@ -47,7 +47,7 @@ class Claims:
 
     @cached_property
     def _behind(self) -> UnitMap:
-        """The units of the queues that can lead behind the position file's offset."""
+        """The units of the queues that can lead after the position file's offset."""
         return self._map(self._queues.unsettled()) if self.position is not None else self._all
 
     @cached_property

@@ -1,11 +1,11 @@
-"""Damages: what recovery does with the damaged parts of the log that hold no record (see :mod:`log_reader`).
+"""Damages: the handling of damaged parts of the log that contain no record (see :mod:`log_reader`).
 
 A damaged part is first copied into the quarantine. Then records take its place that every reader skips: a slave, the
 tools, Apache, which would otherwise end its log there and cut off all that follows. They are of the kind that ends a
 transaction by a rollback, since neither system gives those a place in a queue or in the index, and consist of zeros.
 Where it is known whose message was damaged, its record keeps topic, queue and both offsets, so that the queue's unit
 goes on leading somewhere. At the end of a file the filler takes its place. Where the copy cannot be made, the part
-stays as it is and is passed over.
+stays as it is and is skipped.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Damages:
         self._more_bytes = 0
 
     def mend(self, part: DamagedPart, owner: Owner | None, timestamp: int) -> list[Place]:
-        """Set a damaged part aside; return the records that take its place, which readers pass over."""
+        """Set a damaged part aside; return the records that take its place, which readers skip."""
         segment = self._log.segment_at(part.start)
         assert segment is not None
         start, end = part.start - segment.start, part.end - segment.start
@@ -75,7 +75,7 @@ class Damages:
         """Make files that are all zeros readable for everyone: as fillers or records to skip."""
         for segment in segments:
             if is_zero(segment):
-                with contextlib.suppress(OSError):  # without room they are passed over as they are
+                with contextlib.suppress(OSError):  # without room they are skipped as they are
                     self._replace(DamagedPart(segment.start, segment.end), None, 0)
 
     def _replace(self, part: DamagedPart, owner: Owner | None, timestamp: int) -> list[Place]:
@@ -119,7 +119,7 @@ class Damages:
 
 
 def stand_in(at: int, size: int, owner: Owner | None, timestamp: int) -> bytes:
-    """A record of ``size`` bytes for log offset ``at`` that every reader skips."""
+    """Return a record of ``size`` bytes for log offset ``at`` that every reader skips."""
     room = size - MIN_RECORD_BYTES
     if owner is None or not 0 < len(owner.topic.encode()) <= min(room, 127):
         owner = Owner(_NO_TOPIC[:room], 0, 0)

@@ -1,10 +1,10 @@
-"""EndOfLog: where the log ends once it was read. What stands behind is cut, and a lost end is made up for.
+"""EndOfLog: where the log ends once it was read. Bytes after it are cleared, and a lost end is compensated for.
 
-A log has lost its end when ``comet/position.json`` names records behind its last one: a file system cut a file short,
+A log has lost its end when ``comet/position.json`` names records after its last one: a file system cut a file short,
 or the last ones were deleted. Their offsets were given to messages that clients may know, so none is given again:
-fillers end the files up to there, and the log goes on in the file behind them. Where the lost bytes began, records that
+fillers end the files up to there, and the log goes on in the file after them. Where the lost bytes began, records that
 every reader skips say of each queue which offset it gave last. The unit of that offset leads to its record: Apache
-takes a blank unit at the end of a queue for one behind the whole log, and gives new messages no units then.
+takes a blank unit at the end of a queue for one after the whole log, and gives new messages no units then.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class EndOfLog:
         """Writes that the disk has refused, in order; no message is taken before they are done."""
 
     def cut(self) -> None:
-        """Set aside the segments behind the end, and clear what stands behind it in the last one."""
+        """Set aside the segments after the end, and clear what stands after it in the last one."""
         log = self._log
         end = log.position
         if log.segments and end == log.segments[-1].end:
@@ -73,7 +73,7 @@ class EndOfLog:
         clear_from(path, at, size)
 
     def places_for(self, owners: list[Owner], given: int) -> list[Place]:
-        """The places at which :meth:`go_on_behind` puts the record of each owner."""
+        """Return the places at which :meth:`go_on_behind` puts the record of each owner."""
         log = self._log
         at = log.position if log.segments else -(-given // log.segment_size) * log.segment_size
         places: list[Place] = []
@@ -108,7 +108,7 @@ class EndOfLog:
             self._put(log.position, bytearray(), ends=True)
 
     def _put(self, begin: int, content: bytearray, *, ends: bool) -> None:
-        """Write ``content`` at log offset ``begin``, and with ``ends`` the filler that ends the file behind it."""
+        """Write ``content`` at log offset ``begin``, and with ``ends`` the filler that ends the file after it."""
         log = self._log
         segment = log.segment_at(begin)
         if segment is None:

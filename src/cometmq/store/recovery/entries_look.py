@@ -1,7 +1,7 @@
 """A look at the entries of the queues of a stopped store, which changes nothing: those that can lead to no message.
 
 It goes by the entries themselves and by ``comet/position.json``, which has the ends of the queues, and reads no record:
-20 bytes for each message. Each unit that is not blank leads into the log, behind the one before it.
+20 bytes for each message. Each unit that is not blank leads into the log, after the one before it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def missing_entries(root: Path) -> Iterator[MissingEntries]:
 
 
 def _wrong(directory: Path | None, first: int, end: int, log: tuple[int, int]) -> npt.NDArray[np.int64]:
-    """The offsets from ``first`` up to ``end`` whose units are missing or wrong.
+    """Return the offsets from ``first`` up to ``end`` whose units are missing or wrong.
 
     :param log: the log offsets between which records are.
     """
@@ -76,12 +76,13 @@ def _wrong(directory: Path | None, first: int, end: int, log: tuple[int, int]) -
 
 
 def _begins_below(units: npt.NDArray[Any], log_begin: int) -> bool:
-    """True when the messages before the first unit were deleted with their log files."""
+    """Return whether the messages before the first unit were deleted with their log files."""
     return bool(len(units)) and (int(units["size"][0]) == BLANK_SIZE or int(units["offset"][0]) <= log_begin)
 
 
 def _bad(units: npt.NDArray[Any], last: int, log_end: int) -> tuple[npt.NDArray[np.int64], int]:
-    """The places of wrong units, and the log offset of the last one that may be right; ``last`` is that before them."""
+    """Return the places of wrong units, and the log offset of the last one that may be right; ``last`` is that before
+    them."""
     offsets, sizes = units["offset"].astype(np.int64), units["size"].astype(np.int64)
     lead = np.flatnonzero((sizes > 0) & (sizes != BLANK_SIZE) & (offsets >= 0) & (offsets + sizes <= log_end))
     right = lead[np.diff(offsets[lead], prepend=last) >= 0]  # those of lost messages may lead to one place

@@ -2,7 +2,7 @@
 
 Such an address, at or below −2^31 − 1 (``ConsumeQueueExt.isExtAddr``), is no tags code and no due time. These
 follow from the record, so that the files of the extension are not needed: each queue file that has
-addresses is written anew, whole, and takes the place of the one before. Apache's brokers, with or without the
+addresses is rewritten, whole, and takes the place of the one before. Apache's brokers, with or without the
 extension, read the codes as well. ``consumequeue_ext`` stays as it is.
 """
 

@@ -2,7 +2,7 @@
 
 ``mappedFileSizeCommitLog`` and its like are for a store without files. Files that are there keep their sizes: a file
 of the log that is cut loses messages, and Apache's brokers do not start on files of another size. Most files decide.
-A log file alone can have been cut short, or have more behind its end, and is compared with its records. Where a doubt
+A log file alone can have been cut short, or have more after its end, and is compared with its records. Where a doubt
 remains, the sizes of the last start decide, which ``comet/store.json`` has.
 
 Everything here only reads. A start that would cut off records is refused before anything is changed.
@@ -46,7 +46,7 @@ class _File(NamedTuple):
     size: int
 
     def fits(self, size: int) -> bool:
-        """True when it is one of the files of a sequence of this size."""
+        """Return whether it is one of the files of a sequence of this size."""
         return self.size == size and self.start % size == 0
 
 
@@ -73,7 +73,7 @@ def with_sizes_of_files(config: StoreConfig, recorded: FileSizes | None) -> tupl
 
 
 def numbered_files(directory: Path) -> list[_File]:
-    """The files of a log or a queue, in order."""
+    """Return the files of a log or a queue, in order."""
     try:
         found = [
             _File(start, entry, entry.stat().st_size)
@@ -86,7 +86,7 @@ def numbered_files(directory: Path) -> list[_File]:
 
 
 def queue_directories_of(root: Path) -> Iterator[tuple[str, int, Path]]:
-    """The directories of a store's queues as ``(topic, queue id, directory)``; others are passed over."""
+    """Yield the directories of a store's queues as ``(topic, queue id, directory)``; others are skipped."""
     try:
         with os.scandir(root / "consumequeue") as entries:
             topics = sorted(entry.name for entry in entries if entry.is_dir())
@@ -123,7 +123,7 @@ def _log_size(config: StoreConfig, recorded: FileSizes | None) -> int:
 
 
 def _most(fitting: Counter[int], configured: int, recorded: int | None) -> int:
-    """The size of most files; of several, that of the last start, or the largest one."""
+    """Return the size of most files; of several, that of the last start, or the largest one."""
     best = max(fitting.values(), default=0)
     sizes = [size for size, count in fitting.items() if count == best]
     if recorded is not None and (not sizes or recorded in sizes):
@@ -132,7 +132,7 @@ def _most(fitting: Counter[int], configured: int, recorded: int | None) -> int:
 
 
 def _size_of_one(file: _File, configured: int, recorded: int | None) -> int:
-    """The size of the files of a log that has one file."""
+    """Return the size of the files of a log that has one file."""
     expected = recorded or configured
     if file.size == recorded and file.fits(recorded):
         return recorded
@@ -152,7 +152,7 @@ def _size_of_one(file: _File, configured: int, recorded: int | None) -> int:
 
 
 def _has_record_behind(file: _File, limit: int) -> bool:
-    """True when a record of the log stands in a file that ends behind byte ``limit``."""
+    """Return whether a record of the log stands in a file that ends after byte ``limit``."""
     with (
         open_file(file.path, os.O_RDONLY) as fd,
         mmap.mmap(fd, file.size, prot=mmap.PROT_READ) as mapped,

@@ -33,7 +33,7 @@ def index_from(
     _set_aside(index, kept, "header and entries do not agree", findings)
     if crashed and index.files:
         last = index.files[-1]
-        last.cut_back(last.count, last.end_timestamp)
+        last.truncate_entries(last.count, last.end_timestamp)
     return _behind_last(index, log, findings)
 
 
@@ -42,7 +42,7 @@ def cut_index(index: IndexService, log_end: int) -> None:
     while index.files and index.files[-1].count > 1 and index.files[-1].end_offset >= log_end:
         last = index.files[-1]
         count = 1 + int(np.searchsorted(last.offsets(), log_end))
-        last.cut_back(count, last.timestamp(count - 1))
+        last.truncate_entries(count, last.timestamp(count - 1))
         if count > 1 or len(index.files) == 1:
             return
         index.files.pop().remove()
@@ -78,7 +78,7 @@ def _by_position(index: IndexService, log: CommitLog, position: Position, findin
             _set_aside(index, min(at, len(index.files)), "does not agree with comet/position.json", findings)
             return _behind_last(index, log, findings)
         if file.count != count or not file.slots_agree():
-            file.cut_back(count, end_timestamp)
+            file.truncate_entries(count, end_timestamp)
     for file in index.files[last + 1 :]:
         file.remove()  # made after that position: its messages are indexed again
     del index.files[last + 1 :]
@@ -93,7 +93,7 @@ def _set_aside(index: IndexService, start: int, why: str, findings: Findings) ->
 
 
 def _behind_last(index: IndexService, log: CommitLog, findings: Findings) -> int:
-    """The end of the last record that the files know."""
+    """Return the end of the last record that the files know."""
     filled = [file for file in index.files if file.count > 1]
     if not filled:
         if log.segments and not index.files and log.segments[0].view[:8] != bytes(8):

@@ -1,9 +1,9 @@
 """Known files: the queue files as the store left them, in ``comet/queueFiles.json``.
 
-A start looks at the end of every queue. With 100,000 queues that takes long, and nearly always nothing has happened to
-their files since they were last looked at. This file has a checksum of what the file system says of each topic's files
+A start checks the end of every queue. With 100,000 queues that takes long, and the files have rarely changed
+since they were last checked. This file has a checksum of what the file system reports of each topic's files
 (inode, size, time of the last change) and of the extents that these files had. Where it is the same, they are as they
-were when they were sound; all others are looked at. Checkpoints and the stop write it. Nothing depends on it: it can be
+were when they were sound; all others are checked. Checkpoints and the stop write it. Nothing depends on it: it may be
 missing, old, torn or damaged.
 
 After a crash it counts only for the boot in which it was written: a power cut can lose the time of a change and keep
@@ -44,7 +44,7 @@ _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 QueueExtents = Mapping[int, tuple[int, int]]
 _NONE: Final[dict[int, int]] = {}
-"""Of all topics whose queues begin with a file; nothing is added to it."""
+"""Shared by all topics whose queues begin with a file; never changed."""
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class _Known(msgspec.Struct, frozen=True):
     log: dict[str, int]
     """The checksum of each file of the log, by its name."""
     topics: dict[str, tuple[int, dict[int, int]]]
-    """The checksum of each topic's files, and the minOffset of queues that begin behind the first unit of a file."""
+    """The checksum of each topic's files, and the minOffset of queues that begin after the first unit of a file."""
     version: int = _VERSION
     crc: int = 0
     """The checksum of this file with 0 here."""
@@ -96,7 +96,8 @@ class KnownFiles:
             self._topics = known.topics
 
     def min_offsets(self, topic: str, extents: QueueExtents) -> Mapping[int, int] | None:
-        """The minOffset of each queue of a topic; ``None`` unless its files are those that had these extents."""
+        """Return the minOffset of each queue of a topic, or ``None`` unless its files are those that had these
+        extents."""
         known = self._topics.get(topic)
         found = self._checksum(topic, extents) if known is not None else None
         if known is None or found is None or found[0] != known[0]:
@@ -105,13 +106,14 @@ class KnownFiles:
         return {queue_id: known[1].get(queue_id, first) for queue_id, (first, _) in extents.items()}
 
     def files(self, first: int, end: int) -> list[int]:
-        """The first bytes of the files of a queue with this extent."""
+        """Return the start offsets of the files of a queue with this extent."""
         size = self._file_size
         return list(range(first * CQ_UNIT_BYTES // size * size, end * CQ_UNIT_BYTES, size))
 
     # --- from then on ---------------------------------------------------------------------------
     def pause(self) -> None:
-        """Know nothing, until :meth:`resume`: the first messages of queues begin to change. For any thread."""
+        """Invalidate the file until :meth:`resume`, since the first messages of queues start to change. For any
+        thread."""
         self._paused = self._void = True
 
     def resume(self) -> None:
@@ -190,7 +192,8 @@ class KnownFiles:
         self._unsaved = 0
 
     def _checksum(self, topic: str, extents: QueueExtents) -> tuple[int, int] | None:
-        """The checksum of a topic's extents and files, and the time of their last change (ns); ``None`` without them.
+        """Return the checksum of a topic's extents and files, and the time of their last change (ns), or ``None``
+        without them.
 
         It is the hash of numbers, which is the same in each process, other than that of texts.
         """
@@ -214,7 +217,7 @@ class KnownFiles:
         return hash(tuple(numbers)), newest
 
     def _log_file(self, name: str) -> int:
-        """The checksum of a file of the log; -1 without it. A backup makes a link to it, which is no change."""
+        """Return the checksum of a file of the log; -1 without it. A backup makes a link to it, which is no change."""
         try:
             stat = (self._log.directory / name).stat()
         except OSError:

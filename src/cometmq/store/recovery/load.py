@@ -1,4 +1,4 @@
-"""Finding the files of a store: what belongs is opened, what does not is set aside, never deleted.
+"""Finds the files of a store: its own are opened, foreign ones are set aside, never deleted.
 
 Set aside means: moved into ``comet/quarantine/`` under its old path joined by ``~`` and a number.
 """
@@ -42,7 +42,7 @@ _SMALL_FILES: Final = (
 
 
 class Findings:
-    """The findings and repairs of opening a store, one line each, and the quarantine for strange files."""
+    """The findings and repairs of opening a store, one line each, and the quarantine for foreign files."""
 
     def __init__(self, root: Path) -> None:
         self.lines: list[str] = []
@@ -50,15 +50,15 @@ class Findings:
         self._quarantine = root / "comet" / "quarantine"
 
     def add(self, line: str) -> None:
-        """Note one thing found and what was done about it."""
+        """Add a finding and the repair."""
         self.lines.append(line)
 
     def name(self, path: Path) -> str:
-        """A path as people know it: below the store's directory."""
+        """Return a path as people know it: below the store's directory."""
         return os.path.relpath(path, self._root)
 
     def place_for(self, path: Path) -> Path:
-        """A free name in the quarantine for ``path``."""
+        """Return a free name in the quarantine for ``path``."""
         self._quarantine.mkdir(parents=True, exist_ok=True)
         flat = self.name(path).replace("../", "").replace(os.sep, "~")[-200:]
         number = 1
@@ -69,7 +69,7 @@ class Findings:
     def keep_part(self, path: Path, start: int, end: int) -> Path | None:
         """Copy the bytes from ``start`` to ``end`` of a file into the quarantine, so that they survive a power cut.
 
-        Returns the copy, without zeros at its end; ``None`` when all of them are zero.
+        Returns the copy, without zeros at its end, or ``None`` if all of them are zero.
 
         :raises OSError: it cannot be written.
         """
@@ -127,7 +127,8 @@ def set_unusable_aside(root: Path, findings: Findings) -> None:
 
 
 def _names_in(directory: Path) -> set[str]:
-    """The names in a directory; none when it is not there. Most of the small files are not, on each of many starts."""
+    """Return the names in a directory; none when it is not there. Most of the small files are not, on each of many
+    starts."""
     try:
         return {path.name for path in directory.iterdir()}
     except (FileNotFoundError, NotADirectoryError):
@@ -135,7 +136,7 @@ def _names_in(directory: Path) -> set[str]:
 
 
 def offset_of_name(name: str) -> int | None:
-    """The offset that a file name stands for; ``None`` unless it has 20 digits."""
+    """Return the offset that a file name stands for, or ``None`` unless it has 20 digits."""
     if len(name) == _NAME_DIGITS and name.isascii() and name.isdigit():
         return int(name)
     return None
@@ -144,7 +145,7 @@ def offset_of_name(name: str) -> int | None:
 def load_log(log: CommitLog, findings: Findings) -> list[MappedFile]:
     """Open the log's segments: one gapless sequence of files of the right length.
 
-    Files that are missing between others are made again, full of zeros, so that the files behind them stay; returns
+    Files that are missing between others are made again, full of zeros, so that the files after them stay; returns
     these. Where more are missing than there are, the others are not of one log: the longest gapless part stays.
     """
     starts: list[int] = []
@@ -181,13 +182,14 @@ def make_file_again(log: CommitLog, start: int) -> Path:
 
 
 def _missing_between(starts: list[int], size: int) -> list[int]:
-    """The offsets that are missing in an ascending sequence; none when these are as many as those that are there."""
+    """Return the offsets that are missing in an ascending sequence; none when these are as many as those that are
+    there."""
     count = (starts[-1] - starts[0]) // size + 1 - len(starts) if starts else 0
     return sorted({*range(starts[0], starts[-1], size)} - {*starts}) if 0 < count < len(starts) else []
 
 
 def _longest_run(starts: list[int], size: int) -> list[int]:
-    """The longest part of ascending offsets without a gap; of two equally long ones the newer."""
+    """Return the longest part of ascending offsets without a gap; of two equally long ones the newer."""
     best: list[int] = []
     run: list[int] = []
     for start in starts:
@@ -215,12 +217,13 @@ def _fix_length(path: Path, size: int, findings: Findings) -> None:
 
 
 def is_zero(segment: MappedFile, at: int = 0) -> bool:
-    """True when a segment holds nothing from byte ``at`` on."""
+    """Return whether a segment holds nothing from byte ``at`` on."""
     return first_data(segment.fd, at, segment.size) >= segment.size
 
 
 def topic_directories(root: Path, known: Container[str], findings: Findings) -> Iterator[os.DirEntry[str]]:
-    """The directories of topics in ``consumequeue/``, by their names; those of ``known`` topics are not checked."""
+    """Yield the directories of topics in ``consumequeue/``, by their names; those of ``known`` topics are not
+    checked."""
     if not root.is_dir():
         return
     for topic in _entries(root):
@@ -231,7 +234,7 @@ def topic_directories(root: Path, known: Container[str], findings: Findings) -> 
 
 
 def queue_directories(topic: str, findings: Findings) -> Iterator[tuple[int, str]]:
-    """The directories of queues in that of a topic, with their ids."""
+    """Yield the directories of queues in that of a topic, with their ids."""
     for queue in _entries(topic):
         if queue.is_dir(follow_symlinks=False) and _is_queue_id(queue.name):
             yield int(queue.name), queue.path
@@ -240,7 +243,7 @@ def queue_directories(topic: str, findings: Findings) -> Iterator[tuple[int, str
 
 
 def _entries(directory: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
-    """The entries of a directory by their names: file systems list them in an order of their own."""
+    """Return the entries of a directory by their names: file systems list them in an order of their own."""
     with os.scandir(directory) as entries:
         return sorted(entries, key=lambda entry: entry.name)
 
@@ -252,7 +255,7 @@ def _is_queue_id(name: str) -> bool:
 
 
 def queue_files(directory: str, file_size: int, findings: Findings) -> list[int]:
-    """The first bytes of a queue's files: the gapless sequence that ends with the newest."""
+    """Return the start offsets of a queue's files: the gapless sequence that ends with the newest."""
     starts: list[int] = []
     for entry in _entries(directory):
         start = offset_of_name(entry.name)

@@ -1,4 +1,4 @@
-"""A store whose log is not where it should be: refused before anything is changed.
+"""Refuses a store whose log is missing before anything is changed.
 
 Queues are derived from the log, so a start on an empty log would clear them all. An empty log beside queues that have
 messages is a wrong ``storePathCommitLog``, a disk that is not mounted, or a loss: the operator says which.
@@ -24,7 +24,7 @@ MULTI_PATH_SPLITTER: Final = ","
 
 
 class LostLogError(StoreError):
-    """The queues have messages, and the log has none."""
+    """The queues have messages, but the log has none."""
 
 
 def demand_one_path(config: StoreConfig) -> None:

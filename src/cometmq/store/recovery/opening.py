@@ -42,7 +42,7 @@ class OpenedStore:
     """The marks of the log's files, as far as known, by the offset of their first byte."""
     known_files: KnownFiles
     lost_from: int | None
-    """The end that opening found when the log had lost its real one, ``None`` when it had not."""
+    """The end that opening found when the log had lost its real one, or ``None`` if it had not."""
 
 
 def open_store(

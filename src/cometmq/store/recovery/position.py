@@ -1,4 +1,4 @@
-"""Position: up to where everything derived from the log was on the disk, in ``comet/position.json``.
+"""Position: up to where all derived data was on the disk, in ``comet/position.json``.
 
 Apache's ``checkpoint`` knows times only, so that a recovery by it reads whole log files. This file
 says it to the byte, with the end of every queue, and lets a store of any size open at once. It can be
@@ -32,12 +32,12 @@ _ROW: Final = msgspec.json.Decoder(dict[int, tuple[int, int]])
 
 
 class Position(msgspec.Struct, frozen=True):
-    """A moment at which log, queues and index agreed and were flushed."""
+    """A moment at which log, queues and index were consistent and flushed."""
 
     offset: int
     """Every record below is flushed, in its queue, and in the index."""
     last_offset: int
-    """The last record below ``offset``, -1 when there is none …"""
+    """The last record below ``offset``, or -1 if there is none …"""
     last_size: int
     last_crc: int
     """… and the CRC of its bytes: whether this file belongs to this log."""
@@ -54,7 +54,7 @@ class Position(msgspec.Struct, frozen=True):
     """The checksum of this file with 0 here; 0 in files of older versions."""
 
     def belongs_to(self, log: CommitLog) -> bool:
-        """True when the log holds the record that this position ends with."""
+        """Return whether the log holds the record that this position ends with."""
         if self.version != _VERSION or not log.min_offset <= self.offset:
             return False
         if log.segments and self.offset > log.segments[-1].end:
@@ -69,7 +69,7 @@ class Position(msgspec.Struct, frozen=True):
         return crc32(segment.view[at : at + self.last_size]) == self.last_crc
 
     def _ends_behind(self, log: CommitLog, at: int) -> bool:
-        """True when nothing but fillers stands between ``at`` and the end."""
+        """Return whether nothing but fillers stands between ``at`` and the end."""
         while at < self.offset:
             segment = log.segment_at(at)
             if segment is None or not is_filler(segment, at - segment.start):
@@ -78,10 +78,10 @@ class Position(msgspec.Struct, frozen=True):
         return at == self.offset
 
     def is_of(self, log: CommitLog) -> bool:
-        """True when it was written for this log, which may have lost its end since.
+        """Return whether it was written for this log, which may have lost its end since.
 
         A file of the log begins as it did then, or no file begins with a record any more. Only a position file that
-        is whole proves it: places behind the end of the log cannot be compared with anything.
+        is whole proves it: places after the end of the log cannot be compared with anything.
         """
         if self.version != _VERSION or self.crc != crc_of(self) or self.offset < log.min_offset:
             return False
@@ -89,7 +89,7 @@ class Position(msgspec.Struct, frozen=True):
         return not marks or any(self.marks.get(start) == mark for start, mark in marks.items())
 
     def proves(self, log: CommitLog) -> int:
-        """The offset up to which a log is known to go although this file does not belong to it; 0 for none.
+        """Return the offset up to which a log is known to go although this file does not belong to it, or 0 for none.
 
         That is so when only its last record is damaged, and still has its own offset and size.
         """
@@ -106,7 +106,7 @@ class Position(msgspec.Struct, frozen=True):
 def marks_of(log: CommitLog, known: dict[int, int]) -> dict[int, int]:
     """``known`` for the files that are kept, and the marks of the first and the last one: the CRC of their first bytes.
 
-    A file whose first record is not whole yet, or that begins with none, has no mark.
+    A file whose first record is incomplete yet, or that begins with none, has no mark.
     """
     marks = {start: mark for start, mark in known.items() if start >= log.min_offset}
     for segment in (*log.segments[:1], *log.segments[-1:]):
@@ -123,12 +123,12 @@ def _mark_of(segment: MappedFile) -> int | None:
 
 
 def crc_of(sealed: msgspec.Struct) -> int:
-    """The checksum of a small file that has it in its field ``crc``: of its JSON with 0 there."""
+    """Return the checksum of a small file that has it in its field ``crc``: of its JSON with 0 there."""
     return crc32(msgspec.json.encode(msgspec.structs.replace(sealed, crc=0)))
 
 
 def load_position(path: Path) -> Position | None:
-    """Read the file; ``None`` when there is none that can be read."""
+    """Read the file, or ``None`` if it is unreadable."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Position)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -136,9 +136,9 @@ def load_position(path: Path) -> Position | None:
 
 
 def note_made_anew(path: Path) -> None:
-    """Let the next start check queues and index, which were made anew; a file that cannot be read goes.
+    """Let the next start check queues and index, which were created again; a file that cannot be read goes.
 
-    :raises OSError: it could not be written; the old one is then still there.
+    :raises OSError: the file cannot be written; the old one is unchanged.
     """
     position = load_position(path)
     if position is None:
@@ -148,7 +148,7 @@ def note_made_anew(path: Path) -> None:
 
 
 class Extent(NamedTuple):
-    """The beginning of a queue in its files, and its maxOffset; 0 for a queue without messages."""
+    """The beginning of a queue in its files, and its maxOffset, or 0 for a queue without messages."""
 
     topic: str
     queue_id: int
@@ -191,7 +191,7 @@ class ExtentRows(Mapping[str, Mapping[int, tuple[int, int]]]):
                 self._rows[topic] = msgspec.json.encode(queues)
 
     def pieces(self) -> Iterator[bytes]:
-        """The members of the map of topics in the file, some at a time."""
+        """Yield the members of the map of topics in the file, some at a time."""
         rows = iter(self._rows.items())
         while part := list(itertools.islice(rows, _TOPICS_AT_ONCE)):
             yield b",".join([msgspec.json.encode(topic) + b":" + row for topic, row in part])
@@ -212,13 +212,13 @@ class PositionFile:
     def save(self, position: Position, changed: Iterable[Extent]) -> None:
         """Replace the file by ``position``, with the extents of all queues; the new one survives a power cut.
 
-        :raises OSError: it could not be written; the old one is then still there.
+        :raises OSError: the file cannot be written; the old one is unchanged.
         """
         self.extents.change(changed)
         replace_whole(self._path, b"".join(self._sealed(position)), self._disk)
 
     def _sealed(self, position: Position) -> list[bytes]:
-        """The bytes of the file in pieces, with their checksum."""
+        """Return the bytes of the file in pieces, with their checksum."""
         whole = msgspec.json.encode(msgspec.structs.replace(position, queues={}, crc=0))
         head, _, tail = whole.partition(b'"queues":{}')
         pieces = [head + b'"queues":{']

@@ -135,9 +135,9 @@ class QueueRecovery:
         """The queues that have files, or are found in the log."""
         self._had_files: frozenset[Key] = frozenset()
         self.ends: dict[Key, int] = {}
-        """The offset behind the last unit of each queue, as far as it is known."""
+        """The offset after the last unit of each queue, as far as it is known."""
         self._settled: set[Key] = set()
-        """The queues that end as the position file says, with nothing behind their ends."""
+        """The queues that end as the position file says, with nothing after their ends."""
 
     # --- before the log is read ----------------------------------------------------------------
     def open(self, position: Position | None, known: KnownFiles) -> None:
@@ -170,7 +170,7 @@ class QueueRecovery:
         return queue
 
     def had_files(self, record: LogRecord) -> bool:
-        """True when there were files of the record's queue before anything was written."""
+        """Return whether there were files of the record's queue before anything was written."""
         return (record.topic, record.queue_id) in self._had_files
 
     def check_against(self, position: Position) -> list[ConsumeQueue]:
@@ -203,13 +203,13 @@ class QueueRecovery:
         return damaged
 
     def sound_end(self, queue: ConsumeQueue) -> int:
-        """The offset behind the last unit that leads to its record, if the topic still has that record."""
+        """Return the offset after the last unit that leads to its record, if the topic still has that record."""
         return self._topics.end_of(queue, last_sound_unit(self._log, queue))
 
     def end_of_lost_log(self) -> Position | None:
-        """The end of a log that has no record any more, as the last units of its queues tell it.
+        """Return the end of a log that has no record any more, as the last units of its queues tell it.
 
-        It is at most that of the log's files, if there are any: behind them a damaged unit would have many made.
+        It is at most that of the log's files, if there are any: after them a damaged unit would have many made.
         """
         segments = self._log.segments
         if not all(is_zero(segment) for segment in segments):
@@ -222,7 +222,7 @@ class QueueRecovery:
     def _settle(self, queue: ConsumeQueue, first: int, end: int, log_end: int) -> bool:
         """Note the end of a queue whose files are as the position file says, with nothing behind; most are.
 
-        A unit that leads behind ``log_end``, the end of the log then, is of a topic that was made anew.
+        A unit that leads after ``log_end``, the end of the log then, is of a topic that was created again.
         """
         if queue.key in self._settled:
             return True
@@ -239,7 +239,7 @@ class QueueRecovery:
         return True
 
     def unsettled(self) -> list[ConsumeQueue]:
-        """The queues whose files can have units that the position file does not know."""
+        """Return the queues whose files can have units that the position file does not know."""
         return [queue for key, queue in self.by_key.items() if key not in self._settled]
 
     def unsettle(self) -> None:
@@ -247,12 +247,12 @@ class QueueRecovery:
         self._settled.clear()
 
     def _begins_below_log(self, queue: ConsumeQueue) -> bool:
-        """True when the first unit leads to a record that retention has removed, or to the first record kept."""
+        """Return whether the first unit leads to a record that retention has removed, or to the first record kept."""
         unit = queue.unit(queue.first_stored)
         return unit is not None and unit[0] <= self._log.min_offset
 
     def ends_in(self, position: Position) -> dict[Key, int]:
-        """The ends of the queues of known topics, as a position file has them."""
+        """Return the ends of the queues of known topics, as a position file has them."""
         return {
             (topic, queue_id): end
             for topic, extents in position.queues.items()
@@ -261,27 +261,28 @@ class QueueRecovery:
         }
 
     def is_known(self, topic: str) -> bool:
-        """True when the topic exists, as far as ``config/topics.json`` tells."""
+        """Return whether the topic exists, as far as ``config/topics.json`` tells."""
         return topic in self._topics
 
     def is_of_earlier_life(self, record: LogRecord) -> bool:
-        """True for a record of a topic that was deleted since; it may have been made anew."""
+        """True for a record of a topic that was deleted since; it may have been created again."""
         return record.offset < self._topics.begin_of(record.topic)
 
     # --- units -----------------------------------------------------------------------------------
     def unit_is_sound(self, queue: ConsumeQueue, offset: int) -> bool:
-        """True when the unit at ``offset`` leads to its record."""
+        """Return whether the unit at ``offset`` leads to its record."""
         unit = queue.unit(offset)
         return unit is not None and is_sound(self._log, queue, offset, unit[0], unit[1])
 
     def has_unit(self, record: LogRecord) -> bool:
-        """True when the queue has a unit for the record. Apache's own units are left as they are, as Apache does."""
+        """Return whether the queue has a unit for the record. Apache's own units are left as they are, as Apache
+        does."""
         queue = self.by_key.get((record.topic, record.queue_id))
         unit = queue.unit(record.queue_offset) if queue is not None else None
         return unit is not None and unit[:2] == (record.offset, record.size)
 
     def last_record(self) -> tuple[int, int]:
-        """Log offset and size of the last record that a queue ends with; ``(-1, 0)`` for none."""
+        """Return the log offset and size of the last record that a queue ends with, or ``(-1, 0)`` for none."""
         best = (-1, 0)
         for queue in self.by_key.values():
             end = self.ends.get(queue.key, 0)
@@ -292,14 +293,14 @@ class QueueRecovery:
 
     # --- giving units ----------------------------------------------------------------------------
     def at(self, key: Key) -> ConsumeQueue:
-        """The queue, made when it has no files."""
+        """Return the queue, made when it has no files."""
         queue = self.by_key.get(key)
         if queue is None:
             queue = self.by_key[key] = self._table.make(*key)
         return queue
 
     def of(self, record: LogRecord) -> ConsumeQueue:
-        """The queue of a record, made when it has no files."""
+        """Return the queue of a record, made when it has no files."""
         return self.at((record.topic, record.queue_id))
 
     def add(self, queue: ConsumeQueue, record: LogRecord) -> None:
@@ -333,7 +334,7 @@ class QueueRecovery:
 
     # --- after the log was read -------------------------------------------------------------------
     def shorter_than(self, position: Position) -> dict[Key, int]:
-        """The queues that end earlier than in a position file, with their ends there."""
+        """Return the queues that end earlier than in a position file, with their ends there."""
         return {key: end for key, end in self.ends_in(position).items() if end > self.ends.get(key, 0)}
 
     def end_emptied(self, short: dict[Key, int], lost: int) -> dict[Key, int]:

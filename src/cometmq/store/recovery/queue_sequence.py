@@ -1,8 +1,8 @@
-"""QueueSequence: decides which records have a queue offset that can be true.
+"""QueueSequence: decides which records have a plausible queue offset.
 
 No CRC covers the fields before the body. In the order of the log, the queue offsets of one queue go up by one. A
-record that breaks this is *in doubt* until the next one of its queue: either that goes on behind it, since the topic
-was made anew or messages between them are lost, or behind the one before it, and then the doubtful one is damaged.
+record that breaks this is *in doubt* until the next one of its queue: either that goes on after it, since the topic
+was created again or messages between them are lost, or after the one before it, and then the doubtful one is damaged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class QueueSequence:
 
     def __init__(self, confirmed: Callable[[LogRecord], bool | None]) -> None:
         self._confirmed = confirmed
-        """True when the unit that leads to a record says so, too; ``None`` when there is none."""
+        """True when the unit that leads to a record says so, too, or ``None``."""
         self.possible = 0
         """The number of messages that may have been lost so far."""
         self._lost: list[Place] = []
@@ -40,11 +40,11 @@ class QueueSequence:
         self._lost += places
 
     def knows(self, key: Key) -> bool:
-        """True when a record of this queue was taken."""
+        """Return whether a record of this queue was taken."""
         return key in self._seen
 
     def places(self, record: LogRecord) -> list[Place]:
-        """The places where the messages between this record and the one before it in its queue may have been."""
+        """Return the places where the messages between this record and the one before it in its queue may have been."""
         _, first = self._seen.get((record.topic, record.queue_id), (0, 0))
         return [place for place in self._lost[first:] if place.offset < record.offset]
 
@@ -53,13 +53,13 @@ class QueueSequence:
         self._seen[key] = (self.possible, len(self._lost))
 
     def doubts(self, key: Key) -> bool:
-        """True while a record of this queue is in doubt."""
+        """Return whether a record of this queue is in doubt."""
         return key in self._doubtful
 
     def admit(self, record: LogRecord, expected: int | None) -> list[LogRecord]:
-        """The records that are accepted now, in order.
+        """Return the records that are accepted now, in order.
 
-        :param expected: the queue offset behind the last one of its queue; ``None`` for an unknown queue.
+        :param expected: the queue offset after the last one of its queue, or ``None`` for an unknown queue.
         """
         key = (record.topic, record.queue_id)
         doubtful = self._doubtful.pop(key, None)
@@ -83,7 +83,7 @@ class QueueSequence:
         return []
 
     def rest(self, expected: Callable[[Key], int | None]) -> list[LogRecord]:
-        """The records in doubt at the end that are accepted."""
+        """Return the records in doubt at the end that are accepted."""
         doubtful = list(self._doubtful.items())
         self._doubtful.clear()
         self.possible += max(0, len(doubtful) - 1)
@@ -102,7 +102,7 @@ class QueueSequence:
             return confirmed
         if expected is None:
             return True
-        if record.queue_offset == 0:  # a topic made anew, with one message so far: no reason to cut off what was read
+        if record.queue_offset == 0:  # a recreated topic with one message so far: keep what was read
             return not self.knows((record.topic, record.queue_id))
         if record.queue_offset == expected - 1 == self._jumped.get((record.topic, record.queue_id)):
             return True  # two say so, and only of the first one the place before it is empty

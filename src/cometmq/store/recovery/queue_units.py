@@ -25,7 +25,7 @@ Units = npt.NDArray[Any]
 
 
 def read_units(queue: ConsumeQueue, start: int) -> Units:
-    """The units of one file, up to its last byte that was written."""
+    """Return the units of one file, up to its last byte that was written."""
     with open_file(queue.directory / file_name(start), os.O_RDONLY) as fd:
         end = 0
         while True:
@@ -41,15 +41,15 @@ class Look(NamedTuple):
     """A look at the files of a queue whose end is known, by reads: a mapping costs six times as much."""
 
     begins_at: int
-    """The log offset of the first unit; -1 where only a longer look can tell."""
+    """The log offset of the first unit, or -1 if only a longer look can tell."""
     last: tuple[int, int]
     """Log offset and size of the last unit."""
     is_last: bool
-    """Nothing but zeros stands behind it."""
+    """Nothing but zeros stands after it."""
 
 
 def look_at(queue: ConsumeQueue, end: int) -> Look | None:
-    """Look at the first units of a queue and at those around its end; ``None`` without a file for its last unit."""
+    """Look at the first units of a queue and at those around its end, or ``None`` without a file for its last unit."""
     size, byte = queue.file_size, (end - 1) * CQ_UNIT_BYTES
     start = byte - byte % size
     if start not in queue.files:
@@ -69,7 +69,7 @@ def look_at(queue: ConsumeQueue, end: int) -> Look | None:
 
 
 def last_sound_unit(log: CommitLog, queue: ConsumeQueue) -> int:
-    """The offset behind the last unit that leads to its record; units behind it do not count."""
+    """Return the offset after the last unit that leads to its record; units after it do not count."""
     end, _ = last_rising_unit(queue, log.segments[-1].end if log.segments else 0)
     lowest = queue.first_stored
     while end > lowest:
@@ -83,7 +83,7 @@ def last_sound_unit(log: CommitLog, queue: ConsumeQueue) -> int:
 
 
 def last_rising_unit(queue: ConsumeQueue, log_end: int) -> tuple[int, int]:
-    """The offset behind the last unit that can be one in a log that ends at ``log_end``, and its record's end.
+    """Return the offset after the last unit that can be one in a log that ends at ``log_end``, and its record's end.
 
     The record need not be there. Its end is 0 where there is no such unit, or a blank one.
     """
@@ -114,7 +114,7 @@ def last_rising_unit(queue: ConsumeQueue, log_end: int) -> tuple[int, int]:
 
 
 def is_sound(log: CommitLog, queue: ConsumeQueue, queue_offset: int, offset: int, size: int) -> bool:
-    """True when a unit leads to its record, or to a record that retention has removed."""
+    """Return whether a unit leads to its record, or to a record that retention has removed."""
     if size <= 0 or offset < 0:
         return False
     if offset < log.min_offset:
@@ -140,7 +140,7 @@ class UnitMap:
 
     It takes 40 bytes of memory for each message of the store, so it is made only when it is needed.
 
-    :param below_ends: leave out the units behind the ends of their queues.
+    :param below_ends: leave out the units after the ends of their queues.
     """
 
     def __init__(self, log: CommitLog, queues: Iterable[ConsumeQueue], end: int, *, below_ends: bool = False) -> None:
@@ -166,7 +166,7 @@ class UnitMap:
         self._sizes: Ints = sizes[kept]
 
     def at(self, offset: int) -> Claim | None:
-        """The unit that leads to ``offset``; ``None`` unless there is one, and no other contradicts it."""
+        """Return the unit that leads to ``offset``, or ``None`` unless there is one, and no other contradicts it."""
         first = int(np.searchsorted(self._offsets, offset))
         after = int(np.searchsorted(self._offsets, offset, side="right"))
         if after != first + 1:
@@ -179,7 +179,7 @@ class UnitMap:
         return self._claim(first)
 
     def last_sound(self) -> tuple[int, int]:
-        """The end and the store timestamp of the last record that a unit leads to; zeros for none."""
+        """Return the end and the store timestamp of the last record that a unit leads to, or zeros for none."""
         for number in range(len(self._offsets) - 1, -1, -1):
             claim = self._claim(number)
             if self._is_sound(claim):
@@ -189,7 +189,7 @@ class UnitMap:
         return 0, 0
 
     def gaps(self) -> Iterator[tuple[int, int]]:
-        """The parts of the log, from its beginning to ``end``, that no unit accounts for."""
+        """Yield the parts of the log, from its beginning to ``end``, that no unit accounts for."""
         kept = np.arange(len(self._offsets))
         while True:
             begins = self._offsets[kept]

@@ -1,26 +1,26 @@
-"""Recovery: from the files as they lie there to a log, queues and an index that agree (``CommitLog.recoverNormally``).
+"""Recovery: brings log, queues and index into agreement (``CommitLog.recoverNormally``).
 
-Theory of operation. The log is the truth; queues and index are derived from it.
+Theory of operation. The log is the source of truth; queues and index are derived from it.
 
-1. The files are found, and strange ones set aside (:mod:`cometmq.store.recovery.load`).
-2. ``comet/position.json`` says up to where everything agreed. If it belongs to this log and each queue
-   ends with the unit it names, all below it stands, and reading begins there. Otherwise each queue ends
-   at its last unit whose record is really there, every part of the log that no queue accounts for is
-   read again, and after a crash all that is younger than Apache's checkpoint, with CRCs.
-3. From the place so found the log is read to its end. Units and index entries of what is read are written
+1. The files are found, and foreign ones set aside (:mod:`cometmq.store.recovery.load`).
+2. ``comet/position.json`` says up to where everything was consistent. If it belongs to this log and each queue
+   ends with the unit it names, everything below it is trusted, and reading begins there. Otherwise each queue ends
+   at its last unit whose record exists, every part of the log that no queue accounts for is
+   read again, and after a crash everything younger than Apache's checkpoint, with CRCs.
+3. From that position the log is read to its end. Units and index entries of what is read are written
    over those that are there; records of earlier lives (:mod:`~cometmq.store.recovery.known_topics`) have no units.
-4. Behind the end of the log, and behind the end of each queue, everything becomes zero: stale bytes
+4. Behind the end of the log, and after the end of each queue, everything becomes zero: stale bytes
    would be taken for records or units later (Apache leaves them there and then serves them).
 
-Fault model. The process can die between any two system calls, also here: every step can be done again. Damage may be
-anywhere, in any number: bytes of any file can be wrong, files can be cut short, gone, or of another store.
+Fault model. The process can die between any two system calls, also here: every step can be repeated. Damage may be
+anywhere: bytes of any file can be wrong, files can be truncated, missing, or of another store.
 :mod:`cometmq.store.log.log_reader` tells damage from the end of the log, :mod:`cometmq.store.recovery.damages` sets it
 aside and puts records in its place that every reader skips, :mod:`cometmq.store.recovery.queue_sequence` finds fields
 that no CRC covers and that cannot be right, and :mod:`cometmq.store.recovery.end_of_log` makes up for a lost end.
 
 Invariants.
 
-* Bytes that are cut or written over are set aside first; where that is not possible they stay.
+* Bytes are set aside before they are truncated or overwritten; if that is impossible, they stay.
 * The log never ends below what a position file or a unit that leads to its record proves, and a queue never below
   what the position file says: an offset that a consumer may have committed is not given twice. This holds also when
   the last files of the log were cut short or are gone. Only a slave goes on where its log ends: the rest comes from
@@ -66,7 +66,7 @@ _LEAST_RECORD_BYTES = 92
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KnownBefore:
-    """The small files and the configuration of a store, as known before its log is read."""
+    """The small files and the configuration of a store, known before its log is read."""
 
     crashed: bool
     checkpoint: Checkpoint | None
@@ -78,7 +78,7 @@ class KnownBefore:
 
 
 class Recovery:
-    """One opening of one store; :meth:`run` does it all."""
+    """The recovery of one store; :meth:`run` does everything."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Recovery:
         self._knowledge = Knowledge(self._claims.extent, self._claims.proven)
         self._position = known.position  # if it belongs to the log
         self._doubt = "does not belong to this log"
-        """The reason why the position file is not followed."""
+        """The reason why the position file is ignored."""
         self._former: Position | None = None
         """The position file, if the log that it belongs to may have lost its end."""
         self._dropped = 0
@@ -113,7 +113,7 @@ class Recovery:
         self._last_message = (-1, 0)
         """Begin and end of the last record that stands for no lost one; where reading began when it found none."""
         self.lost_from: int | None = None
-        """The end that was found when the log had lost its real one, ``None`` when it had not."""
+        """The end that was found when the log had lost its real one, or ``None`` if it had not."""
 
     @property
     def marks(self) -> dict[int, int]:
@@ -121,7 +121,7 @@ class Recovery:
         return self._position.marks if self._position is not None else {}
 
     def run(self) -> None:
-        """Open, mend, and leave log, queues and index in agreement."""
+        """Open and repair the store, and bring log, queues and index into agreement."""
         log, queues, known = self._log, self._queues, self._known
         made_again = load_log(log, self._findings)
         self._judge_position()
@@ -173,7 +173,7 @@ class Recovery:
             self._former = position
 
     def _start_without_position(self) -> int:
-        """The place at which reading must begin when there is no position file."""
+        """Return the place at which reading must begin when there is no position file."""
         log = self._log
         if not log.segments:
             return log.position
@@ -194,7 +194,7 @@ class Recovery:
         return start
 
     def _fill_gaps(self, start: int) -> None:
-        """Give the queues back the units of records below ``start`` that no queue knows."""
+        """Restore the units of records below ``start`` that no queue has."""
         queues = self._queues
         queues.unsettle()
         for queue in queues.by_key.values():
@@ -231,7 +231,8 @@ class Recovery:
             self._findings.add(f"{forgotten} messages belong to topics that were deleted; they stay hidden")
 
     def _credible(self, record: LogRecord, sequence: QueueSequence) -> list[LogRecord]:
-        """The records that get their units back, now that this one was read; those that had units are not judged."""
+        """Return the records that get their units back, now that this one was read; those that had units are not
+        judged."""
         queue = self._queues.of(record)
         end = self._ends.get(queue.key)
         return [record] if record.queue_offset < queue.committed else sequence.admit(record, end)
@@ -257,7 +258,7 @@ class Recovery:
 
     # --- damage --------------------------------------------------------------------------------
     def _confirmed(self, record: LogRecord) -> bool | None:
-        """True when the unit that leads to the record is where the record says; ``None`` when there is none."""
+        """Return whether the unit that leads to the record is where the record says, or ``None``."""
         claim = self._claims.at(record.offset)
         if claim is None or claim.size != record.size:
             first_is_sound = not record.queue_offset and self._queues.unit_is_sound(self._queues.of(record), 0)
@@ -265,7 +266,7 @@ class Recovery:
         return (claim.queue.key, claim.queue_offset) == ((record.topic, record.queue_id), record.queue_offset)
 
     def _mend(self, part: DamagedPart, timestamp: int, sequence: QueueSequence, *, give: bool) -> None:
-        """Set a damaged part aside; with ``give``, the unit of its message leads there."""
+        """Set a damaged part aside; with ``give``, let the unit of its message lead there."""
         size = part.end - part.start
         owner = self._owner(part)
         places = self._damages.mend(part, owner, timestamp or self._timestamp_behind(part.end))
@@ -279,7 +280,8 @@ class Recovery:
                 self._queues.add_lost(self._queues.at(key), owner.queue_offset, places[0])
 
     def _owner(self, part: DamagedPart) -> Owner | None:
-        """The message that was in a damaged part: by a unit, or by the record itself where that fits its queue."""
+        """Return the message that was in a damaged part: by a unit, or by the record itself where that fits its
+        queue."""
         claim = self._claims.at(part.start)
         if claim is not None and part.start + claim.size == part.end:
             return Owner(*claim.queue.key, claim.queue_offset)
@@ -292,13 +294,13 @@ class Recovery:
         return Owner(outline.topic, outline.queue_id, outline.queue_offset)
 
     def _timestamp_behind(self, offset: int) -> int:
-        """The store timestamp of the record at ``offset``; 0 when none stands there."""
+        """Return the store timestamp of the record at ``offset``, or 0 if none stands there."""
         record = first_record(self._log, offset)
         return record.store_timestamp if record is not None else 0
 
     # --- reading the log -----------------------------------------------------------------------
     def _comes_again(self) -> bool:
-        """True for a slave whose log was saved here last, or never: its master sends again what nothing proves."""
+        """True for a slave whose log was saved last by this store, or never: its master sends unproven parts again."""
         known = self._known
         was_never_saved = known.position is None and known.checkpoint is None
         return known.is_slave and (self._position is not None or was_never_saved)
@@ -367,7 +369,7 @@ class Recovery:
         return queues.end_emptied(short, self._possible)
 
     def _believed(self, record: LogRecord, sequence: QueueSequence) -> list[LogRecord]:
-        """The records that are accepted, now that this one was read.
+        """Return the records that are accepted, now that this one was read.
 
         A record that fills a gap in existing units is not judged: the end of its queue is further on.
         """
@@ -412,7 +414,7 @@ class Recovery:
         return taken
 
     def _judged(self, record: LogRecord, plain: PlainRecords, sequence: QueueSequence, *, may_follow: bool) -> None:
-        """Let the core follow a queue that ends with this record, if nothing is in doubt there."""
+        """Let the core follow a queue that ends with this record, unless a record of it is in doubt."""
         key = (record.topic, record.queue_id)
         queue = self._queues.by_key.get(key)
         follow = (
@@ -432,7 +434,7 @@ class Recovery:
 
     # --- after ---------------------------------------------------------------------------------
     def _end_short_queues(self, short: dict[Key, int], end: EndOfLog) -> None:
-        """Let queues whose last messages damage has taken end where they did."""
+        """Keep the ends of queues whose last messages are damaged."""
         if not self._known.is_slave and short:
             self._stand_for_lost(short, self._log.position, end)
             return
@@ -444,9 +446,9 @@ class Recovery:
         self._writer.write()
 
     def _go_on_behind(self, former: Position, end: EndOfLog) -> None:
-        """Give no offset of the log or of a queue again that ``former``, or a unit, says was given.
+        """Skip all offsets of the log and the queues that were assigned before, according to ``former`` or a unit.
 
-        Units are written about once a second, too, and may know messages that are younger.
+        Units are also written about once a second, and may point to younger messages.
         """
         log = self._log
         lost_from = self._last_message[1]

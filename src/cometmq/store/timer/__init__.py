@@ -1,1 +1,1 @@
-"""The timer log: messages that wait for their time, by day."""
+"""The timer log: delayed messages, by day."""

@@ -1,7 +1,7 @@
 """TimerDay: the messages that wait for one day (UTC): an index of units and the records, both only appended to.
 
 ``2031-05-01.index`` and ``2031-05-01.data`` in ``comet/timer``. A record is written before its unit, so
-that a unit always leads to a record; what a crash left behind the last unit is written over.
+that a unit always leads to a record; what a crash left after the last unit is written over.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class TimerDay:
     def recover(self, count: int | None) -> str | None:
         """Open with ``count`` units, or (``None``) with as many as are whole; return what was wrong, if anything.
 
-        Bytes behind them are not deleted but written over: the log still has these messages.
+        Bytes after them are not deleted but written over: the log still has these messages.
         """
         index_bytes = self.index_path.stat().st_size if self.index_path.exists() else 0
         data_bytes = self.data_path.stat().st_size if self.data_path.exists() else 0
@@ -152,7 +152,7 @@ class TimerDay:
         self.count += len(entries)
 
     def mark(self) -> tuple[int, int]:
-        """The present end, for ``undo``."""
+        """Return the present end, for ``undo``."""
         return self.count, self._data_size
 
     def undo(self, count: int, data_size: int) -> None:
@@ -176,7 +176,7 @@ class TimerDay:
 
     # --- reading --------------------------------------------------------------------------------
     def units(self, low_ms: int, high_ms: int, before_serial: int) -> Units:
-        """The units due from ``low_ms`` to before ``high_ms`` that were appended before ``before_serial``."""
+        """Return the units due from ``low_ms`` to before ``high_ms`` that were appended before ``before_serial``."""
         found = []
         for units in self._blocks():
             due = units["due"]
@@ -184,7 +184,7 @@ class TimerDay:
         return np.concatenate(found) if found else np.empty(0, UNIT_DTYPE)
 
     def dues(self, low_ms: int, high_ms: int, chosen: Chosen) -> npt.NDArray[np.int64]:
-        """The due times of all units chosen from ``low_ms`` to before ``high_ms``, in no order; 8 bytes each."""
+        """Return the due times of all units chosen from ``low_ms`` to before ``high_ms``, in no order; 8 bytes each."""
         found = [np.empty(0, np.int64)]
         for units in self._blocks():
             due = units["due"]
@@ -192,7 +192,7 @@ class TimerDay:
         return np.concatenate(found)
 
     def first_due(self, from_ms: int, before_serial: int) -> int | None:
-        """The earliest due time of a unit from ``from_ms`` on, ``None`` for none."""
+        """Return the earliest due time of a unit from ``from_ms`` on, or ``None`` for none."""
         earliest = None
         for units in self._blocks():
             due = units["due"][(units["due"] >= from_ms) & _appended(units, before_serial)]
@@ -227,11 +227,11 @@ class TimerDay:
         return units
 
     def serials(self) -> npt.NDArray[np.int64]:
-        """The serials of all units, in no order."""
+        """Return the serials of all units, in no order."""
         return np.concatenate([np.empty(0, np.int64), *(units["serial"] for units in self._blocks())])
 
     def last_serial(self) -> int:
-        """The greatest serial as the units say it; −1 for none."""
+        """Return the greatest serial as the units say it, or −1 for none."""
         return max((int(units["serial"].max()) for units in self._blocks()), default=-1)
 
     def will_need(self, units: Units) -> None:
@@ -239,7 +239,7 @@ class TimerDay:
         self._files.will_need(self.data_path, zip(units["at"].tolist(), units["size"].tolist(), strict=True))
 
     def read(self, at: int, size: int, crc: int) -> bytes | None:
-        """One record; ``None`` when its bytes are not what was written."""
+        """One record, or ``None`` if its bytes are not what was written."""
         try:
             record = self._files.read(self.data_path, at, size)
         except OSError:
@@ -258,13 +258,13 @@ class TimerDay:
 
 
 def _appended(units: Units, before_serial: int) -> npt.NDArray[np.bool_]:
-    """A mask of the units that were appended before a serial; those that the log has lost were."""
+    """Return a mask of the units that were appended before a serial; those that the log has lost were."""
     appended: npt.NDArray[np.bool_] = (units["serial"] < before_serial) | (units["serial"] >= RENUMBERED)
     return appended
 
 
 def day_number_of(path: Path) -> int | None:
-    """The day that a file is of; ``None`` for any other file."""
+    """Return the day that a file is of, or ``None`` for any other file."""
     if path.suffix not in (".index", ".data"):
         return None
     try:

@@ -1,18 +1,18 @@
-"""TimerLog: every message that waits for its time, by the day on which it is due (``TimerLog`` and ``TimerWheel``).
+"""TimerLog: all waiting messages by the day on which they are due (``TimerLog`` and ``TimerWheel``).
 
 Theory of operation. A waiting message is first a record in the log, in the topic ``rmq_sys_wheel_timer``;
-its queue offset there is its name, the *serial*. From the log it is copied once, whole, into the files
+its queue offset there identifies it as its *serial*. From the log it is copied once into the files
 of its day (:mod:`cometmq.store.timer.day`), and then no longer needs the log. Nothing else happens to
-it until it is near: then its unit, not its record, is loaded into memory with those of its window.
+it until it is nearly due: then its unit, not its record, is loaded into memory with those of its window.
 ``position.json`` (:mod:`cometmq.store.timer.position`) says up to which serial messages are in the files
-and which of them are delivered; later messages are in the log, which is kept from there on.
+and which of them are delivered; later messages are in the log, which is kept from there onwards.
 
 Invariants. A record is written before its unit, so that a unit leads to a whole record. Every message below the
 saved serial is in the files of its day. A message counts as delivered only where the position or the log says so, and
 is deleted only with its day, when all of that day is delivered.
 
-Fault model: as of the store (:mod:`cometmq.store.message_store`). Bytes behind the position may be torn;
-they are written again from the log. Units that do not match their CRC are passed over, and the whole log is read again
+Fault model: as of the store (:mod:`cometmq.store.message_store`). Bytes after the position may be torn;
+they are written again from the log. Units that do not match their CRC are skipped, and the whole log is read again
 for what they said. A record that does not match its CRC any more is read from the log if that still has it.
 Appending, loading and saving block; they belong to one worker thread.
 """
@@ -35,11 +35,11 @@ from cometmq.store.timer.position import Delivered, LogEnd, SetBack, TimerPositi
 from cometmq.store.timer.unit import UNIT_DTYPE, Chosen, TimerEntry, Units, without_recalled
 
 FOREVER_MS: Final = 1 << 62
-"""Later than anything is due."""
+"""Later than any due time."""
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """The messages of a window."""
+    """The messages of a time window."""
 
     units: Units
     """Waiting messages in the order of their due times, recalled ones left out."""
@@ -127,7 +127,8 @@ class TimerLog:
             )
 
     def needs(self, serial: int, due_ms: int) -> bool:
-        """True when a message of the log is neither delivered nor, where it is read again, in the files already."""
+        """Return whether a message of the log is neither delivered nor, where it is read again, in the files
+        already."""
         if len(self._kept):
             place = int(np.searchsorted(self._kept, serial))
             if place < len(self._kept) and self._kept[place] == serial:
@@ -138,7 +139,8 @@ class TimerLog:
         return max((day.last_serial() for day in self._days.values()), default=-1)
 
     def _keep_lost(self, serial: int) -> None:
-        """Write down, before a new message can get one of these serials, that the log has lost those from there on."""
+        """Write down, before a new message can get one of these serials, that the log has lost those from there
+        onwards."""
         days = {day.number: day.count for day in self._days.values()}
         self.position = after_loss(msgspec.structs.replace(self.position, days=days), serial)
         self.findings.append(
@@ -159,7 +161,7 @@ class TimerLog:
     def _number_lost(self) -> None:
         counts = {day.number: day.count for day in self._days.values()}
         lost = []
-        for one in self.position.lost:  # what is appended behind a damaged end is not among them
+        for one in self.position.lost:  # what is appended after a damaged end is not among them
             days = {number: min(count, counts.get(number, 0)) for number, count in one.days.items()}
             lost.append(msgspec.structs.replace(one, days=days))
         self.position = msgspec.structs.replace(self.position, lost=lost)
@@ -226,7 +228,7 @@ class TimerLog:
 
     # --- reading --------------------------------------------------------------------------------
     def load(self, low_ms: int, high_ms: int, before_serial: int, most: int) -> Loaded:
-        """The messages that wait and are due from ``low_ms`` to before ``high_ms`` (worker thread).
+        """Return the messages that wait and are due from ``low_ms`` to before ``high_ms`` (worker thread).
 
         No more than ``most``, except where more are due in one millisecond; those that were
         appended from ``before_serial`` on are left out.
@@ -250,7 +252,7 @@ class TimerLog:
         return Loaded(found, until_ms, self.next_due(until_ms, before_serial))
 
     def next_due(self, from_ms: int, before_serial: int) -> int:
-        """The earliest time at which a message from ``from_ms`` on can be due (worker thread)."""
+        """Return the earliest time at which a message from ``from_ms`` on can be due (worker thread)."""
         for number in sorted(self._days):
             day = self._days[number]
             if day.start_ms >= from_ms:
@@ -262,11 +264,13 @@ class TimerLog:
         return FOREVER_MS
 
     def count_at_start(self) -> int:
-        """The number of messages that waited at the opening; call it before anything is saved (worker thread)."""
+        """Return the number of messages that waited at the opening; call it before anything is saved (worker
+        thread)."""
         return sum(len(units) for units in self.undelivered(-FOREVER_MS, FOREVER_MS, self.position.serial))
 
     def window_end(self, low_ms: int, high_ms: int, most: int, chosen: Chosen) -> tuple[int, int]:
-        """The end of a window from ``low_ms`` on, at most ``high_ms``, with about ``most`` messages (worker thread).
+        """Return the end of a window from ``low_ms`` on, at most ``high_ms``, with about ``most`` messages (worker
+        thread).
 
         Nothing is due between the end of one day that has any and the next, so one day at most is read.
 
@@ -286,13 +290,13 @@ class TimerLog:
         return high_ms, 0
 
     def waiting(self, low_ms: int, high_ms: int) -> Units:
-        """The messages due from ``low_ms`` to before ``high_ms`` in the order of due times, those included that
+        """Return the messages due from ``low_ms`` to before ``high_ms`` in the order of due times, those included that
         were delivered since the store was opened (worker thread)."""
         parts = [_sorted(units) for units in self.undelivered(low_ms, high_ms, FOREVER_MS)]
         return np.concatenate(parts) if parts else np.empty(0, UNIT_DTYPE)
 
     def undelivered(self, low_ms: int, high_ms: int, before_serial: int) -> Iterator[Units]:
-        """The messages of each day that wait and are due from ``low_ms`` to before ``high_ms`` (worker thread).
+        """Yield the messages of each day that wait and are due from ``low_ms`` to before ``high_ms`` (worker thread).
 
         Those that were appended from ``before_serial`` on are left out.
         """
@@ -305,7 +309,7 @@ class TimerLog:
                     yield units
 
     def record(self, due_ms: int, at: int, size: int, crc: int) -> bytes | None:
-        """The record that a unit leads to; ``None`` when it is not there as it was written."""
+        """Return the record that a unit leads to, or ``None`` if it is not there as it was written."""
         day = self._days.get(due_ms // DAY_MS)
         return day.read(at, size, crc) if day is not None else None
 
@@ -316,7 +320,7 @@ class TimerLog:
 
 
 def _is_over(number: int, position: TimerPosition) -> bool:
-    """True when all that was due on a day is delivered."""
+    """Return whether all that was due on a day is delivered."""
     return not position.late and (number + 1) * DAY_MS <= position.until_ms + 1
 
 

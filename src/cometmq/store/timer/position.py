@@ -31,7 +31,7 @@ class LogEnd(msgspec.Struct, frozen=True):
     serial: int
     """The queue offset that the next waiting message gets."""
     stored_ms: int
-    """The store timestamp of its last record; −1 for an empty log."""
+    """The store timestamp of its last record, or −1 for an empty log."""
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ class TimerPosition(msgspec.Struct, frozen=True):
 
 
 def after_loss(position: TimerPosition, serial: int) -> TimerPosition:
-    """The position when the log has no message from ``serial`` on any more, and will give these serials again.
+    """Return the position when the log has no message from ``serial`` on any more, and will give these serials again.
 
     Deliveries under a later date do not count for new messages.
     """
@@ -92,7 +92,7 @@ def after_loss(position: TimerPosition, serial: int) -> TimerPosition:
 
 
 def read_position(path: Path) -> TimerPosition | None:
-    """Read the file; ``None`` when there is none that can be read."""
+    """Read the file, or ``None`` if it is unreadable."""
     try:
         position = msgspec.json.decode(path.read_bytes(), type=TimerPosition)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -105,7 +105,7 @@ def read_position(path: Path) -> TimerPosition | None:
 class Delivered:
     """The messages that were delivered before the store was opened, or before the clock was set back.
 
-    :param found: serial and due time of those whose delivery was found in the log behind the position.
+    :param found: serial and due time of those whose delivery was found in the log after the position.
     """
 
     def __init__(self, position: TimerPosition, found: Mapping[int, int]) -> None:
@@ -118,13 +118,13 @@ class Delivered:
         """None of them was due later, since the date was set back the last time."""
 
     def has(self, serial: int, due_ms: int) -> bool:
-        """True when one message was delivered."""
+        """Return whether one message was delivered."""
         position = self._position
         before = serial < position.serial and due_ms <= position.until_ms and serial not in position.late
         return before or serial in self._serials
 
     def left(self, units: Units) -> Units:
-        """The units that were not delivered."""
+        """Return the units that were not delivered."""
         serial, due = units["serial"], units["due"]
         gone = np.isin(serial, self._found)
         for written, until_ms, late in self._moments:

@@ -23,7 +23,7 @@ _MARK: Final = property_mark(TIMER_OUT_MS).encode()
 
 
 def open_timer_log(store: MessageStore) -> TimerLog:
-    """The timer log in ``comet/timer`` below the store's directory; findings are logged.
+    """Return the timer log in ``comet/timer`` below the store's directory; findings are logged.
 
     :raises StoreError: as :meth:`TimerLog.open`.
     """
@@ -49,7 +49,7 @@ def _end(store: MessageStore) -> LogEnd:
 
 
 def _position_of_apache(store: MessageStore) -> TimerPosition | None:
-    """The position of RocketMQ 5 in the messages of this store, if it had any (``TimerCheckpoint``)."""
+    """Return the position of RocketMQ 5 in the messages of this store, if it had any (``TimerCheckpoint``)."""
     try:
         content = (store.config.root / "config" / "timercheck").read_bytes()
     except OSError:

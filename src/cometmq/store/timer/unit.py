@@ -63,14 +63,14 @@ class TimerEntry(msgspec.Struct, frozen=True, gc=False):
     serial: int
     """Its queue offset in the topic where messages wait; never used again in this store."""
     key: int
-    """The hash by which a recall finds it; 0 for a message without UNIQ_KEY."""
+    """The hash by which a recall finds it, or 0 for a message without UNIQ_KEY."""
     topic: int
     kind: int
     physical_offset: int
     record: bytes
 
     def unit(self, at: int) -> bytes:
-        """The unit of a record that stands at byte ``at`` of the data file."""
+        """Return the unit of a record that stands at byte ``at`` of the data file."""
         raw = _UNIT.pack(
             self.due_ms,
             self.serial,
@@ -85,17 +85,17 @@ class TimerEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 def text_hash(text: str) -> int:
-    """64 bits that stand for a text."""
+    """Return a 64-bit hash of a text."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def recall_key(topic: str, unique_key: str) -> str:
-    """The value of TIMER_DEL_UNIQKEY that recalls a message (``TimerMessageStore.buildDeleteKey``)."""
+    """Return the value of TIMER_DEL_UNIQKEY that recalls a message (``TimerMessageStore.buildDeleteKey``)."""
     return f"{topic}+{unique_key}"
 
 
 def entry_of(record: bytes, serial: int, physical_offset: int) -> TimerEntry:
-    """The entry of a record of the topic ``rmq_sys_wheel_timer``.
+    """Return the entry of a record of the topic ``rmq_sys_wheel_timer``.
 
     :raises ValueError: it has no due time, real topic or real queue, as waiting messages have.
     """
@@ -103,7 +103,7 @@ def entry_of(record: bytes, serial: int, physical_offset: int) -> TimerEntry:
     try:
         due_ms = int(properties[TIMER_OUT_MS])
         if not 0 <= due_ms < END_OF_TIME_MS:
-            raise ValueError(f"{due_ms} is no due time")
+            raise ValueError(f"{due_ms} is not a valid due time")
         topic = properties[REAL_TOPIC]
         int(properties[REAL_QID])
     except (KeyError, ValueError) as error:
@@ -129,7 +129,7 @@ _CRC_OF_BYTES: Final = np.array([crc32(bytes((byte ^ 0xFF,))) ^ 0xFF000000 for b
 
 
 def are_damaged(units: Units) -> npt.NDArray[np.bool_]:
-    """A mask of the units whose CRC is wrong: CRC32 byte by byte, of all units at once."""
+    """Return a mask of the units whose CRC is wrong: CRC32 byte by byte, of all units at once."""
     rows = units.view(np.uint8).reshape(-1, UNIT_BYTES)[:, : -_CHECK.size]
     crc = np.full(len(units), 0xFFFFFFFF, np.uint32)
     for column in rows.T:
@@ -139,7 +139,7 @@ def are_damaged(units: Units) -> npt.NDArray[np.bool_]:
 
 
 def sound_units(data: bytes) -> int:
-    """The number of whole, undamaged units that ``data`` begins with, counted from its end.
+    """Return the number of whole, undamaged units that ``data`` begins with, counted from its end.
 
     Units are appended, so that only the last ones can be torn.
     """
@@ -154,7 +154,7 @@ def sound_units(data: bytes) -> int:
 
 
 def without_recalled(units: Units) -> Units:
-    """The messages among ``units`` that are not recalled by others of them.
+    """Return the messages among ``units`` that are not recalled by others of them.
 
     A recall has the due time and the key of its message.
     """

@@ -69,7 +69,7 @@ def _by_topic(parts: Iterable[Units], now_ms: int, log: TimerLog, within: Sequen
 
 
 def _topic_of(log: TimerLog, units: Units) -> str:
-    """The real topic of messages that have one."""
+    """Return the real topic of messages that have one."""
     for unit in units:
         record = log.record(int(unit["due"]), int(unit["at"]), int(unit["size"]), int(unit["crc"]))
         if record is not None:
@@ -101,7 +101,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 def list_waiting(log: TimerLog, wanted: Wanted, chosen: Chosen) -> tuple[list[Listed], Place | None]:
-    """The first of the messages that are wanted and chosen, and where to go on if these were not all.
+    """Return the first of the messages that are wanted and chosen, and where to go on if these were not all.
 
     :raises OSError: the timer log cannot be read.
     """
