@@ -47,6 +47,8 @@ HEAD_PACKERS: Final = {
 """Pack a record up to its body, by the sizes of born host and store host."""
 _HEAD_READERS: Final = {bits: layout.struct().unpack_from for bits, layout in RECORDS.items()}
 _MAGIC_AND_FLAG: Final = RECORD.struct("magic", "sys_flag").unpack_from
+_MAGIC_FLAG_AND_BODY_LENGTH: Final = RECORD.struct("magic", "sys_flag", "body_length").unpack_from
+"""The body length is valid if both hosts are IPv4."""
 _INT: Final = struct.Struct(">i").unpack_from
 _SHORT: Final = struct.Struct(">h")
 
@@ -158,16 +160,24 @@ def parts_of(buffer: Buffer, at: int, end: int) -> Parts | None:
     At least ``MIN_RECORD_BYTES`` must be there. Only the length of the properties is read: callers compare their end
     with the end of the record.
     """
-    magic, sys_flag = _MAGIC_AND_FLAG(buffer, at)
-    body = at + BODY_AT[sys_flag & HOSTS_V6]
-    if body > end:
-        return None
-    is_v2 = magic == MESSAGE_MAGIC_V2
-    body_end = body + _INT(buffer, body - BODY_LENGTH_BYTES)[0]
-    topic = body_end + (TOPIC_LENGTH_V2_BYTES if is_v2 else TOPIC_LENGTH_BYTES)
-    if body_end < body or topic > end:
-        return None
-    topic_end = topic + (_SHORT.unpack_from(buffer, body_end)[0] if is_v2 else buffer[body_end])
+    magic, sys_flag, body_length = _MAGIC_FLAG_AND_BODY_LENGTH(buffer, at)
+    hosts = sys_flag & HOSTS_V6
+    body = at + BODY_AT[hosts]
+    if hosts:
+        if body > end:
+            return None
+        body_length = _INT(buffer, body - BODY_LENGTH_BYTES)[0]
+    body_end = body + body_length
+    if magic == MESSAGE_MAGIC_V2:
+        topic = body_end + TOPIC_LENGTH_V2_BYTES
+        if body_end < body or topic > end:
+            return None
+        topic_end = topic + _SHORT.unpack_from(buffer, body_end)[0]
+    else:
+        topic = body_end + TOPIC_LENGTH_BYTES
+        if body_end < body or topic > end:
+            return None
+        topic_end = topic + buffer[body_end]
     properties = topic_end + PROPERTIES_LENGTH_BYTES
     if topic_end < topic or properties > end:
         return None

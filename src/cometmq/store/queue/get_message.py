@@ -69,6 +69,8 @@ class GetResult(msgspec.Struct):
     """The log offset that the last checked unit leads to."""
 
 
+Selection = tuple[Iterable[int], Iterable[tuple[int, int, int]], int]
+"""Queue offsets, the units at these offsets, and the offset to continue from."""
 Predicate = Callable[[memoryview], bool]
 Chooser = Callable[[ConsumeQueue, int, int, int], tuple[list[int], int]]
 """Called with a queue, an offset, the offset to stop at, and how many messages are wanted at most; gives the offsets
@@ -97,28 +99,55 @@ def get_message(
         found = _copied(log, queue, offset, max_messages, tag_codes, max_bytes)
         if found is not None and (predicate is None or all(map(predicate, _records_of(found.chunks)))):
             return found
-    if tag_codes is None and predicate is None:
-        raw = queue.units(offset, max_messages)
-        units: Iterable[tuple[int, int, int]] = UNIT.iter_unpack(raw)
-        next_offset = offset + len(raw) // CQ_UNIT_BYTES
-        positions: Iterable[int] = range(offset, next_offset)
-    elif choose is not None and high - offset >= CHOOSE_UNITS_MIN:
-        predicate = None
-        raw = queue.units(offset, CHOOSE_UNITS_MAX)
-        hits, next_offset = choose(queue, offset, offset + len(raw) // CQ_UNIT_BYTES, max_messages)
-        positions = hits
-        units = [UNIT.unpack_from(raw, (hit - offset) * CQ_UNIT_BYTES) for hit in hits]
-    else:
-        raw = queue.units(offset, max(FILTER_SCAN_UNITS_MIN, max_messages))
-        most = max_messages if predicate is None else len(raw) // CQ_UNIT_BYTES
-        positions, units, next_offset = _matching(raw, offset, tag_codes, most)
-    if not raw:
+    if choose is not None and high - offset < CHOOSE_UNITS_MIN:
+        choose = None
+    selection = _select(queue, offset, max_messages, tag_codes, predicate is not None, choose)
+    if selection is None:
         following = offset - offset % queue.file_units + queue.file_units
         return GetResult(GetMessageStatus.OFFSET_FOUND_NULL, min(following, high), low, high)
+    result = _collect(log, queue, selection, predicate if choose is None else None, max_messages, max_bytes)
+    if result is None:
+        return get_message(log, queue, offset, max_messages, tag_codes, predicate, max_bytes, choose)
+    return result
 
+
+def _select(
+    queue: ConsumeQueue,
+    offset: int,
+    max_messages: int,
+    tag_codes: frozenset[int] | None,
+    has_predicate: bool,
+    choose: Chooser | None,
+) -> Selection | None:
+    """Return the units to read records of, or ``None`` if none is readable at ``offset``."""
+    if choose is not None:
+        count = CHOOSE_UNITS_MAX
+    elif tag_codes is None and not has_predicate:
+        count = max_messages
+    else:
+        count = max(FILTER_SCAN_UNITS_MIN, max_messages)
+    raw = queue.units(offset, count)
+    if not raw:
+        return None
+    end = offset + len(raw) // CQ_UNIT_BYTES
+    if choose is not None:
+        hits, next_offset = choose(queue, offset, end, max_messages)
+        return hits, [UNIT.unpack_from(raw, (hit - offset) * CQ_UNIT_BYTES) for hit in hits], next_offset
+    return _matching(raw, offset, tag_codes, end - offset if has_predicate else max_messages)
+
+
+def _collect(
+    log: CommitLog,
+    queue: ConsumeQueue,
+    selection: Selection,
+    predicate: Predicate | None,
+    max_messages: int,
+    max_bytes: int,
+) -> GetResult | None:
+    """Read the records of the selected units; return ``None`` if units were repaired and must be selected again."""
+    positions, units, next_offset = selection
     chunks: list[bytes | memoryview] = []
-    count = 0
-    total = 0
+    count = total = 0
     start = -1
     removed = False
     verified_from = queue.known_from
@@ -131,28 +160,28 @@ def get_message(
             next_offset = at
             break
         end = start + size
-        if start < log_min or size == BLANK_SIZE:
-            if at < verified_from and restore_units(log, queue, at):
-                return get_message(log, queue, offset, max_messages, tag_codes, predicate, max_bytes, choose)
-            removed = True
-            continue
-        if run_view is None or start < run_base or end > run_limit:
+        exists = start >= log_min and size != BLANK_SIZE
+        if exists and (run_view is None or start < run_base or end > run_limit):
             if run_view is not None and run_end > run_start:
                 chunks.append(run_view[run_start - run_base : run_end - run_base])
             run_start = run_end = 0
             segment = log.segment_at(start)
             if segment is None or end > position or end > segment.end or size <= 0:
                 run_view = None
-                if at < verified_from and restore_units(log, queue, at):
-                    return get_message(log, queue, offset, max_messages, tag_codes, predicate, max_bytes, choose)
-                removed = True
-                continue
-            run_view = segment.view
-            run_base = segment.start
-            run_limit = min(segment.end, position)
+                exists = False
+            else:
+                run_view = segment.view
+                run_base = segment.start
+                run_limit = min(segment.end, position)
+        if not exists:
+            if at < verified_from and restore_units(log, queue, at):
+                return None
+            removed = True
+            continue
+        assert run_view is not None
         if at < verified_from and not leads_to_record(run_view, start - run_base, start, size, queue, at):
             if restore_units(log, queue, at):
-                return get_message(log, queue, offset, max_messages, tag_codes, predicate, max_bytes, choose)
+                return None
             continue
         if predicate is not None and not predicate(run_view[start - run_base : end - run_base]):
             continue
@@ -165,13 +194,10 @@ def get_message(
         total += size
     if run_view is not None and run_end > run_start:
         chunks.append(run_view[run_start - run_base : run_end - run_base])
+    status = GetMessageStatus.MESSAGE_WAS_REMOVING if removed else GetMessageStatus.NO_MATCHED_MESSAGE
     if count:
         status = GetMessageStatus.FOUND
-    elif removed:
-        status = GetMessageStatus.MESSAGE_WAS_REMOVING
-    else:
-        status = GetMessageStatus.NO_MATCHED_MESSAGE
-    return GetResult(status, next_offset, low, high, chunks, count, total, start)
+    return GetResult(status, next_offset, queue.min_logical, queue.committed, chunks, count, total, start)
 
 
 def _copied(
@@ -221,9 +247,7 @@ def _outside(offset: int, low: int, high: int) -> GetResult:
     return GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
 
 
-def _matching(
-    raw: bytes | memoryview, offset: int, tag_codes: frozenset[int] | None, most: int
-) -> tuple[Iterable[int], Iterable[tuple[int, int, int]], int]:
+def _matching(raw: bytes | memoryview, offset: int, tag_codes: frozenset[int] | None, most: int) -> Selection:
     """Return the offsets and units whose tags code is one of ``tag_codes``, and where to look on."""
     end = offset + len(raw) // CQ_UNIT_BYTES
     if tag_codes is None:

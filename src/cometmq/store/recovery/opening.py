@@ -73,7 +73,10 @@ def open_store(
         log = CommitLog(config.commit_log, config.mapped_file_size_commit_log, disk)
         findings = Findings(config.root)
         findings.lines += kept
-        opened = _recover(config, clock, disk, lock, log, findings, is_slave=is_slave, marked=mark is not None)
+        set_unusable_aside(config.root, findings)
+        if mark is None and version_file(config.root).is_file():
+            findings.set_aside(version_file(config.root), "damaged; the store is read as one of this version")
+        opened = _recover(config, clock, disk, lock, log, findings, is_slave=is_slave)
         try:
             write_mark(config.root, mark, config.file_sizes)
         except OSError as error:  # a full disk must not keep the broker from making room
@@ -97,35 +100,17 @@ def _recover(
     findings: Findings,
     *,
     is_slave: bool,
-    marked: bool,
 ) -> OpenedStore:
+    """Bring log, queues and index of a locked store into agreement."""
     root = config.root
-    set_unusable_aside(root, findings)
-    if not marked and version_file(root).is_file():
-        findings.set_aside(version_file(root), "damaged; the store is read as one of this version")
     queues = ConsumeQueueTable(root / "consumequeue", config.consume_queue_file_bytes, config.delays_ms)
     index = None
     if config.message_index_enable:
         index = IndexService(root / "index", config.max_hash_slot_num, config.max_index_num, disk, clock)
-    crashed = (root / "abort").exists()
-    checkpoint = load_checkpoint(root / "checkpoint")
-    position = load_position(root / "comet" / "position.json")
-    if checkpoint is None and any(log.directory.iterdir()):
-        findings.add("checkpoint: missing or damaged; the log tells instead")
-    if crashed:
-        findings.add("abort: the store was not stopped cleanly; recovered from its log")
-    known = KnownBefore(
-        crashed=crashed,
-        checkpoint=checkpoint,
-        position=position,
-        topics=known_topics(root, findings),
-        check_crc=config.check_crc_on_recover,
-        is_slave=is_slave,
-        files=KnownFiles(root / "comet" / "queueFiles.json", log, queues),
-    )
+    known = _read_small_files(config, log, queues, findings, is_slave=is_slave)
     recovery = Recovery(log, queues, index, disk, findings, known)
     recovery.run()
-    if position is None or (root / "consumequeue_ext").is_dir():
+    if known.position is None or (root / "consumequeue_ext").is_dir():
         replace_addresses(queues, log, disk, findings)
     queues.mark_dirty()
     for line in findings.lines:
@@ -146,4 +131,27 @@ def _recover(
         marks=recovery.marks,
         known_files=known.files,
         lost_from=recovery.lost_from,
+    )
+
+
+def _read_small_files(
+    config: StoreConfig, log: CommitLog, queues: ConsumeQueueTable, findings: Findings, *, is_slave: bool
+) -> KnownBefore:
+    """Return the knowledge about the store in files other than log, queues and index."""
+    root = config.root
+    crashed = (root / "abort").exists()
+    checkpoint = load_checkpoint(root / "checkpoint")
+    position = load_position(root / "comet" / "position.json")
+    if checkpoint is None and any(log.directory.iterdir()):
+        findings.add("checkpoint: missing or damaged; the log is read instead")
+    if crashed:
+        findings.add("abort: the store was not stopped cleanly; recovered from its log")
+    return KnownBefore(
+        crashed=crashed,
+        checkpoint=checkpoint,
+        position=position,
+        topics=known_topics(root, findings),
+        check_crc=config.check_crc_on_recover,
+        is_slave=is_slave,
+        files=KnownFiles(root / "comet" / "queueFiles.json", log, queues),
     )

@@ -347,14 +347,7 @@ class Recovery:
                     self._take(record, sequence)
             may_follow = not is_hidden and not (foreign and queues.had_files(found))
             self._judged(found, plain, sequence, may_follow=may_follow)
-        for record in sequence.rest(self._ends.get):
-            self._take(record, sequence)
-        for record in sequence.last_rejected:
-            end = self._ends.get((record.topic, record.queue_id))
-            if end is not None:
-                queues.add_lost(queues.of(record), end, Place(record.offset, record.size))
-        self._dropped += sequence.dropped
-        self._possible += sequence.possible
+        self._finish_sequence(sequence)
         self._writer.write()
         self._log.last_timestamp = reader.timestamp
         if found is None and self._position is not None and start == self._position.offset:
@@ -367,6 +360,17 @@ class Recovery:
             return {}
         short = {key: end for key, end in queues.shorter_than(witness).items() if not sequence.knows(key)}
         return queues.end_emptied(short, self._possible)
+
+    def _finish_sequence(self, sequence: QueueSequence) -> None:
+        """Decide about the records that are in doubt at the end of the log."""
+        for record in sequence.rest(self._ends.get):
+            self._take(record, sequence)
+        for record in sequence.last_rejected:
+            end = self._ends.get((record.topic, record.queue_id))
+            if end is not None:
+                self._queues.add_lost(self._queues.of(record), end, Place(record.offset, record.size))
+        self._dropped += sequence.dropped
+        self._possible += sequence.possible
 
     def _believed(self, record: LogRecord, sequence: QueueSequence) -> list[LogRecord]:
         """Return the records that are accepted, now that this one was read.
