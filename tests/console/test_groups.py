@@ -51,7 +51,7 @@ def test_a_reset_without_a_place_or_of_an_unknown_group_is_refused(surfer: Surfe
     consumed(cluster, "resettable", "placeless", 1)
     assert surfer.post("/groups/placeless/reset", topic="resettable", to="time").status == 400
     page = surfer.post("/groups/nobody/reset", topic="resettable", to="earliest")
-    assert "there is no group nobody" in page.words
+    assert "group nobody does not exist" in page.words
 
 
 def test_a_clone_begins_where_its_original_is(surfer: Surfer, cluster: SyncCluster) -> None:

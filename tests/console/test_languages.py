@@ -12,7 +12,7 @@ from string import Formatter
 import pytest
 
 import cometmq.console
-from cometmq.client.admin.broker_health import BrokerState, clock_of, disk_of, retention_of, versions_of
+from cometmq.client.admin.broker_health import BrokerState, check_clock, check_disk, check_retention, check_versions
 from cometmq.client.admin.finding import OK
 from cometmq.console.languages import ENGLISH, LANGUAGES, catalogue, preferred, translated
 from cometmq.console.languages.answers import answer_in, sentences
@@ -56,9 +56,10 @@ def test_all_findings_about_a_broker_are_translated() -> None:
         {"commitLogDiskRatio": "0.8", "currentTimestamp": "9999999999999"},
     ]
     states = [BrokerState({**table, "brokerVersionDesc": f"V{at}"}, 50_000, 50_001) for at, table in enumerate(tables)]
-    findings = [check("b-0", state) for check in (disk_of, clock_of) for state in states]
+    findings = [check("b-0", state) for check in (check_disk, check_clock) for state in states]
     config = {"fileReservedTime": "1", "messageDelayLevel": "1s 2h"}
-    findings += [versions_of(states), retention_of("b-0", states[0], config), retention_of("b-0", states[0], {})]
+    findings.append(check_versions(states))
+    findings += [check_retention("b-0", states[0], known) for known in (config, {})]
     assert len([one for one in findings if one.state != OK]) == 9
     for one in findings:
         for text in (one.check, one.todo):

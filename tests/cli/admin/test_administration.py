@@ -188,7 +188,7 @@ def test_missing_group_is_one_sentence(cometmq: CommandLine) -> None:
     for command in (("describe",), ("offsets",), ("delete", "--yes")):
         failed = cometmq("group", *command, "never-made")
         assert failed.code == 1
-        assert failed.err == "cometmq: there is no group never-made (cometmq group list shows all)\n"
+        assert failed.err == "cometmq: group never-made does not exist (cometmq group list shows all)\n"
 
 
 def test_missing_topic_is_one_sentence(cometmq: CommandLine) -> None:

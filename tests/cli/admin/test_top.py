@@ -99,10 +99,10 @@ async def test_the_second_of_two_looks_asks_only_for_topics_that_may_grow(monkey
 
             monkeypatch.setattr(admin, "topic_stats_of", noted)
             watch = ActivityWatch(admin, with_clients=False)
-            await watch.look(everything=True)
+            await watch.poll(everything=True)
             assert {"busy", "empty", "empty-too"} <= set(asked)
             asked.clear()
-            rows = {row.topic: row for row in (await watch.look(everything=True)).topics}
+            rows = {row.topic: row for row in (await watch.poll(everything=True)).topics}
             assert asked == ["busy"]
             assert (rows["empty"].in_per_s, rows["busy"].messages) == (0.0, 1)
 

@@ -97,10 +97,10 @@ def test_what_topics_and_groups_of_rocketmq_5_have_goes_along(other: CommandLine
         ({"quotas": [{"subject": "nobody", "limits": {}}]}, "quota 'nobody'"),
         (
             {"policies": [{"user": "u", "resource": "*", "actions": ["Pub"], "decision": "Allow"}]},
-            "the servers have none",
+            "but the servers do not use them",
         ),
-        ({"version": 2}, "has version 2, and this CometMQ reads version 1 (use the CometMQ that wrote it, or a newer"),
-        ({"format": "other"}, "is no document of cometmq-settings"),
+        ({"version": 2}, "has version 2, and this CometMQ reads version 1 (use the version of CometMQ that wrote it, or"),
+        ({"format": "other"}, "is not a cometmq-settings document"),
     ],
 )
 def test_a_document_that_is_not_valid_changes_nothing(

@@ -16,7 +16,7 @@ from tests.cli.conftest import CommandLine, Result
 from tests.namesrv.wire import Wire
 
 from cometmq.broker.controller import Broker
-from cometmq.client.admin.broker_health import BrokerState, clock_of, retention_of, store_of
+from cometmq.client.admin.broker_health import BrokerState, check_clock, check_retention, check_store
 from cometmq.client.admin.finding import ADVICE, OK, PROBLEM
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
@@ -85,7 +85,7 @@ async def test_nameservers_that_are_away_or_disagree_are_found(
     ],
 )
 def test_clocks_are_compared(table: dict[str, str], state: str, words: str) -> None:
-    finding = clock_of("b", BrokerState(table, asked_ms=100_000, answered_ms=101_000))
+    finding = check_clock("b", BrokerState(table, asked_ms=100_000, answered_ms=101_000))
     assert finding.state == state
     assert finding.found.startswith(words)
 
@@ -102,9 +102,9 @@ def test_clocks_are_compared(table: dict[str, str], state: str, words: str) -> N
     ],
 )
 def test_retention_is_compared_with_the_longest_delay_of_an_apache_broker(config: dict[str, str], state: str) -> None:
-    assert retention_of("b", BrokerState({}, 0, 0), config).state == state
+    assert check_retention("b", BrokerState({}, 0, 0), config).state == state
     if config:
-        assert retention_of("b", BrokerState({"cometmqVersion": "1"}, 0, 0), config).state == OK
+        assert check_retention("b", BrokerState({"cometmqVersion": "1"}, 0, 0), config).state == OK
 
 
 @pytest.mark.parametrize(("days", "state"), [(90, OK), (20, ADVICE)])
@@ -135,7 +135,7 @@ async def test_certificates_that_end_soon_are_found(
 @pytest.mark.parametrize("behind_ms", [0, 59_000, 7_200_000])
 def test_a_store_ahead_of_the_clock_and_entries_without_a_message_are_found(behind_ms: int, missing: int) -> None:
     table = {"clockBehindStoreMs": str(behind_ms), "missingQueueEntries": str(missing)}
-    found = {finding.check: finding for finding in store_of("b", BrokerState(table, 0, 0))}
+    found = {finding.check: finding for finding in check_store("b", BrokerState(table, 0, 0))}
     assert ("store times of b" in found) is (behind_ms > 60_000)
     assert ("queues of b" in found) is (missing > 0)
     if behind_ms > 60_000:

@@ -21,8 +21,8 @@ async def test_popped_messages_are_left_until_they_are_acknowledged(clock: Virtu
         await popper.ack(popped[0])
         async with Admin(instance=cluster.client_instance()) as admin:
             drain = Drain(admin, broker.config.broker_name, broker.address)
-            left = await clock.run_until(drain.look(), 10)
+            left = await clock.run_until(drain.check(), 10)
             assert left.groups == (GroupLeft(GROUP, TOPIC, 2, 0),)
             await popper.batch_ack(popped[1:])
-            assert (await clock.run_until(drain.look(), 10)).groups == ()
+            assert (await clock.run_until(drain.check(), 10)).groups == ()
         await wire.close()

@@ -45,7 +45,7 @@ def large(behind: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
 async def lags_of(cluster: Cluster, *, everything: bool) -> dict[str, int]:
     async with Admin(cluster.namesrv_address) as admin:
         watch = ActivityWatch(admin, with_clients=False)
-        rows = (await watch.look(everything=everything)).groups
+        rows = (await watch.poll(everything=everything)).groups
         return {row.group: row.lag for row in rows if row.group.startswith("g")}
 
 
@@ -90,7 +90,7 @@ async def test_a_look_sends_no_request_for_a_topic_or_a_group(behind: Cluster, m
     async with Admin(behind.namesrv_address) as admin:
         watch = ActivityWatch(admin, with_clients=False)
         with counted(admin, monkeypatch) as codes:
-            rows = {row.topic: row for row in (await watch.look()).topics}
+            rows = {row.topic: row for row in (await watch.poll()).topics}
         assert len(codes) <= 5
         assert codes.count(RequestCode.GET_PROGRESS_SUMS) == 1
     assert (rows["T"].messages, rows["T"].groups, rows["T"].lag) == (GROUPS, GROUPS, GROUPS - 1)
@@ -112,24 +112,24 @@ async def test_a_page_of_groups_asks_for_the_progress_of_its_groups_alone(
 async def test_each_look_asks_for_some_groups_and_keeps_those_of_before(
     behind: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_progress, "SECONDS_PER_LOOK", 0.0)
+    monkeypatch.setattr(group_progress, "SECONDS_PER_POLL", 0.0)
     async with Admin(behind.namesrv_address) as admin:
         watch = ProgressWatch(admin)
         address = behind.broker(0).address
-        seen = [len(await watch.look(address, everything=False)) for _ in range(5)]
+        seen = [len(await watch.poll(address, everything=False)) for _ in range(5)]
         assert seen[:2] == [8, 16]
         assert seen[3] == len(await admin.groups(address))
         behind.broker(0).groups.delete("g05")
-        assert "g05" not in await watch.look(address, everything=False)
+        assert "g05" not in await watch.poll(address, everything=False)
 
 
 @pytest.mark.usefixtures("large")
 async def test_a_look_of_top_tells_of_topics_that_are_consumed_at_a_large_broker(behind: Cluster) -> None:
     async with Admin(behind.namesrv_address) as admin:
         watch = ActivityWatch(admin)
-        await watch.look()
+        await watch.poll()
         await behind.send(Message("T", b"x"))
-        snapshot = await watch.look()
+        snapshot = await watch.poll()
         (row,) = (row for row in snapshot.topics if row.topic == "T")
         assert (row.messages, row.groups, row.lag) == (GROUPS + 1, GROUPS, GROUPS)
         assert not any(broker.trouble for broker in snapshot.brokers)
@@ -143,17 +143,17 @@ async def test_a_drain_of_a_large_broker_finds_all_groups(behind: Cluster) -> No
 
 
 async def test_topics_that_a_look_has_no_time_for_come_first_at_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(activity, "SECONDS_PER_LOOK", 0.0)
+    monkeypatch.setattr(activity, "SECONDS_PER_POLL", 0.0)
     monkeypatch.setattr(activity, "ASKED_AT_ONCE", 4)
     async with Cluster() as cluster, Admin(cluster.namesrv_address) as admin:
         without(cluster.broker(0), RequestCode.GET_PROGRESS_SUMS)
         for number in range(10):
             await cluster.create_topic(f"idle-{number}", 1)
-        monkeypatch.setattr(activity, "TOPICS_PER_LOOK", 9)
+        monkeypatch.setattr(activity, "TOPICS_PER_POLL", 9)
         watch = ActivityWatch(admin, with_clients=False)
         known = []
         for _ in range(3):
-            rows = (await watch.look()).topics
+            rows = (await watch.poll()).topics
             known.append(sum(row.messages is not None for row in rows if row.topic.startswith("idle-")))
         assert known[0] <= 4
         assert known[2] == 10

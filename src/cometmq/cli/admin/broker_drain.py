@@ -15,7 +15,7 @@ from cometmq.cli.names import BROKER
 from cometmq.cli.output import Column, output_option, show, show_one, tell
 from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import Change
-from cometmq.client.admin.drain import LOOK_SECONDS, PERMISSION_KEY, SETTLE_SECONDS, Drain, DrainRefusedError, Left
+from cometmq.client.admin.drain import CHECK_SECONDS, PERMISSION_KEY, SETTLE_SECONDS, Drain, DrainRefusedError, Left
 from cometmq.client.admin.several import chosen_masters
 from cometmq.message.names import PERM_WRITE
 
@@ -74,7 +74,7 @@ def command(
         drain = Drain(admin, broker, masters[broker], settle_s=settle.total_seconds())
         if undo:
             return await _undo(drain, broker)
-        alone = await drain.only_here()
+        alone = await drain.topics_only_here()
         if alone and not force:
             raise DrainRefusedError(
                 f"no other broker can take messages for {', '.join(alone[:10])}; nothing was changed",
@@ -90,7 +90,7 @@ def command(
         tell(f"{broker} takes no new messages ({PERMISSION_KEY}={permission & ~PERM_WRITE}).")
         said = ""
         while True:
-            left = (await drain.look()).ignoring(frozenset(skipped), idle=skip_idle)
+            left = (await drain.check()).ignoring(frozenset(skipped), idle=skip_idle)
             if _is_done(left, until):
                 _result(broker, left, output, is_done=True)
                 return DONE
@@ -100,7 +100,7 @@ def command(
             if end is not None and clock.monotonic() >= end:
                 _result(broker, left, output, is_done=False)
                 return PARTLY_DONE
-            await clock.sleep(LOOK_SECONDS)
+            await clock.sleep(CHECK_SECONDS)
 
     if undo and (skipped or skip_idle or limit is not None):
         raise WrongUseError("--undo stands alone")
@@ -121,7 +121,7 @@ async def _undo(drain: Drain, broker: str) -> int:
 
 
 def _is_done(left: Left, until: str) -> bool:
-    read, copied = left.is_read(), left.is_copied()
+    read, copied = left.is_consumed(), left.is_copied()
     return {"groups": read, "slave": copied, "either": read or copied}[until]
 
 

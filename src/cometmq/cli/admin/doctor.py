@@ -21,7 +21,7 @@ from cometmq.cli.failures import DONE, FAILED
 from cometmq.cli.output import Column, output_option, show
 from cometmq.cli.servers.process import DEFAULT_NAMESRV_PORT, DEFAULT_PORT, data_option
 from cometmq.client.admin import Admin
-from cometmq.client.admin.broker_health import entries_missing, store_ahead
+from cometmq.client.admin.broker_health import check_queue_entries, check_store_time
 from cometmq.client.admin.finding import ADVICE, OK, PROBLEM, Finding
 from cometmq.client.route import namesrv_addresses
 from cometmq.clock import SYSTEM_CLOCK
@@ -193,7 +193,7 @@ def _store_times(data: Path) -> Iterator[Finding]:
             continue
         behind = checkpoint.physic_msg_timestamp - SYSTEM_CLOCK.now_ms() if checkpoint is not None else 0
         if behind > CLOCK_BEHIND_MS:
-            yield store_ahead(str(path.parent), behind)
+            yield check_store_time(str(path.parent), behind)
 
 
 def _entries(data: Path) -> Iterator[Finding]:
@@ -213,7 +213,7 @@ def _entries(data: Path) -> Iterator[Finding]:
         if missing:
             count, first = sum(queue.count for queue in missing), missing[0]
             begin = f"the first at {first.first} of {first.topic}/{first.queue_id}"
-            yield entries_missing(str(store), f"{count:,} of {quantity(len(missing), 'queue')}, {begin}")
+            yield check_queue_entries(str(store), f"{count:,} of {quantity(len(missing), 'queue')}, {begin}")
 
 
 def _port(what: str, port: int) -> Finding:

@@ -20,8 +20,8 @@ from cometmq.client.admin import Admin, ConsumeProgress
 from cometmq.client.admin.changes import Change
 from cometmq.client.admin.group_settings import groups_of_brokers
 from cometmq.client.admin.group_summary import (
+    check_no_members,
     delete_whole_group,
-    demand_no_members,
     own_topics,
     progress_of,
     summaries_of,
@@ -29,8 +29,8 @@ from cometmq.client.admin.group_summary import (
 )
 from cometmq.client.admin.members import (
     Member,
+    check_group_exists,
     contradictions,
-    demand_group,
     subscriptions_of,
 )
 from cometmq.quantity import quantity
@@ -100,7 +100,7 @@ def delete(group: str, yes: bool, keep_offsets: bool, namesrv: str) -> None:
 
     async def work(admin: Admin) -> None:
         if is_dry_run():
-            await demand_no_members(admin, group)
+            await check_no_members(admin, group)
             only_shown(f"group {group}", await _losses(admin, group, keep_offsets=keep_offsets))
             return
         await delete_whole_group(admin, group, keep_offsets=keep_offsets)
@@ -119,7 +119,7 @@ def describe(group: str, namesrv: str, output: str) -> None:
     async def work(admin: Admin) -> list[Member]:
         members = await subscriptions_of(admin, group)
         if not members:
-            await demand_group(admin, group)
+            await check_group_exists(admin, group)
         return members
 
     members = survey(namesrv, work)
@@ -151,7 +151,7 @@ def offsets(group: str, topic: str | None, namesrv: str, output: str) -> None:
     async def work(admin: Admin) -> ConsumeProgress:
         progress = await progress_of(admin, group, topic)
         if not progress.queues:
-            await demand_group(admin, group)
+            await check_group_exists(admin, group)
         return progress
 
     progress = survey(namesrv, work)

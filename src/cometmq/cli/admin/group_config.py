@@ -103,7 +103,7 @@ def alter(
         masters = await chosen_masters(admin, cluster, None)
         existing = await groups_of_brokers(admin, group, masters)
         if not existing:
-            raise CometMQError(f"there is no group {group}", next_step=f"cometmq group create {group} creates it")
+            raise CometMQError(f"group {group} does not exist", next_step=f"cometmq group create {group} creates it")
         wanted = {name: msgspec.structs.replace(config, **settings) for name, config in existing.items()}
         changes = [change for name in existing for change in differences(name, existing[name], wanted[name])]
         if confirmed(f"group {group}", changes, yes=yes):

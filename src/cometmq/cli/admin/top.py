@@ -124,9 +124,9 @@ def command(
 def _show_once(view: View, every_s: float, namesrv: str, output: str) -> None:
     async def work(admin: Admin) -> Snapshot:
         watch = ActivityWatch(admin, with_topics=view.kind == "topics", with_clients=view.kind != "topics")
-        await watch.look(everything=True)
+        await watch.poll(everything=True)
         await admin.instance.clock.sleep(every_s)
-        return await watch.look(everything=True)
+        return await watch.poll(everything=True)
 
     snapshot = administer(namesrv, work)
     for broker in snapshot.brokers:
@@ -139,7 +139,7 @@ def _show_once(view: View, every_s: float, namesrv: str, output: str) -> None:
 async def _live(admin: Admin, view: View, every_s: float) -> None:
     """Look and draw until q is pressed."""
     watch = ActivityWatch(admin)
-    snapshot = await watch.look()
+    snapshot = await watch.poll()
     trouble = ""
     with Screen(view.filter) as screen:
         looking = asyncio.create_task(_paused_look(watch, admin, every_s))
@@ -160,7 +160,7 @@ async def _live(admin: Admin, view: View, every_s: float) -> None:
 
 async def _paused_look(watch: ActivityWatch, admin: Admin, every_s: float) -> Snapshot:
     await admin.instance.clock.sleep(every_s)
-    return await watch.look()
+    return await watch.poll()
 
 
 def _shown(view: View) -> Sequence[Column]:

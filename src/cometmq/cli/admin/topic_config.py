@@ -26,7 +26,7 @@ from cometmq.client.admin.topic_settings import (
     differences,
     hidden_messages,
     put_topic_on,
-    queues_that_go,
+    removed_queues,
     settings_text,
     topics_of_brokers,
 )
@@ -190,7 +190,7 @@ def alter(
                 f"({', '.join(hidden)}) could not be read any more",
                 next_step="lower --write-queues first and let consumers finish, or add --hide-messages",
             )
-        if gone := queues_that_go(existing, wanted):
+        if gone := removed_queues(existing, wanted):
             tell(f"Messages that wait (delays, retries, open transactions) for {', '.join(gone)} come to other queues.")
         if confirmed(f"topic {topic}", changes, yes=yes):
             changed = {change.broker: wanted[change.broker] for change in changes}

@@ -11,7 +11,7 @@ __all__ = ["END_OF_TIME_MS", "TIMEOUT_S", "Admin", "ConsumeProgress", "QueueProg
 
 
 class Admin(GroupAdmin, MessageAdmin, QuotaAdmin):
-    """Administrates a cluster. Every call may raise ``BrokerError`` (refused) and ``RemotingError`` (no answer).
+    """Administers a cluster. Every call can raise ``BrokerError`` (refused) and ``RemotingError`` (no answer).
 
     :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
     :param timeout_s: seconds for each request.

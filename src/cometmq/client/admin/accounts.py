@@ -1,4 +1,4 @@
-"""Administration of users and policies of ACL 2.0, of CometMQ's servers and of Apache's 5.3 and newer."""
+"""Administration of the users and policies of ACL 2.0: CometMQ's servers, and Apache's since 5.3."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class PlainAccountInfo(msgspec.Struct, rename="camel", omit_defaults=True):
-    """An account of ACL 1.0 (``PlainAccessConfig``); a secret key in the answer of a server is not even read."""
+    """An account of ACL 1.0 (``PlainAccessConfig``); a secret key in a server's answer is not read."""
 
     access_key: str
     white_remote_address: str | None = None
@@ -43,7 +43,7 @@ class PlainAccountInfo(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class PlainAccounts(msgspec.Struct, rename="camel"):
-    """The accounts of ACL 1.0 of a broker (``AclConfig``)."""
+    """The ACL 1.0 accounts of a broker (``AclConfig``)."""
 
     global_white_addrs: list[str] | None = None
     """Addresses that need no signature."""
@@ -51,55 +51,55 @@ class PlainAccounts(msgspec.Struct, rename="camel"):
 
 
 class PartlyChangedError(ClientError):
-    """A change of users or policies is done at some servers, and not at others."""
+    """A change of users or policies succeeded on some servers and failed on others."""
 
 
 class AccountAdmin(TopicAdmin):
-    """Users and policies. Every server has its own: changes go to each broker and nameserver that has users.
+    """Manages users and policies. Each server has its own: a change goes to every broker and nameserver with users.
 
-    With ``address`` they go to that server alone.
+    With ``address`` it goes to that server only.
 
-    :raises PartlyChangedError: some have the change, and others do not; it names these.
+    :raises PartlyChangedError: the change failed on some servers; the error names them.
     """
 
     async def create_user(self, user: UserInfo, *, address: str | None = None) -> None:
-        """Make a user."""
+        """Create a user."""
         header, body = CreateUserRequestHeader(user.username or ""), msgspec.json.encode(user)
         await self._change(address, RequestCode.AUTH_CREATE_USER, header, body, doing="creating the user")
 
     async def update_user(self, user: UserInfo, *, address: str | None = None) -> None:
-        """Change what is given of a user: the password, type or status."""
+        """Change a user's password, type or status; omitted ones stay."""
         header, body = UpdateUserRequestHeader(user.username or ""), msgspec.json.encode(user)
         await self._change(address, RequestCode.AUTH_UPDATE_USER, header, body, doing="changing the user")
 
     async def delete_user(self, name: str, *, address: str | None = None) -> None:
-        """Delete a user with their policies."""
+        """Delete a user and their policies."""
         header = DeleteUserRequestHeader(name)
         await self._change(address, RequestCode.AUTH_DELETE_USER, header, doing="deleting the user")
 
     async def users(self, wanted: str = "", *, address: str | None = None) -> list[UserInfo]:
-        """The users of one server whose names contain a text."""
+        """List the users of one server whose names contain a text."""
         server = next(iter(await self._servers(address)))
         header = ListUsersRequestHeader(wanted)
         body = await self._call(server, RequestCode.AUTH_LIST_USER, header, doing="listing the users")
-        return _decoded(body, list[UserInfo]) or []
+        return _decode_body(body, list[UserInfo]) or []
 
     async def user(self, name: str, *, address: str | None = None) -> UserInfo:
-        """One user of one server.
+        """Return one user of one server.
 
-        :raises ClientError: there is none.
+        :raises ClientError: the user does not exist.
         """
         server = next(iter(await self._servers(address)))
         body = await self._call(
             server, RequestCode.AUTH_GET_USER, GetUserRequestHeader(name), doing="asking for a user"
         )
-        user = _decoded(body, UserInfo)
+        user = _decode_body(body, UserInfo)
         if user is None:
             raise ClientError(f"{server} has no user {name}", next_step="see cometmq user list")
         return user
 
     async def put_policies(self, name: str, policies: list[PolicyInfo], *, address: str | None = None) -> None:
-        """Add entries to the policies of a user; an entry replaces the one with its resource."""
+        """Add entries to a user's policies; an entry replaces the one for the same resource."""
         subject = f"User:{name}"
         header, body = CreateAclRequestHeader(subject), msgspec.json.encode(AclInfo(subject, policies))
         await self._change(address, RequestCode.AUTH_CREATE_ACL, header, body, doing="creating the policy")
@@ -107,37 +107,37 @@ class AccountAdmin(TopicAdmin):
     async def delete_policies(
         self, name: str, resource: str | None = None, policy_type: str | None = None, *, address: str | None = None
     ) -> None:
-        """Delete the entry of a resource, or all policies of a user."""
+        """Delete a user's entry for one resource, or all policies of the user."""
         header = DeleteAclRequestHeader(f"User:{name}", policy_type, resource)
         await self._change(address, RequestCode.AUTH_DELETE_ACL, header, doing="deleting the policy")
 
     async def policies(self, user: str = "", resource: str = "", *, address: str | None = None) -> list[AclInfo]:
-        """The policies of one server, of users and on resources that contain a text."""
+        """List the policies of one server, filtered by text in the user's and the resource's name."""
         server = next(iter(await self._servers(address)))
         header = ListAclsRequestHeader(user, resource)
         body = await self._call(server, RequestCode.AUTH_LIST_ACL, header, doing="listing the policies")
-        return _decoded(body, list[AclInfo]) or []
+        return _decode_body(body, list[AclInfo]) or []
 
     async def policies_of(self, name: str, *, address: str | None = None) -> AclInfo:
-        """The policies of one user of one server."""
+        """Return the policies of one user on one server."""
         server = next(iter(await self._servers(address)))
         header = GetAclRequestHeader(f"User:{name}")
         body = await self._call(server, RequestCode.AUTH_GET_ACL, header, doing="asking for the policies")
-        return _decoded(body, AclInfo) or AclInfo(f"User:{name}", [])
+        return _decode_body(body, AclInfo) or AclInfo(f"User:{name}", [])
 
     async def plain_accounts(self, *, address: str | None = None) -> PlainAccounts:
-        """The accounts of ACL 1.0 of one broker, without secrets.
+        """Return the ACL 1.0 accounts of one broker, without secrets.
 
-        :raises BrokerError: it has none.
+        :raises BrokerError: the broker has no accounts.
         """
         server = next(iter(await self._servers(address)))
         code, doing = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, "listing the accounts"
-        return _decoded(await self._call(server, code, doing=doing), PlainAccounts) or PlainAccounts()
+        return _decode_body(await self._call(server, code, doing=doing), PlainAccounts) or PlainAccounts()
 
     async def _change(
         self, address: str | None, code: RequestCode, header: Header, body: bytes = b"", *, doing: str
     ) -> None:
-        """Change something at one server, or at all that have users; a server that does not answer stops no other."""
+        """Apply a change on one server, or on all that have users; one failure does not stop the others."""
         if address is not None:
             await self._call(address, code, header, body, doing=doing)
             return
@@ -157,8 +157,9 @@ class AccountAdmin(TopicAdmin):
             raise failures[0]
         if failures:
             raise PartlyChangedError(
-                f"done at {done} of {done + len(failures)} servers, not at the others: {'; '.join(map(str, failures))}",
-                next_step="do it there with --server",
+                f"done on {done} of {done + len(failures)} servers, failed on the others: "
+                f"{'; '.join(map(str, failures))}",
+                next_step="repeat the command for them with --server",
             )
 
     async def _servers(self, address: str | None) -> Collection[str]:
@@ -169,10 +170,10 @@ class AccountAdmin(TopicAdmin):
         return found or await self._targets()
 
 
-def _decoded(body: bytes, kind: type[T]) -> T | None:
-    """The body of an answer; ``None`` for an empty one.
+def _decode_body(body: bytes, kind: type[T]) -> T | None:
+    """Decode the body of an answer; return ``None`` for an empty one.
 
-    :raises BodyError: it is not of that kind.
+    :raises BodyError: the body is not of that kind.
     """
     if not body:
         return None

@@ -1,10 +1,10 @@
 """The activity of a cluster: rates and lag of topics, groups and clients, from few requests.
 
-A broker of CometMQ's tells the progress of all its groups and the messages of all its topics in sums. Apache's is asked
-for the progress of all groups; that has the ends of the queues that are consumed, too. Its topics that nobody consumes
-are asked one by one, :data:`TOPICS_PER_LOOK` at each look, fewer where brokers read their disks for them: those that
-grew lately at every look, the others in turn. So ten thousand topics cost as much as a thousand. Where all are asked,
-the next look asks only those that have messages, the last at most :data:`IDLE_MS` older than the newest one of their
+A CometMQ broker reports the progress of all its groups and the messages of all its topics as sums. Apache's is asked
+for the progress of all groups, which includes the ends of the consumed queues. Its topics that nobody consumes
+are queried one by one, :data:`TOPICS_PER_POLL` in each poll, fewer if brokers read their disks for them: those that
+grew lately in every poll, the others in turn. So ten thousand topics cost as much as a thousand. If all are queried,
+the next poll queries only those whose last message is at most :data:`IDLE_MS` older than the newest one of their
 broker.
 """
 
@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from cometmq.client.admin import Admin
 from cometmq.client.admin.broker_status import BrokerStatus
-from cometmq.client.admin.group_progress import SECONDS_PER_LOOK, GroupProgress, ProgressWatch
+from cometmq.client.admin.group_progress import SECONDS_PER_POLL, GroupProgress, ProgressWatch
 from cometmq.client.admin.members import connection_of
 from cometmq.client.admin.several import ASKED_AT_ONCE, gathered
 from cometmq.client.errors import BrokerError, RemotingError
@@ -27,23 +27,23 @@ from cometmq.remoting.bodies import MessageQueue
 
 T = TypeVar("T")
 
-TOPICS_PER_LOOK: Final = 500
-GROUPS_PER_LOOK: Final = 200
-"""Groups whose members are asked for at each look."""
-CLIENTS_ASKED: Final = 50
-"""Consumers that are asked for their own rates at each look."""
+TOPICS_PER_POLL: Final = 500
+GROUPS_PER_POLL: Final = 200
+"""Groups whose members are queried in each poll."""
+CLIENTS_PER_POLL: Final = 50
+"""Consumers that are asked for their own rates in each poll."""
 TOPICS_BY_QUEUE: Final = 100
-"""A group with more topics at a broker is not asked for the lag of each queue, and its members have none."""
+"""For a group with more topics at a broker the lag of each queue is not queried, so its members show no lag."""
 IDLE_MS: Final = 60_000
-TOPICS_AGAIN_SECONDS: Final = 30.0
-"""Seconds after which the list of topics is read again."""
+TOPIC_LIST_SECONDS: Final = 30.0
+"""Seconds after which the topic list is read again."""
 
 _INNER: Final = (RETRY_PREFIX, "rmq_sys_", "RMQ_SYS_")
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerActivity:
-    """A master; rates in messages a second, ``None`` while it is away."""
+    """A master; rates in messages a second, ``None`` while it does not answer."""
 
     broker: str
     address: str
@@ -54,14 +54,14 @@ class BrokerActivity:
 
 @dataclass(frozen=True, slots=True)
 class TopicActivity:
-    """A topic. ``messages`` counts all that were ever sent; figures are ``None`` until they are known."""
+    """A topic. ``messages`` counts all messages ever sent; figures are ``None`` until they are known."""
 
     topic: str
     in_per_s: float | None
     messages: int | None
     groups: int
     lag: int
-    """Messages that wait for the group that is furthest behind."""
+    """Messages not yet consumed by the group that is furthest behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class GroupActivity:
 
 @dataclass(frozen=True, slots=True)
 class ClientActivity:
-    """A connected client; rate and lag only of consumers that tell them."""
+    """A connected client; only consumers that report rate and lag have them."""
 
     client_id: str
     kind: str
@@ -90,7 +90,7 @@ class ClientActivity:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The result of one look."""
+    """The result of one poll."""
 
     brokers: tuple[BrokerActivity, ...]
     topics: tuple[TopicActivity, ...]
@@ -100,7 +100,7 @@ class Snapshot:
 
 @dataclass(slots=True)
 class _Ends:
-    """The end of a topic on one broker at two looks."""
+    """The end of a topic on one broker in two polls."""
 
     at: float
     total: int
@@ -109,7 +109,7 @@ class _Ends:
     """Store time of the last message."""
 
     def moved(self, at: float, total: int) -> None:
-        """Note a later end; a topic that was made again begins anew."""
+        """Record a later end; a topic that was created again starts over."""
         if at > self.at:
             self.per_s = max(0, total - self.total) / (at - self.at)
             self.at = at
@@ -118,22 +118,22 @@ class _Ends:
 
 @dataclass(slots=True)
 class _BrokerView:
-    """The findings of a look at one broker."""
+    """The answers of one broker in one poll."""
 
     shown: BrokerActivity
     progress: Mapping[str, GroupProgress] = field(default_factory=dict)
     """By group."""
     at: float = 0.0
-    """The moment of the answer, of a monotonic clock."""
+    """Monotonic time of the answer."""
     messages: Mapping[str, int] | None = None
-    """By topic, if the broker tells them."""
+    """By topic, if the broker reports them."""
     producers: ProducerTableInfo = field(default_factory=ProducerTableInfo)
 
 
 class ActivityWatch:
-    """Looks at a cluster again and again; rates are those between two looks.
+    """Polls a cluster; rates are those between two polls.
 
-    A broker that does not answer is in the snapshot with its trouble, and its last figures stay.
+    A broker that does not answer is in the snapshot with its error, and its last figures stay.
     """
 
     def __init__(self, admin: Admin, *, with_topics: bool = True, with_clients: bool = True) -> None:
@@ -141,7 +141,7 @@ class ActivityWatch:
         self._with_topics = with_topics
         self._with_clients = with_clients
         self._masters: dict[str, str] = {}
-        """Also those that the nameserver does not know any more."""
+        """Includes those that the nameserver no longer knows."""
         self._clusters: set[str] = set()
         self._views: dict[str, _BrokerView] = {}
         self._progress: dict[str, ProgressWatch] = {}
@@ -154,11 +154,11 @@ class ActivityWatch:
         self._members: dict[str, list[ClientActivity]] = {}
         self._groups_turn: list[str] = []
 
-    async def look(self, *, everything: bool = False) -> Snapshot:
-        """Ask the cluster.
+    async def poll(self, *, everything: bool = False) -> Snapshot:
+        """Poll the cluster.
 
-        :param everything: ask for every topic and group, however many there are.
-        :raises CometMQError: no nameserver answers, at the first look.
+        :param everything: query every topic and group, however many there are.
+        :raises CometMQError: no nameserver answers the first poll.
         """
         try:
             self._masters |= await self._admin.masters()
@@ -193,12 +193,12 @@ class ActivityWatch:
             status = BrokerStatus.of(await self._admin.runtime_info(address))
             view = _BrokerView(BrokerActivity(name, address, status.in_per_s, status.out_per_s))
             watch = self._progress.setdefault(name, ProgressWatch(self._admin, with_topics=self._with_topics))
-            view.progress = await watch.look(address, everything=everything)
+            view.progress = await watch.poll(address, everything=everything)
             view.at, view.messages = self._admin.instance.clock.monotonic(), watch.messages
         except CometMQError as error:
             return _BrokerView(BrokerActivity(name, address, None, None, str(error)))
         if self._with_clients:
-            view.producers = await _or(self._admin.producers, address, ProducerTableInfo())
+            view.producers = await _answer_or(self._admin.producers, address, ProducerTableInfo())
         return view
 
     def _alive(self) -> dict[str, str]:
@@ -229,7 +229,7 @@ class ActivityWatch:
             known.moved(now, total)
 
     async def _list_topics(self, now: float) -> None:
-        is_time = now - self._topics_at >= TOPICS_AGAIN_SECONDS
+        is_time = now - self._topics_at >= TOPIC_LIST_SECONDS
         if is_time:
             self._topics_at = now
         hidden = SYSTEM_TOPICS | self._masters.keys() | self._clusters | set(map(reply_topic, self._clusters))
@@ -250,7 +250,7 @@ class ActivityWatch:
         wanted = [(name, topic) for name in alive for topic in self._topics.get(name, ()) if (name, topic) not in fresh]
         if everything:
             wanted = [place for place in wanted if not self._is_idle(*place)]
-        elif len(wanted) > TOPICS_PER_LOOK:
+        elif len(wanted) > TOPICS_PER_POLL:
             wanted = self._in_turn(wanted)
 
         async def ask(broker: str, topic: str) -> None:
@@ -265,7 +265,7 @@ class ActivityWatch:
             self._newest_ms[broker] = max(self._newest_ms.get(broker, 0), stored_ms)
 
         clock = self._admin.instance.clock
-        until = clock.monotonic() + SECONDS_PER_LOOK
+        until = clock.monotonic() + SECONDS_PER_POLL
         for at in range(0, len(wanted), ASKED_AT_ONCE):
             if at and not everything and clock.monotonic() >= until:
                 self._turn[:0] = wanted[at:]
@@ -280,14 +280,14 @@ class ActivityWatch:
         return True
 
     def _in_turn(self, wanted: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Return those that grew lately, and of the others those that were not asked for the longest time."""
+        """Return the topics that grew lately, then those not queried for the longest time."""
         growing = [place for place in wanted if (ends := self._ends.get(place)) is not None and ends.per_s]
-        chosen = dict.fromkeys(growing[: TOPICS_PER_LOOK // 2])
-        if len(self._turn) < TOPICS_PER_LOOK:
+        chosen = dict.fromkeys(growing[: TOPICS_PER_POLL // 2])
+        if len(self._turn) < TOPICS_PER_POLL:
             queued = set(self._turn)
             self._turn += [place for place in wanted if place not in queued]
         there = set(wanted)
-        while self._turn and len(chosen) < TOPICS_PER_LOOK:
+        while self._turn and len(chosen) < TOPICS_PER_POLL:
             place = self._turn.pop(0)
             if place in there:
                 chosen[place] = None
@@ -337,12 +337,12 @@ class ActivityWatch:
 
     async def _ask_members(self) -> None:
         groups = {group for view in self._views.values() for group in view.progress}
-        if len(self._groups_turn) < GROUPS_PER_LOOK:
+        if len(self._groups_turn) < GROUPS_PER_POLL:
             queued = set(self._groups_turn)
             self._groups_turn += sorted(groups - queued)
-        chosen = [group for group in self._groups_turn[:GROUPS_PER_LOOK] if group in groups]
-        del self._groups_turn[:GROUPS_PER_LOOK]
-        budget = CLIENTS_ASKED
+        chosen = [group for group in self._groups_turn[:GROUPS_PER_POLL] if group in groups]
+        del self._groups_turn[:GROUPS_PER_POLL]
+        budget = CLIENTS_PER_POLL
 
         async def ask(group: str) -> None:
             nonlocal budget
@@ -361,7 +361,7 @@ class ActivityWatch:
                         budget -= 1
                         if lags is None:
                             lags = await self._lags(group)
-                        rate, lag = await self._of_client(group, one.client_id, address, lags)
+                        rate, lag = await self._client_activity(group, one.client_id, address, lags)
                     found[one.client_id] = ClientActivity(
                         one.client_id, "consumer", group, one.client_addr, one.language, rate, lag
                     )
@@ -369,10 +369,10 @@ class ActivityWatch:
 
         await gathered({group: ask(group) for group in chosen})
 
-    async def _of_client(
+    async def _client_activity(
         self, group: str, client_id: str, address: str, lags: dict[MessageQueue, int]
     ) -> tuple[float | None, int | None]:
-        """Return the rate of a consumer, and the lag of the queues that it reads, which the broker asks it for."""
+        """Return a consumer's rate and the lag of its queues; the broker asks it for them."""
         try:
             info: ConsumerRunningInfo = await self._admin.consumer_running_info(group, client_id, address)
         except CometMQError:
@@ -381,7 +381,7 @@ class ActivityWatch:
         return rate, sum(lags.get(queue, 0) for queue in info.mq_table) if lags else None
 
     async def _lags(self, group: str) -> dict[MessageQueue, int]:
-        """Return the lag of a group by queue, as far as it is known."""
+        """Return the known lag of a group by queue."""
         found: dict[MessageQueue, int] = {}
         for name, address in self._alive().items():
             progress = self._views[name].progress.get(group)
@@ -406,8 +406,8 @@ class ActivityWatch:
                         yield ClientActivity(one.client_id, "producer", group, one.remote_ip, one.language, None, None)
 
 
-async def _or(ask: Callable[[str], Awaitable[T]], address: str, otherwise: T) -> T:
-    """Return an answer, or something else where the broker does not know the request."""
+async def _answer_or(ask: Callable[[str], Awaitable[T]], address: str, otherwise: T) -> T:
+    """Return the answer, or ``otherwise`` if the broker does not know the request."""
     try:
         return await ask(address)
     except (BrokerError, RemotingError):

@@ -1,4 +1,4 @@
-"""The checks of ``cometmq doctor --cluster`` on what one broker says of itself: disk, version, clock, retention."""
+"""The checks of ``cometmq doctor --cluster`` on what one broker reports: disk, version, clock, retention."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cometmq.limits import CLOCK_BEHIND_MS
 from cometmq.quantity import duration_text
 
 DISK_FULL_RATIO: Final = 0.9
-"""Brokers refuse messages above this."""
+"""Brokers refuse messages above this disk usage."""
 DISK_HIGH_RATIO: Final = 0.75
-"""Brokers delete old messages early above this."""
+"""Brokers delete old messages early above this disk usage."""
 SKEW_SECONDS: Final = 2.0
-"""Brokers of Apache's tell their time in whole seconds."""
+"""Apache's brokers report their time in whole seconds."""
 ROLL_SECONDS: Final = 2 * 86_400
-"""RocketMQ 5 stores a message with any delay again after so long (``timerRollWindowSlot``)."""
+"""RocketMQ 5 stores an arbitrarily delayed message again after this time (``timerRollWindowSlot``)."""
 
 _UPTIME: Final = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
 _UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -26,7 +26,7 @@ _UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """The runtime information of a broker, and the times here before it was asked and after its answer, in ms."""
+    """The runtime information of a broker, and the local times before the request and after the answer, in ms."""
 
     table: Mapping[str, str]
     asked_ms: int
@@ -34,23 +34,23 @@ class BrokerState:
 
     @property
     def version(self) -> str:
-        """CometMQ's version, else that of the wire."""
+        """Return CometMQ's version, else the protocol version."""
         ours = self.table.get("cometmqVersion")
         return f"CometMQ {ours}" if ours else self.table.get("brokerVersionDesc", "unknown version")
 
     @property
     def is_cometmq(self) -> bool:
-        """Tell whether the broker is CometMQ's."""
+        """Return whether this is a CometMQ broker."""
         return "cometmqVersion" in self.table
 
     def number(self, key: str) -> int:
-        """Return a number of the runtime information; 0 when the broker does not tell it."""
+        """Return a number from the runtime information; 0 if the broker does not report it."""
         value = self.table.get(key, "")
         return int(value) if value.isdecimal() else 0
 
     @property
     def now_ms(self) -> int | None:
-        """The broker's clock when it answered; Apache's tells its start and its uptime."""
+        """Return the broker's time when it answered; Apache's reports its start and its uptime."""
         now, boot = self.table.get("currentTimestamp", ""), self.table.get("bootTimestamp", "")
         if now.isdecimal():
             return int(now)
@@ -61,8 +61,8 @@ class BrokerState:
         return int(boot) + 1000 * (((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
-def disk_of(what: str, state: BrokerState) -> Finding:
-    """Check how full the disk of the log is."""
+def check_disk(what: str, state: BrokerState) -> Finding:
+    """Check how full the log's disk is."""
     try:
         ratio = float(state.table.get("commitLogDiskRatio", ""))
     except ValueError:
@@ -75,8 +75,8 @@ def disk_of(what: str, state: BrokerState) -> Finding:
     return Finding(f"disk of {what}", OK, found)
 
 
-def clock_of(what: str, state: BrokerState) -> Finding:
-    """Compare the clock of a broker with the one here."""
+def check_clock(what: str, state: BrokerState) -> Finding:
+    """Compare a broker's clock with the local one."""
     check, now = f"clock of {what}", state.now_ms
     if now is None:
         return Finding(check, ADVICE, "not known", "compare the clocks of the machines")
@@ -89,41 +89,41 @@ def clock_of(what: str, state: BrokerState) -> Finding:
     return Finding(check, ADVICE, f"{duration_text(skew)} {side} the one here", todo)
 
 
-def store_of(what: str, state: BrokerState) -> Iterator[Finding]:
-    """Tell of a store that is ahead of the broker's clock, and of queue entries that lead to no message."""
+def check_store(what: str, state: BrokerState) -> Iterator[Finding]:
+    """Report a store that is ahead of the broker's clock, and queue entries without a message."""
     behind, missing = state.number("clockBehindStoreMs"), state.number("missingQueueEntries")
     if behind > CLOCK_BEHIND_MS:
-        yield store_ahead(what, behind)
+        yield check_store_time(what, behind)
     if missing:
-        yield entries_missing(what, f"{missing:,}")
+        yield check_queue_entries(what, f"{missing:,}")
 
 
-def entries_missing(what: str, missing: str) -> Finding:
-    """Tell of queue entries that lead to no message."""
+def check_queue_entries(what: str, missing: str) -> Finding:
+    """Report queue entries without a message."""
     found = f"entries without a message, which readers pass over: {missing}"
     todo = "stop it and run cometmq pipeline rebuild, which finds what the log has of them"
     return Finding(f"queues of {what}", PROBLEM, found, todo)
 
 
-def store_ahead(what: str, behind_ms: int) -> Finding:
-    """Tell of a newest message that is stored later than the clock shows."""
+def check_store_time(what: str, behind_ms: int) -> Finding:
+    """Report a newest message whose store time is ahead of the clock."""
     found = f"its newest message is {duration_text(behind_ms / 1000)} ahead of its clock"
     todo = "set the clock by NTP; if it was ahead once, new messages carry that time until it has passed"
     return Finding(f"store times of {what}", ADVICE, found, todo)
 
 
-def versions_of(states: Sequence[BrokerState]) -> Finding:
-    """Check that brokers have one version."""
+def check_versions(states: Sequence[BrokerState]) -> Finding:
+    """Check that all brokers have the same version."""
     versions = sorted({state.version for state in states})
     if len(versions) > 1:
         return Finding("versions", ADVICE, ", ".join(versions), "upgrade the older brokers")
     return Finding("versions", OK, ", ".join(versions) or "none")
 
 
-def retention_of(what: str, state: BrokerState, config: Mapping[str, str]) -> Finding:
-    """Compare how long a broker keeps its log with the longest delay of a message.
+def check_retention(what: str, state: BrokerState, config: Mapping[str, str]) -> Finding:
+    """Compare a broker's log retention with the longest message delay.
 
-    CometMQ keeps messages that wait longer beside the log. Apache's deletes them before they are delivered.
+    CometMQ keeps messages with longer delays outside the log. Apache's broker deletes them before delivery.
     """
     check, hours = f"retention of {what}", config.get("fileReservedTime", "")
     if not hours.isdecimal():
@@ -141,6 +141,6 @@ def retention_of(what: str, state: BrokerState, config: Mapping[str, str]) -> Fi
 
 
 def _seconds(delay: str) -> int:
-    """Return the seconds of ``2h``; 0 for what is no delay."""
+    """Return the seconds of a delay such as ``2h``; 0 if it is invalid."""
     number, unit = delay[:-1], delay[-1:]
     return int(number) * _UNIT_SECONDS.get(unit, 0) if number.isdecimal() else 0

@@ -1,4 +1,4 @@
-"""The state of a broker in figures, from its runtime information: CometMQ's and Apache's tell it in other words."""
+"""The state of a broker in figures, from its runtime information, whose keys differ between CometMQ and Apache."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BrokerStatus:
-    """Figures of one broker; ``None`` where it does not tell."""
+    """Figures of one broker; ``None`` for those that it does not report."""
 
     version: str | None
     cometmq: str | None
     """The version of CometMQ."""
     in_per_s: float | None
-    """Messages stored each second, over the last ten."""
+    """Messages stored a second, over the last ten seconds."""
     out_per_s: float | None
-    """Messages read each second, over the last ten."""
+    """Messages read a second, over the last ten seconds."""
     messages_today: int | None
     log_bytes: int | None
     disk_used_percent: float | None
-    """Per cent of the disk with the log."""
+    """Used per cent of the log's disk."""
     dispatch_behind_bytes: int | None
     """Bytes of the log that have no queue entries yet."""
 
     @classmethod
     def of(cls, table: Mapping[str, str]) -> BrokerStatus:
-        """Read the keys of GET_BROKER_RUNTIME_INFO."""
+        """Parse the answer of GET_BROKER_RUNTIME_INFO."""
         put_now, put_morning = _whole(table, "msgPutTotalTodayNow"), _whole(table, "msgPutTotalTodayMorning")
         low, high = _whole(table, "commitLogMinOffset"), _whole(table, "commitLogMaxOffset")
         ratio = _number(table.get("commitLogDiskRatio"))
@@ -55,6 +55,6 @@ def _number(text: str | None) -> float | None:
 
 
 def _first_average(text: str | None) -> float | None:
-    """Return the first of the averages over 10, 60 and 600 s; None while the broker has none."""
+    """Return the average over 10 s, the first of three; None while the broker has no averages."""
     first = _number((text or "").split(" ")[0])
     return None if first is None else round(first, 1)

@@ -1,4 +1,4 @@
-"""Changes of settings at several servers, so that they can be shown before they are made."""
+"""Changes of settings on several servers, which can be shown before they are applied."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Change:
 
 
 def changes_of(tables: Tables, wanted: Mapping[str, str]) -> list[Change]:
-    """Return the keys that the servers have with other values than the wanted ones."""
+    """Return the keys whose values on the servers differ from the wanted ones."""
     return [
         Change(name, key, table.get(key), value)
         for name, table in tables.items()

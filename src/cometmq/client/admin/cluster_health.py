@@ -6,7 +6,14 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Final
 
 from cometmq.client.admin import Admin
-from cometmq.client.admin.broker_health import BrokerState, clock_of, disk_of, retention_of, store_of, versions_of
+from cometmq.client.admin.broker_health import (
+    BrokerState,
+    check_clock,
+    check_disk,
+    check_retention,
+    check_store,
+    check_versions,
+)
 from cometmq.client.admin.finding import ADVICE, OK, PROBLEM, Finding
 from cometmq.client.admin.group_summary import users_groups
 from cometmq.client.admin.members import contradictions, subscriptions_of
@@ -21,11 +28,11 @@ NAMED_TOPICS_MAX: Final = 5
 
 
 async def examine_cluster(admin: Admin, nameservers: Sequence[str]) -> AsyncIterator[Finding]:
-    """Run every check, from this machine."""
-    for asked in await _nameservers(admin, nameservers):
+    """Run every check from this machine."""
+    for asked in await _check_nameservers(admin, nameservers):
         yield asked
     for address in nameservers:
-        if (finding := _certificate(admin, f"nameserver {address}", address)) is not None:
+        if (finding := _check_certificate(admin, f"nameserver {address}", address)) is not None:
             yield finding
     info = await admin.cluster_info()
     for gone in info.gone_brokers or []:
@@ -45,36 +52,36 @@ async def examine_cluster(admin: Admin, nameservers: Sequence[str]) -> AsyncIter
     if not places:
         yield Finding("brokers", PROBLEM, "none", "start one with cometmq broker -n ADDRESS")
         return
-    states = await gathered({place: _state(admin, address) for place, address in places.items()})
+    states = await gathered({place: _fetch_state(admin, address) for place, address in places.items()})
     for (name, broker_id), state in states.items():
         what = f"{name}" if broker_id == MASTER_ID else f"{name}, slave {broker_id}"
-        yield _answer(what, places[name, broker_id], state)
+        yield _check_answer(what, places[name, broker_id], state)
         if isinstance(state, BrokerState):
-            yield disk_of(what, state)
-            yield clock_of(what, state)
-            for finding in store_of(what, state):
+            yield check_disk(what, state)
+            yield check_clock(what, state)
+            for finding in check_store(what, state):
                 yield finding
-            if (finding := _certificate(admin, what, places[name, broker_id])) is not None:
+            if (finding := _check_certificate(admin, what, places[name, broker_id])) is not None:
                 yield finding
-            config = await _config(admin, places[name, broker_id])
+            config = await _fetch_config(admin, places[name, broker_id])
             if isinstance(config, dict):
-                for finding in _identity(what, places[name, broker_id], (name, broker_id), config):
+                for finding in _check_identity(what, places[name, broker_id], (name, broker_id), config):
                     yield finding
             if broker_id == MASTER_ID:
-                yield _retention(what, state, config)
-    yield versions_of([state for state in states.values() if isinstance(state, BrokerState)])
+                yield _check_retention(what, state, config)
+    yield check_versions([state for state in states.values() if isinstance(state, BrokerState)])
     masters = {name: address for (name, broker_id), address in places.items() if broker_id == MASTER_ID}
     reachable = {name: address for name, address in masters.items() if isinstance(states[name, MASTER_ID], BrokerState)}
     for name, address in reachable.items():
-        if (finding := await _slaves(admin, name, address)) is not None:
+        if (finding := await _check_slaves(admin, name, address)) is not None:
             yield finding
     if len(reachable) == len(masters):
-        yield await _subscriptions(admin)
-        yield await _spread(admin, await users_topics(admin), masters)
+        yield await _check_subscriptions(admin)
+        yield await _check_topic_spread(admin, await users_topics(admin), masters)
 
 
-async def _nameservers(admin: Admin, addresses: Sequence[str]) -> list[Finding]:
-    """Ask each nameserver by itself: it answers, and all know the same brokers."""
+async def _check_nameservers(admin: Admin, addresses: Sequence[str]) -> list[Finding]:
+    """Check that each nameserver answers, and that all know the same brokers."""
     known: dict[str, list[str]] = {}
     findings = []
     for address in addresses:
@@ -95,8 +102,8 @@ async def _nameservers(admin: Admin, addresses: Sequence[str]) -> list[Finding]:
     return findings
 
 
-def _certificate(admin: Admin, what: str, address: str) -> Finding | None:
-    """Tell when the certificate of a server that was asked ends; ``None`` without TLS."""
+def _check_certificate(admin: Admin, what: str, address: str) -> Finding | None:
+    """Report when a server's certificate expires; return ``None`` without TLS."""
     certificate = admin.instance.remoting.certificate(address)
     if certificate is None:
         return None
@@ -112,8 +119,8 @@ def _certificate(admin: Admin, what: str, address: str) -> Finding | None:
     return Finding(check, ADVICE, found, todo) if left < WARNING_DAYS else Finding(check, OK, found)
 
 
-async def _state(admin: Admin, address: str) -> BrokerState | str:
-    """Return the runtime information of a broker, or why there is none."""
+async def _fetch_state(admin: Admin, address: str) -> BrokerState | str:
+    """Return a broker's runtime information, or the reason why it is missing."""
     began = SYSTEM_CLOCK.now_ms()
     try:
         table = await admin.runtime_info(address)
@@ -122,22 +129,22 @@ async def _state(admin: Admin, address: str) -> BrokerState | str:
     return BrokerState(table, began, SYSTEM_CLOCK.now_ms())
 
 
-async def _config(admin: Admin, address: str) -> dict[str, str] | str:
-    """Return the configuration of a broker, or why there is none."""
+async def _fetch_config(admin: Admin, address: str) -> dict[str, str] | str:
+    """Return a broker's configuration, or the reason why it is missing."""
     try:
         return await admin.broker_config(address)
     except (BrokerError, RemotingError) as error:
         return error.message
 
 
-def _retention(what: str, state: BrokerState, config: dict[str, str] | str) -> Finding:
+def _check_retention(what: str, state: BrokerState, config: dict[str, str] | str) -> Finding:
     if isinstance(config, str):
         return Finding(f"retention of {what}", ADVICE, f"not known: {config}", "try again")
-    return retention_of(what, state, config)
+    return check_retention(what, state, config)
 
 
-def _identity(what: str, address: str, place: tuple[str, int], config: dict[str, str]) -> Iterator[Finding]:
-    """Tell when another broker answers at the address that this one advertises."""
+def _check_identity(what: str, address: str, place: tuple[str, int], config: dict[str, str]) -> Iterator[Finding]:
+    """Report when another broker answers at the address that this one advertises."""
     name, broker_id = config.get("brokerName"), config.get("brokerId")
     if name is None or broker_id is None or (name, broker_id) == (place[0], str(place[1])):
         return
@@ -146,7 +153,7 @@ def _identity(what: str, address: str, place: tuple[str, int], config: dict[str,
     yield Finding(f"address of {what}", PROBLEM, found, todo)
 
 
-def _answer(what: str, address: str, state: BrokerState | str) -> Finding:
+def _check_answer(what: str, address: str, state: BrokerState | str) -> Finding:
     if isinstance(state, BrokerState):
         return Finding(f"{what} answers", OK, f"at {address}, {state.version}")
     todo = (
@@ -156,7 +163,7 @@ def _answer(what: str, address: str, state: BrokerState | str) -> Finding:
     return Finding(f"{what} answers", PROBLEM, f"not at {address}: {state}", todo)
 
 
-async def _slaves(admin: Admin, name: str, address: str) -> Finding | None:
+async def _check_slaves(admin: Admin, name: str, address: str) -> Finding | None:
     try:
         slaves = (await admin.ha_status(address)).ha_connection_info
     except (BrokerError, RemotingError):
@@ -170,7 +177,7 @@ async def _slaves(admin: Admin, name: str, address: str) -> Finding | None:
     return Finding(f"slaves of {name}", ADVICE, found, "cometmq cluster slaves shows which one is far behind")
 
 
-async def _subscriptions(admin: Admin) -> Finding:
+async def _check_subscriptions(admin: Admin) -> Finding:
     names = await users_groups(admin)
     members = await gathered({name: subscriptions_of(admin, name) for name in names})
     wrong = [name for name, found in members.items() if contradictions(found)]
@@ -180,7 +187,7 @@ async def _subscriptions(admin: Admin) -> Finding:
     return Finding("subscriptions", OK, f"{quantity(len(names), 'group')} without contradictions")
 
 
-async def _spread(admin: Admin, topics: Sequence[str], masters: Mapping[str, str]) -> Finding:
+async def _check_topic_spread(admin: Admin, topics: Sequence[str], masters: Mapping[str, str]) -> Finding:
     tables = await gathered({name: admin.topic_configs(address) for name, address in masters.items()})
     few = [topic for topic in topics if not all(topic in table for table in tables.values())]
     if few:

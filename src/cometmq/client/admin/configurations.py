@@ -14,9 +14,9 @@ NAMESERVER: Final = "nameserver"
 
 
 async def broker_configurations(admin: Admin, broker: str | None = None) -> Tables:
-    """Return the configuration of each master, or of one, by the brokers' names.
+    """Return the configuration of each master, or of one master, by broker name.
 
-    :raises ClientError: there is none.
+    :raises ClientError: the nameserver knows no such master.
     """
     masters = await chosen_masters(admin, None, broker)
     return await answered(admin, {name: admin.broker_config(address) for name, address in masters.items()})

@@ -1,4 +1,4 @@
-"""The test of what a user of a cluster may do, and why: with the users and policies that a server has."""
+"""Tests what a user of a cluster is allowed to do, and why, with a server's own users and policies."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from cometmq.message.hosts import parsed_ip
 from cometmq.remoting.permissions import EVERY, Action, Kind, Need, on_group, on_topic
 
 _NO_SECRET = "not-known-here"
-"""Accounts are read with a secret; decisions do not depend on it."""
+"""Parsing an account needs a secret; decisions do not depend on it."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The answer of a server to a request that nobody sent."""
+    """The decision of a server on a hypothetical request."""
 
     allowed: bool
     why: str
 
 
 def need_of(action: str, resource: str) -> Need:
-    """Return what a request for an action on ``Topic:…``, ``Group:…`` or ``Cluster:…`` needs.
+    """Return the permissions needed for an action on ``Topic:…``, ``Group:…`` or ``Cluster:…``.
 
-    :raises ValueError: there is no such action, or the resource has no kind.
+    :raises ValueError: the action is unknown, or the resource has no kind.
     """
     wanted = next((one for one in Action if one.value.lower() == action.lower()), None)
     if wanted is None:
-        raise ValueError(f"there is no action {action}: name one of {', '.join(one.value for one in Action)}")
+        raise ValueError(f"unknown action {action}: use one of {', '.join(one.value for one in Action)}")
     found = Resource.parse(resource)
     if found.kind is None:
-        raise ValueError("name a kind: Topic:…, Group:… or Cluster:…")
+        raise ValueError("the resource needs a kind: Topic:…, Group:… or Cluster:…")
     if found.kind is Kind.CLUSTER:
         return Need(Kind.CLUSTER, "", (wanted,))
     name = resource.partition(":")[2]
@@ -51,9 +51,9 @@ async def decision_of(
 ) -> Decision:
     """Decide as a server would.
 
-    :param source: address that the request comes from.
+    :param source: address of the request's sender.
     :param address: of the server; default: any broker.
-    :raises ClientError: there is no such user.
+    :raises ClientError: the user does not exist.
     """
     info = await admin.user(name, address=address)
     policies = (await admin.policies_of(name, address=address)).policies
@@ -74,8 +74,8 @@ def plain_decision(account: PlainAccountInfo, white: Iterable[str], need: Need, 
     """Decide as a broker with ACL 1.0 would.
 
     :param white: addresses that need no signature.
-    :param source: address that the request comes from.
-    :raises AuthError: the broker's account or addresses cannot be understood.
+    :param source: address of the request's sender.
+    :raises AuthError: the broker's account or addresses are malformed.
     """
     read = read_account(msgspec.to_builtins(account) | {"secretKey": _NO_SECRET})
     address = canonical(source)

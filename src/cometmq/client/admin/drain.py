@@ -1,8 +1,8 @@
-"""Drains a broker: it gets no new messages, and what it has is read or replicated.
+"""Drains a broker: it gets no new messages, and its old ones are consumed or replicated.
 
-Producers must see no error, so the order is: first all nameservers take the permission to write out of its routes,
-while the broker still accepts; after the time in which clients learn new routes, ``brokerPermission`` loses the bit,
-which also holds over registrations and restarts. Apache's brokers know all of that.
+Producers must see no error. So first all nameservers remove the write permission from the broker's routes,
+while it still accepts messages. Once clients have refreshed their routes, ``brokerPermission`` loses the bit,
+which survives registrations and restarts. Apache's brokers support all of this.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from cometmq.remoting.codes import ResponseCode
 
 PERMISSION_KEY: Final = "brokerPermission"
 SETTLE_SECONDS: Final = 35.0
-"""Clients ask for routes every 30 seconds."""
-LOOK_SECONDS: Final = 1.0
+"""Clients refresh their routes every 30 seconds."""
+CHECK_SECONDS: Final = 1.0
 _LEVEL_KEY: Final = "scheduleMessageOffset_"
 
 
 class DrainRefusedError(CometMQError):
-    """The broker cannot be drained so; nothing was changed."""
+    """The broker cannot be drained in this way; nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,35 +44,35 @@ class GroupLeft:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Messages and positions of a broker that are still needed."""
+    """The messages and offsets of a broker that are still needed."""
 
     groups: tuple[GroupLeft, ...]
     delayed: int
-    """Messages that wait for their time."""
+    """Delayed messages that are not due."""
     transactions: int
     """Transactions that are neither committed nor rolled back."""
     slave_bytes: int | None
-    """Bytes of the log that no slave has; ``None`` without a slave, or where the broker does not tell."""
+    """Bytes of the log that no slave has; ``None`` without a slave, or if the broker does not report it."""
     settled: bool
-    """No message was stored since clients had to know the new routes."""
+    """No message was stored since clients refreshed their routes."""
     puts: int
 
     def ignoring(self, groups: frozenset[str], *, idle: bool) -> Left:
-        """Return what is left without some groups, and without those that have no members if ``idle``."""
+        """Return the rest without some groups and, if ``idle``, without groups that have no members."""
         kept = tuple(one for one in self.groups if one.group not in groups and not (idle and not one.members))
         return Left(kept, self.delayed, self.transactions, self.slave_bytes, self.settled, self.puts)
 
-    def is_read(self) -> bool:
-        """Return True when the groups have read everything and nothing waits."""
+    def is_consumed(self) -> bool:
+        """Return whether the groups have consumed everything and no message waits."""
         return self.settled and not self.groups and not self.delayed and not self.transactions
 
     def is_copied(self) -> bool:
-        """Return True when a slave has everything."""
+        """Return whether a slave has everything."""
         return self.settled and self.slave_bytes == 0
 
 
 class Drain:
-    """Drains one broker; :meth:`begin`, then :meth:`look` until nothing is left."""
+    """Drains one broker; call :meth:`begin`, then :meth:`check` until nothing is left."""
 
     def __init__(self, admin: Admin, broker: str, address: str, *, settle_s: float = SETTLE_SECONDS) -> None:
         self._admin = admin
@@ -83,8 +83,8 @@ class Drain:
         self._puts = -1
         self._quiet_since = self._clock.monotonic()
 
-    async def only_here(self) -> list[str]:
-        """Return the topics that can be written on this broker only: their producers would have no other."""
+    async def topics_only_here(self) -> list[str]:
+        """Return the topics that are writable on this broker only; their producers would have no other broker."""
         mine = await self._admin.topic_configs(self._address)
         found: list[str] = []
         for topic in await users_topics(self._admin):
@@ -106,32 +106,32 @@ class Drain:
         return found
 
     async def permission(self) -> int:
-        """Return the permission of the broker: 4 to be read, 2 to be written."""
+        """Return the broker's permission: the sum of 4 for reading and 2 for writing."""
         return int((await self._admin.broker_config(self._address)).get(PERMISSION_KEY, PERM_READ | PERM_WRITE))
 
     async def begin(self, waiting: Callable[[float], None] = lambda _: None) -> None:
-        """Let producers leave the broker; return when it refuses what it may refuse.
+        """Move producers off the broker; return once it refuses new messages.
 
-        :param waiting: called with the seconds that clients still have.
+        :param waiting: called with the seconds left for clients to refresh their routes.
         """
         until = self._clock.monotonic() + self._settle_s
         while (left_s := until - self._clock.monotonic()) > 0:
             await self._wipe()
             waiting(left_s)
-            await self._clock.sleep(min(LOOK_SECONDS, left_s))
+            await self._clock.sleep(min(CHECK_SECONDS, left_s))
         permission = await self.permission()
         if permission & PERM_WRITE:
             await self._set_permission(permission & ~PERM_WRITE)
 
     async def undo(self) -> None:
-        """Let producers use the broker again: it registers with the permissions of its topics."""
+        """Let producers use the broker again: it registers its topics' own permissions."""
         permission = await self.permission()
         if permission & PERM_WRITE:  # the nameservers may lack it, and only a change makes the broker register anew
             await self._set_permission(permission & ~PERM_WRITE)
         await self._set_permission(permission | PERM_WRITE)
 
-    async def look(self) -> Left:
-        """Return what is left."""
+    async def check(self) -> Left:
+        """Return the messages and offsets that are still needed."""
         table = await self._admin.runtime_info(self._address)
         puts = int(table.get("msgPutTotalTodayNow", "0"))
         now = self._clock.monotonic()
@@ -174,7 +174,7 @@ class Drain:
 
     @staticmethod
     def _delayed(table: dict[str, str]) -> int:
-        """Return the messages of delay levels that are not due, from ``next,end`` of each level."""
+        """Return the number of messages with a delay level that are not due, from ``next,end`` of each level."""
         total = 0
         for key, value in table.items():
             if key.startswith(_LEVEL_KEY):

@@ -1,8 +1,8 @@
-"""The progress of groups of a broker, also where one answer has no room for it.
+"""The progress of a broker's groups, even if one answer is too small for it.
 
-A broker of CometMQ's tells sums, without queues. Apache's is asked for all groups at once. Where that is too large, as
-with a million offsets, it is asked for one group after the other: by :class:`ProgressWatch` for some at each look, so
-that a look takes a second at most.
+A CometMQ broker reports sums, without queues. Apache's is asked for all groups in one request. If that is too large, as
+with a million offsets, groups are queried one after the other: by :class:`ProgressWatch` some in each poll, so
+that a poll takes a second at most.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from cometmq.client.errors import BrokerError
 from cometmq.remoting.admin_bodies import ConsumeStats, ProgressSums, TopicProgress
 from cometmq.remoting.codes import ResponseCode
 
-SECONDS_PER_LOOK: Final = 0.3
-"""Time in which a look asks for groups one by one."""
+SECONDS_PER_POLL: Final = 0.3
+"""Time that a poll spends on groups one by one."""
 _AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """A group at one broker."""
+    """A group on one broker."""
 
     at: float
-    """The moment of the answer, of a monotonic clock."""
+    """Monotonic time of the answer."""
     per_s: float
     topics: Mapping[str, TopicProgress]
 
     @property
     def lag(self) -> int:
-        """Messages that wait, in all topics."""
+        """Messages not yet consumed, in all topics."""
         return sum(topic.lag for topic in self.topics.values())
 
 
 def summed(listed: Iterable[ConsumeStats], at: float) -> GroupProgress:
-    """Return what a broker told of a group."""
+    """Create the progress of a group from a broker's answer."""
     topics: dict[str, TopicProgress] = {}
     per_s = 0.0
     for stats in listed:
@@ -51,7 +51,7 @@ def summed(listed: Iterable[ConsumeStats], at: float) -> GroupProgress:
 
 
 async def all_groups(admin: Admin, broker_address: str) -> AsyncIterator[tuple[str, list[ConsumeStats]]]:
-    """Yield the groups of a broker, each with its progress.
+    """Yield each group of a broker with its progress.
 
     :raises BrokerError: the broker refuses.
     """
@@ -65,7 +65,7 @@ async def all_groups(admin: Admin, broker_address: str) -> AsyncIterator[tuple[s
 
 
 async def _at_once(admin: Admin, broker_address: str) -> dict[str, list[ConsumeStats]] | None:
-    """Return the progress of all groups; ``None`` where the answer would be too large."""
+    """Return the progress of all groups; ``None`` if the answer would be too large."""
     try:
         answer = await admin.progress_of_all_groups(broker_address)
     except BrokerError as error:
@@ -82,9 +82,9 @@ async def _at_once(admin: Admin, broker_address: str) -> dict[str, list[ConsumeS
 async def sums_of(
     admin: Admin, broker_address: str, groups: Iterable[str], *, with_topics: bool = False
 ) -> ProgressSums | None:
-    """Return the progress of groups, each topic's queues together; ``None`` if the broker does not tell it so.
+    """Return the progress of groups summed by topic; ``None`` if the broker does not support it.
 
-    :param with_topics: also how many messages each topic has ever had.
+    :param with_topics: include the number of messages each topic has ever had.
     """
     try:
         return await admin.progress_sums(broker_address, groups, with_topics=with_topics)
@@ -97,7 +97,7 @@ async def sums_of(
 async def progress_of_groups(
     admin: Admin, broker_address: str, groups: Iterable[str]
 ) -> dict[str, Mapping[str, TopicProgress]]:
-    """Return the progress of groups at one broker, by group and topic; without groups that the broker does not know."""
+    """Return the progress on one broker, by group and topic, of the groups that the broker knows."""
     wanted = list(groups)
     sums = await sums_of(admin, broker_address, wanted)
     if sums is not None:
@@ -115,25 +115,25 @@ async def progress_of_groups(
 
 
 class ProgressWatch:
-    """Looks at the groups of a broker again and again.
+    """Polls the progress of a broker's groups.
 
-    :param with_topics: also ask how many messages each topic has.
+    :param with_topics: include the number of messages of each topic.
     """
 
     def __init__(self, admin: Admin, *, with_topics: bool = False) -> None:
         self._admin = admin
         self._with_topics = with_topics
         self.messages: Mapping[str, int] | None = None
-        """The messages that each topic has ever had; ``None`` if the broker tells them topic by topic only."""
+        """The number of messages each topic has ever had; ``None`` if the broker reports them topic by topic only."""
         self._is_large = False
         self._known: dict[str, GroupProgress] = {}
         self._turn: list[str] = []
-        """Groups that are asked for next; those that were not asked for the longest time are last."""
+        """Groups to query next; those not queried for the longest time are last."""
 
-    async def look(self, broker_address: str, *, everything: bool) -> Mapping[str, GroupProgress]:
-        """Ask a broker; of a large one, some groups are those of earlier looks, and others are missing until later.
+    async def poll(self, broker_address: str, *, everything: bool) -> Mapping[str, GroupProgress]:
+        """Poll a broker; of a large one, some groups are from earlier polls, and others are missing until later.
 
-        :param everything: ask for all groups, however long that takes.
+        :param everything: query all groups, however long that takes.
         :raises CometMQError: the broker does not answer.
         """
         clock = self._admin.instance.clock
@@ -153,7 +153,7 @@ class ProgressWatch:
         self._known = {group: known for group, known in self._known.items() if group in there}
         queued = set(self._turn)
         self._turn = [*(group for group in there if group not in queued), *self._turn]
-        until = clock.monotonic() + SECONDS_PER_LOOK
+        until = clock.monotonic() + SECONDS_PER_POLL
         for _ in range(len(self._turn)):
             chosen = [group for group in self._turn[-_AT_ONCE:] if group in there]
             del self._turn[-_AT_ONCE:]

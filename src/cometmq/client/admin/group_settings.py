@@ -1,4 +1,4 @@
-"""Settings of consumer groups: what exists on which broker, and what a change would do."""
+"""Settings of consumer groups: which brokers have them, and what a change would do."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from cometmq.remoting.bodies import SubscriptionGroupConfig
 
 
 async def groups_of_brokers(admin: Admin, group: str, masters: dict[str, str]) -> dict[str, SubscriptionGroupConfig]:
-    """Return the configuration of a group on each of the brokers that have it."""
+    """Return the configuration of a group on each broker that has it."""
     tables = await gathered({name: admin.groups(address) for name, address in masters.items()})
     return {name: table[group] for name, table in tables.items() if group in table}
 
 
 def differences(broker: str, old: SubscriptionGroupConfig, new: SubscriptionGroupConfig) -> list[Change]:
-    """Return the settings of a group that two configurations have with different values."""
+    """Return the settings in which two configurations of a group differ."""
     pairs = (
         ("max retries", old.retry_max_times, new.retry_max_times),
         ("retry queues", old.retry_queue_nums, new.retry_queue_nums),

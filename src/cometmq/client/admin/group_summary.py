@@ -1,4 +1,4 @@
-"""Consumer groups in a line each, and their deletion with all that belongs to them."""
+"""Summaries of consumer groups, and their deletion with retry and dead-letter topics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cometmq.client.admin import Admin, ConsumeProgress
 from cometmq.client.admin.group_progress import progress_of_groups
-from cometmq.client.admin.members import connection_of, demand_group, members_of
+from cometmq.client.admin.members import check_group_exists, connection_of, members_of
 from cometmq.client.admin.reset import GroupConsumesError
 from cometmq.client.admin.several import asked_masters, gathered
 from cometmq.client.errors import BrokerError, RouteNotFoundError
@@ -26,18 +26,18 @@ class GroupSummary:
     topics: list[str]
     """Without its retry topic."""
     lag: int
-    """Messages that wait in these topics."""
+    """Messages not yet consumed in these topics."""
     model: str | None
     """``clustering`` or ``broadcasting``; ``None`` without members."""
 
 
 async def users_groups(admin: Admin) -> list[str]:
-    """Return the consumer groups without those of servers and tools."""
+    """Return the consumer groups, without those of servers and tools."""
     return [name for name in await admin.groups() if not is_system_group(name)]
 
 
 async def summaries_of(admin: Admin, groups: Sequence[str]) -> dict[str, GroupSummary]:
-    """Return groups in a line each; no answer of a CometMQ broker has their queues."""
+    """Return a summary of each group; answers of CometMQ brokers do not list queues."""
     connections = await gathered({group: connection_of(admin, group) for group in groups})
     lags: dict[str, dict[str, int]] = {group: {} for group in groups}
     for at_broker in (
@@ -61,7 +61,7 @@ def _summary(group: str, found: ConsumerConnection, lags: Mapping[str, int]) -> 
 
 
 async def progress_of(admin: Admin, group: str, topic: str | None = None) -> ConsumeProgress:
-    """Return the offsets of a group; none when it has never consumed."""
+    """Return the offsets of a group; empty if it has never consumed."""
     try:
         return await admin.consume_progress(group, topic)
     except (BrokerError, RouteNotFoundError) as error:
@@ -73,23 +73,23 @@ async def progress_of(admin: Admin, group: str, topic: str | None = None) -> Con
 async def delete_whole_group(admin: Admin, group: str, *, keep_offsets: bool = False) -> None:
     """Delete a group with its retry and dead-letter topics.
 
-    :raises ClientError: there is no such group.
-    :raises GroupConsumesError: members consume now.
+    :raises ClientError: the group does not exist.
+    :raises GroupConsumesError: members are consuming.
     """
-    await demand_no_members(admin, group)
+    await check_no_members(admin, group)
     await admin.delete_group(group, remove_offsets=not keep_offsets)
     for topic in own_topics(group):
         if topic in await admin.topics():
             await admin.delete_topic(topic)
 
 
-async def demand_no_members(admin: Admin, group: str) -> None:
-    """Check that there is a group, and that nobody consumes as it.
+async def check_no_members(admin: Admin, group: str) -> None:
+    """Check that a group exists and has no members.
 
-    :raises ClientError: there is no such group.
-    :raises GroupConsumesError: members consume now.
+    :raises ClientError: the group does not exist.
+    :raises GroupConsumesError: members are consuming.
     """
-    await demand_group(admin, group)
+    await check_group_exists(admin, group)
     members = await members_of(admin, group)
     if members:
         raise GroupConsumesError(

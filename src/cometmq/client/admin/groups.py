@@ -44,8 +44,8 @@ from cometmq.remoting.bodies import (
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import GetConsumerListByGroupRequestHeader
 
-GROUPS_PER_QUESTION: Final = 1_000
-"""Groups whose progress one request asks for: 130 KB of the longest names."""
+GROUPS_PER_REQUEST: Final = 1_000
+"""Groups in one request for progress: 130 KB with the longest names."""
 
 
 class QueueProgress(msgspec.Struct, frozen=True):
@@ -59,16 +59,16 @@ class QueueProgress(msgspec.Struct, frozen=True):
     last_timestamp: int
     """Store time of the last message that the group has read, ms since 1970; 0 if it is deleted."""
     in_flight: int = 0
-    """Messages that members have popped and not acknowledged."""
+    """Messages that members have popped but not acknowledged."""
 
     @property
     def lag(self) -> int:
-        """Messages that wait."""
+        """Messages not yet consumed."""
         return self.broker_offset - self.consumer_offset
 
 
 def in_flight_of(wrapper: OffsetWrapper) -> int:
-    """The messages of a queue that a group has popped and not acknowledged."""
+    """Return the messages of a queue that a group has popped but not acknowledged."""
     pulled = wrapper.pull_offset
     return 0 if isinstance(pulled, UnsetType) else max(pulled - wrapper.consumer_offset, 0)
 
@@ -82,7 +82,7 @@ class ConsumeProgress(msgspec.Struct, frozen=True):
 
     @property
     def lag(self) -> int:
-        """Messages that wait, in all queues."""
+        """Messages not yet consumed, in all queues."""
         return sum(queue.lag for queue in self.queues)
 
 
@@ -105,11 +105,11 @@ class GroupAdmin(TopicAdmin):
             await self._call(address, code, body=encode_body(group), doing=doing)
 
     async def groups(self, broker_address: str | None = None) -> dict[str, SubscriptionGroupConfig]:
-        """Name → configuration of the consumer groups of a broker, or of all masters."""
+        """Return name → configuration of the consumer groups of one broker, or of all masters."""
         found: dict[str, SubscriptionGroupConfig] = {}
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
         for address in await self._targets(None, broker_address):
-            with self._noting_silence():
+            with self._noting_unanswered():
                 wrapper = await self._ask(SubscriptionGroupWrapper, address, code, None, "asking for the groups")
                 found.update(wrapper.subscription_group_table)
         return dict(sorted(found.items()))
@@ -122,7 +122,7 @@ class GroupAdmin(TopicAdmin):
             await self._call(address, code, header, doing=f"deleting group {group}")
 
     async def consumer_ids(self, group: str) -> list[str]:
-        """The client ids of the members of a group, sorted; empty if nobody consumes."""
+        """List the client ids of a group's members, sorted; empty if nobody consumes."""
         found: set[str] = set()
         header, code = GetConsumerListByGroupRequestHeader(group), RequestCode.GET_CONSUMER_LIST_BY_GROUP
         for address in await self._targets():
@@ -134,7 +134,7 @@ class GroupAdmin(TopicAdmin):
         return sorted(found)
 
     async def consumer_connection(self, group: str, broker_address: str | None = None) -> ConsumerConnection:
-        """The members of a consumer group and their subscriptions.
+        """Return the members of a consumer group and their subscriptions.
 
         :raises BrokerError: with code 206, nobody consumes.
         """
@@ -146,9 +146,9 @@ class GroupAdmin(TopicAdmin):
     async def consumer_running_info(
         self, group: str, client_id: str, broker_address: str | None = None, *, stack: bool = False
     ) -> ConsumerRunningInfo:
-        """The state of one member of a consumer group, which a broker asks it for: subscriptions, queues, rates.
+        """Return the state of one member of a consumer group: subscriptions, queues, rates. A broker asks it for them.
 
-        :param stack: with the stacks of its threads.
+        :param stack: include the stacks of its threads.
         :raises BrokerError: no broker knows the member, or it does not answer.
         """
         header = GetConsumerRunningInfoRequestHeader(group, client_id, stack)
@@ -156,7 +156,7 @@ class GroupAdmin(TopicAdmin):
         return await self._ask_first(ConsumerRunningInfo, broker_address, code, header, f"asking {client_id}")
 
     async def producer_connection(self, group: str, broker_address: str | None = None) -> ProducerConnection:
-        """The members of a producer group.
+        """List the members of a producer group.
 
         :raises BrokerError: nobody produces.
         """
@@ -166,7 +166,7 @@ class GroupAdmin(TopicAdmin):
         )
 
     async def producers(self, broker_address: str) -> ProducerTableInfo:
-        """All producers that are connected to a broker, by group.
+        """List all producers that are connected to a broker, by group.
 
         :raises BrokerError: the broker is older than RocketMQ 4.9.3.
         """
@@ -176,23 +176,23 @@ class GroupAdmin(TopicAdmin):
     # --- offsets ---
 
     async def progress_of_all_groups(self, broker_address: str) -> ConsumeStatsList:
-        """The progress of every group at one broker."""
+        """Return the progress of every group on one broker."""
         header, code = GetConsumeStatsInBrokerHeader(is_order=False), RequestCode.GET_BROKER_CONSUME_STATS
         return await self._ask(ConsumeStatsList, broker_address, code, header, "asking how far all groups are")
 
     async def progress_sums(
         self, broker_address: str, groups: Iterable[str], *, with_topics: bool = False
     ) -> ProgressSums:
-        """The progress of groups at one CometMQ broker, each topic's queues together.
+        """Return the progress of groups on one CometMQ broker, summed by topic.
 
-        :param with_topics: also how many messages each topic of the broker has ever had.
-        :raises BrokerError: with code 3, the broker is Apache's or older, and does not know the request.
+        :param with_topics: include the number of messages each topic of the broker has ever had.
+        :raises BrokerError: with code 3, the broker is Apache's or too old for the request.
         """
         found = ProgressSums()
         code, doing = RequestCode.GET_PROGRESS_SUMS, "asking how far groups are"
         wanted = list(groups)
         while wanted or with_topics:
-            question = ProgressSumsQuestion(wanted[:GROUPS_PER_QUESTION], with_topics)
+            question = ProgressSumsQuestion(wanted[:GROUPS_PER_REQUEST], with_topics)
             answer = await self._call(broker_address, code, body=encode_json(question), doing=doing)
             sums = decode_body(ProgressSums, answer)
             found.groups.update(sums.groups)
@@ -202,19 +202,19 @@ class GroupAdmin(TopicAdmin):
         return found
 
     async def progress_at(self, group: str, broker_address: str, topic: str | None = None) -> ConsumeStats:
-        """The progress of a group at one broker, in one topic or in all that it has consumed."""
+        """Return the progress of a group on one broker, in one topic or in all that it has consumed."""
         header, doing = GetConsumeStatsRequestHeader(group, topic), f"asking how far {group} is"
         return await self._ask(ConsumeStats, broker_address, RequestCode.GET_CONSUME_STATS, header, doing)
 
     async def consume_progress(self, group: str, topic: str | None = None) -> ConsumeProgress:
-        """The progress of a group, in one topic or in all that it has consumed."""
+        """Return the progress of a group, in one topic or in all that it has consumed."""
         queues: list[QueueProgress] = []
         tps = 0.0
         failure: BrokerError | None = None
         addresses = await self._targets() if topic is None else (await self._brokers_of(topic)).values()
         for address in addresses:
             try:
-                with self._noting_silence():
+                with self._noting_unanswered():
                     stats = await self.progress_at(group, address, topic)
                     tps += stats.consume_tps
                     queues += (
@@ -236,11 +236,11 @@ class GroupAdmin(TopicAdmin):
     async def reset_offset(
         self, group: str, topic: str, timestamp_ms: int, *, force: bool = True
     ) -> dict[MessageQueue, int]:
-        """Let a group continue at the messages stored at a time; -1 means the end of every queue.
+        """Move a group to the messages stored at a time; -1 means the end of every queue.
 
-        The broker resets members that are online; if there are none, the offsets are committed here.
+        The broker resets members that are online; without members the offsets are committed directly.
 
-        :param force: also move queues forward, over messages that are not consumed.
+        :param force: also move queues forward, which skips messages that are not consumed.
         """
         if not await self.consumer_ids(group):
             return await self._commit_at_time(group, topic, timestamp_ms, force)

@@ -1,4 +1,4 @@
-"""Changes of many topics: some at a time, and none more after the first that fails."""
+"""Changes of many topics: some at a time, until the first failure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ async def each(
 ) -> None:
     """Change each of many topics, :data:`~cometmq.client.admin.several.ASKED_AT_ONCE` at a time.
 
-    :param done_word: ``deleted``, for example; it is in the error.
-    :param advance: is called with 1 after each.
-    :raises PartlyChangedError: a change failed; some were done before, or at the same time.
+    :param done_word: past participle for the error, such as ``deleted``.
+    :param advance: called with 1 after each change.
+    :raises PartlyChangedError: a change failed after or while others succeeded.
     :raises CometMQError: the first change failed.
     """
     waiting = iter(names)
@@ -44,5 +44,5 @@ async def each(
     if failures:
         raise PartlyChangedError(
             f"{done:,} of {quantity(len(names), 'topic')} are {done_word}: {failures[0].message}",
-            next_step="repeat the command: it goes on with the others",
+            next_step="repeat the command: it continues with the others",
         ) from failures[0]

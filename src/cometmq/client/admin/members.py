@@ -1,4 +1,4 @@
-"""The members of a consumer group, their subscriptions, and where these contradict each other."""
+"""The members of a consumer group, their subscriptions, and contradictions between these."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class Member:
 
     connection: Connection
     subscriptions: Mapping[str, str] | None
-    """Topic → expression; None when the member does not tell."""
+    """Topic → expression; None if the member does not report it."""
 
 
-async def demand_group(admin: Admin, group: str) -> None:
-    """Check that a broker has the group.
+async def check_group_exists(admin: Admin, group: str) -> None:
+    """Check that a group exists on some broker.
 
-    :raises CometMQError: none has.
+    :raises CometMQError: no broker has it.
     """
     if group not in await admin.groups():
-        raise CometMQError(f"there is no group {group}", next_step="cometmq group list shows all")
+        raise CometMQError(f"group {group} does not exist", next_step="cometmq group list shows all")
 
 
 async def connection_of(admin: Admin, group: str, address: str | None = None) -> ConsumerConnection:
-    """Return the members of a group at one broker or at the first that knows them; none when no broker does."""
+    """Return a group's members from one broker, or from the first that knows any; empty if none does."""
     try:
         return await admin.consumer_connection(group, address)
     except BrokerError as error:
@@ -48,14 +48,14 @@ async def connection_of(admin: Admin, group: str, address: str | None = None) ->
 
 
 async def members_of(admin: Admin, group: str) -> list[str]:
-    """Return the client ids of all members of a group at any broker, sorted."""
+    """Return the client ids of a group's members on all brokers, sorted."""
     masters = await admin.masters()
     found = await gathered({name: connection_of(admin, group, address) for name, address in masters.items()})
     return sorted({member.client_id for one in found.values() for member in one.connection_set})
 
 
 async def subscriptions_of(admin: Admin, group: str) -> list[Member]:
-    """Return the members of a group, each with its own subscriptions, which the broker asks the member for."""
+    """Return the members of a group, each with its own subscriptions, which a broker asks it for."""
     masters = await admin.masters()
     found = await gathered({name: connection_of(admin, group, address) for name, address in masters.items()})
     places = {member.client_id: (member, masters[name]) for name, one in found.items() for member in one.connection_set}
@@ -74,7 +74,7 @@ async def _subscriptions_of(admin: Admin, group: str, client_id: str, address: s
 
 
 def texts(subscriptions: Iterable[SubscriptionData], group: str) -> dict[str, str]:
-    """Return topic → expression of subscriptions, without the group's retry topic."""
+    """Return topic → expression, without the group's retry topic."""
     return {
         found.topic: found.sub_string or "*"
         for found in sorted(subscriptions, key=lambda found: found.topic)
@@ -83,7 +83,7 @@ def texts(subscriptions: Iterable[SubscriptionData], group: str) -> dict[str, st
 
 
 def contradictions(members: Iterable[Member]) -> list[str]:
-    """Return a sentence for each topic that members subscribe to differently; all members must agree on it."""
+    """Return a sentence for each topic to which members subscribe differently; all must agree."""
     known = [member for member in members if member.subscriptions is not None]
     topics = sorted({topic for member in known for topic in member.subscriptions or ()})
     sentences = []

@@ -1,4 +1,4 @@
-"""Administration of messages: queries, delayed messages that wait, open transactions."""
+"""Administration of messages: queries, delayed messages, open transactions."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ from cometmq.threads import look_up
 
 END_OF_TIME_MS: Final = 2**63 - 1
 INDEX_UNIT_MS: Final = 1_000
-"""Unit of the times in the index of Apache's brokers, which round down."""
+"""Resolution of times in the index of Apache's brokers, which round down."""
 OPEN_TRANSACTIONS_PAGE: Final = 500
-"""Transactions of one request."""
+"""Transactions in one request."""
 WAITING_MESSAGES_PAGE: Final = 1_000
-"""Waiting messages of one request."""
+"""Waiting messages in one request."""
 
 
 class MessageAdmin(TopicAdmin):
     """Finds messages."""
 
     async def message_by_id(self, msg_id: str, topic: str | None = None) -> MessageExt:
-        """The message with an offset id or, if ``topic`` is given, with a unique key.
+        """Return the message with an offset id or, if ``topic`` is given, with a unique key.
 
-        :raises BrokerError: it is not stored (any more).
-        :raises ValueError: ``msg_id`` is not an offset id, and no message of ``topic`` has it as unique key.
-        :raises UnknownBrokerError: the offset id leads to no broker of the topic or, without one, of the cluster.
-        :raises OtherTopicError: the message with the offset id is of another topic.
+        :raises BrokerError: the message is not stored, or no longer.
+        :raises ValueError: ``msg_id`` is not an offset id, and no message of ``topic`` has this unique key.
+        :raises UnknownBrokerError: the offset id belongs to no broker of the topic or, without one, of the cluster.
+        :raises OtherTopicError: the message with the offset id belongs to another topic.
         """
         if topic is not None:
             found = await self.query_message(topic, msg_id, max_messages=1, unique_key=True)
             if found:
                 return found[0]
         brokers = await self._brokers() if topic is None else (await self.topic_route(topic)).broker_datas
-        address, offset = await _place_of(msg_id, brokers)
+        address, offset = await _parse_offset_id(msg_id, brokers)
         header, doing = ViewMessageRequestHeader(offset), f"looking for message {msg_id}"
         answer = await self._call(address, RequestCode.VIEW_MESSAGE_BY_ID, header, doing=doing)
         message = next(iter(split_records(answer)))
@@ -74,7 +74,7 @@ class MessageAdmin(TopicAdmin):
         end_ms: int = END_OF_TIME_MS,
         unique_key: bool = False,
     ) -> list[MessageExt]:
-        """The messages of a topic with a key, or with a unique key, stored in a time range; oldest first.
+        """Return the messages of a topic with a key or unique key, stored in a time range; oldest first.
 
         :raises RouteNotFoundError: no nameserver knows the topic.
         """
@@ -86,7 +86,7 @@ class MessageAdmin(TopicAdmin):
         for name, address in (await self._brokers_of(topic)).items():
             answer = b""
             try:
-                with self._noting_silence():
+                with self._noting_unanswered():
                     answer = await self._call(address, RequestCode.QUERY_MESSAGE, header, doing=doing)
             except BrokerError as error:
                 if error.code != ResponseCode.QUERY_NOT_FOUND:
@@ -104,9 +104,9 @@ class MessageAdmin(TopicAdmin):
     # --- any delay ---
 
     async def waiting(self, broker_address: str) -> dict[str, TopicTimerMetrics]:
-        """Topic → its messages with any delay that wait at a broker.
+        """Return topic → the number of its messages with arbitrary delays that wait on a broker.
 
-        A broker of Apache RocketMQ 5 counts them, but does not say when they are due.
+        An Apache RocketMQ 5 broker counts them, but does not report when they are due.
 
         :raises BrokerError: with code 3, the broker is older than RocketMQ 5.
         """
@@ -122,12 +122,12 @@ class MessageAdmin(TopicAdmin):
         end_ms: int = END_OF_TIME_MS,
         limit: int | None = None,
     ) -> list[WaitingMessage]:
-        """The messages with any delay that wait at a CometMQ broker, in the order of their due times.
+        """List the messages with arbitrary delays that wait on a CometMQ broker, in the order of their due times.
 
         :param topic: only messages to this topic.
         :param begin_ms: only messages that are due at this time or later …
         :param end_ms: … and before this time.
-        :param limit: the largest number of messages.
+        :param limit: maximum number of messages.
         :raises BrokerError: the broker is Apache's, which does not support the request.
         """
         found: list[WaitingMessage] = []
@@ -142,7 +142,7 @@ class MessageAdmin(TopicAdmin):
         return found
 
     async def timer_check_point(self, broker_address: str) -> int:
-        """The time, ms since 1970, up to which a broker has delivered the messages with any delay.
+        """Return the time, ms since 1970, up to which a broker has delivered messages with arbitrary delays.
 
         :raises BrokerError: with code 3, the broker is older than RocketMQ 5.
         """
@@ -155,10 +155,10 @@ class MessageAdmin(TopicAdmin):
     async def open_transactions(
         self, broker_address: str, *, group: str | None = None, limit: int | None = None
     ) -> list[OpenTransaction]:
-        """The transactions of a CometMQ broker that are neither committed nor rolled back.
+        """List the transactions of a CometMQ broker that are neither committed nor rolled back.
 
         :param group: only transactions of this producer group.
-        :param limit: the largest number of transactions.
+        :param limit: maximum number of transactions.
         :raises BrokerError: the broker is Apache's, which does not support the request.
         """
         found: list[OpenTransaction] = []
@@ -173,27 +173,27 @@ class MessageAdmin(TopicAdmin):
         return found
 
     async def resume_transaction(self, offset_msg_id: str) -> None:
-        """Let the broker check a transaction again that it has given up, or that is open.
+        """Let the broker check an open transaction, or one that it has given up, again.
 
-        :param offset_msg_id: of its message in ``TRANS_CHECK_MAX_TIME_TOPIC``, or of a half message.
-        :raises ValueError: it is not an offset id.
-        :raises UnknownBrokerError: it leads to no broker of the cluster.
-        :raises BrokerError: there is no such message, or its transaction has ended (Apache's broker begins it again).
+        :param offset_msg_id: offset id of its message in ``TRANS_CHECK_MAX_TIME_TOPIC``, or of a half message.
+        :raises ValueError: the id is not an offset id.
+        :raises UnknownBrokerError: the id belongs to no broker of the cluster.
+        :raises BrokerError: the message does not exist, or its transaction has ended (Apache's broker reopens it).
         """
-        address, _ = await _place_of(offset_msg_id, await self._brokers())
+        address, _ = await _parse_offset_id(offset_msg_id, await self._brokers())
         header = ResumeCheckHalfMessageRequestHeader(offset_msg_id)
         doing = f"resuming the transaction of {offset_msg_id}"
         await self._call(address, RequestCode.RESUME_CHECK_HALF_MESSAGE, header, doing=doing)
 
 
-async def _place_of(offset_msg_id: str, brokers: Iterable[BrokerData]) -> tuple[str, int]:
-    """Return the address and the log offset that an offset id holds, if it is a broker's.
+async def _parse_offset_id(offset_msg_id: str, brokers: Iterable[BrokerData]) -> tuple[str, int]:
+    """Return the address and the log offset in an offset id, after a check of the address.
 
-    The request to it is signed: a stranger's server would get a signature that a broker takes.
+    The request to it is signed: a foreign server would get a signature that brokers accept.
 
-    :param brokers: of the cluster.
-    :raises ValueError: it is no offset id.
-    :raises UnknownBrokerError: the address is that of no broker of the cluster.
+    :param brokers: the brokers of the cluster.
+    :raises ValueError: the id is not an offset id.
+    :raises UnknownBrokerError: no broker of the cluster has this address.
     """
     ip, port, offset = decode_offset_msg_id(offset_msg_id)
     places = [parse_address(address) for broker in brokers for address in broker.broker_addrs.values()]
@@ -201,13 +201,13 @@ async def _place_of(offset_msg_id: str, brokers: Iterable[BrokerData]) -> tuple[
     for host in hosts:
         if stored_ip(host) == ip:  # with the zone, which the id does not have
             return format_address(host, port), offset
-    if ip not in await look_up(_ips_of, hosts):
+    if ip not in await look_up(_resolve_hosts, hosts):
         raise UnknownBrokerError(offset_msg_id)
     return format_address(ip, port), offset
 
 
-def _ips_of(hosts: Collection[str]) -> set[str]:
-    """Return the addresses of names: ids hold addresses, also of brokers that advertise names."""
+def _resolve_hosts(hosts: Collection[str]) -> set[str]:
+    """Resolve host names: ids hold IP addresses, even of brokers that advertise names."""
     found: set[str] = set()
     for host in hosts:
         try:

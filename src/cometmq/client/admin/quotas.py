@@ -1,4 +1,4 @@
-"""Administration of quotas of CometMQ's brokers."""
+"""Administration of the quotas of CometMQ brokers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from cometmq.remoting.codes import RequestCode
 
 
 class QuotaAdmin(AccountAdmin):
-    """Quotas. Every broker has its own, so changes go to each broker, or to the one at ``address``."""
+    """Manages quotas. Each broker has its own, so a change goes to every broker, or to the one at ``address``."""
 
     async def put_quota(self, quota: PutQuotaRequestHeader, *, address: str | None = None) -> None:
-        """Make or change the quota of a subject: a limit that is ``None`` stays as it is, -1 takes it away."""
+        """Create or change the quota of a subject: a ``None`` limit stays as it is, -1 removes it."""
         for server in await self._servers(address):
             await self._call(server, RequestCode.PUT_QUOTA, quota, doing="setting the quota")
 
     async def delete_quota(self, subject: str, *, address: str | None = None) -> None:
         """Delete the quota of a subject.
 
-        :raises BrokerError: code 22; a broker has none.
+        :raises BrokerError: code 22: a broker has no quota for the subject.
         """
         header = DeleteQuotaRequestHeader(subject)
         for server in await self._servers(address):
@@ -31,9 +31,9 @@ class QuotaAdmin(AccountAdmin):
     async def quotas(
         self, subject: str | None = None, *, each: bool = False, address: str | None = None
     ) -> dict[str, list[QuotaInfo]]:
-        """The quotas by the address of their broker, or that of one subject, or ``each`` subject that is counted now.
+        """Return the quotas by broker address: all, that of one subject, or ``each`` subject that is counted now.
 
-        :raises BrokerError: code 22; the subject has none.
+        :raises BrokerError: code 22: the subject has no quota.
         """
         header = GetQuotasRequestHeader(subject, each)
         found: dict[str, list[QuotaInfo]] = {}

@@ -1,4 +1,4 @@
-"""Resets of consumer groups: where the offsets of a group would move, and the move."""
+"""Resets of consumer groups: the preview of a group's new offsets, and the move."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cometmq.client.admin import Admin
-from cometmq.client.admin.members import demand_group, members_of
+from cometmq.client.admin.members import check_group_exists, members_of
 from cometmq.client.admin.several import gathered
 from cometmq.client.errors import ClientError
 from cometmq.quantity import quantity
@@ -15,12 +15,12 @@ from cometmq.remoting.bodies import MessageQueue
 
 EARLIEST: Final = 0
 LATEST: Final = -1
-"""Timestamps that mean the ends of a queue, as in RocketMQ's tools."""
+"""Timestamps for the two ends of a queue, as in RocketMQ's tools."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """The place to which offsets move; exactly one attribute is set."""
+    """The target of a reset; exactly one attribute is set."""
 
     timestamp_ms: int | None = None
     """EARLIEST, LATEST or a time."""
@@ -30,7 +30,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Move:
-    """The offset of one queue, before and after; ``before`` is None when the group has none."""
+    """The offset of one queue, before and after; ``before`` is None if the group has no offset."""
 
     queue: MessageQueue
     before: int | None
@@ -38,32 +38,32 @@ class Move:
 
     @property
     def skipped(self) -> int | None:
-        """Messages that the group will not get; None when it has no offset."""
+        """Messages that the group skips; None if it has no offset."""
         return None if self.before is None else max(0, self.after - self.before)
 
     @property
     def again(self) -> int | None:
-        """Messages that the group gets again; None when it has no offset."""
+        """Messages that the group gets again; None if it has no offset."""
         return None if self.before is None else max(0, self.before - self.after)
 
 
 class NoSuchQueueError(ClientError):
-    """A topic has none of the queues that were chosen."""
+    """The topic has none of the chosen queues."""
 
 
 class GroupConsumesError(ClientError):
-    """Members of the group consume, so its offsets are not moved."""
+    """Members of the group are consuming, so its offsets are not moved."""
 
 
 async def planned_moves(
     admin: Admin, group: str, topic: str, target: Target, *, queue_id: int | None = None, broker: str | None = None
 ) -> list[Move]:
-    """Return the move of each queue of a topic, or of one queue or broker, without moving anything.
+    """Return the moves of a topic's queues, or of one queue or broker, without applying them.
 
-    :raises ClientError: there is no such group, or ``by`` is asked where the group has no offset.
-    :raises NoSuchQueueError: no queue fits.
+    :raises ClientError: the group does not exist, or it has no offset that ``by`` could move.
+    :raises NoSuchQueueError: no queue matches.
     """
-    await demand_group(admin, group)
+    await check_group_exists(admin, group)
     chosen = [
         found
         for found in await admin.queues(topic)
@@ -77,12 +77,12 @@ async def planned_moves(
 async def execute_moves(
     admin: Admin, group: str, topic: str, moves: Sequence[Move], *, force_to_ms: int | None = None, force: bool = False
 ) -> None:
-    """Move the offsets of a group.
+    """Apply the moves of a group's offsets.
 
-    :param force: also while members consume.
-    :param force_to_ms: running members are told to move to this time; without it the moves are committed, and a running
-        member may commit its own place after that.
-    :raises GroupConsumesError: members consume, and ``force`` is not given.
+    :param force: apply them even while members consume.
+    :param force_to_ms: running members move to this time; without it the moves are committed, and a running
+        member may overwrite them with its own offset.
+    :raises GroupConsumesError: members are consuming, and ``force`` is False.
     """
     members = await members_of(admin, group)
     if members and not force:
@@ -99,14 +99,15 @@ async def execute_moves(
 
 
 async def _move(admin: Admin, group: str, queue: MessageQueue, target: Target) -> Move:
-    """Return the move of one queue; its target is always between the ends of the queue."""
+    """Return the move of one queue; its target is always between the queue's ends."""
     before = await admin.offsets.committed(group, queue)
     low, high = await admin.offsets.min(queue), await admin.offsets.max(queue)
     if target.by is not None:
         if before is None:
             raise ClientError(
-                f"group {group} has no offset in queue {queue.queue_id} on {queue.broker_name}, so --by has no start",
-                next_step="take --earliest, --latest, --to-time or --to-offset",
+                f"group {group} has no offset in queue {queue.queue_id} on {queue.broker_name}, "
+                "so --by has nothing to start from",
+                next_step="use --earliest, --latest, --to-time or --to-offset",
             )
         wanted = before + target.by
     elif target.offset is not None:

@@ -24,11 +24,11 @@ _UNKNOWN_FIELD: Final = re.compile(r"unknown field `(.*?)`(.*)", re.DOTALL)
 
 
 class SettingsFileError(CometMQError):
-    """A document of settings is not valid; the message names the place."""
+    """The settings document is invalid; the message names the place."""
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An entry of a document."""
+    """An entry of the document."""
 
 
 class TopicEntry(_Entry, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class TopicEntry(_Entry, frozen=True, kw_only=True):
     attributes: dict[str, str] = {}
     """Attributes of RocketMQ 5, as ``message.type``."""
     brokers: list[str] | None = None
-    """The brokers that have it so; without them all masters."""
+    """The brokers with these settings; empty for all masters."""
 
 
 class GroupEntry(_Entry, frozen=True, kw_only=True):
@@ -57,14 +57,14 @@ class GroupEntry(_Entry, frozen=True, kw_only=True):
     consume_orderly: bool = False
     consume_timeout_minutes: int | None = None
     retry_policy: dict[str, Any] | None = None
-    """The pauses before messages come again (``groupRetryPolicy``), as requests of RocketMQ 5 have it."""
+    """The delays before retries (``groupRetryPolicy``), in the form of RocketMQ 5's requests."""
     system_flag: int = 0
     attributes: dict[str, str] = {}
     brokers: list[str] | None = None
 
 
 class PolicyEntry(_Entry, frozen=True, kw_only=True):
-    """An entry of the policies of a user."""
+    """One entry of a user's policies."""
 
     user: str
     resource: str
@@ -74,7 +74,7 @@ class PolicyEntry(_Entry, frozen=True, kw_only=True):
     type: str = "Custom"
 
     def info(self) -> EntryInfo:
-        """Return the entry as requests have it."""
+        """Return the entry in the form of requests."""
         return EntryInfo(self.resource, list(self.actions), list(self.source_ips), self.decision)
 
 
@@ -86,7 +86,7 @@ class QuotaEntry(_Entry, frozen=True, kw_only=True):
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of a cluster. A part that is ``None`` is not there: the cluster has none of that kind."""
+    """The settings of a cluster. A part is ``None`` if the cluster has nothing of that kind."""
 
     format: str = FORMAT
     version: int = VERSION
@@ -96,39 +96,39 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     quotas: list[QuotaEntry] | None = None
 
     def encode(self) -> bytes:
-        """Return the document as JSON that people can read and compare."""
+        """Return the document as readable JSON that can be compared line by line."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
 
 def parse_document(text: bytes, source: str) -> Document:
     """Parse and check a document.
 
-    :param source: its name in errors.
-    :raises SettingsFileError: it is not valid.
+    :param source: the document's name in errors.
+    :raises SettingsFileError: the document is invalid.
     """
     if len(text) > MAX_DOCUMENT_BYTES:
         raise SettingsFileError(f"{source} has more than {MAX_DOCUMENT_BYTES >> 20} MiB")
     try:
         document = msgspec.json.decode(text, type=Document)
     except msgspec.MsgspecError as error:
-        raise SettingsFileError(f"{source}: {_explained(str(error))}") from None
+        raise SettingsFileError(f"{source}: {_explain_error(str(error))}") from None
     except RecursionError:
         raise SettingsFileError(f"{source} is nested too deeply") from None
     if document.format != FORMAT:
-        raise SettingsFileError(f"{source} is no document of {FORMAT}", next_step="cometmq topic export writes one")
+        raise SettingsFileError(f"{source} is not a {FORMAT} document", next_step="cometmq topic export writes one")
     if document.version != VERSION:
         raise SettingsFileError(
             f"{source} has version {document.version}, and this CometMQ reads version {VERSION}",
-            next_step="use the CometMQ that wrote it, or a newer one",
+            next_step="use the version of CometMQ that wrote it, or a newer one",
         )
     _check(document, source)
     return document
 
 
 def _check(document: Document, source: str) -> None:
-    """Check names, numbers and doubles.
+    """Check names, numbers and duplicates.
 
-    :raises SettingsFileError: one is not allowed.
+    :raises SettingsFileError: an entry is not allowed.
     """
     parts = (document.topics, document.groups, document.policies or (), document.quotas or ())
     if sum(map(len, parts)) > MAX_ENTRIES:
@@ -168,8 +168,8 @@ def _check(document: Document, source: str) -> None:
         once("policy", f"{policy.user} {policy.type} {policy.resource}", None)
 
 
-def _explained(text: str) -> str:
-    """Return an error of msgspec with the nearest known name for an unknown field."""
+def _explain_error(text: str) -> str:
+    """Return msgspec's error, with the nearest known name for an unknown field."""
     found = _UNKNOWN_FIELD.search(text)
     if found is None:
         return text

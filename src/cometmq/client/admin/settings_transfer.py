@@ -1,4 +1,4 @@
-"""Exports the settings of a cluster, and imports them: what would change is known before anything does."""
+"""Exports the settings of a cluster, and imports them after a preview of the changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ImportRefusedError(CometMQError):
 
 
 async def export_settings(admin: Admin) -> Document:
-    """Return topics, groups, policies and quotas of a cluster; without system topics, retries and dead letters."""
+    """Return a cluster's topics, groups, policies and quotas, without system, retry and dead-letter topics."""
     masters = await admin.masters()
     mine = set(await users_topics(admin))
     topics = await gathered({name: admin.topic_configs(address) for name, address in masters.items()})
@@ -53,14 +53,14 @@ async def export_settings(admin: Admin) -> Document:
                 for broker, table in groups.items()
             }
         ),
-        policies=await _if_known(_policies(admin)),
-        quotas=await _if_known(_quotas(admin)),
+        policies=await _answer_if_supported(_policies(admin)),
+        quotas=await _answer_if_supported(_quotas(admin)),
     )
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A change of one broker, or of all, and the request that makes it."""
+    """A change on one broker or on all, and the request that applies it."""
 
     changes: tuple[Change, ...]
     make: Callable[[], Awaitable[None]]
@@ -68,19 +68,19 @@ class _Step:
 
 @dataclass(frozen=True)
 class Import:
-    """The difference between a document and a cluster, which :meth:`execute` takes away."""
+    """The differences between a document and a cluster; :meth:`execute` applies them."""
 
     steps: tuple[_Step, ...]
 
     @property
     def changes(self) -> list[Change]:
-        """The changes, in the order in which they are made."""
+        """The changes, in the order in which they are applied."""
         return [change for step in self.steps for change in step.changes]
 
     async def execute(self, done: Callable[[int], None] = lambda _: None) -> None:
-        """Make the changes; ``done`` is called with the number of each group of them.
+        """Apply the changes in groups; call ``done`` with the size of each group.
 
-        :raises CometMQError: one failed; those before it are made, and the import can be repeated.
+        :raises CometMQError: a change failed; those before it are applied, and the import can be repeated.
         """
         for step in self.steps:
             await step.make()
@@ -88,11 +88,11 @@ class Import:
 
 
 async def plan_import(admin: Admin, document: Document, *, hide_messages: bool = False) -> Import:
-    """Compare a document with the cluster; what only the cluster has stays.
+    """Compare a document with the cluster; what the document does not name stays.
 
-    :param hide_messages: read queues with messages may be taken away.
-    :raises ImportRefusedError: the document names a broker or user that is not there, needs policies or quotas of
-        servers that have none, or would hide messages.
+    :param hide_messages: allow the removal of read queues with messages.
+    :raises ImportRefusedError: the document names an unknown broker or user, needs policies or quotas of
+        servers without support for them, or would hide messages.
     """
     masters = await admin.masters()
     steps = [
@@ -120,7 +120,7 @@ async def _topic_steps(
             if not changes:
                 continue
             if old is not None and entry.read_queues < old.read_queue_nums and not hide_messages:
-                await _demand_empty(admin, entry, broker, masters[broker])
+                await _check_empty(admin, entry, broker, masters[broker])
             config = msgspec.structs.replace(
                 old or TopicConfig(topic_name=entry.name),
                 read_queue_nums=entry.read_queues,
@@ -136,15 +136,15 @@ async def _topic_steps(
 
 
 def _attribute_change(had: Mapping[str, str], wanted: Mapping[str, str]) -> str:
-    """Return the change of attributes as requests have it: ``+name=value`` and ``-name``, with commas."""
+    """Return the change of attributes in the form of requests: ``+name=value`` and ``-name``, comma-separated."""
     parts = [f"+{name}={value}" for name, value in wanted.items() if had.get(name) != value]
     return ",".join(parts + [f"-{name}" for name in had if name not in wanted])
 
 
-async def _demand_empty(admin: Admin, entry: TopicEntry, broker: str, address: str) -> None:
-    """Check that queues which are not read any more have no messages.
+async def _check_empty(admin: Admin, entry: TopicEntry, broker: str, address: str) -> None:
+    """Check that queues which are no longer read have no messages.
 
-    :raises ImportRefusedError: one has.
+    :raises ImportRefusedError: a queue has messages.
     """
     table = (await admin.topic_stats_of(entry.name, address)).offset_table
     full = [
@@ -154,7 +154,7 @@ async def _demand_empty(admin: Admin, entry: TopicEntry, broker: str, address: s
     ]
     if full:
         raise ImportRefusedError(
-            f"topic {entry.name} on {broker} would have {entry.read_queues} read queues, and there are messages in "
+            f"topic {entry.name} on {broker} would have {entry.read_queues} read queues, but there are messages in "
             f"queues {', '.join(map(str, full[:20]))}; nothing was changed",
             next_step="lower its write queues first and let consumers finish, or add --hide-messages",
         )
@@ -192,16 +192,16 @@ async def _group_steps(admin: Admin, document: Document, masters: Mapping[str, s
 
 
 def _brokers(entry: TopicEntry | GroupEntry, masters: Mapping[str, str]) -> Iterable[str]:
-    """Return the brokers of an entry.
+    """Return the brokers that an entry applies to.
 
-    :raises ImportRefusedError: one is not in the cluster.
+    :raises ImportRefusedError: a broker is not in the cluster.
     """
     for broker in entry.brokers or ():
         if broker not in masters:
             raise ImportRefusedError(
-                f"{entry.name} is for broker {broker}, and the cluster has {', '.join(masters) or 'none'}; "
+                f"{entry.name} is for broker {broker}, but the cluster has {', '.join(masters) or 'none'}; "
                 "nothing was changed",
-                next_step="start that broker, or take its name out of the document",
+                next_step="start that broker, or remove its name from the document",
             )
     return masters if entry.brokers is None else entry.brokers
 
@@ -220,15 +220,15 @@ def _differences(
 
 def _settings(entry: TopicEntry | GroupEntry) -> dict[str, Any]:
     names = (field for field in entry.__struct_fields__ if field not in ("name", "brokers"))
-    return {name: _shown(getattr(entry, name)) for name in names}
+    return {name: _format_value(getattr(entry, name)) for name in names}
 
 
-def _shown(value: Any) -> Any:
+def _format_value(value: Any) -> Any:
     return ", ".join(f"{name}={one}" for name, one in value.items()) or None if isinstance(value, dict) else value
 
 
 def _merged(tables: Mapping[str, Mapping[str, E]]) -> list[E]:
-    """Return one entry for each name and setting, with its brokers unless all have it so."""
+    """Return one entry for each name and setting, with its brokers unless it is the same on all."""
     found: dict[str, list[E]] = {}
     places: dict[tuple[str, int], list[str]] = {}
     for broker, table in tables.items():
@@ -238,13 +238,13 @@ def _merged(tables: Mapping[str, Mapping[str, E]]) -> list[E]:
                 known.append(entry)
             places.setdefault((name, known.index(entry)), []).append(broker)
     return [
-        entry if len(places[(name, index)]) == len(tables) else _for(entry, places[(name, index)])
+        entry if len(places[(name, index)]) == len(tables) else _with_brokers(entry, places[(name, index)])
         for name in sorted(found)
         for index, entry in enumerate(found[name])
     ]
 
 
-def _for(entry: E, brokers: list[str]) -> E:
+def _with_brokers(entry: E, brokers: list[str]) -> E:
     return msgspec.structs.replace(entry, brokers=brokers)
 
 
@@ -301,11 +301,11 @@ async def _policies(admin: Admin) -> list[PolicyEntry]:
 async def _policy_steps(admin: Admin, document: Document) -> list[_Step]:
     if not document.policies:
         return []
-    there = await _if_known(_policies(admin))
+    there = await _answer_if_supported(_policies(admin))
     if there is None:
         raise ImportRefusedError(
-            "the document has policies, and the servers have none; nothing was changed",
-            next_step="switch on authenticationEnabled there, or take the policies out of the document",
+            "the document has policies, but the servers do not use them; nothing was changed",
+            next_step="set authenticationEnabled=true there, or remove the policies from the document",
         )
     users = {user.username for user in await admin.users()}
     had = {(entry.user, entry.type, entry.resource): entry for entry in there}
@@ -313,8 +313,8 @@ async def _policy_steps(admin: Admin, document: Document) -> list[_Step]:
     for entry in document.policies:
         if entry.user not in users:
             raise ImportRefusedError(
-                f"there is no user {entry.user}; nothing was changed",
-                next_step=f"cometmq user create {entry.user}: passwords are in no document",
+                f"user {entry.user} does not exist; nothing was changed",
+                next_step=f"cometmq user create {entry.user}: documents hold no passwords",
             )
         old = had.get((entry.user, entry.type, entry.resource))
         if old is not None and _policy_text(old) == _policy_text(entry):
@@ -346,11 +346,11 @@ async def _quotas(admin: Admin) -> list[QuotaEntry]:
 async def _quota_steps(admin: Admin, document: Document) -> list[_Step]:
     if not document.quotas:
         return []
-    there = await _if_known(admin.quotas())
+    there = await _answer_if_supported(admin.quotas())
     if there is None:
         raise ImportRefusedError(
-            "the document has quotas, and only brokers of CometMQ know them; nothing was changed",
-            next_step="take the quotas out of the document",
+            "the document has quotas, but only CometMQ brokers support them; nothing was changed",
+            next_step="remove the quotas from the document",
         )
     steps: list[_Step] = []
     for entry in document.quotas:
@@ -374,12 +374,12 @@ async def _quota_steps(admin: Admin, document: Document) -> list[_Step]:
 
 
 def _all_limits(limits: Limits) -> dict[str, int]:
-    """Return every limit; -1 takes one away that the quota does not have."""
+    """Return every limit; -1 removes one that the quota does not have."""
     return {name: -1 if (most := getattr(limits, name)) is None else most for name in limits.__struct_fields__}
 
 
-async def _if_known(asking: Awaitable[T]) -> T | None:
-    """Return an answer; ``None`` where the servers do not know the request."""
+async def _answer_if_supported(asking: Awaitable[T]) -> T | None:
+    """Return an answer; ``None`` if the servers do not know the request."""
     try:
         return await asking
     except BrokerError as error:

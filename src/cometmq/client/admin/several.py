@@ -1,4 +1,4 @@
-"""Questions to several brokers, topics or groups at once."""
+"""Requests for several brokers, topics or groups in parallel."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ T = TypeVar("T")
 K = TypeVar("K")
 
 ASKED_AT_ONCE: Final = 64
-"""Requests in flight of one command or page; spares brokers with thousands of topics."""
+"""Requests in flight of one command or page; protects brokers with thousands of topics."""
 
 
 async def gathered(work: Mapping[K, Awaitable[T]]) -> dict[K, T]:
-    """Await many answers, at most :data:`ASKED_AT_ONCE` at a time, and return them by their keys."""
+    """Await many answers, at most :data:`ASKED_AT_ONCE` at a time, and return them by key."""
     room = asyncio.Semaphore(ASKED_AT_ONCE)
 
     async def one(waiting: Awaitable[T]) -> T:
@@ -30,7 +30,7 @@ async def gathered(work: Mapping[K, Awaitable[T]]) -> dict[K, T]:
 
 
 async def answered(admin: Admin, work: Mapping[K, Awaitable[T]]) -> dict[K, T]:
-    """As :func:`gathered`, without servers that do not answer, if the administration notes them (``unanswered``)."""
+    """As :func:`gathered`, but skip servers that do not answer if the administration collects them (``unanswered``)."""
 
     async def one(waiting: Awaitable[T]) -> tuple[T] | None:
         try:
@@ -46,12 +46,12 @@ async def answered(admin: Admin, work: Mapping[K, Awaitable[T]]) -> dict[K, T]:
 
 
 async def asked_masters(admin: Admin, ask: Callable[[str, str], Awaitable[T]]) -> dict[str, T]:
-    """Call ``ask(name, address)`` for every master and return the answers by name, as :func:`answered` does."""
+    """Call ``ask(name, address)`` for every master; return the answers by name, as :func:`answered` does."""
     return await answered(admin, {name: ask(name, address) for name, address in (await admin.masters()).items()})
 
 
 async def users_topics(admin: Admin) -> list[str]:
-    """Return all topics except system topics (also those named like brokers and clusters), retries and dead letters."""
+    """Return all topics except system topics (also those named after brokers and clusters), retry and DLQ topics."""
     info = await admin.cluster_info()
     hidden = SYSTEM_TOPICS | info.broker_addr_table.keys() | info.cluster_addr_table.keys()
     hidden |= {reply_topic(cluster) for cluster in info.cluster_addr_table}
@@ -60,9 +60,9 @@ async def users_topics(admin: Admin) -> list[str]:
 
 
 async def chosen_masters(admin: Admin, cluster: str | None, broker: str | None) -> dict[str, str]:
-    """Return names and addresses of the masters of one cluster or of all, of one broker or of all.
+    """Return names and addresses of all masters, or those of one cluster or broker.
 
-    :raises ClientError: there is none.
+    :raises ClientError: the nameserver knows no such master.
     """
     masters = await admin.masters(cluster)
     chosen = {name: address for name, address in masters.items() if broker in (None, name)}

@@ -1,4 +1,4 @@
-"""Settings of topics: what exists on which broker, what a change would do, and the change."""
+"""Settings of topics: which brokers have them, what a change would do, and the change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT_QUEUES: Final = 8
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that ``topic alter`` changes; None keeps one."""
+    """The settings that ``topic alter`` changes; None keeps a setting."""
 
     read_queues: int | None
     write_queues: int | None
@@ -32,7 +32,7 @@ class Settings:
     order: bool | None
 
     def changed(self, config: TopicConfig) -> TopicConfig:
-        """Return a configuration with these settings."""
+        """Return a configuration with these settings applied."""
         perm = config.perm
         if self.permission is not None:
             perm = perm & ~PERMISSIONS["rw"] | PERMISSIONS[self.permission]
@@ -46,15 +46,15 @@ class Settings:
 
 
 async def topics_of_brokers(admin: Admin, topic: str, masters: dict[str, str]) -> dict[str, TopicConfig]:
-    """Return the configuration of a topic on each of the brokers that have it."""
+    """Return the configuration of a topic on each broker that has it."""
     tables = await gathered({name: admin.topic_configs(address) for name, address in masters.items()})
     return {name: table[topic] for name, table in tables.items() if topic in table}
 
 
 async def put_topic_on(admin: Admin, configs: dict[str, TopicConfig], masters: dict[str, str], done_word: str) -> None:
-    """Give each broker its configuration of the topic.
+    """Write each broker's configuration of the topic.
 
-    :raises PartlyChangedError: some brokers have it, and one failed.
+    :raises PartlyChangedError: one broker failed after others succeeded.
     """
     done: list[str] = []
     for name, config in configs.items():
@@ -65,7 +65,7 @@ async def put_topic_on(admin: Admin, configs: dict[str, TopicConfig], masters: d
                 raise
             raise PartlyChangedError(
                 f"topic {config.topic_name} was {done_word} on {', '.join(done)}, not on {name}: {error.message}",
-                next_step="repeat it once that broker is well; what exists stays as it is",
+                next_step="repeat it once that broker works; what exists stays as it is",
             ) from error
         done.append(name)
 
@@ -73,7 +73,7 @@ async def put_topic_on(admin: Admin, configs: dict[str, TopicConfig], masters: d
 async def hidden_messages(
     admin: Admin, existing: Mapping[str, TopicConfig], wanted: Mapping[str, TopicConfig]
 ) -> dict[str, int]:
-    """Return the queues whose messages could not be read any more, as ``broker/queue``, and their messages."""
+    """Return the queues whose messages would become unreadable, as ``broker/queue``, and their number of messages."""
     fewer = {name for name in existing if wanted[name].read_queue_nums < existing[name].read_queue_nums}
     if not fewer:
         return {}
@@ -88,10 +88,10 @@ async def hidden_messages(
     }
 
 
-def queues_that_go(existing: Mapping[str, TopicConfig], wanted: Mapping[str, TopicConfig]) -> list[str]:
-    """Return the queues that the topic does not have any more, as ``broker/first-last``.
+def removed_queues(existing: Mapping[str, TopicConfig], wanted: Mapping[str, TopicConfig]) -> list[str]:
+    """Return the queues that the topic loses, as ``broker/first-last``.
 
-    Messages that wait for one of them come to another queue.
+    Delayed messages of such a queue go to another one.
     """
     return [
         f"{name}/{left}" if left == gone - 1 else f"{name}/{left}-{gone - 1}"
@@ -105,7 +105,7 @@ def _queues(config: TopicConfig) -> int:
 
 
 def differences(broker: str, old: TopicConfig, new: TopicConfig) -> list[Change]:
-    """Return the settings of a topic that two configurations have with different values."""
+    """Return the settings in which two configurations of a topic differ."""
     pairs = (
         ("read queues", old.read_queue_nums, new.read_queue_nums),
         ("write queues", old.write_queue_nums, new.write_queue_nums),
@@ -116,7 +116,7 @@ def differences(broker: str, old: TopicConfig, new: TopicConfig) -> list[Change]
 
 
 def settings_text(config: TopicConfig) -> str:
-    """Describe the settings of a topic, for a sentence."""
+    """Describe the settings of a topic as part of a sentence."""
     queues = quantity(config.read_queue_nums, "queue")
     if config.write_queue_nums != config.read_queue_nums:
         queues = (
@@ -127,6 +127,6 @@ def settings_text(config: TopicConfig) -> str:
 
 
 def permission_text(bits: int) -> str:
-    """Return the permission of a topic as letters: r, w, and i for a topic that others are made from."""
+    """Return the permission of a topic as letters: r, w, and i for a topic whose settings new topics inherit."""
     letters = ((PERM_READ, "r"), (PERM_WRITE, "w"), (PERM_INHERIT, "i"))
     return "".join(letter for bit, letter in letters if bits & bit)

@@ -43,25 +43,25 @@ T = TypeVar("T")
 
 TIMEOUT_S: Final = 5.0
 
-_KEY_OF_OURS: Final = "logLevel"
-"""Every CometMQ server tells it, and no server of Apache's."""
+_COMETMQ_KEY: Final = "logLevel"
+"""Only CometMQ servers report this key."""
 
 
 def read_configuration(body: bytes) -> dict[str, str]:
-    """Read the answer of a broker or nameserver about its configuration.
+    """Parse a broker's or nameserver's configuration.
 
-    Ours write values as ``java.util.Properties`` reads them. Apache's write them as they are: a backslash is one.
+    CometMQ escapes values for ``java.util.Properties``. Apache does not escape them: a backslash is a backslash.
     """
     text = body.decode("utf-8", "replace")
     found = {key: value for _, key, value in parse_properties(text)}
-    if _KEY_OF_OURS in found:
+    if _COMETMQ_KEY in found:
         return found
     pairs = (line.partition("=") for line in text.split("\n") if "=" in line)
     return {key: value for key, _, value in pairs}
 
 
 class TopicAdmin(OwnLoop):
-    """Administrates clusters, brokers and topics; sends the requests of all administration."""
+    """Administers clusters, brokers and topics; sends the requests of all administration."""
 
     __reduce_ex__ = refuse_copies
 
@@ -80,8 +80,8 @@ class TopicAdmin(OwnLoop):
         self.offsets = Offsets(self.instance, timeout_s)
         self._timeout_s = timeout_s
         self.unanswered: dict[str, RemotingError] | None = None
-        """With a dict, lists and sums of several brokers leave out brokers that do not answer, and note them in it by
-        address; with ``None`` the first of them is an error."""
+        """With a dict, lists and sums over several brokers skip brokers that do not answer, and add them to it by
+        address; with ``None`` the first failure is raised."""
 
     async def __aenter__(self) -> Self:
         self._use.begin()
@@ -93,9 +93,9 @@ class TopicAdmin(OwnLoop):
     # --- clusters and brokers ---
 
     async def cluster_info(self, namesrv_address: str | None = None) -> ClusterInfo:
-        """All clusters and brokers that the nameserver knows.
+        """Return all clusters and brokers that a nameserver knows.
 
-        :param namesrv_address: ask this one; without it the one that answered last.
+        :param namesrv_address: the nameserver to ask; by default the one that answered last.
         """
         code, doing = RequestCode.GET_BROKER_CLUSTER_INFO, "asking for the cluster"
         if namesrv_address is not None:
@@ -103,7 +103,7 @@ class TopicAdmin(OwnLoop):
         return await self._ask_namesrv(ClusterInfo, code, doing)
 
     async def masters(self, cluster: str | None = None) -> dict[str, str]:
-        """brokerName → address of its master, of one cluster or of all."""
+        """Return brokerName → address of its master, for one cluster or for all."""
         info = await self.cluster_info()
         return {
             name: broker.broker_addrs[MASTER_ID]
@@ -112,31 +112,31 @@ class TopicAdmin(OwnLoop):
         }
 
     async def runtime_info(self, broker_address: str) -> dict[str, str]:
-        """The state of a broker: the keys of Apache's brokers, and more."""
+        """Return the state of a broker: the keys of Apache's brokers, and more."""
         code = RequestCode.GET_BROKER_RUNTIME_INFO
         return (await self._ask(KVTable, broker_address, code, None, "asking for runtime information")).table
 
     async def broker_config(self, broker_address: str) -> dict[str, str]:
-        """The configuration of a broker, by the keys of ``broker.conf``."""
+        """Return the configuration of a broker, by the keys of ``broker.conf``."""
         code = RequestCode.GET_BROKER_CONFIG
         text = await self._call(broker_address, code, doing="asking for the configuration")
         return read_configuration(text)
 
     async def update_broker_config(self, broker_address: str, values: Mapping[str, str]) -> str:
-        """Change keys of ``broker.conf`` of a running broker: all of them, or none; return what the broker remarks.
+        """Change keys of a running broker's ``broker.conf``, all or none; return the broker's remark.
 
         :raises BrokerError: a key cannot be changed while the broker runs, or a value is not allowed.
         """
         return await self._update_config(RequestCode.UPDATE_BROKER_CONFIG, broker_address, values)
 
     async def namesrv_config(self, namesrv_address: str) -> dict[str, str]:
-        """The configuration of one nameserver, by the keys of ``namesrv.conf``."""
+        """Return the configuration of one nameserver, by the keys of ``namesrv.conf``."""
         code = RequestCode.GET_NAMESRV_CONFIG
         text = await self._call(namesrv_address, code, doing="asking for the configuration")
         return read_configuration(text)
 
     async def update_namesrv_config(self, namesrv_address: str, values: Mapping[str, str]) -> str:
-        """Change keys of ``namesrv.conf`` of one running nameserver: all of them, or none; return what it remarks.
+        """Change keys of a running nameserver's ``namesrv.conf``, all or none; return the nameserver's remark.
 
         :raises BrokerError: a key cannot be changed while the nameserver runs, or a value is not allowed.
         """
@@ -148,33 +148,33 @@ class TopicAdmin(OwnLoop):
         return answer.remark or ""
 
     async def wipe_write_perm(self, namesrv_address: str, broker: str) -> None:
-        """Take the permission to write out of the routes to a broker at one nameserver, until it registers changes."""
+        """Remove the write permission from a broker's routes on one nameserver, until the broker registers changes."""
         header, code = WipeWritePermOfBrokerRequestHeader(broker), RequestCode.WIPE_WRITE_PERM_OF_BROKER
         await self._call(namesrv_address, code, header, doing=f"taking writes from {broker}")
 
     async def ha_status(self, broker_address: str) -> HARuntimeInfo:
-        """The progress of the slaves of a master of CometMQ or of RocketMQ 5."""
+        """Return the progress of the slaves of a CometMQ or RocketMQ 5 master."""
         code = RequestCode.GET_BROKER_HA_STATUS
         return await self._ask(HARuntimeInfo, broker_address, code, None, "asking for its slaves")
 
     # --- routes ---
 
     async def topic_route(self, topic: str) -> TopicRouteData:
-        """The brokers and queues of a topic.
+        """Return the brokers and queues of a topic.
 
         :raises RouteNotFoundError: no nameserver knows the topic.
         """
         return (await self.instance.routes.refresh(topic)).data
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of a topic that can be read, sorted.
+        """Return the readable queues of a topic, sorted.
 
         :raises RouteNotFoundError: no nameserver knows the topic.
         """
         return (await self.instance.routes.refresh(topic)).read_queues
 
     async def _brokers_of(self, topic: str) -> dict[str, str]:
-        """brokerName → address of the brokers that hold a topic: the master, or a slave if there is no master."""
+        """Return brokerName → address of the brokers with a topic: the master, or a slave if there is no master."""
         return {
             broker.broker_name: broker.broker_addrs.get(MASTER_ID) or next(iter(broker.broker_addrs.values()))
             for broker in (await self.topic_route(topic)).broker_datas
@@ -182,9 +182,9 @@ class TopicAdmin(OwnLoop):
         }
 
     async def _targets(self, cluster: str | None = None, broker_address: str | None = None) -> Collection[str]:
-        """The given broker, or all masters of the cluster, or all masters.
+        """Return the given broker, or the masters of the cluster, or all masters.
 
-        :raises ClientError: there is none.
+        :raises ClientError: the nameserver knows no such master.
         """
         if broker_address is not None:
             return (broker_address,)
@@ -201,7 +201,7 @@ class TopicAdmin(OwnLoop):
     # --- topics ---
 
     async def topics(self) -> list[str]:
-        """The names of all topics that the nameserver knows, sorted, with retry and dead-letter topics."""
+        """List the names of all topics that the nameserver knows, sorted, with retry and dead-letter topics."""
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
         return sorted((await self._ask_namesrv(TopicList, code, "asking for the topics")).topic_list)
 
@@ -219,9 +219,9 @@ class TopicAdmin(OwnLoop):
     ) -> None:
         """Create or change a topic on one broker, on all masters of a cluster, or on all masters.
 
-        :param queues: queues to read, and to write unless ``write_queues`` is given.
+        :param queues: number of read queues, and of write queues unless ``write_queues`` is given.
         :param perm: 6 read and write, 4 read, 2 write.
-        :param wait_s: seconds to wait until the nameserver has a route to all of them; 0 does not wait.
+        :param wait_s: seconds to wait until the nameserver has a route to all brokers; 0 does not wait.
         :raises ValueError: the name is not allowed.
         :raises ClientError: the nameserver knows no master.
         """
@@ -241,9 +241,9 @@ class TopicAdmin(OwnLoop):
         await self.until_routed(topic, addresses, wait_s)
 
     async def put_topic(self, config: TopicConfig, broker_address: str, *, attribute_change: str = "") -> None:
-        """Give one broker the whole configuration of a topic, new or not.
+        """Create or replace the complete configuration of a topic on one broker.
 
-        :param attribute_change: ``+name=value`` and ``-name``, with commas; other attributes stay.
+        :param attribute_change: ``+name=value`` and ``-name``, comma-separated; other attributes stay.
         """
         header = CreateTopicRequestHeader(
             topic=config.topic_name,
@@ -260,7 +260,7 @@ class TopicAdmin(OwnLoop):
         await self._call(broker_address, RequestCode.UPDATE_AND_CREATE_TOPIC, header, doing=doing)
 
     async def until_routed(self, topic: str, addresses: Collection[str], wait_s: float = TIMEOUT_S) -> None:
-        """Wait at most ``wait_s`` seconds until the nameserver has a route to the topic on all these brokers."""
+        """Wait at most ``wait_s`` seconds for the nameserver to have a route to the topic on all these brokers."""
         wanted = set(addresses)
         clock = self.instance.clock
         deadline = clock.monotonic() + wait_s
@@ -276,7 +276,7 @@ class TopicAdmin(OwnLoop):
             await clock.sleep(0.05)
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
-        """Delete a topic and its messages on all masters, and its route at all nameservers."""
+        """Delete a topic and its messages on all masters, and its route on all nameservers."""
         doing = f"deleting topic {topic}"
         for address in await self._targets(cluster):
             await self._call(address, RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic), doing=doing)
@@ -286,16 +286,16 @@ class TopicAdmin(OwnLoop):
         self.instance.routes.forget(topic)
 
     async def topic_configs(self, broker_address: str) -> dict[str, TopicConfig]:
-        """Name → configuration of the topics of a broker."""
+        """Return name → configuration of a broker's topics."""
         code = RequestCode.GET_ALL_TOPIC_CONFIG
         kind = TopicConfigSerializeWrapper
         return (await self._ask(kind, broker_address, code, None, "asking for the topics")).topic_config_table
 
     async def topic_stats(self, topic: str) -> TopicStatsTable:
-        """The first and last offset and the time of the last message of every queue."""
+        """Return the first and last offset and the time of the last message of every queue."""
         merged = TopicStatsTable(offset_table={})
         for address in (await self._brokers_of(topic)).values():
-            with self._noting_silence():
+            with self._noting_unanswered():
                 merged.offset_table.update((await self.topic_stats_of(topic, address)).offset_table)
         return merged
 
@@ -305,20 +305,20 @@ class TopicAdmin(OwnLoop):
         return await self._ask(TopicStatsTable, broker_address, RequestCode.GET_TOPIC_STATS_INFO, header, doing)
 
     async def rate(self, name: str, key: str) -> float | None:
-        """A number of the brokers' statistics each second, over the last minute; ``None`` if no broker counts it.
+        """Return a statistic of the brokers as a rate a second over the last minute; ``None`` if no broker counts it.
 
         :param name: ``TOPIC_PUT_NUMS`` with a topic as key, ``GROUP_GET_NUMS`` with ``topic@group``.
         """
         found: list[float] = []
         header, code = ViewBrokerStatsDataRequestHeader(name, key), RequestCode.VIEW_BROKER_STATS_DATA
         for address in await self._targets():
-            with self._noting_silence(), suppress(BrokerError):  # a broker that has not counted it yet refuses
+            with self._noting_unanswered(), suppress(BrokerError):  # a broker that has not counted it yet refuses
                 data = await self._ask(BrokerStatsData, address, code, header, f"asking for {name} of {key}")
                 found.append(data.stats_minute.tps)
         return sum(found) if found else None
 
     async def groups_of_topic(self, topic: str) -> list[str]:
-        """The consumer groups that have committed offsets in a topic, sorted."""
+        """List the consumer groups that have committed offsets in a topic, sorted."""
         found: set[str] = set()
         header, doing = QueryTopicConsumeByWhoRequestHeader(topic), f"asking who consumes {topic}"
         for address in (await self._brokers_of(topic)).values():
@@ -331,13 +331,13 @@ class TopicAdmin(OwnLoop):
     async def _call(
         self, address: str, code: int, header: Header | None = None, body: bytes = b"", *, doing: str
     ) -> bytes:
-        """Send a request to a server and return the body of its answer; ``doing`` names the request in errors."""
+        """Send a request to a server; return the body of its answer. ``doing`` names the request in errors."""
         answer = await self.instance.call(address, code, header, body, doing=doing, timeout_s=self._timeout_s)
         return answer.body
 
     @contextmanager
-    def _noting_silence(self) -> Iterator[None]:
-        """Ask one of several brokers in the block; if it does not answer, note it, where that is wanted."""
+    def _noting_unanswered(self) -> Iterator[None]:
+        """Guard a request to one of several brokers; add a silent one to ``unanswered`` if that is a dict."""
         try:
             yield
         except RemotingError as error:
@@ -346,11 +346,11 @@ class TopicAdmin(OwnLoop):
             self.unanswered[error.address] = error
 
     async def _ask(self, kind: type[T], address: str, code: int, header: Header | None, doing: str) -> T:
-        """As :meth:`_call`, with the decoded body."""
+        """As :meth:`_call`, but decode the body."""
         return decode_body(kind, await self._call(address, code, header, doing=doing))
 
     async def _ask_first(self, kind: type[T], broker_address: str | None, code: int, header: Header, doing: str) -> T:
-        """As :meth:`_ask`, from the first broker that does not refuse."""
+        """As :meth:`_ask`, with the first broker that does not refuse."""
         failure: CometMQError | None = None
         for address in await self._targets(None, broker_address):
             try:

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from cometmq.client.admin.group_settings import differences, groups_of_brokers
 from cometmq.client.admin.group_summary import delete_whole_group, progress_of, summaries_of, users_groups
-from cometmq.client.admin.members import contradictions, demand_group, members_of, subscriptions_of
+from cometmq.client.admin.members import check_group_exists, contradictions, members_of, subscriptions_of
 from cometmq.client.admin.reset import EARLIEST, LATEST, Move, Target, execute_moves, planned_moves
 from cometmq.client.errors import BrokerError, RouteNotFoundError
 from cometmq.console.listing import listing
@@ -48,7 +48,7 @@ async def show_group(ask: Ask) -> Response:
     members = await subscriptions_of(admin, group)
     if not configs and not members:
         raise NotFoundError(
-            ask.t("there is no group {group}", group=group), next_step=ask.t("the list of groups has all")
+            ask.t("group {group} does not exist", group=group), next_step=ask.t("the list of groups has all")
         )
     progress = await progress_of(admin, group)
     ask.console.lag_history.note(group, progress.queues)
@@ -207,7 +207,7 @@ async def alter(ask: Ask) -> Plan:
 async def reset_form(ask: Ask) -> Response:
     """Ask where the offsets of a group shall move."""
     group = ask.path("group")
-    await demand_group(ask.admin, group)
+    await check_group_exists(ask.admin, group)
     progress = await progress_of(ask.admin, group)
     topics = sorted({one.queue.topic for one in progress.queues} - {retry_topic(group)})
     members = await members_of(ask.admin, group)
@@ -291,7 +291,7 @@ async def clone(ask: Ask) -> Plan:
     masters = await ask.admin.masters()
     configs = await groups_of_brokers(ask.admin, group, masters)
     if not configs:
-        raise NotFoundError(ask.t("there is no group {group}", group=group))
+        raise NotFoundError(ask.t("group {group} does not exist", group=group))
     if await groups_of_brokers(ask.admin, copy, masters):
         raise FormError(ask.t("there is a group {group} already", group=copy))
     queues = [one for one in (await progress_of(ask.admin, group)).queues if one.queue.topic != retry_topic(group)]

@@ -22,7 +22,7 @@ from cometmq.client.admin.topic_settings import (
     hidden_messages,
     permission_text,
     put_topic_on,
-    queues_that_go,
+    removed_queues,
     settings_text,
     topics_of_brokers,
 )
@@ -247,7 +247,7 @@ async def alter(ask: Ask) -> Plan:
                 queues=", ".join(hidden),
             )
         )
-    if gone := queues_that_go(existing, wanted):
+    if gone := removed_queues(existing, wanted):
         warnings.append(
             ask.t("Messages that wait for the queues {queues} come to other queues.", queues=", ".join(gone))
         )
