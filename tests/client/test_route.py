@@ -69,7 +69,7 @@ def test_nameservers_come_from_the_argument_the_environment_or_the_default(monke
     ids=["write", "read", "order", "brokers"],
 )
 def test_a_route_of_billions_of_queues_is_not_believed(data: TopicRouteData) -> None:
-    with pytest.raises(ClientError, match="registered impossible numbers of queues"):
+    with pytest.raises(ClientError, match="registered an impossible number of queues"):
         route_of("T", data)
 
 

@@ -150,7 +150,7 @@ async def test_every_class_takes_security_or_finds_it_in_the_environment(
     monkeypatch.delenv("ROCKETMQ_SECRET_KEY")
     with pytest.raises(SecurityConfigError, match=r"\$ROCKETMQ_SECRET_KEY is missing"):
         make()
-    with pytest.raises(ValueError, match="give security to the ClientInstance"):
+    with pytest.raises(ValueError, match="pass security to the shared ClientInstance"):
         make(instance=ClientInstance(security=Security()), security=Security(ACCOUNT))
 
 

@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Spawn(Protocol):
-    """Runs work in a task that ends with its client."""
+    """Runs background work in a task that ends with its client."""
 
     def __call__(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> asyncio.Task[None]:
         """Run work until it ends or the client does; log its failure."""
@@ -22,7 +22,7 @@ class Spawn(Protocol):
 class Background:
     """Tasks that run until they end or the client does; none runs after that.
 
-    :param owner: the client, as failures in the log name it.
+    :param owner: the client's name in logged failures.
     """
 
     def __init__(self, owner: str, clock: Clock) -> None:
@@ -43,11 +43,11 @@ class Background:
     def every(
         self, seconds: float, work: Callable[[], Awaitable[None]], what: str, *, first_s: float | None = None
     ) -> asyncio.Task[None]:
-        """Do ``work`` again and again, in a task of its own: no other work waits for it.
+        """Repeat ``work`` in a task of its own, so that no other work waits for it.
 
-        :param seconds: the pause before each time.
-        :param what: names it in the log when it fails; the next time comes anyway.
-        :param first_s: the pause before the first time, if it is another one.
+        :param seconds: the pause before each run.
+        :param what: the work's name in logged failures; a failure does not stop the next run.
+        :param first_s: the pause before the first run, if it differs.
         """
         first_s = seconds if first_s is None else first_s
         return self.spawn(self._repeat(seconds, work, what, first_s), name=what)
@@ -62,7 +62,7 @@ class Background:
                 log.exception("%s of %s failed; the next time is in %g s", what, self._owner, seconds)
 
     async def stop(self) -> None:
-        """Cancel all tasks but the calling one, and wait until they have ended."""
+        """Cancel all tasks except the calling one, and wait for their end."""
         self._is_over = True
         while tasks := self._tasks - {asyncio.current_task()}:
             for task in tasks:

@@ -1,14 +1,14 @@
 """Dead letters: lists, reads and resends the messages of ``%DLQ%`` topics.
 
-Reading changes nothing: it has no group and commits no offset. It works with Apache RocketMQ too.
+Reading changes nothing: it has no group and commits no offset. It also works with Apache RocketMQ.
 
 Theory of operation of :func:`resend`, which sends each dead letter to its original topic once. A ledger, one JSON
-object a line, has an *intent* before each send and a *sent* after it; each is on the disk before the next step. After
+object a line, has an *intent* before each send and a *sent* after it; each is on disk before the next step. After
 a crash the caller repeats the resend with the same ledger: a letter that was sent is skipped; a letter with an intent
-only is looked for in its topic, by its unique key and a property that names the dead letter.
+only is searched for in its topic, by its unique key and a property that names the dead letter.
 
 Fault model: a dead letter is sent twice only if the ledger is lost, or if the broker's index does not have the send of
-the crashed run yet: one that was under way at that moment, or one of a broker without ``messageIndexEnable``.
+the crashed run yet: one that was in progress at that moment, or one on a broker without ``messageIndexEnable``.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class DeadLetterGroup(msgspec.Struct, frozen=True):
     group: str
     count: int
     oldest_ms: int
-    """Store time of the first one, ms since 1970."""
+    """Store time of the first dead letter, ms since 1970."""
     newest_ms: int
 
 
@@ -75,14 +75,14 @@ class Selection(msgspec.Struct, frozen=True):
     origin_topic: str | None = None
     """The topic that the message was sent to."""
     ids: frozenset[str] = frozenset()
-    """Offset ids of dead letters, unique keys, or offset ids of the messages that failed; empty for all."""
+    """Offset ids of dead letters, unique keys, or offset ids of the failed messages; empty for all."""
     begin_ms: int = 0
-    """Became a dead letter at this time or later …"""
+    """Became a dead letter at this time or later, ms since 1970 …"""
     end_ms: int = END_OF_TIME_MS
     """… and not after this."""
 
     def takes(self, message: MessageExt) -> bool:
-        """Tell whether a dead letter is selected."""
+        """Return whether a dead letter is selected."""
         return (
             self.begin_ms <= message.store_timestamp <= self.end_ms
             and (self.key is None or self.key in message.keys)
@@ -93,17 +93,17 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 def origin_topic(message: MessageExt) -> str | None:
-    """The topic that a dead letter was first sent to; ``None`` if the property is missing."""
+    """Return the topic that a dead letter was first sent to; ``None`` if the property is missing."""
     return message.properties.get(RETRY_TOPIC)
 
 
 def ids_of(message: MessageExt) -> set[str]:
-    """All ids of a dead letter."""
+    """Return all ids of a dead letter."""
     return {message.offset_msg_id, message.msg_id, message.properties.get(ORIGIN_MESSAGE_ID, "")}
 
 
 async def dead_letter_groups(admin: Admin) -> list[DeadLetterGroup]:
-    """All groups with dead letters that are still stored, by name."""
+    """List all groups with stored dead letters, sorted by name."""
     found = []
     for name in await names_of_groups(admin):
         described = await describe(admin, name)
@@ -113,12 +113,12 @@ async def dead_letter_groups(admin: Admin) -> list[DeadLetterGroup]:
 
 
 async def names_of_groups(admin: Admin) -> list[str]:
-    """Groups that have, or had, dead letters, by name."""
+    """List the groups that have or had dead letters, sorted by name."""
     return sorted(name.removeprefix(DLQ_PREFIX) for name in await admin.topics() if name.startswith(DLQ_PREFIX))
 
 
 async def describe(admin: Admin, group: str) -> DeadLetterGroup | None:
-    """Return the number and the times of a group's dead letters; ``None`` if none is stored any more."""
+    """Return the number and the times of a group's dead letters; ``None`` if none is stored."""
     topic, count = dlq_topic(group), 0
     times: list[int] = []
     async with PullConsumer(TOOLS_GROUP, instance=admin.instance) as consumer:
@@ -138,7 +138,7 @@ async def read_dead_letters(
 ) -> AsyncIterator[MessageExt]:
     """Yield the stored dead letters of a group, queue by queue, in order.
 
-    :param limit: the largest number; all by default.
+    :param limit: maximum number; by default all.
     """
     wanted = selection or Selection()
     left = limit
@@ -196,7 +196,7 @@ class LedgerError(CometMQError):
 class Ledger:
     """The ledger of a resend; a context manager.
 
-    :raises LedgerError: it cannot be opened, or holds something else.
+    :raises LedgerError: the file cannot be opened, or is not a ledger.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -230,7 +230,7 @@ class Ledger:
         except ValueError:
             return  # cut off by a crash: then nothing was sent for it
         if not isinstance(entry, dict):
-            raise ValueError("it is no ledger of a resend")
+            raise ValueError("it is not a ledger of a resend")
         for name, table in (("intent", self.intended), ("sent", self.sent)):
             if isinstance(entry.get(name), str):
                 table.add(entry[name])
@@ -252,7 +252,7 @@ class Ledger:
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise LedgerError(f"{self._path} cannot be written: {error}", next_step="make room for it") from error
+            raise LedgerError(f"{self._path} cannot be written: {error}", next_step="free disk space") from error
 
 
 async def resend(
@@ -265,9 +265,9 @@ async def resend(
 ) -> None:
     """Send dead letters to their original topics, one after the other.
 
-    :param report: called with each letter, its result, and the reason of a failure.
-    :param rate: largest number of messages a second.
-    :raises LedgerError: nothing more may be sent, since the ledger cannot be written.
+    :param report: called with each letter, its result, and the reason for a failure.
+    :param rate: maximum messages a second.
+    :raises LedgerError: the ledger cannot be written, so nothing more is sent.
     """
     clock = admin.instance.clock
     pace: Pace | None = None
@@ -303,7 +303,7 @@ async def resend(
 
 
 def _unique_key(letter: MessageExt) -> str:
-    """The unique key of the resent message: that of the letter, or else the letter's offset id."""
+    """Return the unique key of the resent message: that of the letter, or else the letter's offset id."""
     return letter.properties.get(UNIQ_KEY) or letter.offset_msg_id
 
 

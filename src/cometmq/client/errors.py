@@ -1,4 +1,4 @@
-"""The errors of the client, each with ``code``, ``cause`` and the next step for the reader (``next_step``)."""
+"""The errors of the client, each with ``code``, ``cause`` and the reader's next step (``next_step``)."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ NEXT_STEPS: Final = {
 
 
 class ClientError(CometMQError):
-    """A call of the client failed. ``code`` is RocketMQ's response code, if there is a suitable one."""
+    """A call of the client failed. ``code`` is RocketMQ's response code, if one fits."""
 
     def __init__(self, message: str, *, code: int | None = None, next_step: str | None = None) -> None:
         super().__init__(message, next_step=next_step)
@@ -96,7 +96,7 @@ class BrokerError(ClientError):
 
 
 class AccessDeniedError(BrokerError):
-    """A server with an ACL refused: no or wrong credentials, or no permission. Another attempt would be refused too."""
+    """An ACL refused the request: missing or wrong credentials, or no permission. A retry does not help."""
 
     def __init__(self, address: str, code: int, remark: str | None, doing: str) -> None:
         super().__init__(address, code, remark, doing)
@@ -110,7 +110,7 @@ def refusal(address: str, code: int, remark: str | None, doing: str) -> BrokerEr
 
 
 class UnknownBrokerError(ClientError):
-    """An offset id holds an address that is not that of a broker of the cluster; nothing was sent there."""
+    """The address in an offset id belongs to no broker of the cluster; nothing was sent there."""
 
     def __init__(self, offset_msg_id: str) -> None:
         super().__init__(
@@ -120,7 +120,7 @@ class UnknownBrokerError(ClientError):
 
 
 class OtherTopicError(ClientError):
-    """The message with an offset id is of another topic than the one that was named."""
+    """The message with an offset id does not belong to the given topic."""
 
     def __init__(self, msg_id: str, wanted: str, topic: str) -> None:
         super().__init__(
@@ -132,7 +132,7 @@ class OtherTopicError(ClientError):
 
 
 class RouteNotFoundError(ClientError):
-    """No nameserver knows a broker for the topic."""
+    """No nameserver knows a broker with the topic."""
 
     def __init__(self, topic: str, detail: str) -> None:
         super().__init__(
@@ -144,7 +144,7 @@ class RouteNotFoundError(ClientError):
 
 
 class MasterNotFoundError(RouteNotFoundError):
-    """The topic is known, but has no master now. A master that restarts is back soon."""
+    """The topic is known, but has no master now. A master that is restarting is back soon."""
 
     def __init__(self, topic: str, detail: str) -> None:
         super().__init__(topic, detail)
@@ -152,7 +152,7 @@ class MasterNotFoundError(RouteNotFoundError):
 
 
 class RequestTimeoutError(ClientError):
-    """No reply to a request came in time. The request may be stored and be consumed later; its reply is ignored."""
+    """No reply to a request arrived in time. The request may be stored and consumed later; its reply is ignored."""
 
     def __init__(self, topic: str, timeout_s: float) -> None:
         super().__init__(
@@ -164,14 +164,14 @@ class RequestTimeoutError(ClientError):
 
 
 class IllegalMessageError(ClientError):
-    """The message breaks a rule of all brokers; it was not sent."""
+    """The message violates a rule of all brokers; it was not sent."""
 
     def __init__(self, message: str, next_step: str | None = None) -> None:
         super().__init__(message, code=int(ResponseCode.MESSAGE_ILLEGAL), next_step=next_step)
 
 
 class SerializationError(IllegalMessageError):
-    """The producer's serializer did not make bytes of a message's value; it was not sent."""
+    """The producer's serializer failed to turn a message's value into bytes; the message was not sent."""
 
     def __init__(self, topic: str, keys: Sequence[str], value: object, reason: str) -> None:
         key = keys if isinstance(keys, str) else " ".join(keys)
@@ -184,7 +184,7 @@ class SerializationError(IllegalMessageError):
 
 
 class DeserializationError(ClientError):
-    """The consumer's deserializer did not read the body of a message; ``place`` names the message."""
+    """The consumer's deserializer failed on the body of a message; ``place`` names the message."""
 
     def __init__(self, place: str, reason: str) -> None:
         super().__init__(
@@ -195,7 +195,7 @@ class DeserializationError(ClientError):
 
 
 class DelayNotSupportedError(ClientError):
-    """A broker before RocketMQ 5 would deliver a message with any delay at once; it was not sent."""
+    """A broker before RocketMQ 5 would ignore the message's arbitrary delay; the message was not sent."""
 
     def __init__(self, address: str) -> None:
         super().__init__(
@@ -225,4 +225,4 @@ class SendFailedError(ClientError):
 
 
 class ClientStateError(ClientError):
-    """The call does not fit the state of the client: not started, closed, or used in two ways."""
+    """The client's state does not allow the call: not started, closed, or already used in another way."""

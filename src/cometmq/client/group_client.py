@@ -19,8 +19,8 @@ from cometmq.remoting.security import Security
 class GroupClient(OwnLoop):
     """A client of one group.
 
-    :param instance: connections to share with other clients; by default it makes its own.
-    :param security: credentials and TLS of its own instance; default: from the environment.
+    :param instance: connections to share with other clients; by default it creates its own.
+    :param security: credentials and TLS of its own instance; by default from the environment.
     :param client_id: the id of its own instance; by default a unique one.
     :raises ValueError: the group's name is not allowed, an address has no port, or a shared instance gets security.
     """
@@ -30,7 +30,7 @@ class GroupClient(OwnLoop):
     instance: ClientInstance
     """The connections."""
     trace: MessageTrace | None = None
-    """The trace of this client, with ``enable_msg_trace``."""
+    """The trace of this client, if ``enable_msg_trace`` is set."""
     _ending: asyncio.Task[None] | None = None
     """The close."""
 
@@ -52,7 +52,7 @@ class GroupClient(OwnLoop):
         self._use = Use(self, self.instance, name, owns=instance is None)
 
     def _begin_trace(self, kind: str, config: ClientConfig) -> MessageTrace | None:
-        """Make the trace if the configuration wants one; ``kind`` is PRODUCE or CONSUME."""
+        """Create the trace if the configuration enables it; ``kind`` is PRODUCE or CONSUME."""
         if config.enable_msg_trace:
             self.trace = MessageTrace(self.instance, self.group, kind, config.customized_trace_topic)
         return self.trace
@@ -73,7 +73,7 @@ class GroupClient(OwnLoop):
         raise NotImplementedError
 
     async def _end_once(self, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Close by ``end``, once: further calls wait for it, and it goes on if a call is cancelled."""
+        """Run ``end`` once: further calls wait for it, and it continues if a call is cancelled."""
         if self._ending is None:
             self._ending = asyncio.get_running_loop().create_task(end())
         await asyncio.shield(self._ending)

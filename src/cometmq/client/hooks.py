@@ -1,8 +1,8 @@
 """Hooks of producers and consumers: functions that are called around each attempt to send and each listener call.
 
 ``SendMessageHook``, ``CheckForbiddenHook``, ``ConsumeMessageHook`` and ``EndTransactionHook`` of RocketMQ. An error
-of a hook is logged and ignored; only a check-forbidden hook refuses a message by raising. Without hooks no context
-is made.
+in a hook is logged and ignored; only a check-forbidden hook refuses a message by raising. Without hooks no context
+is created.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SendMessageContext(msgspec.Struct, frozen=True, kw_only=True):
 
     producer_group: str
     messages: tuple[Message, ...]
-    """One message, or those of a batch. They are encoded already: changes have no effect."""
+    """One message, or those of a batch. They are already encoded: changes have no effect."""
     msg_ids: tuple[str, ...]
     """The unique key of each message."""
     queue: MessageQueue
@@ -53,11 +53,11 @@ class SendMessageContext(msgspec.Struct, frozen=True, kw_only=True):
     communication_mode: CommunicationMode
     msg_type: MessageType
     body_bytes: int
-    """Size of the body as it is sent: compressed, or of the whole batch."""
+    """Size of the body as it is sent: compressed, or that of the complete batch."""
     begun_at_ms: int
-    """Time of its beginning, ms since 1970."""
+    """Start time, ms since 1970."""
     props: dict[str, object]
-    """Notes of hooks, from ``before`` to ``after``."""
+    """Data that hooks pass from ``before`` to ``after``."""
     results: tuple[SendResult, ...] = ()
     """After: the result of each message; empty after a failure and for a oneway send."""
     error: BaseException | None = None
@@ -67,7 +67,7 @@ class SendMessageContext(msgspec.Struct, frozen=True, kw_only=True):
     region_id: str | None = None
     """After: the broker's region (``MSG_REGION``)."""
     trace_on: bool = True
-    """After: the broker allows traces of its messages (``TRACE_ON``)."""
+    """After: whether the broker allows traces of its messages (``TRACE_ON``)."""
 
 
 class CheckForbiddenContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,17 +96,17 @@ class ConsumeMessageContext(msgspec.Struct, frozen=True, kw_only=True):
     consumer_group: str
     messages: tuple[MessageExt, ...]
     begun_at_ms: int
-    """Time of its beginning, ms since 1970."""
+    """Start time, ms since 1970."""
     props: dict[str, object]
-    """Notes of hooks, from ``before`` to ``after``."""
+    """Data that hooks pass from ``before`` to ``after``."""
     success: bool = False
-    """After: all messages are consumed."""
+    """After: whether all messages are consumed."""
     status: str = ""
     """After: ``CONSUME_SUCCESS`` or ``RECONSUME_LATER``."""
     return_type: ConsumeReturnType = ConsumeReturnType.SUCCESS
-    """After: the way the call ended."""
+    """After: the outcome of the call."""
     ended_at_ms: int = 0
-    """After: the time of its end, ms since 1970."""
+    """After: end time, ms since 1970."""
 
 
 class EndTransactionContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,27 +120,27 @@ class EndTransactionContext(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     """``COMMIT``, ``ROLLBACK`` or ``UNKNOWN``."""
     from_transaction_check: bool
-    """It answers a check of the broker."""
+    """Whether it answers a check of the broker."""
     confirmed: bool
-    """The broker has stored it."""
+    """Whether the broker has stored it."""
 
 
 EndTransactionHook = Callable[[EndTransactionContext], None]
-"""Called on the event loop after END_TRANSACTION was sent; it must not block."""
+"""Called on the event loop after END_TRANSACTION was sent; must not block."""
 
 
 @dataclass(frozen=True)
 class SendMessageHook:
-    """Two optional functions, called on the event loop; they must not block."""
+    """Two optional functions, called on the event loop; must not block."""
 
     before: Callable[[SendMessageContext], None] | None = None
     """Called before each attempt."""
     after: Callable[[SendMessageContext], None] | None = None
-    """Called when the attempt is answered or has failed."""
+    """Called when the attempt was answered or has failed."""
 
 
 CheckForbiddenHook = Callable[[CheckForbiddenContext], None]
-"""Called before each attempt; refuses the message by raising. What it raises is the cause of the caller's error."""
+"""Called before each attempt; refuses the message by raising. Its exception is the cause of the caller's error."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class SendForbiddenError(ClientError):
 
 
 def call_all(functions: Iterable[Callable[[C], None] | None], context: C) -> None:
-    """Call hooks one after the other; log whatever one raises, even ``SystemExit``."""
+    """Call hooks one after the other; log whatever they raise, even ``SystemExit``."""
     for function in functions:
         if function is not None:
             try:
@@ -178,7 +178,7 @@ def call_all(functions: Iterable[Callable[[C], None] | None], context: C) -> Non
 def demand_allowed(hooks: Sequence[CheckForbiddenHook], context: CheckForbiddenContext) -> None:
     """Call each check-forbidden hook.
 
-    :raises SendForbiddenError: one of them raised.
+    :raises SendForbiddenError: a hook raised.
     """
     for hook in hooks:
         try:
@@ -188,7 +188,7 @@ def demand_allowed(hooks: Sequence[CheckForbiddenHook], context: CheckForbiddenC
 
 
 class SendObservation:
-    """The hooks of one producer group; made only where there are hooks."""
+    """The hooks of one producer group; created only if there are hooks."""
 
     def __init__(
         self, group: str, hooks: Sequence[SendMessageHook], forbidden: Sequence[CheckForbiddenHook], clock: Clock
@@ -239,7 +239,7 @@ class SendObservation:
         return context
 
     def stored(self, context: SendMessageContext, results: Sequence[SendResult], answer: RemotingCommand) -> None:
-        """Call the hooks: the broker has stored the message."""
+        """Call the hooks after the broker has stored the message."""
         fields = answer.ext_fields
         self._after(
             msgspec.structs.replace(
@@ -252,11 +252,11 @@ class SendObservation:
         )
 
     def failed(self, context: SendMessageContext, error: BaseException) -> None:
-        """Call the hooks: the attempt has failed."""
+        """Call the hooks after a failed attempt."""
         self._after(msgspec.structs.replace(context, error=error, ended_at_ms=self._clock.now_ms()))
 
     def left(self, context: SendMessageContext) -> None:
-        """Call the hooks: a oneway message is in the connection's buffer."""
+        """Call the hooks after a oneway message was written to the connection's buffer."""
         self._after(msgspec.structs.replace(context, ended_at_ms=self._clock.now_ms()))
 
     def _after(self, context: SendMessageContext) -> None:

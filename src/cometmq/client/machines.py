@@ -1,6 +1,6 @@
-"""Machines without I/O: generators that yield requests and take answers; one driver for each way to wait.
+"""Protocols without I/O: generators that yield requests and receive answers, with one driver for each way to wait.
 
-A machine decides what is asked, of whom, and what follows from an answer or a failure, which is raised in it.
+A machine chooses requests and servers, and reacts to answers; a failure is raised inside it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def run(machine: Generator[Request, Answer, T], send: Callable[[Request], Answer
 
 
 async def run_async(machine: Generator[Request, Answer, T], send: Callable[[Request], Awaitable[Answer]]) -> T:
-    """As :func:`run`, on an event loop."""
+    """Run a machine as :func:`run` does, on an event loop."""
     try:
         request = next(machine)
         while True:

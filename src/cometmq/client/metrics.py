@@ -56,7 +56,7 @@ class Processed:
 
 
 class ClientMetrics:
-    """The hooks; a subclass counts.
+    """The hooks; a subclass records the metrics.
 
     ``Producer(send_hooks=[metrics.send])``, ``PushConsumer(consume_hooks=[metrics.consume])``.
     """
@@ -93,13 +93,13 @@ class ClientMetrics:
 
 
 class PrometheusMetrics(ClientMetrics):
-    """Counts into a registry of ``prometheus_client``.
+    """Records metrics in a registry of ``prometheus_client``.
 
     ``messaging_client_operation_duration_seconds``, ``messaging_client_sent_messages_total``,
-    ``messaging_client_consumed_messages_total`` and ``messaging_process_duration_seconds``. Make one object for each
+    ``messaging_client_consumed_messages_total`` and ``messaging_process_duration_seconds``. Create one object for each
     registry.
 
-    :param registry: default is the one of the process.
+    :param registry: by default the registry of the process.
     :raises MissingPackageError: ``prometheus_client`` is not installed.
     """
 
@@ -154,12 +154,12 @@ class PrometheusMetrics(ClientMetrics):
 
 
 class OpenTelemetryMetrics(ClientMetrics):
-    """Counts by OpenTelemetry, with the names, units and attributes of its conventions for messaging.
+    """Records OpenTelemetry metrics, with the names, units and attributes of its messaging conventions.
 
     ``messaging.client.operation.duration``, ``messaging.client.sent.messages``,
     ``messaging.client.consumed.messages`` and ``messaging.process.duration``; ``messaging.system`` is ``rocketmq``.
 
-    :param provider: default is the one that the application has set.
+    :param provider: by default the one that the application has set.
     :raises MissingPackageError: ``opentelemetry-api`` is not installed.
     """
 

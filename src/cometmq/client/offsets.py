@@ -1,4 +1,4 @@
-"""Offsets of queues and of consumer groups at the brokers (``RemoteBrokerOffsetStore``)."""
+"""Offsets of queues and of consumer groups on the brokers (``RemoteBrokerOffsetStore``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class _Beginning:
-    """The first commits of a group in a topic at a broker."""
+    """The first commits of a group in a topic on a broker."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -26,11 +26,11 @@ class _Beginning:
 
 
 class Offsets:
-    """Reads and commits offsets at the master of a queue, or at its slave while the master is away.
+    """Reads and commits offsets on the master of a queue, or on its slave while the master is away.
 
-    Every call may raise ``BrokerError`` (refused) and ``RemotingError`` (no answer).
+    Every call can raise ``BrokerError`` (refused) and ``RemotingError`` (no answer).
 
-    :param group: looks at messages of a time.
+    :param group: the group of pulls that read store times.
     """
 
     def __init__(
@@ -40,41 +40,41 @@ class Offsets:
         self._group = group
         self._timeout_s = timeout_s
         self._tables: set[tuple[str, str, str]] = set()
-        """Group, topic and broker for which the broker certainly has a table of offsets."""
+        """The (group, topic, broker) combinations for which the broker certainly has an offset table."""
         self._beginning: dict[tuple[str, str, str], _Beginning] = {}
         self._committing: dict[tuple[str, MessageQueue], asyncio.Lock] = {}
 
     async def min(self, queue: MessageQueue) -> int:
-        """The first offset that is still stored."""
+        """Return the first offset that is still stored."""
         return await self._ask(queue, queries.first_offset(queue))
 
     async def max(self, queue: MessageQueue) -> int:
-        """The offset of the next message."""
+        """Return the offset of the next message."""
         return await self._ask(queue, queries.end_offset(queue))
 
     async def at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the first message stored at a time (ms) or later; the end of the queue if there is none."""
+        """Return the offset of the first message stored at a time (ms) or later; the queue's end if there is none."""
         search = first_at(queue, self._group, await self.min(queue), await self.max(queue), timestamp_ms)
         return await run_async(search, lambda query: self._ask(queue, query))
 
     async def earliest_store_time(self, queue: MessageQueue) -> int:
-        """The store time of the first message, ms since 1970; -1 for an empty queue."""
+        """Return the store time of the first message, ms since 1970; -1 for an empty queue."""
         return await self._ask(queue, queries.earliest_store_time(queue))
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
-        """The committed offset of a group; ``None`` if there is none.
+        """Return the committed offset of a group; ``None`` if it has none.
 
         Apache's broker answers 0 for an unknown group while the queue's first message is young.
         """
         return await self._ask(queue, queries.committed_offset(group, queue))
 
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Commit ``offset`` for a group; returns when the broker has confirmed it.
+        """Commit ``offset`` for a group; return when the broker has confirmed it.
 
         The commits of one queue go to the broker one at a time, in the order of the calls: a broker with several
         threads may handle two in the wrong order. So do the first commits of a group in a topic: Apache's broker
-        creates the group's table when there is none, and when two threads do so at once it loses one of the two commits
-        (``ConsumerOffsetManager.commitOffset``). When one of them gets no answer, those that waited for it get none.
+        creates the group's table on the first commit, and when two threads do so at the same time, one commit is lost
+        (``ConsumerOffsetManager.commitOffset``). If one of them gets no answer, those that waited for it fail with it.
         """
         table = (group, queue.topic, queue.broker_name)
         async with self._committing.setdefault((group, queue), asyncio.Lock()):

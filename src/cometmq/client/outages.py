@@ -1,4 +1,4 @@
-"""Brokers that do not answer, logged once each: for all queues and requests it is one outage and one recovery."""
+"""Brokers that do not answer, logged once each: one outage and one recovery for all queues and requests."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cometmq.errors import CometMQError
 _log: Final = logging.getLogger(__name__)
 
 GRACE_SECONDS: Final = 2.0
-"""A failure so soon after a recovery belongs to the outage: some queues learn later that the broker is back."""
+"""A failure within this time after a recovery belongs to the outage: some queues notice the recovery later."""
 
 
 class BrokerOutages:
-    """The outages of brokers, as one client sees them: each begins with a failure and ends with any answer."""
+    """The outages of brokers as seen by one client: each begins with a failure and ends with any answer."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -23,7 +23,7 @@ class BrokerOutages:
         self._ended: dict[str, float] = {}
 
     def seen(self, broker_name: str, error: CometMQError, again_in_s: float) -> None:
-        """Record that a broker did not answer, or is in no route: a warning for the first of an outage."""
+        """Record that a broker did not answer, or is in no route; log a warning for the first failure of an outage."""
         now = self._clock.monotonic()
         if broker_name in self._began or now - self._ended.get(broker_name, -GRACE_SECONDS) < GRACE_SECONDS:
             _log.debug("cannot read from %s: %s", broker_name, error)
@@ -32,12 +32,12 @@ class BrokerOutages:
         _log.warning("cannot read from %s, trying again every %g s: %s", broker_name, again_in_s, error)
 
     def over(self, broker_name: str) -> None:
-        """Record an answer of a broker: one line if it ends an outage."""
+        """Record an answer of a broker; log one line if it ends an outage."""
         began = self._began.pop(broker_name, None)
         if began is not None:
             now = self._ended[broker_name] = self._clock.monotonic()
             _log.info("%s answers again, after %.0f s", broker_name, now - began)
 
     def level(self, broker_name: str) -> int:
-        """Return the level at which another failed request to a broker is logged: no warning where there was one."""
+        """Return the log level for another failed request to a broker: below warning during a known outage."""
         return logging.DEBUG if broker_name in self._began else logging.WARNING

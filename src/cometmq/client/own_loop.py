@@ -1,4 +1,4 @@
-"""Clients belong to the event loop on which they were started: on another one their calls would wait for ever."""
+"""Binds clients to the event loop on which they were started: on another one their calls would wait forever."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class _OnLoop(Protocol):
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop; ``None`` before they are used and after they are closed."""
+        """The event loop; ``None`` before the first use and after the close."""
 
 
 class OwnLoop:
-    """A client whose public coroutine methods raise an error on any event loop but the one of its instance.
+    """A client whose public coroutine methods raise an error on any event loop except that of its instance.
 
-    Subclasses need not do anything for it.
+    Subclasses need no code for this.
     """
 
     instance: _OnLoop
@@ -40,21 +40,21 @@ class OwnLoop:
     def _demand_loop(self) -> None:
         """Check the running event loop.
 
-        :raises ClientStateError: it is not the client's.
+        :raises ClientStateError: it is not the client's event loop.
         """
         own, running = self.instance.loop, asyncio._get_running_loop()
         if own is not None and own is not running:
             state = "is closed" if own.is_closed() else "runs elsewhere" if own.is_running() else "does not run now"
             raise ClientStateError(
                 f"this {type(self).__name__} was started on the event loop {own!r}, which {state}; "
-                f"it is used on {running!r}",
-                next_step="make a client on each event loop, or call this one on its own loop, by "
+                f"it was called on {running!r}",
+                next_step="create a client on each event loop, or call this one on its own loop by "
                 "asyncio.run_coroutine_threadsafe",
             )
 
 
 def looks_itself(method: Method) -> Method:
-    """Mark a method that is called so often that it looks at the event loop at a cheaper place."""
+    """Mark a frequently called method that checks the event loop itself, at a cheaper place."""
     setattr(method, _LOOKS_ITSELF, True)
     return method
 

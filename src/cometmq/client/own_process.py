@@ -1,4 +1,4 @@
-"""Clients belong to the process that made them: they hold sockets, tasks and threads."""
+"""Binds clients to the process that created them: they hold sockets, tasks and threads."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import NoReturn
 
 
 def refuse_copies(client: object, _protocol: object) -> NoReturn:
-    """Stand for ``__reduce_ex__`` of a client, which ``pickle`` and ``copy`` call.
+    """Replace a client's ``__reduce_ex__``, which ``pickle`` and ``copy`` call.
 
     :raises TypeError: always, as for sockets.
     """
     raise TypeError(
-        f"a {type(client).__name__} has connections and cannot be copied or pickled: make one in each process, "
-        "from the same arguments"
+        f"a {type(client).__name__} has connections and cannot be copied or pickled: create one in each process "
+        "with the same arguments"
     )

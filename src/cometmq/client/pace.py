@@ -7,15 +7,15 @@ from typing import Final
 from cometmq.clock import SYSTEM_CLOCK, Clock
 
 CATCH_UP_SECONDS: Final = 0.1
-"""A sender that was held up makes up for at most this time, so no second exceeds 1.1 times the rate."""
+"""A delayed sender catches up on at most this time, so no second exceeds 1.1 times the rate."""
 WINDOW_SECONDS: Final = 0.05
-"""Messages that leave together are at most those of this time, or one."""
+"""Messages sent together are at most those of this time, or one message."""
 
 
 class Pace:
-    """Returns the time that messages must wait, so that they have the rate.
+    """Computes how long messages must wait to keep a rate.
 
-    Messages are paid for before they leave: one pace that follows another, as that of the next task does, adds
+    Messages are counted before they are sent: one pace that follows another, as that of the next task does, adds
     nothing to the rate.
     """
 
@@ -25,11 +25,11 @@ class Pace:
         self._due = clock.monotonic()
 
     def window(self, most: int) -> int:
-        """Messages to send together, at most ``most``."""
+        """Return the number of messages to send together, at most ``most``."""
         return most if self._per_second is None else max(1, min(most, int(self._per_second * WINDOW_SECONDS)))
 
     def take(self, messages: int) -> float:
-        """Pay for messages; return the seconds to wait before they may leave."""
+        """Count messages; return the seconds to wait before sending them."""
         if self._per_second is None:
             return 0.0
         now = self._clock.monotonic()

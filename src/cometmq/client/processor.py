@@ -41,17 +41,17 @@ CheckTransaction = Callable[[str, CheckTransactionStateRequestHeader, MessageExt
 
 
 class GroupMember(Protocol):
-    """A consumer, as the instance that it shares with others sees it (``MQConsumerInner``)."""
+    """A consumer as its shared instance sees it (``MQConsumerInner``)."""
 
     @property
     def heartbeat(self) -> ConsumerData:
-        """The consumer's part of a heartbeat."""
+        """Return the consumer's part of a heartbeat."""
 
     def running_info(self) -> ConsumerRunningInfo:
-        """The consumer's state, for administrators."""
+        """Return the consumer's state, for administrators."""
 
     async def consume_directly(self, message: MessageExt) -> ConsumeMessageDirectlyResult | None:
-        """Consume one message on behalf of an administrator; ``None`` if there is no listener."""
+        """Consume one message on behalf of an administrator; return ``None`` without a listener."""
 
     def members_changed(self) -> None:
         """Rebalance: a member has joined or left the group."""
@@ -60,11 +60,11 @@ class GroupMember(Protocol):
         """Continue at these offsets: an administrator has reset them."""
 
     def positions(self, topic: str) -> dict[MessageQueue, int]:
-        """The consumed offset of each queue of a topic."""
+        """Return the consumed offset of each queue of a topic."""
 
 
 class ClientRemotingProcessor:
-    """Answers for the consumers and transaction producers of one client.
+    """Answers requests for the consumers and transaction producers of one client.
 
     :param spawn: runs work in the background.
     """
@@ -78,7 +78,7 @@ class ClientRemotingProcessor:
         self._spawn = spawn
 
     def register(self, table: ProcessorTable) -> None:
-        """Register all requests."""
+        """Register the handlers of all requests."""
         code = RequestCode
         table.register(code.CHECK_TRANSACTION_STATE, CheckTransactionStateRequestHeader, self.check_transaction)
         table.register(code.NOTIFY_CONSUMER_IDS_CHANGED, NotifyConsumerIdsChangedRequestHeader, self.members_changed)
@@ -91,7 +91,7 @@ class ClientRemotingProcessor:
     def check_transaction(
         self, connection: ClientConnection, request: Request[CheckTransactionStateRequestHeader], body: bytes
     ) -> None:
-        """CHECK_TRANSACTION_STATE (39): END_TRANSACTION is the answer."""
+        """Handle CHECK_TRANSACTION_STATE (39); END_TRANSACTION is the answer."""
         try:
             (message,) = split_records(body)
             group = message.properties.get(PGROUP, "")
@@ -105,25 +105,25 @@ class ClientRemotingProcessor:
             check(connection.address, request.header, message)
 
     def members_changed(self, _: object, request: Request[NotifyConsumerIdsChangedRequestHeader], _body: bytes) -> None:
-        """NOTIFY_CONSUMER_IDS_CHANGED (40)."""
+        """Handle NOTIFY_CONSUMER_IDS_CHANGED (40)."""
         member = self.consumers.get(request.header.consumer_group)
         if member is not None:
             member.members_changed()
 
     def reset_offsets(self, _: object, request: Request[ResetOffsetRequestHeader], body: bytes) -> None:
-        """RESET_CONSUMER_CLIENT_OFFSET (220)."""
+        """Handle RESET_CONSUMER_CLIENT_OFFSET (220)."""
         member = self.consumers.get(request.header.group)
         if member is not None:
             member.reset_offsets(request.header.topic, decode_body(ResetOffsetBody, body).offset_table)
 
     def positions(self, _: object, request: Request[GetConsumerStatusRequestHeader], _body: bytes) -> Response:
-        """GET_CONSUMER_STATUS_FROM_CLIENT (221)."""
+        """Handle GET_CONSUMER_STATUS_FROM_CLIENT (221)."""
         member = self.consumers.get(request.header.group)
         table = {} if member is None else member.positions(request.header.topic)
         return Response(body=encode_body(GetConsumerStatusBody(message_queue_table=table)))
 
     def running_info(self, _: object, request: Request[GetConsumerRunningInfoRequestHeader], _body: bytes) -> Response:
-        """GET_CONSUMER_RUNNING_INFO (307)."""
+        """Handle GET_CONSUMER_RUNNING_INFO (307)."""
         member = self.consumers.get(request.header.consumer_group)
         if member is None:
             return _no_consumer(request.header.consumer_group)
@@ -135,7 +135,7 @@ class ClientRemotingProcessor:
     def consume_directly(
         self, connection: ClientConnection, request: Request[ConsumeMessageDirectlyResultRequestHeader], body: bytes
     ) -> Response | None:
-        """CONSUME_MESSAGE_DIRECTLY (309): answered after the listener has returned."""
+        """Handle CONSUME_MESSAGE_DIRECTLY (309); answer after the listener has returned."""
         member = self.consumers.get(request.header.consumer_group)
         if member is None:
             return _no_consumer(request.header.consumer_group)
@@ -159,7 +159,7 @@ def _no_consumer(group: str) -> Response:
 
 
 def _stacks() -> str:
-    """The stack of each thread and task of this process (``jstack``)."""
+    """Return the stack of each thread and task of this process (``jstack``)."""
     names: Mapping[int | None, str] = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = [
         f"thread {names.get(ident, str(ident))}\n{''.join(traceback.format_stack(frame))}"

@@ -1,6 +1,6 @@
-"""Questions about the offsets of a queue: requests to its broker, and the meaning of the answers; no sockets.
+"""Queries for the offsets of a queue: requests to its broker, and parsers of the answers; no sockets.
 
-A :class:`Query` is one request. A search that takes several is a generator: it yields queries, and takes their results.
+A :class:`Query` is one request. A search that needs several is a generator: it yields queries and receives results.
 :mod:`cometmq.client.offsets` sends them from an event loop, :mod:`cometmq.client.blocking.offsets` without one.
 """
 
@@ -42,7 +42,7 @@ EVERY_ANSWER: Final = range(-1 << 31, 1 << 31)
 
 
 class AnyQueue(Protocol):
-    """A queue of a topic on some broker."""
+    """A queue of a topic on a broker."""
 
     @property
     def topic(self) -> str:
@@ -59,11 +59,11 @@ class Query(NamedTuple, Generic[T]):
     code: int
     header: Header
     doing: str
-    """The request in words, for errors."""
+    """The description of the request in errors."""
     read: Callable[[RemotingCommand], T]
     """Returns the result that an answer holds."""
     answers: Container[int] = _SUCCESS
-    """Codes of answers that ``read`` takes; others are refusals."""
+    """Response codes that ``read`` handles; others are refusals."""
 
     def result(self, answer: RemotingCommand, server: str) -> T:
         """Return the result.
@@ -76,7 +76,7 @@ class Query(NamedTuple, Generic[T]):
 
 
 Search = Generator[Query[Any], Any, T]
-"""Yields queries about one queue, takes the result of each, and returns what it has found."""
+"""Yields queries about one queue, receives the result of each, and returns its own result."""
 
 
 def _offset(answer: RemotingCommand) -> int:
@@ -109,7 +109,7 @@ def _store_time(answer: RemotingCommand) -> int:
 def committed_offset(group: str, queue: AnyQueue, *, or_zero: bool | None = None) -> Query[int | None]:
     """Ask for the committed offset of a group; the result is None if there is none.
 
-    :param or_zero: False keeps a broker from answering 0 for an unknown group while the queue's first message is young.
+    :param or_zero: False stops a broker from answering 0 for an unknown group while the queue's first message is young.
     """
     header = QueryConsumerOffsetRequestHeader(group, queue.topic, queue.queue_id, set_zero_if_not_found=or_zero)
     doing = f"asking for the offset of group {group} in {queue}"
@@ -128,14 +128,14 @@ def commit(group: str, queue: AnyQueue, offset: int) -> Query[None]:
 
 
 def search_offset(queue: AnyQueue, timestamp_ms: int) -> Query[int]:
-    """Ask for the first message stored at or after a time; :func:`first_at` says why the result is only a hint."""
+    """Ask for the first message stored at or after a time; the result is only a hint, see :func:`first_at`."""
     header = SearchOffsetRequestHeader(queue.topic, queue.queue_id, max(timestamp_ms, 0), boundary_type=LOWER)
     doing = f"asking for an offset of {queue} by time"
     return Query(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, doing, _offset)
 
 
 def pull_one(queue: AnyQueue, offset: int, group: str, read: Callable[[RemotingCommand], T]) -> Query[T]:
-    """Ask for the message at an offset; ``read`` gets every answer to a pull, with a message or without."""
+    """Ask for the message at an offset; ``read`` receives every answer to a pull, with a message or without."""
     header = pull_header(queue, offset, 1, group)
     return Query(RequestCode.PULL_MESSAGE, header, f"looking at a message of {queue}", read, PULL_ANSWERS)
 
@@ -162,12 +162,12 @@ def pull_header(
 def first_at(queue: AnyQueue, group: str, first: int, end: int, timestamp_ms: int) -> Search[int]:
     """Find the first offset stored at or after a time, ``end`` if there is none.
 
-    The broker's own search is only a hint. Apache RocketMQ 4.9 takes the nearest message, and any one of a batch, whose
-    messages all have one store time; 5.x and CometMQ take the first one, if they are asked to. A hint that is right
-    takes two looks at single messages.
+    The broker's own search is only a hint. Apache RocketMQ 4.9 returns the nearest message, and any one of a batch,
+    whose messages all have one store time; 5.x and CometMQ return the first one on request. A correct hint
+    costs two pulls of single messages.
 
-    :param group: pulls the messages.
-    :param first: the first offset of the queue; ``end`` is the one behind its last message.
+    :param group: the group of the pulls.
+    :param first: the first offset of the queue; ``end`` is the one after its last message.
     """
     if first >= end:
         return end
@@ -189,7 +189,7 @@ def first_at(queue: AnyQueue, group: str, first: int, end: int, timestamp_ms: in
 
 
 def _first_store_time(queue: AnyQueue, group: str, offset: int) -> Search[int | None]:
-    """The store time of the first message from an offset on, ``None`` where there is none."""
+    """Find the store time of the first message from an offset on; ``None`` if there is none."""
     stored: int | None
     after: int
     while True:

@@ -47,15 +47,15 @@ def reply_to(request: MessageExt, body: bytes) -> tuple[Message, str]:
     """
     if not isinstance(request, MessageExt):
         raise IllegalMessageError(
-            f"an object of type {type(request).__name__} is no consumed request",
-            "reply to one message of those that the listener got",
+            f"a {type(request).__name__} object is not a consumed request",
+            "reply to a message that the listener received",
         )
     asked = request.properties
     missing = [name for name in (CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT) if name not in asked]
     if missing:
         raise IllegalMessageError(
-            f"{request.msg_id} is no request: it has no {', '.join(missing)}",
-            "reply to messages that were sent by a request only",
+            f"{request.msg_id} is not a request: it lacks {', '.join(missing)}",
+            "reply only to messages that were sent by request()",
         )
     properties = {
         MSG_TYPE: REPLY,
@@ -90,7 +90,7 @@ class Replies:
             waiting.cancel()
 
     def arrived(self, _connection: object, request: Request[ReplyMessageRequestHeader], body: bytes) -> Response:
-        """PUSH_REPLY_MESSAGE_TO_CLIENT (326)."""
+        """Handle PUSH_REPLY_MESSAGE_TO_CLIENT (326)."""
         header = request.header
         correlation_id = decode_properties(header.properties or "").get(CORRELATION_ID, "")
         waiting = self._waiting.get(correlation_id)
@@ -106,7 +106,7 @@ class Replies:
 
 
 def _message(header: ReplyMessageRequestHeader, body: bytes, now_ms: int) -> MessageExt:
-    """Return the reply as a received message that is in no queue.
+    """Return the reply as a received message without a queue.
 
     :raises ValueError: its topic or properties are longer than any message's.
     """

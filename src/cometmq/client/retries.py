@@ -1,4 +1,4 @@
-"""Repeated sends: the failures after which a message is sent again, and the pauses between (``retryResponseCodes``).
+"""Repeated sends: the failures after which a message is sent again, and the pauses (``retryResponseCodes``).
 
 ============================  ============  ========================================  =========================
 failure                       the message   a producer                                the blocking sender
@@ -11,7 +11,7 @@ no answer                     unknown       tries again as often as configured  
 another code                  refused       fails                                     fails
 ============================  ============  ========================================  =========================
 
-A producer goes to another broker where it can. The blocking sender stays at the queue, whose order it keeps.
+A producer switches to another broker if it can. The blocking sender stays at the queue, whose order it keeps.
 """
 
 from __future__ import annotations
@@ -48,5 +48,5 @@ class Pauses(NamedTuple):
     longest_s: float
 
     def after(self, failures: int) -> float:
-        """Seconds before the next try, after so many failures."""
+        """Return the seconds before the next try, after this number of failures."""
         return min(self.first_s * float(1 << min(failures - 1, _MAX_DOUBLINGS)), self.longest_s)

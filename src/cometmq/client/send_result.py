@@ -1,4 +1,4 @@
-"""Results of sends: one message, or many with one wake-up (``SendResult``, ``SendStatus``)."""
+"""Results of sends: of one message, or of many with one wake-up (``SendResult``, ``SendStatus``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cometmq.remoting.codes import ResponseCode
 
 
 class SendStatus(Enum):
-    """The safety of a stored message."""
+    """The durability of a stored message."""
 
     SEND_OK = "SEND_OK"
     """Stored as the broker is configured."""
@@ -24,7 +24,7 @@ class SendStatus(Enum):
     FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
     """Stored, not yet confirmed by a slave (SYNC_MASTER)."""
     SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
-    """Stored, but no slave is there (SYNC_MASTER)."""
+    """Stored, but no slave is available (SYNC_MASTER)."""
 
 
 STATUS_BY_CODE: Final = {
@@ -46,13 +46,13 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     queue: MessageQueue
     queue_offset: int
     recall_handle: str | None = None
-    """The argument of ``Producer.recall``; brokers return it for any delay (RocketMQ since 5.3.2)."""
+    """The argument of ``Producer.recall``; brokers return it for arbitrary delays (RocketMQ since 5.3.2)."""
 
 
 class PartlySentError(ClientError):
     """Some messages of a list were not stored.
 
-    ``outcomes`` has one entry for each message, in the order given: its result or its failure.
+    ``outcomes`` has one entry for each message, in the given order: its result or its failure.
     """
 
     def __init__(self, outcomes: Sequence[SendResult | BaseException]) -> None:
@@ -86,7 +86,7 @@ class Single:
 class Many:
     """The outcomes of many deliveries, with one wake-up; each delivery is one message or a batch.
 
-    :param positions: for each delivery the places of its messages in the list.
+    :param positions: for each delivery the positions of its messages in the list.
     :param total: the number of messages.
     """
 
@@ -95,7 +95,7 @@ class Many:
         self._positions = positions
         self._outcomes: list[SendResult | BaseException | None] = [None] * total
         self.failed = False
-        """A delivery has failed."""
+        """Whether a delivery has failed."""
         self._waiter: asyncio.Future[None] | None = None
         self._wake_at = 0
 
@@ -123,14 +123,14 @@ class Many:
         self.done(index, ClientError(why, next_step="send it again after those before it"))
 
     async def until(self, in_flight: int) -> None:
-        """Wait until at most ``in_flight`` deliveries are under way."""
+        """Wait until at most ``in_flight`` deliveries are in progress."""
         if self.in_flight > in_flight:
             self._wake_at = in_flight
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
     def results(self) -> list[SendResult]:
-        """The result of every message.
+        """Return the result of every message.
 
         :raises PartlySentError: some failed.
         """
@@ -140,7 +140,7 @@ class Many:
 
 
 def raisable(error: BaseException) -> BaseException:
-    """Return a failure as the caller gets it: a cancelled task means that the producer was closed."""
+    """Return the failure to raise for the caller: a cancelled task means that the producer was closed."""
     if isinstance(error, asyncio.CancelledError):
         return ClientStateError(
             "the producer was closed before the message was answered",

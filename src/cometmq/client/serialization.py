@@ -1,7 +1,7 @@
-"""Values of the application as bodies of messages, and back: JSON, pydantic and msgspec models, bytes.
+"""Conversion between values of the application and message bodies: JSON, pydantic and msgspec models, bytes.
 
-A serializer is a function of a value that returns bytes, a deserializer one of bytes that returns a value; both may
-raise any ``Exception``. The consumer's messages decode their body when ``value`` is first read.
+A serializer turns a value into bytes, a deserializer bytes into a value; both are functions that may
+raise any ``Exception``. A consumer's messages decode their body when ``value`` is first read.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _UNREAD: Final = object()
 def to_json(value: Any) -> bytes:
     """Return ``value`` as JSON; bytes stay as they are.
 
-    Takes what msgspec encodes (``dict``, ``list``, text, numbers, dates, UUIDs, data classes, msgspec's structs) and
-    pydantic's models, also inside of others.
+    Accepts what msgspec encodes (``dict``, ``list``, text, numbers, dates, UUIDs, data classes, msgspec's structs) and
+    pydantic models, also nested ones.
 
-    :raises TypeError: there is something else in it.
+    :raises TypeError: the value contains another type.
     """
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
@@ -41,12 +41,12 @@ def to_json(value: Any) -> bytes:
 def _plain(value: Any) -> Any:
     dump = getattr(value, "model_dump", None)
     if dump is None:
-        raise TypeError(f"{type(value).__name__} has no form in JSON")
+        raise TypeError(f"{type(value).__name__} cannot be encoded as JSON")
     return dump(mode="json")
 
 
 def from_json(kind: Any = Any) -> Deserializer:
-    """Return a deserializer of JSON into ``kind``: a type that msgspec reads, or a model or TypeAdapter of pydantic.
+    """Return a deserializer of JSON into ``kind``: a type that msgspec reads, or a pydantic model or TypeAdapter.
 
     :raises TypeError: ``kind`` is a class that neither of them reads.
     """
@@ -55,7 +55,7 @@ def from_json(kind: Any = Any) -> Deserializer:
         return typing.cast(Deserializer, validate)
     if isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.CustomType):
         raise TypeError(
-            f"JSON is not read into {kind!r}: use a dataclass, a model of pydantic or msgspec, or a function of bytes"
+            f"JSON cannot be decoded as {kind!r}: use a dataclass, a pydantic or msgspec model, or a function of bytes"
         )
     return msgspec.json.Decoder(kind).decode
 
@@ -63,7 +63,7 @@ def from_json(kind: Any = Any) -> Deserializer:
 def deserializer_of(spec: Any) -> Deserializer:
     """Return the deserializer that ``spec`` names: ``bytes``, a type for :func:`from_json`, or a function of bytes.
 
-    :raises TypeError: it is none of them.
+    :raises TypeError: ``spec`` is none of these.
     """
     if spec is bytes:
         return _as_it_is
@@ -72,7 +72,7 @@ def deserializer_of(spec: Any) -> Deserializer:
         return from_json(spec)
     if callable(spec):
         return typing.cast(Deserializer, spec)
-    raise TypeError(f"a deserializer is a type or a function of bytes, not {spec!r}")
+    raise TypeError(f"a deserializer must be a type or a function of bytes, not {spec!r}")
 
 
 def _as_it_is(body: bytes) -> bytes:
@@ -82,7 +82,7 @@ def _as_it_is(body: bytes) -> bytes:
 def with_body(message: Message, serializer: Serializer) -> Message:
     """Return the message with its value as body.
 
-    :raises SerializationError: the serializer failed, or returned something else than bytes.
+    :raises SerializationError: the serializer failed, or did not return bytes.
     """
     value = message.value
     if value is msgspec.UNSET:
@@ -104,7 +104,7 @@ class DecodedMessage(MessageExt, eq=False, gc=True, kw_only=True):
 
     @property
     def value(self) -> Any:
-        """The body as the deserializer reads it.
+        """Return the body as decoded by the deserializer.
 
         :raises DeserializationError: the deserializer failed.
         """
@@ -120,7 +120,7 @@ class DecodedMessage(MessageExt, eq=False, gc=True, kw_only=True):
         return self._value
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Hand on the message with its value, since deserializers are often functions that cannot be handed on."""
+        """Pickle the message with its value, since deserializers are often functions that cannot be pickled."""
         return _handed_on, (type(self), self._record(), self.broker_name, self._outcome())
 
     def _outcome(self) -> Deserializer | None:
@@ -134,7 +134,7 @@ class DecodedMessage(MessageExt, eq=False, gc=True, kw_only=True):
 
 @dataclass(frozen=True)
 class _Outcome:
-    """The deserializer of a message that was handed on: what the consumer's returned, or its failure."""
+    """The deserializer of an unpickled message: returns the value decoded by the consumer, or raises its failure."""
 
     value: Any = None
     error: DeserializationError | None = None

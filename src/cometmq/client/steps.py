@@ -1,4 +1,4 @@
-"""Iteration over messages by steps that may be cancelled."""
+"""Iteration over messages in steps that can be cancelled."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ T = TypeVar("T")
 
 
 class Steps(AsyncIterator[T]):
-    """An asynchronous iterator of which a step may be cancelled, as by a time-out: the next step goes on.
+    """An asynchronous iterator whose steps can be cancelled, as by a time-out: the next step continues.
 
     An asynchronous generator ends when a step is cancelled.
 
-    :param step: returns what comes next, or raises ``StopAsyncIteration``; takes nothing before its last ``await``.
+    :param step: returns the next item, or raises ``StopAsyncIteration``; removes nothing before its last ``await``.
     """
 
     def __init__(self, step: Callable[[], Awaitable[T]]) -> None:
@@ -23,7 +23,7 @@ class Steps(AsyncIterator[T]):
         return self._step()
 
     async def aclose(self) -> None:
-        """End the iteration, as that of a generator."""
+        """End the iteration, as a generator does."""
         self._step = _ended
 
 

@@ -14,9 +14,9 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignals:
-    """Calls functions at the first SIGINT or SIGTERM; the second one does what it did before.
+    """Calls functions at the first SIGINT or SIGTERM; the second one has its previous effect.
 
-    A signal that the program handles itself stays the program's. Python calls handlers in the main thread only.
+    Signals that the program handles itself are left to it. Python calls handlers in the main thread only.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class StopSignals:
 
     @contextmanager
     def calling(self, stop: Callable[[], object]) -> Iterator[None]:
-        """Call ``stop`` at a signal inside the ``with`` block; nothing happens in another thread than the main one."""
+        """Call ``stop`` at a signal inside the ``with`` block; has no effect outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -59,7 +59,7 @@ class StopSignals:
 
 
 def _is_default(handler: object) -> bool:
-    """Tell whether a handler is that of Python, or the one that ``asyncio.run`` sets."""
+    """Return whether a handler is Python's own, or the one that ``asyncio.run`` sets."""
     owner = getattr(getattr(handler, "func", None), "__self__", None)
     return handler in (signal.SIG_DFL, signal.default_int_handler) or isinstance(owner, asyncio.Runner)
 

@@ -1,4 +1,4 @@
-"""The use of connections by one client, which ends with the client even if nobody closes it."""
+"""The use of connections by one client, which ends with the client even if it is not closed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cometmq.client.instance import ClientInstance
 from cometmq.loop import TaskSet
 
 _ends = TaskSet()
-"""The ends of forgotten clients."""
+"""The running clean-ups of forgotten clients."""
 
 End = Callable[[], Coroutine[Any, Any, object]]
 
@@ -22,12 +22,12 @@ End = Callable[[], Coroutine[Any, Any, object]]
 class Use:
     """One client's use of an instance, from ``begin`` to ``end``.
 
-    A client that nobody refers to any more and that was not closed is *forgotten*: then a ``ResourceWarning`` names it,
-    and its use ends. Whatever works for the client in the background must not refer to it, or it is never forgotten.
+    A client that was not closed and that nothing refers to is *forgotten*: then a ``ResourceWarning`` names it,
+    and its use ends. The client's background work must not refer to it, or it is never forgotten.
 
-    :param client: the client; this refers to it weakly.
-    :param name: names it in the warning.
-    :param owns: nobody else uses the instance, so its connections are the client's, even those before ``begin``.
+    :param client: the client, which is referenced weakly.
+    :param name: the client's name in the warning.
+    :param owns: only this client uses the instance, so it owns all connections, even those from before ``begin``.
     """
 
     def __init__(self, client: object, instance: ClientInstance, name: str, *, owns: bool) -> None:
@@ -43,7 +43,7 @@ class Use:
     def begin(self, forgotten_end: End | None = None) -> None:
         """Begin to use the instance.
 
-        :param forgotten_end: ends the client's own work if it is forgotten; does not refer to the client.
+        :param forgotten_end: ends a forgotten client's own work; must not refer to the client.
         """
         self._instance.acquire()
         self._loop = asyncio.get_running_loop()
@@ -56,7 +56,7 @@ class Use:
         await self._instance.release()
 
     def _forgotten(self) -> None:
-        """Be called in any thread, at any time: the garbage collector decides."""
+        """Clean up after a forgotten client; the garbage collector calls this in any thread at any time."""
         loop = self._loop
         if loop is None and self._owns:
             loop = next((connection.loop for connection in self._instance.remoting.connections), None)

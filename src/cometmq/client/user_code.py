@@ -1,4 +1,4 @@
-"""Calls of the application's functions, which may raise anything, even ``SystemExit`` and ``CancelledError``.
+"""Calls the application's functions, which may raise anything, even ``SystemExit`` and ``CancelledError``.
 
 Their errors must not end the calling task or its event loop. Only a cancellation by the client ends the task;
 a cancellation while the client is not being closed is a failure of the function.
@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 def is_end(error: BaseException) -> bool:
-    """Tell whether an error may be the end of the calling task instead of a failure of the function."""
+    """Return whether an error can be the end of the calling task instead of a failure of the function."""
     return isinstance(error, asyncio.CancelledError | GeneratorExit)
 
 
@@ -31,7 +31,7 @@ def keep_task() -> None:
 
 
 def is_async(function: Callable[..., object]) -> bool:
-    """Tell whether a function is an ``async def``, or an object whose ``__call__`` is."""
+    """Return whether a function is an ``async def``, or an object with an ``async def __call__``."""
     method = getattr(function, "__call__", None)  # noqa: B004 - the method itself is looked at
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(method)
 
@@ -39,7 +39,7 @@ def is_async(function: Callable[..., object]) -> bool:
 async def in_thread(threads: Executor, function: Callable[..., R], *arguments: object) -> R:
     """Call a function in one of ``threads``; raise what it raises.
 
-    The error is not set on the future: a future does not carry ``StopIteration``, and ``GeneratorExit`` from a
+    The error is not set on the future, which cannot hold ``StopIteration``; and ``GeneratorExit`` from a
     future closes the waiting coroutine.
     """
     outcome, error = await asyncio.get_running_loop().run_in_executor(threads, _call, function, arguments)

@@ -124,10 +124,10 @@ async def test_only_requests_can_be_replied_to(server: Deployment, topic: str, g
     async with consumer, Producer("p", server.address) as producer:
         await producer.send(Message(topic, b"plain"))
         await until(lambda: seen)
-        with pytest.raises(IllegalMessageError, match="is no request: it has no CORRELATION_ID, REPLY_TO_CLIENT"):
+        with pytest.raises(IllegalMessageError, match="is not a request: it lacks CORRELATION_ID, REPLY_TO_CLIENT"):
             await producer.reply(seen[0], b"answer")
         for wrong in (Message(topic, b"mine"), [seen[0]], None, b"x"):
-            with pytest.raises(IllegalMessageError, match=f"type {type(wrong).__name__} is no consumed request"):
+            with pytest.raises(IllegalMessageError, match=f"a {type(wrong).__name__} object is not a consumed request"):
                 await producer.reply(wrong, b"answer")  # type: ignore[arg-type]
         with pytest.raises(IllegalMessageError, match="no body"):
             await producer.request(Message(topic, b""))

@@ -175,5 +175,5 @@ def test_a_number_that_no_record_holds_is_told(name: str, number: object) -> Non
 
 @pytest.mark.parametrize("given", [{"properties": {"price": 7}}, {"keys": [7]}, {"tags": 7}])
 def test_a_property_that_is_no_text_is_told(given: dict[str, Any]) -> None:
-    with pytest.raises(IllegalMessageError, match="tags, keys and properties are text"):
+    with pytest.raises(IllegalMessageError, match="tags, keys and properties must be text"):
         encoder().properties_text(Message("Topic", b"b", **given), "AB" * 16)

@@ -1,6 +1,6 @@
-"""The client without an event loop: brokers and nameservers as Spark's tasks and scripts ask them.
+"""The client without an event loop, for Spark tasks and scripts.
 
-``connections`` lends connections that outlive a task; ``cluster`` asks nameservers for routes and brokers for anything;
-``offsets`` asks brokers for offsets; ``sender`` sends what an ``outbox`` says, and says again. The socket beneath is
+``connections`` lends connections that outlive a task; ``cluster`` sends requests to nameservers and brokers;
+``offsets`` queries offsets; ``sender`` sends and repeats the requests of an ``outbox``. The socket layer is
 :mod:`cometmq.remoting.blocking`.
 """

@@ -1,4 +1,4 @@
-"""Nameservers and brokers asked without an event loop: topics, routes, queues, and any request to a broker."""
+"""Requests to nameservers and brokers without an event loop: topics, routes, queues, and any request to a broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cometmq.remoting.headers import Header
 from cometmq.remoting.security import PLAIN, Security
 
 ANSWER_SECONDS: Final = 10.0
-"""The longest wait for one answer, unless less patience is asked for."""
+"""Maximum wait for one answer, unless the caller sets a lower one."""
 _PAUSE_SECONDS: Final = 0.2
 
 T = TypeVar("T")
@@ -42,27 +42,27 @@ class Queue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """The servers of one cluster, and the topics to look at."""
+    """The servers of one cluster, and the topics to read."""
 
     namesrv: tuple[str, ...]
-    """Addresses, ``host:port``; the first nameserver that answers is asked, others for topics that it does not know."""
+    """Addresses, ``host:port``; the first that answers is asked, others for topics that it does not know."""
     security: Callable[[], Security] = lambda: PLAIN
-    """Credentials and TLS; asked for whenever a connection is opened."""
+    """Credentials and TLS; called whenever a connection is opened."""
     timeout_s: float = ANSWER_SECONDS
     """Seconds for one answer."""
     patience_s: float = ANSWER_SECONDS
-    """Seconds in which a broker that does not answer is asked again."""
+    """Seconds during which a request to a silent broker is repeated."""
     topics: tuple[str, ...] = ()
     topic_pattern: str | None = None
-    """A regular expression for names of topics, where ``topics`` names none."""
+    """A regular expression for topic names, used if ``topics`` is empty."""
     from_slaves: bool = False
-    """Read messages from a slave where there is one; all else is asked of the master."""
+    """Read messages from a slave if there is one; all other requests go to the master."""
     group: str = "cometmq"
-    """Consumer group of pulls that look at store times."""
+    """Consumer group of pulls that read store times."""
 
 
 class Patience:
-    """Repeats a question: at once after the first answer that does not help, then after pauses, until time is up."""
+    """Limits repeated requests: the first repetition is immediate, later ones follow pauses, until time is up."""
 
     def __init__(self, clock: Clock, seconds: float, pause_s: float) -> None:
         self._clock = clock
@@ -71,7 +71,7 @@ class Patience:
         self._asked = 0
 
     def again(self) -> bool:
-        """Pause, and return True to ask again; return False when the question was repeated and time is up."""
+        """Pause, and return True to repeat; return False after at least one repetition once time is up."""
         self._asked += 1
         if self._asked > 1:
             if self._clock.monotonic() >= self._give_up_at:
@@ -81,18 +81,18 @@ class Patience:
 
 
 class BlockingCluster:
-    """A view of the brokers behind some nameservers; the routes are those of its last look.
+    """The brokers of a nameserver's cluster; the routes are those of the last refresh.
 
-    Methods that ask servers raise ``unreachable`` if no nameserver answers, or a broker does not or is not registered.
+    Methods that send requests raise ``unreachable`` if no nameserver or broker answers, or a broker is not registered.
 
-    Spark sends it to its executors, so it holds nothing that cannot be pickled. A subclass may choose the classes of
-    the errors, which are made from a message and ``next_step``.
+    Spark sends it to its executors, so it can be pickled. A subclass may choose the classes of
+    the errors, which are created from a message and ``next_step``.
     """
 
     unreachable: ClassVar[type[CometMQError]] = ClientError
-    """Raised when no nameserver, or a broker, does not answer."""
+    """Raised when no nameserver answers, or a broker does not."""
     refused: ClassVar[type[CometMQError]] = ClientError
-    """Raised when a server answers that it does not do what is asked."""
+    """Raised when a server refuses a request."""
     namesrv_step: ClassVar[str] = "is the nameserver's address right, and is it running?"
     broker_step: ClassVar[str] = "is the broker running?"
     """The next step in errors about servers that do not answer."""
@@ -108,7 +108,7 @@ class BlockingCluster:
     # Nameserver -----------------------------------------------------------------------------------
 
     def queues(self) -> list[Queue]:
-        """Look up every readable queue of the topics asked for, on the brokers that are registered now."""
+        """Return every readable queue of the chosen topics on the brokers that are registered now."""
         self._silent_masters.clear()
         return self._ask_namesrv(self._queues())
 
@@ -131,7 +131,7 @@ class BlockingCluster:
         return route
 
     def topics(self) -> Sequence[str]:
-        """Return the topics that match the pattern; without one, all topics that it could choose."""
+        """Return the topics that match the pattern; without a pattern, all that it could match."""
         return self._ask_namesrv(self._topics())
 
     def _topics(self) -> Exchange[Sequence[str]]:
@@ -153,30 +153,30 @@ class BlockingCluster:
         return frozenset(name for name, of in known.broker_addr_table.items() if MASTER_ID in of.broker_addrs)
 
     def address_of(self, queue: Queue) -> str:
-        """Return the address of the broker that a queue is read from; it is looked up when it is not known."""
+        """Return the address of the broker to read a queue from; look it up if it is unknown."""
         return self._broker_for(queue, slave=self._wants_slave(queue.broker))[1]
 
     def asked_at(self, queue: Queue) -> str:
-        """Return the address of the broker that is asked about a queue: its master; a slave if there is none."""
+        """Return the address for requests about a queue: that of its master, or of a slave without a master."""
         return self._broker_for(queue, slave=queue.broker in self._silent_masters)[1]
 
     def has_master(self, queue: Queue) -> bool:
-        """Tell whether the master of a queue is asked about it; only its word proves what the queue does not hold."""
+        """Return whether the queue's master answers requests; only its answer proves that a message is missing."""
         return queue.broker not in self._silent_masters and self._broker_for(queue, slave=False)[0] == MASTER_ID
 
     def reads_slave(self, queue: Queue) -> bool:
-        """Tell whether a queue is read from a slave."""
+        """Return whether a queue is read from a slave."""
         return self._broker_for(queue, slave=self._wants_slave(queue.broker))[0] != MASTER_ID
 
     def leave_slave(self, broker: str) -> None:
-        """Read the queues of a broker from its master from now on, as soon as it has one."""
+        """Read the queues of a broker from its master from now on, once it has one."""
         self._leaves_slave.add(broker)
 
     def _wants_slave(self, broker: str) -> bool:
         return self._cluster_options.from_slaves and broker not in self._leaves_slave
 
     def _broker_for(self, queue: Queue, *, slave: bool) -> tuple[int, str]:
-        """Return id and address of the queue's master; of a slave if one is wanted, or there is no master."""
+        """Return id and address of the queue's master; of a slave if one is wanted, or without a master."""
         chosen = self._brokers.choose(queue.broker, slave=slave)
         if chosen is None:
             self._ask_namesrv(self._queues())
@@ -199,11 +199,11 @@ class BlockingCluster:
             raise self.refused_by(error) from error
 
     def refused_by(self, error: ClientError) -> CometMQError:
-        """Return the error of this class for a refusal."""
+        """Return the error for a refusal."""
         return self.refused(error.message, next_step=error.next_step)
 
     def _send(self, ask: Ask) -> list[RemotingCommand]:
-        """Send requests; again if there is time, since the server may have closed a connection that was idle."""
+        """Send requests; repeat them if time is left, since the server may have closed an idle connection."""
         security, give_up_at = self._cluster_options.security(), self._clock.monotonic() + ask.timeout_s
         try:
             return invoke_all(ask.address, security, ask.requests, ask.timeout_s)
@@ -215,7 +215,7 @@ class BlockingCluster:
     # Brokers --------------------------------------------------------------------------------------
 
     def ask(self, asked: Sequence[tuple[Queue, Query[T]]], patience_s: float = 0.0) -> list[T]:
-        """Ask brokers about queues, all requests of a broker at once; return the results in the same order.
+        """Send requests about queues, pipelined for each broker; return the results in the same order.
 
         :raises refused: a broker refuses a request.
         """
@@ -237,9 +237,9 @@ class BlockingCluster:
     def ask_broker(
         self, queue: Queue, requests: Sequence[tuple[int, Header]], patience_s: float = 0.0
     ) -> list[RemotingCommand]:
-        """Send requests to the broker of a queue: at least twice, and on until ``patience_s`` is over.
+        """Send requests to the broker of a queue: at least twice, and until ``patience_s`` has passed.
 
-        They go to the master; to a slave while no master is registered, or if it is silent and slaves may be read.
+        They go to the master, or to a slave if no master is registered, or if it is silent and slaves may be read.
         """
         options = self._cluster_options
         patience = Patience(self._clock, patience_s, _PAUSE_SECONDS)
@@ -258,7 +258,7 @@ class BlockingCluster:
 
 
 def by_broker(queues: Iterable[Queue]) -> Iterable[list[Queue]]:
-    """Return the queues of each broker."""
+    """Return the queues by broker."""
     found: dict[str, list[Queue]] = {}
     for queue in queues:
         found.setdefault(queue.broker, []).append(queue)

@@ -1,7 +1,7 @@
-"""Connections that outlive a task: Spark reuses its Python workers, so a cache of the process saves most connects.
+"""Connections that outlive a task: Spark reuses its Python workers, so a cache in the process avoids most connects.
 
-A connection belongs to one borrower at a time, and to the credentials and TLS that it was opened with. It goes back
-to the cache only after every request on it was answered; after any error it is closed. A connection that was idle for
+A connection belongs to one borrower at a time, and to the credentials and TLS that it was opened with. It returns
+to the cache only after every request on it was answered; after an error it is closed. A connection that was idle for
 ``IDLE_SECONDS`` is closed when the next one is borrowed, and all are closed at the end of the process.
 """
 
@@ -22,11 +22,11 @@ from cometmq.remoting.security import Security
 IDLE_SECONDS: Final = 60.0
 """Well below the 120 s after which servers close idle connections."""
 _WINDOW: Final = 128
-"""Requests that :func:`invoke_all` sends ahead of their answers."""
+"""Requests that :func:`invoke_all` sends before it waits for their answers."""
 
 
 class _Cache:
-    """Idle connections by address and security, with the time when they came back."""
+    """Idle connections by address and security, with the time of their return."""
 
     def __init__(self) -> None:
         self._idle: dict[tuple[str, Security], list[tuple[float, BlockingConnection]]] = {}
@@ -65,9 +65,9 @@ atexit.register(_cache.close)
 
 @contextmanager
 def borrowed(address: str, security: Security, timeout_s: float) -> Iterator[BlockingConnection]:
-    """Lend a connection for the length of the block; when the block raises, the connection is closed.
+    """Lend a connection to the block; close it if the block raises.
 
-    :raises BlockingConnectionError: the address cannot be reached.
+    :raises BlockingConnectionError: the address is unreachable.
     """
     connection = _cache.take(address, security, timeout_s)
     try:
@@ -81,9 +81,9 @@ def borrowed(address: str, security: Security, timeout_s: float) -> Iterator[Blo
 def invoke_all(
     address: str, security: Security, requests: Sequence[tuple[int, Header | None]], timeout_s: float
 ) -> list[RemotingCommand]:
-    """Send many requests ahead of their answers; return the answers in the order of the requests.
+    """Send many requests before waiting for answers; return the answers in the order of the requests.
 
-    :raises BlockingConnectionError: the server does not answer all of them.
+    :raises BlockingConnectionError: the server does not answer all requests.
     """
     answers: dict[int, RemotingCommand] = {}
     order: list[int] = []

@@ -1,4 +1,4 @@
-"""Offsets asked of brokers without an event loop: bounds, sizes of records, consumer groups, offsets by time."""
+"""Queries for offsets without an event loop: bounds, sizes of records, consumer groups, offsets by time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Bounds:
 
 
 class OffsetClient(BlockingCluster):
-    """The brokers behind some nameservers, asked for offsets."""
+    """The brokers of a nameserver's cluster, with queries for offsets."""
 
     def __init__(self, options: ClusterOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(options, clock=clock)
@@ -47,10 +47,10 @@ class OffsetClient(BlockingCluster):
     def bounds(
         self, queues: Iterable[Queue], *, on_silent: Callable[[CometMQError], None] | None = None
     ) -> dict[Queue, Bounds]:
-        """Ask the brokers for the bounds of queues, all requests of a broker at once.
+        """Query the bounds of queues, pipelined for each broker.
 
-        :param on_silent: called for a broker that does not answer at once, whose queues are left out; without it such
-            a broker is asked again until ``patience_s`` is over.
+        :param on_silent: called for a broker that does not answer the first try, to omit its queues; without it such
+            a broker is asked again until ``patience_s`` has passed.
         """
         found: dict[Queue, Bounds] = {}
         for members in by_broker(queues):
@@ -73,16 +73,16 @@ class OffsetClient(BlockingCluster):
     # Groups ---------------------------------------------------------------------------------------
 
     def committed_offsets(self, queues: Iterable[Queue], group: str) -> dict[Queue, int]:
-        """Return the offset that a group has committed in each queue; queues without one are left out."""
+        """Return the offset that a group has committed in each queue; omit queues without one."""
         asked = [(queue, committed_offset(group, queue, or_zero=False)) for queue in queues]
         offsets = zip(asked, self.ask(asked), strict=True)
         return {queue: offset for (queue, _), offset in offsets if offset is not None}
 
     def commit_offsets(self, group: str, offsets: Mapping[Queue, int], *, alone: bool = False) -> None:
-        """Write offsets into a consumer group; the group is made by a heartbeat where the broker does not know it.
+        """Commit offsets for a consumer group; a heartbeat creates the group on brokers that do not know it.
 
-        :param alone: refuse where a consumer is in the group, since its offsets would be overwritten.
-        :raises refused: a consumer is in the group.
+        :param alone: refuse if the group has a consumer, whose offsets would be overwritten.
+        :raises refused: the group has a consumer.
         """
         for members in by_broker(sorted(offsets)):
             if (group, members[0].broker) not in self._introduced:
@@ -91,7 +91,7 @@ class OffsetClient(BlockingCluster):
                 elif alone:
                     raise self.refused(
                         f"it has consumers at {members[0].broker}, whose offsets would be overwritten",
-                        next_step="name a group in which nobody consumes",
+                        next_step="choose a group without consumers",
                     )
             updates = [(queue, commit(group, queue, offsets[queue])) for queue in members]
             # The first one alone: it makes the group's table, which Apache's threads would make more than once.
@@ -99,13 +99,13 @@ class OffsetClient(BlockingCluster):
                 self.ask(part)
 
     def _has_consumers(self, group: str, queue: Queue) -> bool:
-        """Tell whether the broker of a queue has consumers of the group; then it knows group and subscriptions."""
+        """Return whether a queue's broker has consumers of the group; then it knows group and subscriptions."""
         request = (RequestCode.GET_CONSUMER_LIST_BY_GROUP, GetConsumerListByGroupRequestHeader(group))
         (answer,) = self.ask_broker(queue, [request])
         return answer.code == ResponseCode.SUCCESS and bool(decode_body(ConsumerIdList, answer.body).consumer_id_list)
 
     def _introduce(self, group: str, members: Sequence[Queue]) -> None:
-        """Let a broker make the group and its retry topic, as a group's first consumer does; then leave the group."""
+        """Let a broker create the group and its retry topic, as a group's first consumer does; then leave the group."""
         client_id = f"cometmq-spark-{group}"
         subscriptions = [SubscriptionData(topic=topic, sub_string="*") for topic in {queue.topic for queue in members}]
         body = encode_body(
@@ -137,7 +137,7 @@ class OffsetClient(BlockingCluster):
     def offsets_at(self, bounds: Mapping[Queue, Bounds], times: int | Mapping[str, int]) -> dict[Queue, int]:
         """Find in each queue the first offset stored at or after a time; its end if there is none.
 
-        :param times: milliseconds since 1970, for all topics or by topic; topics that are not named are left out.
+        :param times: milliseconds since 1970, for all topics or by topic; topics without a time are omitted.
         """
         found = {}
         for queue, held in bounds.items():

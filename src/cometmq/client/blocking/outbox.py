@@ -1,29 +1,29 @@
-"""Requests to several queues at once, each queue's in their order, and again what failed: a machine without sockets.
+"""Requests to several queues in parallel, in order for each queue, with retries: a protocol without sockets.
 
-A *request* is some messages of one queue. It is on its way (``opaque`` is set), or it pauses until ``due_at``, or it is
+A *request* is some messages of one queue. It is in flight (``opaque`` is set), or it pauses until ``due_at``, or it is
 acknowledged and gone:
 
 =============  ================================  ====================  ====================================
 state          event                             next state            what happens
 =============  ================================  ====================  ====================================
 (new)          ``add``                           pauses until now
-pauses         ``due_at`` is reached, ``frame``  on its way            the driver sends the frame
-on its way     answer of success                 (gone)                ``acknowledged`` is called
-on its way     answer in :data:`UNSURE`          pauses                the pause is twice the last one
-on its way     another answer                    (gone)                ``answered`` raises
+pauses         ``due_at`` is reached, ``frame``  in flight             the driver sends the frame
+in flight      answer of success                 (gone)                 ``acknowledged`` is called
+in flight      answer in :data:`UNSURE`          pauses                the pause is twice the last one
+in flight      another answer                    (gone)                 ``answered`` raises
 any            ``broken``: connection lost       pauses                all requests to that broker
 pauses         ends after its deadline           (gone)                ``answered`` or ``broken`` raises
 =============  ================================  ====================  ====================================
 
 The invariants:
 
-* A queue has at most one request, on its way or in a pause, so a later request never overtakes an earlier one.
-* A request is given up only with an error: when its broker refuses it, or when the next try would begin after its
+* A queue has at most one request, in flight or in a pause, so a later request never overtakes an earlier one.
+* A request is given up only with an error: if its broker refuses it, or if the next try would begin after its
   deadline (``timeout_s`` after it was added).
 
-Faults: a broker that answers "not now" (:data:`UNSURE`), says nothing in time or closes the connection leaves open
-whether the messages are stored. Pauses of several queues pass at the same time. After a pause the request itself says,
-by :meth:`Request.left`, which messages are sent again: all, those that the broker does not find, or none.
+Faults: if a broker answers "not now" (:data:`UNSURE`), does not answer in time or closes the connection, it is unknown
+whether the messages are stored. Pauses of several queues run in parallel. After a pause the request itself decides,
+in :meth:`Request.left`, which messages are sent again: all, those that the broker does not find, or none.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from cometmq.remoting.security import Security
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 5.0
 UNSURE: Final = NOT_NOW | LESS_SAFE
-"""Codes that are worth another try: the message is not stored, or not as safely as the broker is set to store."""
+"""Codes that are worth a retry: the message is not stored, or less safely than the broker is configured to store it."""
 _ADVICE: Final[dict[int, str]] = {
     ResponseCode.NO_PERMISSION: "the topic or its broker does not allow writing: see cometmq topic list",
     ResponseCode.TOPIC_NOT_EXIST: "create the topic on this broker: cometmq topic create",
@@ -54,15 +54,15 @@ _ADVICE: Final[dict[int, str]] = {
 
 
 class Request(Protocol):
-    """Messages of one queue that are sent together; its text names them in errors."""
+    """Messages of one queue that are sent together; ``str`` describes them in errors."""
 
     @property
     def queue(self) -> Queue:
-        """The queue that the messages go to."""
+        """Return the queue of the messages."""
 
     @property
     def size(self) -> int:
-        """Bytes of the messages."""
+        """Return the bytes of the messages."""
 
     def __len__(self) -> int:
         """Return the number of messages."""
@@ -71,15 +71,15 @@ class Request(Protocol):
         """Encode the request."""
 
     def left(self) -> Self | None:
-        """Return what must be sent again after a failure; None if everything is stored."""
+        """Return the messages to send again after a failure; None if all are stored."""
 
     def acknowledged(self, answer: RemotingCommand) -> None:
-        """Take note that the broker has stored the messages."""
+        """Record that the broker has stored the messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class SenderOptions:
-    """Limits of a sender, and the words of its errors."""
+    """Limits of a sender, and the next steps in its errors."""
 
     security: Security
     timeout_s: float
@@ -89,9 +89,9 @@ class SenderOptions:
     error: type[CometMQError]
     """Raised when a broker refuses messages or does not acknowledge them in time."""
     too_large: str
-    """The next step when a broker takes a message for too large."""
+    """The next step if a broker rejects a message as too large."""
     too_late: str
-    """The next step when messages are not acknowledged in time."""
+    """The next step if messages are not acknowledged in time."""
     first_pause_s: float = FIRST_PAUSE_SECONDS
 
 
@@ -104,13 +104,13 @@ class Sending:
     due_at: float
     """The end of the pause."""
     opaque: int | None = None
-    """The number (opaque) of the frame on its way; None in a pause."""
+    """The number (opaque) of the frame in flight; None in a pause."""
     failures: int = 0
 
 
 @dataclass(slots=True)
 class Delivered:
-    """Sums over a sender's requests."""
+    """Totals over a sender's requests."""
 
     messages: int = 0
     bytes: int = 0
@@ -131,7 +131,7 @@ class Outbox:
         self.delivered = Delivered()
 
     def add(self, request: Request, now: float) -> None:
-        """Add a request to a queue that has none."""
+        """Add a request for a queue that has none."""
         self._hold(Sending(request, now + self._options.timeout_s, now))
 
     def requests_to(self, broker: str) -> list[Sending]:
@@ -143,16 +143,16 @@ class Outbox:
         return {sending.opaque for sending in self.requests_to(broker) if sending.opaque is not None}
 
     def due(self, now: float) -> list[Sending]:
-        """Return the requests that are to be sent now."""
+        """Return the requests to send now."""
         return [sending for sending in self.sendings.values() if sending.opaque is None and sending.due_at <= now]
 
     def frame(self, sending: Sending) -> bytes:
-        """Return the frame of a request, which is on its way from now on."""
+        """Return the frame of a request, and mark the request as in flight."""
         sending.opaque = next(self._opaques)
         return sending.request.frame(sending.opaque)
 
     def reduce(self, sending: Sending, left: Request | None) -> None:
-        """Replace a request that was sent before by what is left of it; the rest is stored."""
+        """Replace a request by its messages that are not stored."""
         self._drop(sending)
         self.delivered.messages += len(sending.request) - (0 if left is None else len(left))
         if left is not None:
@@ -161,7 +161,7 @@ class Outbox:
             self.delivered.repeated += 1
 
     def answered(self, broker: str, answer: RemotingCommand, now: float) -> None:
-        """Take an answer.
+        """Handle an answer.
 
         :raises CometMQError: ``options.error``: the broker refuses the messages, or no time is left to try again.
         """
@@ -185,7 +185,7 @@ class Outbox:
         sending.request.acknowledged(answer)
 
     def broken(self, broker: str, reason: str, now: float) -> None:
-        """Let all requests to a broker pause: it is unknown whether it has stored them.
+        """Pause all requests to a broker, since it is unknown whether it has stored them.
 
         :raises CometMQError: ``options.error``: no time is left to try again.
         """

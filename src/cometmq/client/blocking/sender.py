@@ -1,6 +1,6 @@
 """Sends the requests of an :class:`~cometmq.client.blocking.outbox.Outbox` on blocking connections.
 
-All requests to a broker share one connection; its answers come in any order and are matched by their opaques. When a
+All requests to a broker share one connection; its answers arrive in any order and are matched by opaque. When a
 connection breaks, the nameserver is asked again for the broker's address.
 """
 
@@ -21,9 +21,9 @@ from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionErro
 class Sender:
     """Sends requests; ``close`` must be called at the end.
 
-    Its methods raise ``options.error`` when a broker refuses messages, or did not acknowledge some in time.
+    Its methods raise ``options.error`` if a broker refuses messages, or does not acknowledge them in time.
 
-    :param address_of: finds the address of a queue's master; its second argument is True when the known address did
+    :param address_of: returns the address of a queue's master; its second argument is True if the known address did
         not answer.
     """
 
@@ -36,10 +36,10 @@ class Sender:
         self._outbox = Outbox(options)
         self._connections: dict[str, BlockingConnection] = {}
         self._moved: set[str] = set()
-        """Brokers whose connection broke: they may have moved to another address."""
+        """Brokers whose connection broke; their address may have changed."""
 
     def wait_for(self, queue: Queue) -> None:
-        """Wait until a queue has no request under way."""
+        """Wait until a queue has no unacknowledged request."""
         while queue in self._outbox.sendings:
             self._go_on_with(queue)
 
@@ -58,9 +58,9 @@ class Sender:
         return self._outbox.delivered
 
     def await_answers(self) -> None:
-        """Wait a while for the answers to sent requests, good or bad, before the task fails.
+        """Wait briefly for the answers to sent requests, good or bad, before the task fails.
 
-        A repeated attempt asks at once which messages are stored; those stored after that question are stored twice.
+        The task's next attempt first queries which messages are stored; those stored after this query are stored twice.
         """
         give_up_at = self._clock.monotonic() + self._options.answer_s
         for broker, connection in self._connections.items():
@@ -76,7 +76,7 @@ class Sender:
         self._connections.clear()
 
     def _go_on_with(self, queue: Queue) -> None:
-        """Take an answer of the queue's broker, or wait for the end of a pause; then send what is due."""
+        """Handle an answer of the queue's broker, or wait for the end of a pause; then send the due requests."""
         if self._outbox.unanswered_by(queue.broker):
             self._receive(queue.broker)
         else:

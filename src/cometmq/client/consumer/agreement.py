@@ -1,9 +1,9 @@
 """Warns when another member of a consumer's group subscribes differently: RocketMQ's classic trap.
 
-A broker has one table of subscriptions for a group, that of the member whose heartbeat came last (of one topic, whose
-subscription is the newest). The members share the queues anyway, so a member gets messages that another one
-wants, filtered by its own subscription, and what that leaves out is lost for the group. A member sees the others'
-subscriptions only in that table: when it differs from the member's own, somebody else wrote it.
+A broker keeps one table of subscriptions for a group: that of the member whose heartbeat came last (for one topic,
+whose subscription is newest). The members share the queues anyway, so a member gets messages that another one
+wants. Its own subscription filters them, and what it filters out is lost for the group. A member sees the others'
+subscriptions only in that table: if it differs from the member's own, another member wrote it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Agreement:
-    """Compares one member's subscriptions with its group's, regularly.
+    """Compares one member's subscriptions with its group's at an interval.
 
     :param subscriptions: topic → subscription of the member, which changes them.
     """
@@ -37,7 +37,7 @@ class Agreement:
         self._warned = ""
 
     async def keep(self, interval_s: float) -> None:
-        """Compare every ``interval_s`` seconds, until cancelled or a broker denies the look; failures are logged."""
+        """Compare every ``interval_s`` seconds, until cancelled or a broker denies access; log failures."""
         while True:
             await self._instance.clock.sleep(interval_s)
             try:
@@ -72,7 +72,7 @@ class Agreement:
         self._warned = found or self._warned
 
     def _broker(self, own: Mapping[str, SubscriptionData]) -> str | None:
-        """The address of a broker that this member sends heartbeats to."""
+        """Return the address of a broker that this member sends heartbeats to."""
         routes = self._instance.routes
         for topic in sorted(own):
             route = routes.known(topic)
@@ -83,7 +83,7 @@ class Agreement:
 
 
 def difference(own: Mapping[str, SubscriptionData], known: Mapping[str, SubscriptionData]) -> str:
-    """Return in words how the group's subscriptions differ from a member's own; empty if they do not."""
+    """Describe the difference between the group's and a member's own subscriptions; empty if they are equal."""
     wanted = {topic: f"{found.expression_type} {found.sub_string}" for topic, found in own.items()}
     others = {
         topic: f"{found.expression_type} {found.sub_string}"

@@ -1,4 +1,4 @@
-"""One queue of a consumer that polls: its messages that are read ahead, and its position (``AssignedMessageQueue``)."""
+"""One queue of a polling consumer: the messages read ahead, and the position (``AssignedMessageQueue``)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from cometmq.remoting.bodies import SubscriptionData
 
 
 class Assignment:
-    """One reading of a queue, by one subscription: the sink of the reader, from which polls take.
+    """One reading of a queue by one subscription: the reader writes to it, polls read from it.
 
-    It begins once and ends once. Another offset or another subscription needs another reading, so nothing that the
-    reader of this one still gets can come to a poll.
+    It begins once and ends once. Another offset or subscription needs another reading, so nothing that the
+    old reader still receives can reach a poll.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class Assignment:
         self.task: asyncio.Task[None] | None = None
         self.paused = False
         self.seeking = asyncio.Lock()
-        """Held by a seek from its questions to its end, so that the one that was called last is the last to act."""
+        """Held by a seek while it asks the broker and acts, so that of several seeks the last call wins."""
         self.position: int | None = None
         """The offset of the next poll."""
         self.processed: int | None = None
@@ -34,7 +34,7 @@ class Assignment:
         self._budget = budget
         self._arrived = arrived
         self.chunks: deque[Chunk] = deque()
-        """The messages read ahead; a chunk without messages leads to a later position."""
+        """The messages read ahead; a chunk without messages only moves the position."""
         self._taken = 0
         self._has_given = False
         self._count = 0
@@ -45,7 +45,7 @@ class Assignment:
 
     @property
     def is_read(self) -> bool:
-        """Tell whether its reader runs; a reader that failed is replaced at the next rebalance."""
+        """Return whether the reader runs; a failed one is replaced at the next rebalance."""
         return self.task is not None and not self.task.done()
 
     async def room(self) -> None:
@@ -90,7 +90,7 @@ class Assignment:
             self._room.set()
 
     def take_back(self, messages: list[MessageExt]) -> None:
-        """Put messages of :meth:`hand_out` before all others, unless another reading has handed them out."""
+        """Return messages of :meth:`hand_out` to the front, unless another reading has handed them out."""
         if not self._has_given or self.position is None:
             return
         if self._taken:

@@ -1,13 +1,13 @@
-"""The queues that a consumer that polls reads, and their positions (``AssignedMessageQueue``).
+"""The queues that a polling consumer reads, and their positions (``AssignedMessageQueue``).
 
 Theory of operation. A queue that is read has one :class:`~cometmq.client.consumer.assignment.Assignment`. A seek, a
 reset, a new subscription and a rebalance end it and begin another one. Each change is one step in which nothing is
-awaited: brokers are asked before it, and what has to wait is done by the new reader's task, which begins only after
+awaited: brokers are asked before it, and waiting work is done by the new reader's task, which begins only after
 the old reader, and the last commit of a queue that was left, have ended.
 
 Invariants:
 
-* A queue has at most one reader, a queue that is not assigned none.
+* A queue has at most one reader; without an assignment it has none.
 * Between two changes of the position a message is handed out once, and in the queue's order.
 * The last commit of a queue that is left reaches the broker before this member asks for its offset again.
 """
@@ -37,7 +37,7 @@ class AssignmentTable:
     """Begins, moves and ends the readings of one consumer.
 
     :param subscriptions: topic → its subscription; the consumer changes it.
-    :param spawn: runs the work of the consumer, which ends with it.
+    :param spawn: runs background work until the consumer ends.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class AssignmentTable:
         spawn: Spawn,
     ) -> None:
         self.queues: dict[MessageQueue, Assignment] = {}
-        """The queues that are read, in the order of their turns."""
+        """The queues being read, in the order of their turns."""
         self._offsets = offsets
         self._group = group
         self._config = config
@@ -59,11 +59,11 @@ class AssignmentTable:
         self._budget = Budget(config.pull_threshold_bytes)
         self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
         self._moved: list[Assignment] = []
-        """Those whose position has changed since the last poll began."""
+        """The queues whose position has changed since the last poll began."""
         self._is_running = False
 
     def start(self, reader: QueueReader, arrived: asyncio.Event) -> None:
-        """Get ready; ``arrived`` is set when messages have come."""
+        """Prepare for reading; ``arrived`` is set when messages arrive."""
         self._reader = reader
         self._arrived = arrived
         self._is_running = True
@@ -82,17 +82,17 @@ class AssignmentTable:
     # --- messages and positions ---
 
     def of(self, queue: MessageQueue) -> Assignment:
-        """The reading of a queue.
+        """Return the reading of a queue.
 
-        :raises ClientStateError: it is not assigned.
+        :raises ClientStateError: the queue is not assigned.
         """
         assignment = self.queues.get(queue)
         if assignment is None:
-            raise ClientStateError(f"{queue} is not assigned to this consumer", next_step="see its assignment")
+            raise ClientStateError(f"{queue} is not assigned to this consumer", next_step="check assignment()")
         return assignment
 
     def take(self, limit: int) -> list[MessageExt]:
-        """Take up to ``limit`` messages of those that are there, from the queues in turn."""
+        """Return up to ``limit`` messages that have arrived, from the queues in turn."""
         messages: list[MessageExt] = []
         given = []
         for queue, assignment in self.queues.items():
@@ -110,7 +110,7 @@ class AssignmentTable:
         return messages
 
     def give_back(self, messages: Iterable[MessageExt]) -> None:
-        """Take back messages that :meth:`take` has handed out: they come again at their places."""
+        """Take back messages that :meth:`take` has returned: later calls return them again, in order."""
         parts: dict[MessageQueue, list[MessageExt]] = {}
         for message in messages:
             parts.setdefault(MessageQueue(message.topic, message.broker_name, message.queue_id), []).append(message)
@@ -119,13 +119,13 @@ class AssignmentTable:
                 self.queues[queue].take_back(part)
 
     def processed(self) -> None:
-        """Count all messages that were taken as consumed."""
+        """Count all returned messages as consumed."""
         for assignment in self._moved:
             assignment.processed = assignment.position
         self._moved.clear()
 
     def positions(self, *, processed_only: bool) -> dict[MessageQueue, int]:
-        """The position of each queue, or the offset before which all is consumed; without those that are not known."""
+        """Return each queue's known position or, if ``processed_only``, the offset before which all is consumed."""
         chosen = {
             queue: assignment.processed if processed_only else assignment.position
             for queue, assignment in self.queues.items()
@@ -141,7 +141,7 @@ class AssignmentTable:
         self._change({queue for queue in self.queues if queue.topic == topic}, queues)
 
     def assign_by_hand(self, queues: set[MessageQueue], wanted: SubscriptionData) -> None:
-        """Read exactly these queues, by one subscription for all."""
+        """Read exactly these queues, all by one subscription."""
         self._by_hand = wanted
         self._change(set(self.queues), queues)
         for topic in {queue.topic for queue in queues}:
@@ -154,9 +154,9 @@ class AssignmentTable:
                 self._replace(queue, assignment.position, assignment.processed)
 
     async def seek(self, queue: MessageQueue, find: Callable[[], Awaitable[int]]) -> None:
-        """Read a queue from the offset that ``find`` returns; of several seeks the last one counts.
+        """Read a queue from the offset that ``find`` returns; of several seeks the last call wins.
 
-        :raises ClientStateError: it is not assigned, or not any more.
+        :raises ClientStateError: the queue is not assigned, or no longer.
         """
         async with self.of(queue).seeking:
             self.go_to(queue, await find())
@@ -164,7 +164,7 @@ class AssignmentTable:
     def go_to(self, queue: MessageQueue, offset: int) -> None:
         """Read a queue from an offset on.
 
-        :raises ClientStateError: it is not assigned.
+        :raises ClientStateError: the queue is not assigned.
         """
         self._replace(queue, offset, offset)
 
@@ -194,7 +194,7 @@ class AssignmentTable:
         return wanted
 
     def _read(self, queue: MessageQueue, offset: int | None, reader: asyncio.Task[None] | None = None) -> Assignment:
-        """Begin to read a queue at ``offset``, by default where the group is, once its last ``reader`` has ended."""
+        """Begin to read a queue at ``offset``, by default the group's, once its last ``reader`` has ended."""
         wanted = self._wanted(queue.topic)
         before = [task for task in (reader, self._leaving.get(queue)) if task is not None]
         assignment = Assignment(self._config, self._budget, self._arrived, wanted)
@@ -227,7 +227,7 @@ class AssignmentTable:
             del self._leaving[queue]
 
     async def _hand_over(self, queue: MessageQueue, assignment: Assignment) -> None:
-        """Wait until the reader has ended; commit what was consumed."""
+        """Wait until the reader has ended; commit the consumed offset."""
         if assignment.task is not None:
             await asyncio.wait([assignment.task])
         if self._config.auto_commit and assignment.processed is not None:

@@ -17,18 +17,18 @@ ENDLESS: Final = 2**31 - 1
 
 
 class MessageModel(Enum):
-    """The members of a group that get a message."""
+    """The members of a group that receive a message."""
 
     CLUSTERING = "CLUSTERING"
     """One member of the group."""
     BROADCASTING = "BROADCASTING"
-    """Every member; offsets are in a file of this host."""
+    """Every member; offsets are in a file on this host."""
 
 
 class ConsumeFromWhere(Enum):
     """The first offset of a group in a queue that it has never read.
 
-    A broker that still has the first message of a queue may choose the beginning itself, as Apache's broker does while
+    A broker that still has the first message of a queue may choose the beginning instead, as Apache's broker does while
     that message is young.
     """
 
@@ -39,29 +39,29 @@ class ConsumeFromWhere(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ReadConfig(ClientConfig):
-    """The options of reading ahead.
+    """The options for reading ahead.
 
     :raises ValueError: a value is out of its range.
     """
 
     pull_batch_size: int = 1024
-    """Messages of one pull; brokers have their own limits (Apache: 32 messages or 256 KiB)."""
+    """Maximum messages of one pull; brokers have their own limits (Apache: 32 messages or 256 KiB)."""
     pull_wait_s: float = 15.0
-    """Seconds that a broker may wait for a message."""
+    """Seconds that a broker waits for a message before it answers a pull."""
     pull_interval_s: float = 0.0
     """Seconds between two pulls of a queue."""
     pull_error_delay_s: float = 1.0
     """Seconds before a failed pull is repeated."""
     pull_threshold_for_queue: int = 4096
-    """Messages of one queue that may wait for consumption (Java: 1000, with pulls of 32)."""
+    """Maximum messages of one queue that wait for consumption (Java: 1000, with pulls of 32)."""
     pull_threshold_bytes_for_queue: int = 16 * 1024 * 1024
-    """Bytes of one queue that may wait for consumption (Java: 100 MiB)."""
+    """Maximum bytes of one queue that wait for consumption (Java: 100 MiB)."""
     pull_threshold_bytes: int = 256 * 1024 * 1024
-    """Bytes of all queues of the consumer together that may wait for consumption, in equal shares."""
+    """Maximum bytes of all queues together that wait for consumption, in equal shares."""
     allocate_strategy: AllocateStrategy = averagely
-    """The strategy that shares queues in the group; the same at every member."""
+    """The strategy that allocates queues to members; the same at every member."""
     rebalance_interval_s: float = 20.0
-    """Seconds between two rebalances; brokers also report changes of the group at once."""
+    """Seconds between two rebalances; brokers also report changes of the group immediately."""
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     """The first offset of a group in a queue that it has never read."""
     consume_timestamp_ms: int = 0
@@ -87,33 +87,33 @@ class PushConfig(ReadConfig):
     """
 
     message_model: MessageModel = MessageModel.CLUSTERING
-    """One member gets a message, or every member does."""
+    """Whether one member or every member receives a message."""
     consume_batch_size: int = 1
-    """Largest number of messages of one call of the listener."""
+    """Maximum number of messages in one call of the listener."""
     consume_concurrency: int = 20
-    """Concurrent calls of the listener, and of sending failed messages back; threads of a plain function."""
+    """Maximum concurrent calls of the listener, and sends of failed messages back; threads of a plain function."""
     pull_span_for_queue: int = 100_000
-    """Largest difference of offsets of messages in consumption in one queue (Java: 2000)."""
+    """Maximum span of offsets of unconsumed messages in one queue (Java: 2000)."""
     orderly: bool = False
-    """Consume the messages of a queue one call at a time, in order; a failed message holds up its queue."""
+    """Consume each queue in order, one call at a time; a failed message holds up its queue."""
     auto_commit: bool = True
-    """Orderly: commit messages when they are consumed; otherwise when the listener returns COMMIT."""
+    """Orderly: commit messages once they are consumed; if False, when the listener returns COMMIT."""
     suspend_current_queue_s: float = 1.0
-    """Orderly: seconds that a queue pauses after a failure, unless the listener gives another time."""
+    """Orderly: seconds that a queue pauses after a failure, unless the listener sets another time."""
     max_reconsume_times: int = -1
-    """Failures after which a message goes to the dead-letter topic; -1: 16, orderly never."""
+    """Failures after which a message goes to the dead-letter topic; -1 means 16, or never if orderly."""
     retry_delay_s: float = 5.0
-    """Seconds before a failed message that the broker did not take back is consumed again here."""
+    """Seconds before this client consumes a failed message again that the broker did not accept back."""
     consume_timeout_s: float = 900.0
-    """Seconds of consumption after which a message goes back to the broker, unless orderly; ``inf`` for never."""
+    """Seconds of consumption after which a message goes back to the broker, unless orderly; ``inf`` means never."""
     persist_interval_s: float = 5.0
     """Seconds between two reports of offsets."""
     handover_wait_s: float = 10.0
-    """Seconds that a hand-over of a queue, or a close, waits for running calls."""
+    """Seconds that a hand-over of a queue, or a close, waits for running calls of the listener."""
     handover_delay_s: float = 0.5
-    """Seconds before a new queue is read, so that its last reader can report its offset."""
+    """Seconds before a new queue is read, so that its previous reader can report its offset."""
     offset_store_dir: Path = field(default_factory=lambda: Path.home() / ".rocketmq_offsets")
-    """Directory of the offsets of broadcasting consumers: ``<clientId>/<group>/offsets.json`` in it."""
+    """Directory for the offsets of broadcasting consumers, in ``<clientId>/<group>/offsets.json``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -127,13 +127,13 @@ class PushConfig(ReadConfig):
         )
         demand_zero_or_more(self, "retry_delay_s", "handover_wait_s", "handover_delay_s", "suspend_current_queue_s")
         if not (self.auto_commit or self.orderly):
-            raise ValueError("auto_commit=False is for orderly consumers; set orderly=True as well")
+            raise ValueError("auto_commit=False is for orderly consumers only; set orderly=True as well")
         if self.max_reconsume_times < -1:
             raise ValueError(f"max_reconsume_times must be -1, 0 or more, not {self.max_reconsume_times}")
 
     @property
     def reconsume_limit(self) -> int:
-        """``max_reconsume_times`` with -1 resolved as in Java."""
+        """Return ``max_reconsume_times``, with -1 resolved as in Java."""
         if self.max_reconsume_times >= 0:
             return self.max_reconsume_times
         return ENDLESS if self.orderly else DEFAULT_RECONSUME_TIMES
@@ -147,11 +147,11 @@ class LitePullConfig(ReadConfig):
     """
 
     auto_commit: bool = True
-    """Commit positions automatically, at polls and at the end."""
+    """Commit positions automatically, in polls and on close."""
     auto_commit_interval_s: float = 5.0
     """Seconds between two automatic commits."""
     max_poll_messages: int = 1024
-    """Largest number of messages of one poll."""
+    """Maximum number of messages of one poll."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

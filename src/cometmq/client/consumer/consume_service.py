@@ -1,12 +1,12 @@
 """Calls a listener concurrently, with as many workers as needed (``ConsumeMessageConcurrentlyService``).
 
-Theory of operation. Requests wait in one line. A worker (a thread for a plain function, a task for a coroutine
-function) takes one request after the other until the line is empty, so a quick listener costs neither a change of
-thread nor a task for each message. When requests have waited for :data:`JOIN_S`, more workers join: one, then twice as
+Theory of operation. Requests wait in one queue. A worker (a thread for a plain function, a task for a coroutine
+function) handles one request after the other until the queue is empty, so a quick listener costs neither a switch of
+threads nor a task for each message. When requests have waited for :data:`JOIN_S`, more workers join: one, then twice as
 many each time, up to the limit.
 
-A request that is taken is in ``process_queue.running`` until it is settled or skipped. A worker in a thread adds it
-there *before* it looks at ``dropped``, and a hand-over sets ``dropped`` *before* it looks at ``running``; so either the
+A request in work is in ``process_queue.running`` until it is finished or skipped. A worker in a thread adds it
+there *before* it checks ``dropped``, and a hand-over sets ``dropped`` *before* it checks ``running``; so either the
 worker skips the request, or the hand-over waits for it.
 """
 
@@ -32,7 +32,7 @@ from cometmq.message.message import MessageExt
 log = logging.getLogger(__name__)
 
 JOIN_S: Final = 0.002
-"""Seconds that requests wait in line before more workers join."""
+"""Seconds that requests wait before more workers join."""
 
 YIELD_REQUESTS: Final = 64
 """Requests after which a coroutine listener yields to the event loop."""
@@ -63,7 +63,7 @@ class Workers:
             log.debug("the event loop ended before the listener did")
 
     def close(self) -> None:
-        """Cancel tasks and start no thread; running calls in threads end by themselves.
+        """Cancel the tasks and start no more threads; running calls in threads end by themselves.
 
         The call that closes its own consumer is not cancelled.
         """
@@ -93,7 +93,7 @@ class ConsumeService:
         self._workers = Workers(listener, concurrency)
 
     def submit(self, requests: list[ConsumeRequest]) -> None:
-        """Put requests into the line."""
+        """Append requests to the queue of the workers."""
         self._line.extend(requests)
         if not self._busy:
             self._join()
@@ -101,7 +101,7 @@ class ConsumeService:
             self._join_timer = self._clock.call_later(JOIN_S, self._join_more)
 
     def close(self) -> None:
-        """Begin no call any more; see :meth:`Workers.close`."""
+        """Start no more calls; see :meth:`Workers.close`."""
         self._line.clear()
         if self._join_timer is not None:
             self._join_timer.cancel()
@@ -169,7 +169,7 @@ class ConsumeService:
             self._workers.call_loop(self._leave)
 
     def _consume_in_thread(self) -> None:
-        """Consume until the line is empty, or Python exits: it waits for this thread first of all."""
+        """Consume until no request waits, or Python exits, which waits for this thread first."""
         listener = cast("Callable[[list[MessageExt]], Verdict]", self._listener)
         line = self._line
         answers = self._answers

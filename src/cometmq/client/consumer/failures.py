@@ -1,12 +1,12 @@
-"""Handles failed messages: of a concurrent consumer by the broker, of an orderly one here.
+"""Handles failed messages: a concurrent consumer sends them back, an orderly one retries them itself.
 
 Theory of operation. A message that a concurrent consumer failed on, or that was consumed for longer than
 ``consume_timeout_s``, goes back to the broker: by CONSUMER_SEND_MSG_BACK; if the broker refuses that, by a send to the
 group's retry topic; if that fails too, the message is consumed again here after ``retry_delay_s``
 (``DefaultMQPushConsumerImpl.sendMessageBack``, ``ProcessQueue.cleanExpiredMsg``). Its request is finished only after
-the broker has stored the message, so the message is never lost; it may come twice if the answer is lost.
+the broker has stored the message, so no message is lost; it may come twice if the answer is lost.
 
-A message that an orderly consumer failed on stays first in its queue, one failure older, until it has failed too often
+A message that an orderly consumer failed on stays first in its queue, with one more failure, until it fails too often
 and is stored in the dead-letter topic (``ConsumeMessageOrderlyService.checkReconsumeTimes``).
 """
 
@@ -44,15 +44,15 @@ from cometmq.remoting.headers import ConsumerSendMsgBackRequestHeader, SendMessa
 log = logging.getLogger(__name__)
 
 TIMED_OUT_LEVEL: Final = 3
-"""Delay level of a message that was consumed for too long, as in Java."""
+"""Delay level of a message whose consumption timed out, as in Java."""
 FIRST_RETRY_LEVEL: Final = 3
 """Delay level of the first retry; each further retry takes the next level."""
 
 
 class Failures:
-    """Ends the requests of one concurrent consumer, by its listener's verdicts.
+    """Finishes the requests of one concurrent consumer by its listener's verdicts.
 
-    :param spawn: runs the work of the consumer, which ends with it.
+    :param spawn: runs background work until the consumer ends.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class Failures:
         self._activity = activity
         self._broadcast = config.message_model is MessageModel.BROADCASTING
         self._room: dict[str, asyncio.Semaphore] = {}
-        """As many are sent back at a time to a broker as are consumed: in Java the consuming thread sends them back."""
+        """Sends back run as concurrently as consumption: in Java the consuming thread sends them back."""
         self._under_way: set[ConsumeRequest] = set()
-        """Requests whose messages are being sent back now."""
+        """Requests whose messages are being sent back."""
 
     def settled(self, request: ConsumeRequest, verdict: Verdict) -> None:
         """Finish a consumed request, or send its failed messages back."""
@@ -87,7 +87,7 @@ class Failures:
             self._spawn(self.hand_back(request, failed, level))
 
     async def hand_back(self, request: ConsumeRequest, failed: list[MessageExt], delay_level: int) -> None:
-        """Send failed messages back; consume those that the broker does not store again here."""
+        """Send failed messages back; consume those again that the broker does not store."""
         self._under_way.add(request)
         try:
             remaining = [message for message in failed if not await self._taken(message, delay_level)]
@@ -103,9 +103,9 @@ class Failures:
             process_queue.submit([request])
 
     async def watch(self, queues: Callable[[], Iterable[ProcessQueue]]) -> None:
-        """Send back messages that are consumed for longer than ``consume_timeout_s`` (at most twice that), for ever.
+        """Keep sending back messages whose consumption exceeds ``consume_timeout_s`` (at most twice that).
 
-        The call of the listener goes on, and its verdict is ignored.
+        The listener's call continues, and its verdict is ignored.
         """
         before: set[ConsumeRequest] = set()
         while True:
@@ -131,7 +131,7 @@ class Failures:
             request.process_queue.finish(request)
 
     async def _taken(self, message: MessageExt, delay_level: int) -> bool:
-        """Send a message back in one way or the other; return whether it is stored."""
+        """Send a message back by either way; return whether it is stored."""
         room = self._room.setdefault(message.broker_name, asyncio.Semaphore(self._config.consume_concurrency))
         async with room:
             try:
@@ -155,7 +155,7 @@ class Failures:
     async def send_back(self, message: MessageExt, delay_level: int) -> None:
         """Let the broker that has the message store it once more (CONSUMER_SEND_MSG_BACK).
 
-        :raises CometMQError: it is not stored, or not known to be.
+        :raises CometMQError: it is not stored, or this is unknown.
         """
         address = self._instance.routes.brokers.master(message.broker_name) or message.store_host
         header = ConsumerSendMsgBackRequestHeader(
@@ -170,9 +170,9 @@ class Failures:
         await self._instance.call(address, RequestCode.CONSUMER_SEND_MSG_BACK, header, doing=doing)
 
     async def send_again(self, message: MessageExt, delay_level: int) -> None:
-        """Send the message to the group's retry topic, one failure older.
+        """Send the message to the group's retry topic, with one more failure.
 
-        :raises CometMQError: it is not stored, or not known to be.
+        :raises CometMQError: it is not stored, or this is unknown.
         """
         times = message.reconsume_times
         at_once = delay_level < 0
@@ -185,7 +185,7 @@ class Failures:
 
 
 class OrderedFailures:
-    """Decides about the failed messages of one orderly consumer."""
+    """Decides on the failed messages of one orderly consumer."""
 
     def __init__(self, instance: ClientInstance, group: str, config: PushConfig, activity: Activity) -> None:
         self._instance = instance
@@ -195,9 +195,9 @@ class OrderedFailures:
         self._broadcast = config.message_model is MessageModel.BROADCASTING
 
     async def judge(self, failed: list[MessageExt], verdict: Verdict) -> list[MessageExt]:
-        """Return the messages to consume again, each one failure older; send away those that failed too often.
+        """Return the messages to consume again, each with one more failure; send on those that failed too often.
 
-        A message that cannot be sent away stays first in its queue.
+        A message that cannot be sent on stays first in its queue.
         """
         at_once = isinstance(verdict, Retry) and verdict.delay_level < 0
         remaining = []
@@ -239,9 +239,9 @@ async def send_to_retry_topic(
 
     The body is sent as it was stored. The new message is not part of a transaction.
 
-    :param reconsume_times: its failures; by default those of the message.
-    :param delay_level: its delay; 0 for none.
-    :raises CometMQError: it is not stored, or not known to be.
+    :param reconsume_times: its number of failures; by default that of the message.
+    :param delay_level: its delay level; 0 for no delay.
+    :raises CometMQError: it is not stored, or this is unknown.
     """
     topic = retry_topic(group)
     times = message.reconsume_times if reconsume_times is None else reconsume_times

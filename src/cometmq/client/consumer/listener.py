@@ -1,7 +1,7 @@
 """Listeners and their verdicts (``MessageListenerConcurrently``, ``MessageListenerOrderly``).
 
-A listener is code of the application: it may raise anything, even ``SystemExit`` and ``CancelledError``, and return
-anything. If it does not return a :data:`Verdict`, the error is logged and its messages have failed.
+A listener is application code: it may raise anything, even ``SystemExit`` and ``CancelledError``, and return
+anything. If it does not return a :data:`Verdict`, the error is logged and its messages count as failed.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ ALLOWED: Final = (
 
 
 class ConsumeResult(Enum):
-    """The result for all messages of the call."""
+    """The result for all messages of a call."""
 
     SUCCESS = "CONSUME_SUCCESS"
     RECONSUME_LATER = "RECONSUME_LATER"
     COMMIT = "COMMIT"
     """Orderly without ``auto_commit``: commit these messages and all before them."""
     ROLLBACK = "ROLLBACK"
-    """Orderly without ``auto_commit``: as :class:`Rollback` with the configured pause."""
+    """Orderly without ``auto_commit``: the same as :class:`Rollback` with the configured pause."""
 
 
 class Retry(msgspec.Struct, frozen=True):
     """The messages from position ``first`` on have failed; those before are consumed.
 
-    ``delay_level`` says when they come back: 1 to 18 (1 s to 2 h), 0 lets the broker choose by how
-    often they failed, -1 sends them to the dead-letter topic at once. An orderly consumer keeps them
-    and their queue waiting instead, whatever the level, except for -1.
+    ``delay_level`` sets the delay until they come back: 1 to 18 (1 s to 2 h), 0 lets the broker choose by how
+    often they failed, -1 sends them to the dead-letter topic immediately. An orderly consumer keeps them
+    and blocks their queue instead, whatever the level, except for -1.
     """
 
     first: int = 0
@@ -68,17 +68,17 @@ class Suspend(msgspec.Struct, frozen=True):
 
 
 class Rollback(msgspec.Struct, frozen=True):
-    """Consume these messages, and all before them that are not committed, again (``ConsumeOrderlyStatus.ROLLBACK``).
+    """Consume these messages, and all uncommitted ones before them, again (``ConsumeOrderlyStatus.ROLLBACK``).
 
-    Only of an orderly listener without ``auto_commit``. The queue rests for ``seconds``, by default as configured,
-    and goes on behind the last commit. It does not count as a failure.
+    Only for an orderly listener without ``auto_commit``. The queue pauses for ``seconds``, by default as configured,
+    and continues after the last commit. It does not count as a failure.
     """
 
     seconds: float | None = None
 
 
 Verdict = ConsumeResult | Retry | Suspend | Rollback | None
-"""``None`` means success; an exception means that all messages of the call have failed.
+"""Consumes messages: ``None`` means success, an exception means that all messages of the call have failed.
 
 Without ``auto_commit`` the messages of an orderly listener are consumed only after it returns COMMIT.
 """
@@ -97,9 +97,9 @@ def failed_part(messages: Sequence[MessageExt], verdict: Verdict) -> Sequence[Me
 
 
 def wrong_return(returned: object, *, manual_commit: bool = True) -> str | None:
-    """Explain why a returned value is not a verdict; return ``None`` if it is one.
+    """Return the reason why a returned value is not a verdict; ``None`` if it is one.
 
-    :param manual_commit: whether the listener commits and rolls back itself.
+    :param manual_commit: the listener commits and rolls back itself.
     """
     right = returned is None
     if isinstance(returned, Retry):
@@ -133,7 +133,7 @@ def _is_rest(seconds: object) -> bool:
 
 
 def judged(messages: Sequence[MessageExt], returned: Verdict, *, manual_commit: bool = False) -> Verdict:
-    """Return a verdict; log a value that is not one, and return a failure."""
+    """Return a valid verdict unchanged; log any other value, and return a failure."""
     if returned is ConsumeResult.SUCCESS:
         return returned
     wrong = wrong_return(returned, manual_commit=manual_commit)
@@ -144,7 +144,7 @@ def judged(messages: Sequence[MessageExt], returned: Verdict, *, manual_commit: 
 
 
 def raised(messages: Sequence[MessageExt], error: BaseException) -> ConsumeResult:
-    """Log what a listener raised, and return a failure."""
+    """Log a listener's exception, and return a failure."""
     if isinstance(error, DeserializationError):  # it names the message, and its traceback shows nothing more
         log.error("the listener failed on %s: %s", places_of(messages), error)
     else:
@@ -162,7 +162,7 @@ class ConsumeObservation:
         self._clock = clock
 
     def begin(self, messages: Sequence[MessageExt]) -> ConsumeMessageContext:
-        """Call the hooks before the application gets messages; return the context for the end."""
+        """Call the hooks before the application gets messages; return the context for :meth:`end`."""
         context = ConsumeMessageContext(
             consumer_group=self._group, messages=tuple(messages), begun_at_ms=self._clock.now_ms(), props={}
         )
@@ -213,7 +213,7 @@ def observed(listener: Listener, observation: ConsumeObservation) -> Listener:
 
 
 def decoding(listener: Listener, deserializer: Deserializer) -> Listener:
-    """Return a listener whose messages have a ``value``."""
+    """Return a listener that gets messages with a ``value``."""
 
     def decoded(messages: Sequence[MessageExt]) -> list[MessageExt]:
         return [DecodedMessage(*one.place, one.broker_name, deserializer=deserializer) for one in messages]
@@ -228,7 +228,7 @@ def decoding(listener: Listener, deserializer: Deserializer) -> Listener:
 
 
 async def _in_own_thread(listener: Callable[[Sequence[MessageExt]], Verdict], message: MessageExt) -> Verdict:
-    """Call a plain listener in a thread made for it: those of the consumer may all be busy."""
+    """Call a plain listener in a new thread, since those of the consumer may all be busy."""
     thread = ThreadPoolExecutor(1, thread_name_prefix="cometmq-consume-directly")
     try:
         return await in_thread(thread, listener, [message])

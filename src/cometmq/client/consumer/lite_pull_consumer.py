@@ -32,13 +32,13 @@ from cometmq.remoting.security import Security
 log = logging.getLogger(__name__)
 
 POLL_S: Final = 60.0
-"""Seconds of one poll of a loop; the next one follows."""
+"""Seconds of one poll within an iteration; the next one follows."""
 
 
 class LitePullConsumer(GroupClient):
     """Polls messages of subscribed topics (shared in the group), or of queues assigned by hand.
 
-    Call ``subscribe`` before or in ``async with LitePullConsumer("g") as consumer:``, then ``poll``.
+    Call ``subscribe`` before or inside ``async with LitePullConsumer("g") as consumer:``, then ``poll``.
     Or iterate: ``async for message in consumer``. With auto commit a message is consumed at the poll after the one that
     returned it, and when the ``async with`` block ends without an error.
 
@@ -46,10 +46,10 @@ class LitePullConsumer(GroupClient):
     :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
     :param config: all other options.
     :param consume_hooks: called with the messages of each poll, and at the next poll.
-    :param security: credentials and TLS of its own instance; default: from the environment.
-    :param deserializer: gives messages a ``value``, as that of :class:`PushConsumer`.
+    :param security: credentials and TLS of its own instance; by default from the environment.
+    :param deserializer: gives messages a ``value``, as in :class:`PushConsumer`.
     :raises ValueError: the group's name is not allowed, or an address has no port.
-    :raises TypeError: the deserializer is none.
+    :raises TypeError: the deserializer is invalid.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class LitePullConsumer(GroupClient):
         clock = self.instance.clock
         self._observation = ConsumeObservation(group, consume_hooks, clock) if consume_hooks else None
         self._given: ConsumeMessageContext | None = None
-        """The context that hooks got for the last poll."""
+        """The context that hooks received for the last poll."""
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._background = Background(f"the consumer of group {group}", self.instance.clock)
         self._table = AssignmentTable(self.offsets, group, self.config, self._subscriptions, self._background.spawn)
@@ -81,21 +81,21 @@ class LitePullConsumer(GroupClient):
         self._membership: Membership | None = None
         self._running = False
         self._choosing = asyncio.Lock()
-        """Topics and queues change in the order of the calls, although brokers are asked first."""
+        """Keeps changes of topics and queues in the order of the calls, although brokers are asked first."""
         self._next_commit = 0.0
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         await self._close(failed=kind is not None)
 
     async def start(self) -> None:
-        """Get ready, and read the subscribed topics; without any, nothing is read before ``subscribe`` or ``assign``.
+        """Start to read the subscribed topics; without any, nothing is read before ``subscribe`` or ``assign``.
 
-        :raises ClientStateError: it was started before.
+        :raises ClientStateError: the consumer was started before.
         :raises RouteNotFoundError: none of the subscribed topics exists.
         :raises BrokerError: a broker cannot filter by one of the expressions.
         """
         if self._running or self._ending is not None:
-            raise ClientStateError("the consumer was started before", next_step="make a new one")
+            raise ClientStateError("the consumer was started before", next_step="create a new one")
         self.instance.add_consumer(self.group, self)
         self._use.begin(partial(_end_forgotten, self._table, self._background))
         self._running = True
@@ -157,7 +157,7 @@ class LitePullConsumer(GroupClient):
     async def subscribe(self, topic: str, expression: str = ALL, *, expression_type: str = TAG) -> None:
         """Read this member's share of a topic: all, by tags (``TagA || TagB``), or by SQL92 on properties.
 
-        Before ``start`` this only notes the subscription, and ``start`` checks it.
+        Before ``start`` this only records the subscription, and ``start`` checks it.
 
         :raises RouteNotFoundError: no nameserver knows the topic.
         :raises BrokerError: a broker cannot filter by the expression; SQL92 needs its ``enablePropertyFilter``.
@@ -210,11 +210,11 @@ class LitePullConsumer(GroupClient):
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
-        """The queues that are read now."""
+        """Return the queues that are being read."""
         return frozenset(self._table.queues)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of ``topic`` that can be read, sorted.
+        """Return the readable queues of ``topic``, sorted.
 
         :raises RouteNotFoundError: no nameserver knows the topic.
         """
@@ -250,7 +250,7 @@ class LitePullConsumer(GroupClient):
     def __aiter__(self) -> AsyncIterator[MessageExt]:
         """Iterate over messages until the consumer is closed; each step is a poll of one message.
 
-        A step that is cancelled, as by a time-out, takes no message, and the next step goes on.
+        A step that is cancelled, as by a time-out, consumes no message, and the next step continues.
         """
         self._demand_running()
         return Steps(self._next)
@@ -277,7 +277,7 @@ class LitePullConsumer(GroupClient):
         raise StopAsyncIteration
 
     def _end_last(self) -> None:
-        """A poll begins: the messages of the last one are consumed."""
+        """Begin a poll: count the messages of the last one as consumed."""
         self._table.processed()
         self._done_with_last(failed=False)
 
@@ -290,7 +290,7 @@ class LitePullConsumer(GroupClient):
             self._observation.end(given, ConsumeReturnType.EXCEPTION if failed else ConsumeReturnType.SUCCESS)
 
     def _collect(self, limit: int) -> list[MessageExt]:
-        """The messages of a poll, of those that are there."""
+        """Return the messages of a poll that have arrived."""
         messages = self._table.take(limit)
         if messages and self._observation is not None:
             self._given = self._observation.begin(messages)
@@ -299,10 +299,10 @@ class LitePullConsumer(GroupClient):
         return messages
 
     def give_back(self, messages: Iterable[MessageExt]) -> None:
-        """Take back messages of the last poll that nobody has got: the next poll returns them.
+        """Take back undelivered messages of the last poll: the next poll returns them.
 
-        So a poll of which the caller gave up just when it ended has taken nothing. Messages of queues that were left
-        or whose position was changed meanwhile do not come back.
+        So a poll that is cancelled just as it ends loses no message. Messages of queues that were left
+        or moved meanwhile do not come back.
         """
         self._done_with_last(failed=True)
         self._table.give_back(messages)
@@ -321,13 +321,13 @@ class LitePullConsumer(GroupClient):
     # --- positions ---
 
     def position(self, queue: MessageQueue) -> int | None:
-        """The offset of the next poll; ``None`` before it is known."""
+        """Return the offset of the next poll; ``None`` before it is known."""
         return self._table.of(queue).position
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue at ``offset``, which must be between the first and the end offset of the queue.
 
-        :raises ValueError: it is not.
+        :raises ValueError: it is outside this range.
         """
         offsets = self.offsets
 
@@ -352,11 +352,11 @@ class LitePullConsumer(GroupClient):
         await self._table.seek(queue, partial(self.offsets.at_time, queue, timestamp_ms))
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The committed offset of the group; ``None`` if there is none."""
+        """Return the group's committed offset; ``None`` if it has none."""
         return await self.offsets.committed(self.group, queue)
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit the positions, or ``offsets``, and wait until the brokers have confirmed them."""
+        """Commit the positions, or ``offsets``, and wait for the brokers' confirmation."""
         chosen = self._table.positions(processed_only=False) if offsets is None else offsets
         await asyncio.gather(*(self.offsets.commit(self.group, queue, at) for queue, at in chosen.items()))
 
@@ -371,7 +371,7 @@ class LitePullConsumer(GroupClient):
 
     @property
     def heartbeat(self) -> ConsumerData:
-        """The consumer's part of a heartbeat."""
+        """Return the consumer's part of a heartbeat."""
         return ConsumerData(
             group_name=self.group,
             consume_type="CONSUME_ACTIVELY",
@@ -380,11 +380,11 @@ class LitePullConsumer(GroupClient):
         )
 
     def running_info(self) -> ConsumerRunningInfo:
-        """The consumer's state, for administrators."""
+        """Return the consumer's state, for administrators."""
         return running_info(self.instance, self.config, self.heartbeat, self._started_ms)
 
     async def consume_directly(self, message: MessageExt) -> None:
-        """Return ``None``: there is no listener."""
+        """Return ``None``, since there is no listener."""
 
     def members_changed(self) -> None:
         """Rebalance: a member has joined or left the group."""
@@ -398,7 +398,7 @@ class LitePullConsumer(GroupClient):
                 self._table.go_to(queue, offset)
 
     def positions(self, topic: str) -> dict[MessageQueue, int]:
-        """The position in each queue of a topic."""
+        """Return the position in each queue of a topic."""
         known = self._table.positions(processed_only=False)
         return {queue: at for queue, at in known.items() if queue.topic == topic}
 
@@ -408,6 +408,6 @@ class LitePullConsumer(GroupClient):
 
 
 async def _end_forgotten(table: AssignmentTable, background: Background) -> None:
-    """End what reads for a consumer that nobody polls any more; nothing is committed."""
+    """Stop the readers of a forgotten consumer; nothing is committed."""
     table.close()
     await background.stop()

@@ -1,12 +1,12 @@
-"""Rebalances: finds a member's share of queues, after notices and by a timer (``RebalanceService``).
+"""Rebalances: computes a member's share of queues, on notices and at an interval (``RebalanceService``).
 
 Theory of operation. Every member computes the shares of all members from the same two sorted lists: the queues of the
 topic's route, and the client ids that a broker knows for the group. So members agree without talking to each other, as
 soon as their lists are the same; until then a queue may have two readers or none (see
 :mod:`cometmq.client.consumer.process_queue_table`). A rebalance follows each notice of a broker, each change of a
-route, and the interval. If a list cannot be had, the queues of that topic stay as they are. Topics are rebalanced side
-by side, so a broker that does not answer holds up its own topics only. Between the last look at the member's state and
-the new share nothing is awaited, so neither a close nor an unsubscribe can come between.
+route, and the interval. If a list is not available, the queues of that topic stay as they are. Topics are rebalanced in
+parallel, so a broker that does not answer holds up its own topics only. Between the last check of the member's state
+and the new share nothing is awaited, so neither a close nor an unsubscribe can happen in between.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from cometmq.remoting.headers import GetConsumerListByGroupRequestHeader
 log = logging.getLogger(__name__)
 
 Assigned = Callable[[str, set[MessageQueue], bool], None]
-"""Called with a topic, the queues to read from now on, and true if the group has other members."""
+"""Called with a topic, the queues to read from now on, and True if the group has other members."""
 
 
 class Membership:
     """Rebalances for one member.
 
     :param subscriptions: topic → subscription of the member, which changes them.
-    :param spawn: runs the work of the consumer, which ends with it.
+    :param spawn: runs background work until the consumer ends.
     :param broadcast: every member reads every queue; no broker is asked.
     """
 
@@ -67,7 +67,7 @@ class Membership:
         instance.routes.on_change.append(self._route_changed)
 
     async def start(self, topics: Iterable[str]) -> None:
-        """Ask for the routes, send a heartbeat, rebalance once; then rebalance again and again.
+        """Request the routes, send a heartbeat, rebalance once; then rebalance in the background.
 
         :raises RouteNotFoundError: none of the topics exists.
         """
@@ -112,7 +112,7 @@ class Membership:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def soon(self) -> None:
-        """Rebalance at once."""
+        """Rebalance as soon as possible."""
         self._again.set()
 
     def _route_changed(self, topic: str) -> None:
@@ -160,7 +160,7 @@ class Membership:
             self._assigned(topic, share, is_shared)
 
     def _share(self, topic: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> set[MessageQueue] | None:
-        """Return the share by the strategy, only queues of this topic (``ByConfig`` ignores it)."""
+        """Return the strategy's share, limited to queues of this topic (``ByConfig`` ignores the topic)."""
         try:
             chosen = self._strategy(self._group, self._instance.client_id, queues, members)
             return {queue for queue in chosen if queue.topic == topic}

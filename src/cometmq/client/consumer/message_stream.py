@@ -1,16 +1,16 @@
-"""Hands messages to a loop of the application, in place of a listener.
+"""Hands messages to a loop of the application instead of a listener.
 
 Theory of operation. Messages wait in lanes, one for each queue, and the loop takes them from the lanes in turn. A
-message that was taken is *open* until the application acknowledges it, asks for it again, or the stream ends. An open
-message keeps its queue's offset, as a running call of a listener does: it is in ``process_queue.running``, counts for
+delivered message is *open* until the application acknowledges it, asks for it again, or the stream ends. An open
+message holds its queue's offset, as a running call of a listener does: it is in ``process_queue.running``, counts for
 the limits of the queue, goes back to the broker after ``consume_timeout_s``, and a hand-over of its queue waits for it.
 So a message that is never acknowledged is never lost, and the messages that are open are bounded.
 
-An orderly consumer calls :meth:`MessageStream.listen` as its listener, which puts the message into a lane and waits for
-its verdict. So the next message of a queue is taken after the one before it was acknowledged.
+An orderly consumer calls :meth:`MessageStream.listen` as its listener, which adds the message to a lane and waits for
+its verdict. So the next message of a queue is delivered after the one before it was acknowledged.
 
-At the end open messages are given up without a failure; they come again to the group. Messages of the last step of a
-loop that raised have failed (:meth:`MessageStream.fail_last`).
+At the end open messages are released without a failure; the group gets them again. Messages of the last step of a
+loop that raised count as failed (:meth:`MessageStream.fail_last`).
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from cometmq.message.message import MessageExt
 log = logging.getLogger(__name__)
 
 _LOOK_AT: Final = 1024
-"""Open messages from which on those that are over are looked for, each time that their number has doubled."""
+"""From this number of open messages on, finished ones are removed each time the number has doubled."""
 
 LEVELS_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-"""The delay levels of a broker by default (``messageDelayLevel``), in seconds."""
+"""A broker's default delay levels (``messageDelayLevel``), in seconds."""
 
 
 def level_for(seconds: float) -> int:
     """Return the first delay level of at least ``seconds``.
 
-    :raises ValueError: it is below 0, or above the last level.
+    :raises ValueError: ``seconds`` is below 0, or above the last level.
     """
     if not 0 <= seconds <= LEVELS_S[-1]:
-        raise ValueError(f"a message comes again after 0 to {LEVELS_S[-1]} s, not after {seconds:g} s")
+        raise ValueError(f"a retry delay is 0 to {LEVELS_S[-1]} s, not {seconds:g} s")
     return next(level for level, delay_s in enumerate(LEVELS_S, 1) if delay_s >= seconds)
 
 
 class Taken(Protocol):
-    """A message that waits in a lane."""
+    """A message in a lane."""
 
     @property
     def message(self) -> MessageExt:
@@ -61,7 +61,7 @@ class Taken(Protocol):
         """Mark the message as open; return False if it is no longer this member's."""
 
     def wait_again(self) -> Hashable:
-        """Take :meth:`begin` back; return the lane."""
+        """Undo :meth:`begin`; return the lane."""
 
     def end(self, verdict: Verdict) -> None:
         """Close the message."""
@@ -71,7 +71,7 @@ class Taken(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """The message went back to the broker, or to another member: a verdict changes nothing."""
+        """Return whether the message went back to the broker or to another member: a verdict has no effect then."""
 
 
 class _OfRequest:
@@ -109,7 +109,7 @@ class _OfRequest:
 
 
 class _OfCall:
-    """A message for whose verdict a call of :meth:`MessageStream.listen` waits."""
+    """A message whose verdict a call of :meth:`MessageStream.listen` waits for."""
 
     __slots__ = ("message", "verdict")
 
@@ -136,12 +136,12 @@ class _OfCall:
 
 
 class _Elsewhere:
-    """The stream of a message that was handed on to another process, or is kept in a file."""
+    """Stands for the stream of a message that was copied to another process or to a file."""
 
     orderly: Final = False
 
     def settle(self, message: ReceivedMessage, _verdict: Verdict) -> None:
-        """Refuse, since the consumer is not here.
+        """Refuse, since the consumer is in another process.
 
         :raises ClientStateError: always.
         """
@@ -152,11 +152,11 @@ class _Elsewhere:
 
 
 class ReceivedMessage(DecodedMessage, eq=False, kw_only=True):
-    """A message that a loop over a push consumer takes; it is consumed when :meth:`ack` is called.
+    """A message in a loop over a push consumer; it is consumed when :meth:`ack` is called.
 
-    The methods may be called in any order and from any thread; the first call counts. A message for which none is
-    called comes again to the group: after ``consume_timeout_s``, or when the consumer is closed. Copies are the same
-    message; one that was pickled is for other processes to read, and cannot be settled there.
+    The methods may be called in any order and from any thread; the first call counts. A message without a
+    call comes again to the group: after ``consume_timeout_s``, or when the consumer is closed. Copies are the same
+    message; other processes can read a pickled one, but not acknowledge it.
     """
 
     _stream: MessageStream | _Elsewhere = _Elsewhere()
@@ -170,9 +170,9 @@ class ReceivedMessage(DecodedMessage, eq=False, kw_only=True):
     def retry(self, after: float | timedelta | None = None) -> None:
         """Count the message as failed, so that it comes again.
 
-        :param after: seconds, rounded up to a delay level (an orderly consumer waits exactly so long); by default the
+        :param after: seconds, rounded up to a delay level (an orderly consumer waits exactly this time); by default the
             broker chooses by the number of failures.
-        :raises ValueError: it is below 0 or above two hours.
+        :raises ValueError: ``after`` is below 0 or above two hours.
         """
         if after is None:
             self._stream.settle(self, ConsumeResult.RECONSUME_LATER)
@@ -182,7 +182,7 @@ class ReceivedMessage(DecodedMessage, eq=False, kw_only=True):
         self._stream.settle(self, Suspend(seconds=seconds) if self._stream.orderly else Retry(delay_level=level))
 
     def reject(self) -> None:
-        """Send the message to the dead-letter topic at once."""
+        """Send the message to the dead-letter topic immediately."""
         self._stream.settle(self, Retry(delay_level=-1))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ReceivedMessage:
@@ -193,7 +193,7 @@ class ReceivedMessage(DecodedMessage, eq=False, kw_only=True):
 
 
 class Batch(list[ReceivedMessage]):
-    """The messages of one step of a loop over :meth:`PushConsumer.batches`; each may also be settled by itself."""
+    """The messages of one step of a loop over :meth:`PushConsumer.batches`; each can also be acknowledged alone."""
 
     def ack(self) -> None:
         """Count all messages as consumed."""
@@ -201,13 +201,13 @@ class Batch(list[ReceivedMessage]):
             message.ack()
 
     def retry(self, after: float | timedelta | None = None) -> None:
-        """Count all messages as failed, see :meth:`ReceivedMessage.retry`."""
+        """Count all messages as failed; see :meth:`ReceivedMessage.retry`."""
         for message in self:
             message.retry(after)
 
 
 class MessageStream:
-    """The messages of one push consumer for its application's loops.
+    """The messages of one push consumer, for the application's loops.
 
     :param orderly: the messages come from :meth:`listen`.
     :param settled: called with each concurrent request and its verdict.
@@ -238,13 +238,13 @@ class MessageStream:
     # --- messages come ---
 
     def submit(self, requests: list[ConsumeRequest]) -> None:
-        """Put requests of one message each into the lane of their queue."""
+        """Append requests of one message each to the lane of their queue."""
         for queue in [lane for lane in self._lanes if isinstance(lane, ProcessQueue) and lane.dropped]:
             del self._lanes[queue]
         self._put(requests[0].process_queue, (_OfRequest(request, self._settled) for request in requests))
 
     async def listen(self, messages: Sequence[MessageExt]) -> Verdict:
-        """Wait until the application has settled the only message, and return its verdict."""
+        """Wait for the application's verdict on the only message, and return it."""
         if self._closed:
             return ConsumeResult.RECONSUME_LATER
         (message,) = messages
@@ -257,7 +257,7 @@ class MessageStream:
         self._arrived.set()
 
     def close(self) -> None:
-        """Give up all messages; loops end."""
+        """Release all messages; loops end."""
         self._closed = True
         for lane in self._lanes.values():
             for taken in lane:
@@ -270,7 +270,7 @@ class MessageStream:
     # --- messages go ---
 
     async def next(self, limit: int) -> Batch:
-        """Wait for a message; return up to ``limit`` of those that are there, or none when the stream is closed."""
+        """Wait for messages; return up to ``limit`` of them, or an empty list if the stream is closed."""
         self._steps += 1
         if self._steps % YIELD_REQUESTS == 0:
             await asyncio.sleep(0)
@@ -311,7 +311,7 @@ class MessageStream:
             message._context = self._observation.begin([message])
 
     def _can_be_read(self, message: ReceivedMessage) -> bool:
-        """Tell whether the body can be decoded; if not, the message has failed."""
+        """Return whether the body can be decoded; if not, fail the message."""
         if self.deserializer is None:
             return True
         try:
@@ -323,7 +323,7 @@ class MessageStream:
         return True
 
     def give_back(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Take back messages of the last step that nobody has got: they come again before all others."""
+        """Take back undelivered messages of the last step: they come again before all others."""
         for message in reversed(list(messages)):
             taken = self._close(message, ConsumeReturnType.EXCEPTION)
             if taken is not None:
@@ -334,7 +334,7 @@ class MessageStream:
     # --- the application decides ---
 
     def settle(self, message: ReceivedMessage, verdict: Verdict) -> None:
-        """Close an open message; may be called from any thread."""
+        """Close an open message; callable from any thread."""
         if asyncio._get_running_loop() is self._loop:
             self._settle(message, verdict)
             return
@@ -366,7 +366,7 @@ class MessageStream:
         return taken
 
     def fail_last(self, logged: Callable[[ReceivedMessage], object]) -> None:
-        """Let the open messages of the last step fail: the loop raised in it."""
+        """Fail the open messages of the last step, in which the loop raised."""
         for message in self._last:
             if message._taken in self._open:
                 logged(message)

@@ -1,4 +1,4 @@
-"""Finds the newest messages of a topic in a time range, queue by queue from the end on, with a bounded effort."""
+"""Finds the newest messages of a topic in a time range, queue by queue backwards from the end, with bounded effort."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 QUEUES_AT_ONCE: Final = 16
 FIRST_WINDOW: Final = 64
-"""Offsets of the first look into a queue; each further look is four times as long."""
+"""Offsets of the first window in a queue; each further window is four times as long."""
 LAST_WINDOW: Final = 2_048
 
 
@@ -33,9 +33,9 @@ class Search:
     expression: str = ALL
     expression_type: str = TAG
     wanted: int = 64
-    """The newest so many."""
+    """Maximum number of messages."""
     effort: int = 50_000
-    """Offsets to look at, in all queues together."""
+    """Maximum number of offsets to scan, in all queues together."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,18 @@ class Found(Generic[T]):
 
     messages: Sequence[T]
     looked_at: int
-    """Offsets."""
+    """Number of scanned offsets."""
     is_complete: bool
-    """False: older ones may fit, too, but the effort was spent."""
+    """False if the effort ran out and older messages may match, too."""
 
 
 async def newest(consumer: PullConsumer, search: Search, keep: Callable[[MessageExt], T]) -> Found[T]:
-    """Find messages.
+    """Find the newest messages that match a search.
 
     :param consumer: any running consumer; it commits nothing.
-    :param keep: what is kept of a message; bodies are large.
+    :param keep: returns the part of a message to keep, since bodies are large.
     :raises RouteNotFoundError: no nameserver knows the topic.
-    :raises BrokerError: a broker refuses, for one because it cannot filter by SQL92.
+    :raises BrokerError: a broker refuses, for example because it cannot filter by SQL92.
     """
     queues = await consumer.queues(search.topic)
     effort = max(search.effort // max(1, len(queues)), FIRST_WINDOW)
@@ -77,7 +77,7 @@ async def newest(consumer: PullConsumer, search: Search, keep: Callable[[Message
 @dataclass(frozen=True)
 class _OfQueue(Generic[T]):
     rows: list[tuple[tuple[int, int], T]]
-    """With store time and offset."""
+    """Messages with their store time and offset."""
     looked_at: int
     is_complete: bool
 

@@ -1,4 +1,4 @@
-"""The offsets of a consumer group: at the brokers, or in a file of this host (``OffsetStore``)."""
+"""The offsets of a consumer group: on the brokers, or in a file on this host (``OffsetStore``)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class OffsetStore(Protocol):
     """Stores the offsets of one group."""
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The offset to continue at; ``None`` if there is none."""
+        """Return the offset to continue at; ``None`` if there is none."""
 
     async def report(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store offsets; a failure is logged, since the next report follows."""
+        """Store offsets; log a failure, which the next report repairs."""
 
 
 class RemoteOffsets:
-    """Offsets at the brokers (``RemoteBrokerOffsetStore``)."""
+    """Stores offsets on the brokers (``RemoteBrokerOffsetStore``)."""
 
     def __init__(self, offsets: Offsets, group: str, outages: BrokerOutages) -> None:
         self._offsets = offsets
@@ -40,11 +40,11 @@ class RemoteOffsets:
         self._group = group
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The offset to continue at; ``None`` if the broker has none."""
+        """Return the offset to continue at; ``None`` if the broker has none."""
         return await self._offsets.committed(self._group, queue)
 
     async def report(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Commit each offset at the broker of its queue."""
+        """Commit each offset to the broker of its queue."""
         await asyncio.gather(*(self._report(queue, offset) for queue, offset in offsets.items()))
 
     async def _report(self, queue: MessageQueue, offset: int) -> None:
@@ -56,10 +56,10 @@ class RemoteOffsets:
 
 
 class LocalOffsets:
-    """Offsets of a broadcasting consumer, in a file of its host (``LocalFileOffsetStore``).
+    """Stores the offsets of a broadcasting consumer in a file on its host (``LocalFileOffsetStore``).
 
-    ``<directory>/<clientId>/<group>/offsets.json``, in fastjson's form with queues as keys, as Java writes it. The
-    version before is ``offsets.json.bak``.
+    The file ``<directory>/<clientId>/<group>/offsets.json`` has queues as keys in fastjson's form, as in Java. The
+    previous version is ``offsets.json.bak``.
     """
 
     def __init__(self, directory: Path, client_id: str, group: str) -> None:
@@ -70,7 +70,7 @@ class LocalOffsets:
         self._saving = asyncio.Lock()
 
     def load(self) -> dict[MessageQueue, int]:
-        """Read the file, or the version before if the file is damaged; empty if there is neither.
+        """Read the file, or the previous version if it is damaged; return an empty map if neither exists.
 
         :raises OSError: the file cannot be read.
         """
@@ -84,7 +84,7 @@ class LocalOffsets:
         return {}
 
     def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Write offsets into the file; it keeps those of other queues.
+        """Write offsets to the file, which keeps those of other queues.
 
         :raises OSError: the file cannot be written.
         """
@@ -100,11 +100,11 @@ class LocalOffsets:
         self._table = await in_thread(self.load)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The offset to continue at; ``None`` if there is none."""
+        """Return the offset to continue at; ``None`` if there is none."""
         return self._table.get(queue)
 
     async def report(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Write offsets into the file."""
+        """Write offsets to the file."""
         self._table.update(offsets)
         if not offsets:
             return

@@ -3,8 +3,8 @@
 Theory of operation. Every queue with messages has a lane, and a lane is in one of these states:
 
 * *ready*: it waits in ``_ready`` for a worker (a thread for a plain function, a task for a coroutine function).
-* *worked on*: one worker takes request after request until the lane is empty, a request fails, or
-  :data:`MAX_CONSUME_CONTINUOUSLY_S` are over and other lanes have their turn.
+* *worked on*: one worker handles request after request until the lane is empty, a request fails, or
+  :data:`MAX_CONSUME_CONTINUOUSLY_S` have passed and it is the other lanes' turn.
 * *resting*: a request failed and stays first in its lane. After the pause the lane is ready again. Nothing behind the
   request begins before it is consumed or given up.
 * gone: it is empty, or its queue was left. A queue whose lock is lost is read again by the table.
@@ -49,7 +49,7 @@ from cometmq.message.message import MessageExt
 log = logging.getLogger(__name__)
 
 MAX_CONSUME_CONTINUOUSLY_S: Final = 60.0
-"""Seconds after which a worker leaves its lane if others wait (``MAX_TIME_CONSUME_CONTINUOUSLY``)."""
+"""Seconds after which a worker leaves its lane if other lanes wait (``MAX_TIME_CONSUME_CONTINUOUSLY``)."""
 
 
 class _End(Enum):
@@ -69,10 +69,10 @@ class _Lane:
 
 
 class OrderedConsumeService:
-    """Calls one listener for many queues, for each queue one call at a time.
+    """Calls one listener for many queues, one call at a time for each queue.
 
     :param table: the queues, and their locks.
-    :param failures: decides about failed messages.
+    :param failures: decides on failed messages.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class OrderedConsumeService:
             lane.line.extend(requests)
 
     def close(self) -> None:
-        """Begin no call any more; see :meth:`Workers.close <cometmq.client.consumer.consume_service.Workers.close>`."""
+        """Start no more calls; see :meth:`Workers.close <cometmq.client.consumer.consume_service.Workers.close>`."""
         self._ready.clear()
         self._lanes.clear()
         self._workers.close()
@@ -133,7 +133,7 @@ class OrderedConsumeService:
                 self._workers.spawn(self._work_in_task(lane))
 
     def _left(self, lane: _Lane, end: _End, verdict: Verdict) -> None:
-        """Decide about a lane that a worker has left."""
+        """Decide the next state of a lane that a worker has left."""
         self._idle_workers += 1
         process_queue = lane.process_queue
         if process_queue not in self._lanes:  # closed meanwhile
@@ -154,7 +154,7 @@ class OrderedConsumeService:
         self._hand_out()
 
     async def _rest(self, lane: _Lane, verdict: Verdict) -> None:
-        """Handle the first request, which failed: give it up, or try it again after a pause."""
+        """Handle the failed first request: give it up, or retry it after a pause."""
         request, process_queue = lane.line[0], lane.process_queue
         if process_queue.dropped:
             process_queue.skip(request)
@@ -179,7 +179,7 @@ class OrderedConsumeService:
             del self._lanes[process_queue]
 
     async def _failed(self, request: ConsumeRequest, verdict: Verdict) -> list[MessageExt]:
-        """Reduce a request to its messages that are to be consumed again, and return them."""
+        """Reduce a request to the messages that must be consumed again, and return them."""
         process_queue = request.process_queue
         failed = list(failed_part(request.messages, verdict))
         if not self._auto_commit and len(failed) < len(request.messages):
@@ -194,7 +194,7 @@ class OrderedConsumeService:
         return remaining
 
     def _succeeded(self, request: ConsumeRequest, verdict: Verdict) -> None:
-        """End a consumed request, or let it wait for COMMIT."""
+        """Finish a consumed request, or let it wait for COMMIT."""
         process_queue = request.process_queue
         if self._auto_commit or verdict is ConsumeResult.COMMIT:
             for earlier in process_queue.uncommitted:
@@ -216,7 +216,7 @@ class OrderedConsumeService:
             self._left(lane, end, verdict)
 
     async def _consume_in_task(self, lane: _Lane) -> tuple[_End, Verdict]:
-        """Consume a lane; return why that ended, and the last verdict."""
+        """Consume a lane; return the reason for its end, and the last verdict."""
         listener = cast("Callable[[list[MessageExt]], Awaitable[Verdict]]", self._listener)
         line, process_queue = lane.line, lane.process_queue
         until = self._clock.monotonic() + MAX_CONSUME_CONTINUOUSLY_S

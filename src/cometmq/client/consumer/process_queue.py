@@ -1,12 +1,12 @@
 """The messages of one queue between pull and consumption, and the queue's consumed offset (``ProcessQueue``).
 
-Theory of operation. A pull brings a chunk, which is cut into requests: the messages of one call of the listener.
+Theory of operation. A pull returns a chunk, which is cut into requests: the messages of one call of the listener.
 Requests are *open* from the pull until :meth:`ProcessQueue.finish`; they may finish in any order. The consumed offset
-is that of the first message of the first open request, or of the next pull if none is open. So all messages before
-the offset are consumed or stored again by the broker, and a reader that continues there loses none.
+is that of the first message of the first open request, or that of the next pull if no request is open. So all messages
+before it are consumed or stored again by the broker, and a reader that continues there loses none.
 
-``dropped`` ends the queue for this member: no chunk is taken and no call begins. ``running`` has the requests whose
-call, or whose way back to the broker, is under way; a hand-over waits for them. ``release`` frees the memory of what is
+``dropped`` ends the queue for this member: no chunk is accepted and no call begins. ``running`` has the requests whose
+call or send back is in progress; a hand-over waits for them. ``release`` frees the memory of what is
 left; later calls of ``finish`` change nothing.
 """
 
@@ -72,7 +72,7 @@ class ProcessQueue:
 
     @property
     def offset(self) -> int | None:
-        """The consumed offset; ``None`` before reading has begun."""
+        """Return the consumed offset; ``None`` before reading has begun."""
         if self._open:
             return self._open[0].messages[0].queue_offset
         return self._next_offset if self._begun else None
@@ -87,7 +87,7 @@ class ProcessQueue:
 
     @property
     def is_full(self) -> bool:
-        """Tell whether a limit of the queue is reached, so that nothing is pulled."""
+        """Return whether a limit of the queue is reached, so that pulls wait."""
         config = self._config
         return (
             self._count >= config.pull_threshold_for_queue
@@ -120,7 +120,7 @@ class ProcessQueue:
     # --- consumption ---
 
     def finish(self, request: ConsumeRequest) -> None:
-        """End a request. Does nothing if it has ended, because its messages went back to the broker."""
+        """Finish a request. Does nothing if it has finished because its messages went back to the broker."""
         self.running.discard(request)
         if self._released or request.done:
             self._changed.set()
@@ -158,7 +158,7 @@ class ProcessQueue:
         return head
 
     def skip(self, request: ConsumeRequest) -> None:
-        """Take a request that is not consumed out of ``running``."""
+        """Remove a request that is not consumed from ``running``."""
         self.running.discard(request)
         self._changed.set()
 
@@ -184,27 +184,27 @@ class ProcessQueue:
 
     @property
     def is_released(self) -> bool:
-        """Tell whether the queue was left: the end of a request changes nothing any more."""
+        """Return whether the queue was left: the end of a request has no effect then."""
         return self._released
 
     @property
     def is_read(self) -> bool:
-        """Tell whether its reader runs; a reader that failed is replaced at the next rebalance."""
+        """Return whether the reader runs; a failed one is replaced at the next rebalance."""
         return self.task is not None and not self.task.done()
 
     @property
     def cached_count(self) -> int:
-        """Messages pulled and not consumed."""
+        """Return the number of messages that are pulled but not consumed."""
         return self._count
 
     @property
     def cached_bytes(self) -> int:
-        """Bytes pulled and not consumed."""
+        """Return the bytes that are pulled but not consumed."""
         return self._size
 
     @property
     def cached_span(self) -> tuple[int, int]:
-        """The offsets of the first and the last message that is not consumed; zeros if there is none."""
+        """Return the offsets of the first and last message not consumed; zeros if there are none."""
         opened = self._open
         if not opened or opened[-1].done:
             return (0, 0) if not opened else (opened[0].messages[0].queue_offset, self._next_offset - 1)

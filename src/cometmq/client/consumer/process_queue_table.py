@@ -1,7 +1,7 @@
 """The queues that a push consumer reads, and their hand-over between members (``RebalanceImpl``).
 
 Theory of operation. A rebalance gives each member of a group a share of the queues. Members do not rebalance at the
-same instant, so a queue can be taken by its next reader before its last one has left it. These rules keep the overlap
+same instant, so a queue can reach its next reader before its last one has left it. These rules keep the overlap
 small and, in an orderly group, exclude it.
 
 A queue at one member is in one of these states:
@@ -53,11 +53,11 @@ log = logging.getLogger(__name__)
 
 
 class ProcessQueueTable:
-    """Begins, leaves and resets the queues of one push consumer.
+    """Starts, leaves and resets the queues of one push consumer.
 
     :param subscriptions: topic → its subscription; the consumer changes it.
     :param store: the offsets of the group.
-    :param spawn: runs the work of the consumer, which ends with it.
+    :param spawn: runs background work until the consumer ends.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ProcessQueueTable:
         self.queues: dict[MessageQueue, ProcessQueue] = {}
         """The queues that are starting or reading."""
         self.held: list[ProcessQueue] = []
-        """Orderly: queues that a close has left while a call runs."""
+        """Orderly: queues that were left by a close while a call runs."""
         self.locks: QueueLocks | None = None
         """The locks of an orderly member; ``None`` for any other."""
         self._instance = instance
@@ -88,7 +88,7 @@ class ProcessQueueTable:
         self._is_running = False
 
     def start(self, submit: SubmitRequests) -> None:
-        """Get ready; ``submit`` gets the messages of all queues."""
+        """Prepare for reading; ``submit`` receives the messages of all queues."""
         self._submit = submit
         self._is_running = True
         if self._config.orderly and self._config.message_model is MessageModel.CLUSTERING:
@@ -126,7 +126,7 @@ class ProcessQueueTable:
             self._read(queue, shared=shared)
 
     def leave_topic(self, topic: str) -> None:
-        """Leave all queues of a topic; the next rebalance reads them by the subscription of then."""
+        """Leave all queues of a topic; the next rebalance reads them by the new subscription."""
         for queue in [queue for queue in self.queues if queue.topic == topic]:
             self._leave(queue)
 
@@ -140,7 +140,7 @@ class ProcessQueueTable:
                 self._read(queue, shared=False)
 
     def lock_lost(self, queue: MessageQueue) -> None:
-        """Read a queue again under a new lock: others may have consumed what was read under the lost one."""
+        """Read a queue again under a new lock: others may have consumed its messages meanwhile."""
         if self._is_running and queue in self.queues:
             log.warning("%s has lost its lock of %s; it will be locked and read anew", self._group, queue)
             self._leave(queue)
@@ -149,11 +149,11 @@ class ProcessQueueTable:
     # --- state ---
 
     def is_ours(self, queue: MessageQueue) -> bool:
-        """Tell whether no other orderly member can be reading the queue; may be called from any thread."""
+        """Return whether no other orderly member can be reading the queue; callable from any thread."""
         return self.locks is None or self.locks.holds(queue)
 
     def positions(self) -> dict[MessageQueue, int]:
-        """The offset of each queue before which all messages are consumed."""
+        """Return the offset of each queue before which all messages are consumed."""
         return {
             queue: process_queue.offset
             for queue, process_queue in self.queues.items()
@@ -161,7 +161,7 @@ class ProcessQueueTable:
         }
 
     async def report(self, offsets: Mapping[MessageQueue, int | None]) -> None:
-        """Report offsets of queues that are surely this member's; failures are logged."""
+        """Report offsets of queues that certainly belong to this member; log failures."""
         known = {queue: offset for queue, offset in offsets.items() if offset is not None and self.is_ours(queue)}
         await self._store.report(known)
 
@@ -193,7 +193,7 @@ class ProcessQueueTable:
         self._let_go(queue, self._hand_over(queue, process_queue, self._leaving.get(queue)))
 
     def _let_go(self, queue: MessageQueue, work: Coroutine[Any, Any, None]) -> None:
-        """Run ``work``; the queue is not read again here before it has ended."""
+        """Run ``work``; this member does not read the queue again before it has ended."""
         task = self._spawn(work)
         self._leaving[queue] = task
         task.add_done_callback(partial(self._left, queue))
@@ -222,7 +222,7 @@ class ProcessQueueTable:
     async def _drain(self, queue: MessageQueue, process_queue: ProcessQueue) -> bool:
         """Wait for running calls; return whether they have ended.
 
-        An orderly member that is not being closed waits until they end, any other ``handover_wait_s``.
+        An orderly member that is not being closed waits until they end, any other at most ``handover_wait_s``.
         """
         while process_queue.running:
             try:

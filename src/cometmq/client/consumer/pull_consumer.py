@@ -13,13 +13,13 @@ from cometmq.remoting.security import Security
 
 
 class PullConsumer(GroupClient):
-    """Queues, offsets and pulls. Only routes are refreshed in the background.
+    """Pulls messages from queues and manages offsets. Only routes are refreshed in the background.
 
     It is not a member of its group, so it causes no rebalance.
 
-    :param group: the group whose offsets ``commit`` and ``committed`` mean.
+    :param group: the group for ``commit`` and ``committed``.
     :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
-    :param security: credentials and TLS of its own instance; default: from the environment.
+    :param security: credentials and TLS of its own instance; by default from the environment.
     :raises ValueError: the group's name is not allowed, or an address has no port.
     """
 
@@ -38,9 +38,9 @@ class PullConsumer(GroupClient):
         self._running = False
 
     async def start(self) -> None:
-        """Get ready; nothing is sent yet."""
+        """Prepare for pulls; nothing is sent yet."""
         if self._running or self._ending is not None:
-            raise ClientStateError("the consumer was started before", next_step="make a new one")
+            raise ClientStateError("the consumer was started before", next_step="create a new one")
         self._running = True
         self._use.begin()
 
@@ -51,7 +51,7 @@ class PullConsumer(GroupClient):
             await self._end_once(self._use.end)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of ``topic`` that can be read, sorted.
+        """Return the readable queues of ``topic``, sorted.
 
         :raises RouteNotFoundError: no nameserver knows the topic.
         """
@@ -70,10 +70,10 @@ class PullConsumer(GroupClient):
     ) -> PullResult:
         """Pull up to ``max_messages`` of ``queue`` from ``offset`` on.
 
-        Brokers give fewer than asked for by limits of their own (Apache: 32 messages or 256 KiB).
+        Brokers may return fewer because of their own limits (Apache: 32 messages or 256 KiB).
 
-        :param wait_s: seconds that the broker may wait for a message when there is none.
-        :raises BrokerError: the broker refused it.
+        :param wait_s: seconds that the broker waits for a message if the queue has none.
+        :raises BrokerError: the broker refused the pull.
         :raises RemotingError: no answer within ``timeout_s`` + ``wait_s`` seconds.
         """
         data = self._subscription(queue.topic, expression, expression_type)
@@ -94,17 +94,17 @@ class PullConsumer(GroupClient):
     ) -> RawPull:
         """As :meth:`pull`, but return the bytes of the stored records as the broker sent them.
 
-        With a tag expression records whose tag has the same hash may be among them.
+        With a tag expression they can include records whose tag only has the same hash.
         """
         data = self._subscription(queue.topic, expression, expression_type)
         return await self._pull(queue, offset, max_messages, data, wait_s, timeout_s)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The committed offset of the group; ``None`` if there is none."""
+        """Return the group's committed offset; ``None`` if it has none."""
         return await self.offsets.committed(self.group, queue)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Commit ``offset``: the one after the last consumed message."""
+        """Commit ``offset``, the one after the last consumed message."""
         await self.offsets.commit(self.group, queue, offset)
 
     def _subscription(self, topic: str, expression: str, expression_type: str) -> SubscriptionData:

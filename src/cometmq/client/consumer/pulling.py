@@ -1,4 +1,4 @@
-"""Pull requests, and the reading of a queue by one after the other (``PullAPIWrapper``, ``PullMessageService``)."""
+"""Pull requests, and readers that repeat them (``PullAPIWrapper``, ``PullMessageService``)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import PullMessageRequestHeader, PullMessageResponseHeader
 
 PULL_TIMEOUT_S: Final = 10.0
-"""Time-out of a pull, besides the time that the broker may wait."""
+"""Time-out of a pull, in addition to the broker's wait."""
 
 
 class PullStatus(Enum):
@@ -34,7 +34,7 @@ class PullStatus(Enum):
 
     FOUND = "FOUND"
     NO_NEW_MSG = "NO_NEW_MSG"
-    """The queue has no message from this offset on; with waiting, none arrived in time."""
+    """The queue has no message from this offset on, or none arrived during the wait."""
     NO_MATCHED_MSG = "NO_MATCHED_MSG"
     """No message matches the subscription; continue at ``next_offset``."""
     OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
@@ -60,7 +60,7 @@ class RawPull(msgspec.Struct, frozen=True):
 
 
 class PullResult(msgspec.Struct, frozen=True):
-    """A pull: its messages, and the offset to continue at."""
+    """The messages of a pull, and the offset to continue at."""
 
     status: PullStatus
     next_offset: int
@@ -72,10 +72,10 @@ class PullResult(msgspec.Struct, frozen=True):
 class Puller:
     """Sends the pull requests of one group, to the replica that the broker suggests (``PullAPIWrapper``).
 
-    Pulls commit no offset, although they could: a broker with several threads may handle an old offset in a waiting
-    pull after the one that was reported at the hand-over of the queue.
+    Pulls commit no offsets, although the protocol allows it: a broker with several threads may handle an old offset in
+    a waiting pull after the one that was reported at the hand-over of the queue.
 
-    :param stream: marks requests as Java's pull and lite-pull consumers do (``ReqT``).
+    :param stream: mark requests as Java's pull and lite-pull consumers do (``ReqT``).
     """
 
     def __init__(self, instance: ClientInstance, group: str, *, stream: bool) -> None:
@@ -95,7 +95,7 @@ class Puller:
         lite: bool = False,
         timeout_s: float = PULL_TIMEOUT_S,
     ) -> RawPull:
-        """Pull up to ``max_messages`` from ``offset`` on; the broker may wait ``wait_s`` seconds for the first one.
+        """Pull up to ``max_messages`` from ``offset`` on; the broker waits up to ``wait_s`` seconds for the first one.
 
         :raises BrokerError: the answer is not a :class:`PullStatus`.
         :raises RouteNotFoundError: no broker has the queue.
@@ -131,7 +131,7 @@ class Puller:
         return RawPull(status, fields.next_begin_offset, fields.min_offset, fields.max_offset, answer.body)
 
     async def is_newer(self, queue: MessageQueue, store_timestamp: int) -> bool:
-        """Tell whether all messages of a queue were stored after one that was read from it: its topic was made anew.
+        """Return whether the topic was recreated: all messages of the queue are newer than one read from it.
 
         :raises CometMQError: as :meth:`pull`.
         """
@@ -139,9 +139,9 @@ class Puller:
 
 
 def messages_of(pull: RawPull, queue: MessageQueue, data: SubscriptionData) -> list[MessageExt]:
-    """Decode the messages of a pull, without those whose tag has only the same hash.
+    """Decode the messages of a pull; omit those whose tag only has the same hash.
 
-    :raises RecordError: the body is not a run of whole records.
+    :raises RecordError: the body is not a sequence of complete records.
     """
     if not pull.body:
         return []
@@ -151,11 +151,11 @@ def messages_of(pull: RawPull, queue: MessageQueue, data: SubscriptionData) -> l
 log = logging.getLogger(__name__)
 
 LASTING_FAILURES: Final = 3
-"""Number of refusals in a row from which a refusal is more than a momentary one."""
+"""Number of refusals in a row from which on they are no longer seen as momentary."""
 
 
 class Trouble:
-    """Logs once that a queue cannot be read, and once that it can be read again.
+    """Logs once that a queue cannot be read, and once that it is readable again.
 
     A broker that does not answer is logged once for all of its queues.
     """
@@ -189,7 +189,7 @@ class Trouble:
 
 
 class Chunk(msgspec.Struct):
-    """The messages of one pull, maybe none, and the offset to continue at."""
+    """The messages of one pull, possibly none, and the offset to continue at."""
 
     messages: list[MessageExt]
     next_offset: int
@@ -197,7 +197,7 @@ class Chunk(msgspec.Struct):
 
 
 class Budget:
-    """The bytes that all queues of a consumer may hold together, in equal shares.
+    """Limits the bytes of all queues of a consumer together, in equal shares.
 
     A queue is read on while it holds less than its share. So a queue whose messages wait, because it is paused or
     consumed slowly or in order, never stops another one, and together they hold no more than the limit and one pull
@@ -211,7 +211,7 @@ class Budget:
         self._queues: set[asyncio.Event] = set()
 
     def join(self, changed: asyncio.Event) -> None:
-        """Add a queue, which is told by ``changed`` when the shares have grown."""
+        """Add a queue; call ``changed`` when the shares have grown."""
         self._queues.add(changed)
         self._share()
 
@@ -228,13 +228,13 @@ class Budget:
 
 
 class Sink(Protocol):
-    """Takes the chunks of a reader."""
+    """Receives the chunks of a reader."""
 
     async def room(self) -> None:
         """Wait until there is room for another pull."""
 
     def take(self, chunk: Chunk) -> None:
-        """Take the next chunk of the queue."""
+        """Accept the next chunk of the queue."""
 
 
 class QueueReader:
@@ -255,10 +255,10 @@ class QueueReader:
     async def read(
         self, queue: MessageQueue, subscription: SubscriptionData, start: Callable[[], Awaitable[int]], sink: Sink
     ) -> None:
-        """Read ``queue`` until cancelled; log failures and try again.
+        """Read ``queue`` until cancelled; log failures and retry.
 
-        ``start`` finds the first offset. The subscription goes with every pull, so that a broker that was restarted
-        needs no heartbeat first. A topic that was deleted and made anew is read from its first message.
+        ``start`` finds the first offset. Every pull carries the subscription, so that a restarted broker
+        needs no heartbeat first. A topic that was deleted and recreated is read from its first message.
         """
         config, clock = self._config, self._clock
         trouble = Trouble(queue, self._outages)
@@ -313,9 +313,9 @@ class QueueReader:
 
 
 def _check_progress(pulled: RawPull, offset: int) -> None:
-    """Check that the answer leads to a later offset; otherwise the reader would repeat the pull for ever.
+    """Check that the answer moves to a later offset; otherwise the reader would repeat the pull forever.
 
-    :raises ClientError: ``next_offset`` is not beyond the offset of the pull.
+    :raises ClientError: ``next_offset`` is not after the offset of the pull.
     """
     match pulled.status:
         case PullStatus.FOUND | PullStatus.NO_MATCHED_MSG:
@@ -328,5 +328,5 @@ def _check_progress(pulled: RawPull, offset: int) -> None:
         raise ClientError(
             f"the broker's answer ({pulled.status.value}) to a pull from offset {offset} says to continue at "
             f"{pulled.next_offset}",
-            next_step="look at the broker's log: its queue may be damaged",
+            next_step="check the broker's log: the queue may be damaged",
         )

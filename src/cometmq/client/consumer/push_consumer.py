@@ -42,25 +42,25 @@ class PushConsumer(GroupClient):
     """A member of a consumer group that calls ``listener`` with the messages of its queues, or is iterated.
 
     Await ``subscribe`` first, then ``run``, or use ``async with`` (or ``start``). A message is consumed when the
-    listener returns. When the listener raises, or says so (see :mod:`cometmq.client.consumer.listener`), the message
+    listener returns. When it raises or returns a failure (see :mod:`cometmq.client.consumer.listener`), the message
     comes again with the broker's delays, and goes to the dead-letter topic after ``max_reconsume_times``. With
-    ``orderly`` in the configuration it comes again here, and its queue waits for it (``docs/ordered.md``).
+    ``orderly`` in the configuration the same member retries it, and its queue waits (``docs/ordered.md``).
 
     Without a listener iterate: ``async for message in consumer``, and call ``message.ack()`` (see
     :mod:`cometmq.client.consumer.message_stream`). When ``async with`` ends by an ``Exception``, the open messages of
-    the loop's last step have failed; all other open messages come again, as after a crash.
+    the loop's last step count as failed; all other open messages come again, as after a crash.
 
     :param group: the consumer group; all its members have the same subscriptions and strategy.
-    :param listener: a function of a sequence of messages, plain (called in threads) or ``async``; none to iterate.
+    :param listener: a function of a sequence of messages, plain (called in threads) or ``async``; None to iterate.
     :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
     :param config: all other options.
-    :param instance: connections to share with other clients; by default it makes its own.
+    :param instance: connections to share with other clients; by default it creates its own.
     :param consume_hooks: called around every call of the listener, see :mod:`cometmq.client.hooks`.
-    :param security: credentials and TLS of its own instance; default: from the environment.
-    :param deserializer: gives messages a ``value``: a type that is read from JSON (as a model of pydantic or msgspec, a
+    :param security: credentials and TLS of its own instance; by default from the environment.
+    :param deserializer: gives messages a ``value``: a type to read from JSON (a pydantic or msgspec model, a
         dataclass, ``dict``), ``bytes``, or a function of bytes.
-    :raises ValueError: the group's name is not allowed, or an address has no port; a listener's option without one.
-    :raises TypeError: the deserializer is none.
+    :raises ValueError: the group's name is not allowed, an address has no port, or an option needs a listener.
+    :raises TypeError: the deserializer is invalid.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class PushConsumer(GroupClient):
         spawn = self._background.spawn
         self._table = ProcessQueueTable(self.instance, group, self.config, self._subscriptions, store, spawn)
         self._choosing = asyncio.Lock()
-        """Subscriptions change in the order of the calls, although brokers are asked first."""
+        """Keeps changes of subscriptions in the order of the calls, although brokers are asked first."""
         self._state = "not started"
 
     # --- start and end ---
@@ -116,7 +116,7 @@ class PushConsumer(GroupClient):
         :raises BrokerError: a broker cannot filter by one of the expressions (see :meth:`subscribe`).
         """
         if self._state != "not started":
-            raise ClientStateError(f"the consumer of group {self.group} is {self._state}", next_step="make a new one")
+            raise ClientStateError(f"the consumer of group {self.group} is {self._state}", next_step="create a new one")
         if not self._subscriptions:
             raise ClientStateError("the consumer has no subscription", next_step="call subscribe before start")
         clock = self.instance.clock
@@ -174,7 +174,7 @@ class PushConsumer(GroupClient):
 
     @property
     def _called(self) -> Listener:
-        """The listener, or what stands for it."""
+        """Return the listener, or the stream's function in its place."""
         listener = self._listener if self._stream is None else self._stream.listen
         assert listener is not None
         return listener
@@ -186,7 +186,7 @@ class PushConsumer(GroupClient):
         await self._closed.wait()  # somebody else may be closing it
 
     async def close(self) -> None:
-        """Finish running calls, report offsets, leave the group; a second call returns at once."""
+        """Finish running calls, report offsets, leave the group; a second call returns immediately."""
         if self._state != "running":
             return
         self._state = "closed"
@@ -213,9 +213,9 @@ class PushConsumer(GroupClient):
         await self._use.end()
 
     async def _unregister_later(self) -> None:
-        """Leave the group when the last calls have ended, since a member that leaves loses its locks.
+        """Leave the group once the last calls have ended, since a member that leaves loses its locks.
 
-        An instance that nobody else uses is closed by then; its locks expire.
+        If nobody else uses the instance, it is already closed, and the locks expire.
         """
         await self._table.release_held()
         if not self.instance.has_consumer(self.group):
@@ -224,7 +224,7 @@ class PushConsumer(GroupClient):
     async def run(self) -> None:
         """Start, consume until SIGINT, SIGTERM, :meth:`stop` or :meth:`close`, then close; also when cancelled.
 
-        A consumer that runs is not started again. A signal that the program handles itself stays the program's.
+        A running consumer is not started again. Signals that the program handles itself are left to it.
 
         :raises ClientStateError: there is no listener, no subscription, or the consumer is closed.
         :raises CometMQError: as :meth:`start`.
@@ -252,7 +252,7 @@ class PushConsumer(GroupClient):
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         """Iterate over messages until the consumer is closed.
 
-        A step that is cancelled, as by a time-out, takes no message, and the next step goes on.
+        A step that is cancelled, as by a time-out, consumes no message, and the next step continues.
         """
         return Steps(self._next)
 
@@ -262,7 +262,7 @@ class PushConsumer(GroupClient):
         raise StopAsyncIteration
 
     def batches(self, max_messages: int = 32) -> AsyncIterator[Batch]:
-        """Iterate over batches of the messages that are there, until the consumer is closed.
+        """Iterate over batches of the messages that have arrived, until the consumer is closed.
 
         A batch has messages of several queues; of an orderly consumer, at most one of each queue.
         """
@@ -274,7 +274,7 @@ class PushConsumer(GroupClient):
         raise StopAsyncIteration
 
     async def receive(self, max_messages: int = 1) -> Batch:
-        """Wait for a message; return up to ``max_messages`` of those that are there, or none when the consumer closes.
+        """Wait for messages; return up to ``max_messages`` of them, or none if the consumer closes.
 
         :raises ClientStateError: the consumer has a listener, or is not running.
         """
@@ -287,7 +287,7 @@ class PushConsumer(GroupClient):
         return await self._stream.next(max_messages)
 
     def give_back(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Take back messages of the last step that nobody has got: the next step returns them."""
+        """Take back undelivered messages of the last step: the next step returns them."""
         if self._stream is not None:
             self._stream.give_back(messages)
 
@@ -296,7 +296,7 @@ class PushConsumer(GroupClient):
     async def subscribe(self, topic: str, expression: str = ALL, *, expression_type: str = TAG) -> None:
         """Consume ``topic``: all of it, tags as ``TagA || TagB``, or by an SQL92 expression on properties.
 
-        Before ``start`` this only notes the subscription, and ``start`` checks it. SQL92 needs brokers with
+        Before ``start`` this only records the subscription, and ``start`` checks it. SQL92 needs brokers with
         ``enablePropertyFilter``. A topic that was subscribed before keeps its subscription if the new one is refused.
 
         :raises ValueError: the expression is empty or of an unknown type.
@@ -319,20 +319,20 @@ class PushConsumer(GroupClient):
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
-        """The queues that this member reads now, without those of its retry topic."""
+        """Return the queues that this member reads now, without those of its retry topic."""
         retries = retry_topic(self.group)
         return frozenset(queue for queue in self._table.queues if queue.topic != retries)
 
     @property
     def cached_count(self) -> int:
-        """Messages that are pulled and not consumed yet."""
+        """Return the number of messages that are pulled but not consumed."""
         return sum(process_queue.cached_count for process_queue in self._table.queues.values())
 
     # --- a member of the group, see GroupMember ---
 
     @property
     def heartbeat(self) -> ConsumerData:
-        """The consumer's part of a heartbeat."""
+        """Return the consumer's part of a heartbeat."""
         return ConsumerData(
             group_name=self.group,
             consume_type="CONSUME_PASSIVELY",
@@ -351,11 +351,11 @@ class PushConsumer(GroupClient):
         self._table.reset(offsets)
 
     def positions(self, topic: str) -> dict[MessageQueue, int]:
-        """The consumed offset of each queue of a topic."""
+        """Return the consumed offset of each queue of a topic."""
         return {queue: at for queue, at in self._table.positions().items() if queue.topic == topic}
 
     def running_info(self) -> ConsumerRunningInfo:
-        """The consumer's state, for administrators."""
+        """Return the consumer's state, for administrators."""
         config, queues, locks = self.config, self._table.queues, self._table.locks
         info = running_info(
             self.instance,

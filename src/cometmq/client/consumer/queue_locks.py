@@ -50,13 +50,13 @@ log = logging.getLogger(__name__)
 RENEW_S: Final = 20.0
 """Seconds between two renewals of all locks (``rocketmq.client.rebalance.lockInterval``)."""
 ASK_AGAIN_S: Final = 1.0
-"""Seconds between two requests for locks that others hold, or after a failure."""
+"""Seconds before a lock is requested again that another member holds, or after a failure."""
 LOCK_TIMEOUT_S: Final = 3.0
-"""Time-out of one request, far below the rest of a lock's time at its renewal."""
+"""Time-out of one request, far below a lock's remaining time when it is renewed."""
 
 
 class _Broker:
-    """The exchange with one broker, which waits for no other broker."""
+    """The requests to one broker, independent of other brokers."""
 
     def __init__(self) -> None:
         self.wanted = asyncio.Event()
@@ -69,7 +69,7 @@ class QueueLocks:
     """The locks of one member of a group.
 
     :param lost: called with a queue whose lock is lost.
-    :param spawn: runs the work of the consumer, which ends with it.
+    :param spawn: runs background work until the consumer ends.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class QueueLocks:
         self._brokers: dict[str, _Broker] = {}
 
     def holds(self, queue: MessageQueue) -> bool:
-        """Tell whether the lock is held and trusted; may be called from any thread."""
+        """Return whether the lock is held and trusted; callable from any thread."""
         since = self._since.get(queue)
         return since is not None and self._clock.monotonic() - since < LOCK_TRUST_SECONDS
 
     def held_ms(self, queue: MessageQueue) -> int | None:
-        """Time of the last renewal, ms since 1970; ``None`` if the lock is not held."""
+        """Return the time of the last renewal, ms since 1970; ``None`` if the lock is not held."""
         since = self._since.get(queue)
         if since is None or not self.holds(queue):
             return None
@@ -110,7 +110,7 @@ class QueueLocks:
                 del self._waiting[queue]
 
     async def release(self, queue: MessageQueue) -> None:
-        """Unlock a queue; if the broker does not get the request, the lock expires."""
+        """Unlock a queue; if the request does not reach the broker, the lock expires."""
         async with self._broker(queue.broker_name).exchange:
             self._since.pop(queue, None)
             await self._unlock(queue.broker_name, [queue])
@@ -157,7 +157,7 @@ class QueueLocks:
         return (queue for queue in queues if queue.broker_name == broker_name)
 
     async def _lock(self, name: str, broker: _Broker, queues: list[MessageQueue]) -> bool:
-        """Ask a broker for locks; return whether it has answered."""
+        """Request locks from a broker; return whether it has answered."""
         sent_at = self._clock.monotonic()
         try:
             answer = await self._call(RequestCode.LOCK_BATCH_MQ, name, queues)
@@ -187,7 +187,7 @@ class QueueLocks:
         return True
 
     def _drop_late(self, broker_name: str) -> None:
-        """Drop locks that were not renewed in time, even if they are free: others may have had them meanwhile."""
+        """Drop locks that were not renewed in time: others may have held them meanwhile."""
         for queue in [queue for queue in self._of(broker_name, self._since) if not self.holds(queue)]:
             del self._since[queue]
             self._lost(queue)

@@ -1,6 +1,6 @@
 """Strategies that share queues among the members of a group (``AllocateMessageQueueStrategy``).
 
-Every member computes the same answer from the same two sorted lists, so all members of one group
+Every member computes the same result from the same two sorted lists, so all members of one group
 must use the same strategy. A strategy is a callable; :class:`MachineRoomNearby`, :class:`ByConfig`
 and the others that need settings are small frozen objects with ``__call__``.
 """
@@ -28,7 +28,7 @@ class AllocateStrategy(Protocol):
 def averagely(
     group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
 ) -> list[MessageQueue]:
-    """Equal runs of neighbouring queues; the first members get one more (``AllocateMessageQueueAveragely``)."""
+    """Allocate runs of neighbouring queues; the first members get one more (``AllocateMessageQueueAveragely``)."""
     if client_id not in client_ids:
         return []
     index = client_ids.index(client_id)
@@ -40,7 +40,7 @@ def averagely(
 def averagely_by_circle(
     group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
 ) -> list[MessageQueue]:
-    """Queues dealt out one by one in a circle (``AllocateMessageQueueAveragelyByCircle``)."""
+    """Allocate queues one by one in a circle (``AllocateMessageQueueAveragelyByCircle``)."""
     if client_id not in client_ids:
         return []
     return list(queues[client_ids.index(client_id) :: len(client_ids)])
@@ -48,7 +48,7 @@ def averagely_by_circle(
 
 @dataclass(frozen=True)
 class ByConfig:
-    """Always the same queues (``AllocateMessageQueueByConfig``)."""
+    """Allocates always the same queues (``AllocateMessageQueueByConfig``)."""
 
     fixed: tuple[MessageQueue, ...]
 
@@ -68,7 +68,7 @@ class ByMachineRoom:
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
     ) -> list[MessageQueue]:
-        """Return an equal run of the rooms' queues, and one of the remaining queues."""
+        """Return an equal run of the rooms' queues, plus one of the remaining queues."""
         if client_id not in client_ids:
             return []
         index = client_ids.index(client_id)
@@ -86,9 +86,9 @@ class ByMachineRoom:
 
 @dataclass(frozen=True)
 class MachineRoomNearby:
-    """Queues stay in their machine room while it has a consumer (``AllocateMachineRoomNearby``).
+    """Keeps queues in their machine room while it has a consumer (``AllocateMachineRoomNearby``).
 
-    Queues of rooms without any consumer are shared by everyone. ``inner`` shares within a room.
+    All members share the queues of rooms without a consumer. ``inner`` allocates within a room.
     """
 
     room_of_queue: Callable[[MessageQueue], str]
@@ -98,7 +98,7 @@ class MachineRoomNearby:
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
     ) -> list[MessageQueue]:
-        """Return the share of the own room, then of each room without a consumer, by name."""
+        """Return the share of the client's own room, then of each room without a consumer, by name."""
         if client_id not in client_ids:
             return []
         queues_by_room: dict[str, list[MessageQueue]] = {}
@@ -118,12 +118,12 @@ class MachineRoomNearby:
     @staticmethod
     def _room(room: str, of: object) -> str:
         if not room:
-            raise ValueError(f"no machine room is known for {of}")
+            raise ValueError(f"unknown machine room for {of}")
         return room
 
 
 VIRTUAL_NODES: Final = 10
-"""Points of one consumer on the ring, as in Java. All members must use the same number."""
+"""Points of one consumer on the hash ring, as in Java; the same at every member."""
 
 
 def ring_hash(key: str) -> int:
@@ -133,9 +133,9 @@ def ring_hash(key: str) -> int:
 
 @dataclass(frozen=True)
 class ConsistentHash:
-    """A hash ring: few queues move when a member joins or leaves (``AllocateMessageQueueConsistentHash``).
+    """Allocates by a hash ring: few queues move when a member joins or leaves (``AllocateMessageQueueConsistentHash``).
 
-    The ring is Java's point for point: ``<clientId>-<k>`` for each virtual node, and a queue belongs
+    The ring equals Java's: ``<clientId>-<k>`` for each virtual node, and a queue belongs
     to the first point at or after the hash of its Java ``toString``.
     """
 

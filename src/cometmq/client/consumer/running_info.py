@@ -29,7 +29,7 @@ class _Sample(msgspec.Struct):
 
 
 class Activity:
-    """The rates of one push consumer, from samples at each report of offsets and each request."""
+    """The rates of one push consumer, sampled at each report of offsets and each request."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -62,11 +62,11 @@ class Activity:
             self._samples.popleft()
 
     def times(self, queue: MessageQueue) -> tuple[int, int]:
-        """Times of the samples that first saw the last pull, and the last consumption; ms since 1970, 0 for never."""
+        """Return the sample times of the last pull and the last consumption, ms since 1970; 0 for never."""
         return self._times.get(queue, (0, 0))
 
     def status(self, topic: str) -> ConsumeStatus:
-        """The rates of a topic over the samples of the last minute, per second; response times are not measured."""
+        """Return a topic's rates a second over the last minute's samples; response times are not measured."""
         first, last = self._samples[0], self._samples[-1]
         seconds = max(last.at - first.at, 1.0)
         failed = (last.failed.get(topic, 0) - first.failed.get(topic, 0)) / seconds

@@ -27,16 +27,16 @@ def subscription(topic: str, expression: str, expression_type: str, version_ms: 
     """Return the subscription to ``topic``: ``*``, tags as ``TagA || TagB``, or an SQL92 expression on properties.
 
     :param version_ms: brokers keep the subscription with the highest version.
-    :raises ValueError: a tag expression without tags, an empty SQL92 expression, another type, or half of a pair of
-        surrogates.
+    :raises ValueError: a tag expression without tags, an empty SQL92 expression, another type, or an unpaired
+        surrogate.
     """
     if expression_type not in (TAG, SQL92):
-        raise ValueError(f"an expression is of type TAG or SQL92, not {expression_type!r}")
+        raise ValueError(f"an expression has type TAG or SQL92, not {expression_type!r}")
     text = expression.strip(TRIMMED)
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{text[error.start]!r} in an expression is no character of its own") from None
+        raise ValueError(f"invalid character {text[error.start]!r} in an expression") from None
     if expression_type == SQL92 and not text:
         raise ValueError("a subscription by SQL92 needs an expression")
     text = text or ALL
@@ -44,7 +44,7 @@ def subscription(topic: str, expression: str, expression_type: str, version_ms: 
     if expression_type == TAG and text != ALL:
         tags = split_tags(text)
         if not tags:
-            raise ValueError(f"no tag in the expression {expression!r}")
+            raise ValueError(f"expression {expression!r} has no tags")
         data.tags_set = tags
         data.code_set = [tags_code(tag) for tag in tags]
     return data
@@ -59,7 +59,7 @@ def wanted(messages: list[MessageExt], data: SubscriptionData) -> list[MessageEx
 
 
 async def check_expressions(instance: ClientInstance, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-    """Check SQL92 expressions at all masters of their topics; Java asks one of them.
+    """Check SQL92 expressions on all masters of their topics; Java asks one of them.
 
     A broker that does not answer and a topic without a route are skipped; the reader logs them.
 

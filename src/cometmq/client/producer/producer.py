@@ -43,11 +43,11 @@ REQUEST_TIMEOUT_S: Final = 3.0
 """Default time-out of a request and its reply."""
 
 PACK_IN_THREAD_BYTES: Final = 64 * 1024
-"""Bodies of this size or more are compressed in a worker thread, so that they do not block the event loop."""
+"""Bodies of at least this size are compressed in a worker thread, so that they do not block the event loop."""
 
 
 MAX_BATCHES_IN_FLIGHT: Final = 16
-"""Batches in flight of one ``send_batch`` call; limits memory to as many times ``max_message_bytes``."""
+"""Batches in flight of one ``send_batch`` call; limits memory to this multiple of ``max_message_bytes``."""
 
 
 OVERTAKING: Final = "not sent, since it would overtake one that failed"
@@ -57,17 +57,17 @@ class Producer(GroupClient):
     """Sends the messages of one producer group.
 
     Use it as ``async with Producer("orders") as producer: await producer.send(Message("topic", b"…"))``.
-    Any number of tasks may send at once.
+    Any number of tasks can send concurrently.
 
     :param group: the producer group.
     :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
     :param config: all other options.
-    :param instance: connections to share with others; by default it makes its own.
+    :param instance: connections to share with others; by default it creates its own.
     :param send_hooks: called around every attempt, see :mod:`cometmq.client.hooks`.
-    :param check_forbidden_hooks: may refuse a message.
+    :param check_forbidden_hooks: can refuse a message.
     :param trace_context: returns the W3C headers of the current span, see :mod:`cometmq.client.trace`.
-    :param security: credentials and TLS of its own instance; default: from the environment.
-    :param serializer: returns the body for the ``value`` of a message; default: JSON.
+    :param security: credentials and TLS of its own instance; by default from the environment.
+    :param serializer: returns the body for the ``value`` of a message; by default JSON.
     :raises ValueError: the group's name is not allowed, or an address has no port.
     """
 
@@ -101,12 +101,12 @@ class Producer(GroupClient):
         self._loop: AbstractEventLoop | None = None
 
     async def start(self) -> None:
-        """Get ready to send; nothing is sent yet, not even to the nameserver.
+        """Prepare for sending; nothing is sent yet, not even to the nameserver.
 
-        :raises ClientStateError: it was started before.
+        :raises ClientStateError: the producer was started before.
         """
         if self._state != "not started":
-            raise ClientStateError(f"the producer of group {self.group} is {self._state}", next_step="make a new one")
+            raise ClientStateError(f"the producer of group {self.group} is {self._state}", next_step="create a new one")
         self._state = "running"
         self._loop = get_running_loop()
         self._use.begin(partial(self.instance.remove, producer_group=self.group))
@@ -142,14 +142,14 @@ class Producer(GroupClient):
     ) -> SendResult:
         """Send one message and wait until it is stored.
 
-        Without ``queue``, ``sharding_key`` or ``selector`` queues are used in turn, and a failed attempt is repeated on
+        Without ``queue``, ``sharding_key`` or ``selector``, queues are used in turn and a failed attempt is repeated on
         another broker; with one of them an attempt that may have stored the message is the last one. ``timeout_s``
         is for all attempts together.
 
-        After a time-out, or when the call is cancelled, a message that has not left is not sent any more; one that has
-        left may be stored, also later: a broker that was away for a while reads what waits for it.
+        After a time-out or a cancelled call, a message that has not left is no longer sent; one that has
+        left may still be stored later: a broker that was paused reads what waits for it.
 
-        :raises IllegalMessageError: no broker would accept it, or its value is not serialized; nothing was sent.
+        :raises IllegalMessageError: no broker would accept it, or its value cannot be serialized; nothing was sent.
         :raises RouteNotFoundError: no broker has the topic, or would create it.
         :raises BrokerError: the broker refused it.
         :raises RemotingError: the only attempt got no answer; the message may be stored.
@@ -175,7 +175,7 @@ class Producer(GroupClient):
         timeout_s: float | None,
         put: Callable[[SendResult | BaseException], None],
     ) -> None:
-        """As :meth:`send`, with a callback instead of a wait: ``put`` gets the result or the failure, once.
+        """As :meth:`send`, with a callback: ``put`` is called once, with the result or the failure.
 
         Call it on the event loop.
         """
@@ -199,7 +199,7 @@ class Producer(GroupClient):
         sharding_key: str | None = None,
         selector: QueueSelector | None = None,
     ) -> None:
-        """Send one message without waiting for an answer; it is unknown if it is stored.
+        """Send one message without waiting for an answer; whether it is stored stays unknown.
 
         :raises IllegalMessageError: no broker would accept it.
         :raises RouteNotFoundError: no broker has the topic, or would create it.
@@ -227,7 +227,7 @@ class Producer(GroupClient):
     ) -> MessageExt:
         """Send a request message and wait for the first reply; ``timeout_s`` is for both.
 
-        :raises RequestTimeoutError: no reply in time; the request may be stored, and be consumed later.
+        :raises RequestTimeoutError: no reply in time; the request may be stored and consumed later.
         :raises IllegalMessageError: no broker would accept it; nothing was sent.
         :raises CometMQError: it could not be sent, as :meth:`send`.
         """
@@ -248,10 +248,10 @@ class Producer(GroupClient):
         return await reply
 
     async def reply(self, request: MessageExt, body: bytes) -> SendResult:
-        """Reply to a consumed request; return after its requester has the reply.
+        """Reply to a consumed request; return once the requester has the reply.
 
-        :raises IllegalMessageError: it is not a request, or the body cannot be sent.
-        :raises BrokerError: its requester is gone, or did not accept it.
+        :raises IllegalMessageError: the message is not a request, or the body cannot be sent.
+        :raises BrokerError: the requester is gone, or did not accept the reply.
         :raises CometMQError: it could not be sent, as :meth:`send`.
         """
         message, properties = reply_to(request, body)
@@ -265,13 +265,13 @@ class Producer(GroupClient):
     async def send_many(
         self, messages: Iterable[Message], *, selector: QueueSelector | None = None, max_in_flight: int | None = None
     ) -> list[SendResult]:
-        """Send independent messages, many in flight at once; results in the order given.
+        """Send independent messages, many in flight; return results in the given order.
 
-        Each message is stored, retried and may fail by itself, as with Java's ``send(message, callback)``. This is much
+        Each message is stored, retried and fails on its own, as with Java's ``send(message, callback)``. This is much
         cheaper than a task for each message.
 
-        :raises PartlySentError: some failed; its ``outcomes`` tell which.
-        :raises IllegalMessageError: one is not allowed; those before it may have been sent.
+        :raises PartlySentError: some failed; see its ``outcomes``.
+        :raises IllegalMessageError: a message is not allowed; those before it may have been sent.
         """
         todo = messages if isinstance(messages, Sequence) else list(messages)
         limit = max_in_flight or self.config.max_in_flight
@@ -301,7 +301,7 @@ class Producer(GroupClient):
     async def send_batch(
         self, messages: Iterable[Message], *, queue: MessageQueue | None = None, sharding_key: str | None = None
     ) -> list[SendResult]:
-        """Send messages in as few requests as possible; results in the order given.
+        """Send messages in as few requests as possible; return results in the given order.
 
         The list may have any length and mix topics: it is cut into batches of one topic with at most
         ``max_message_bytes``. Messages of one batch are neighbours in one queue. Messages that cannot be in a batch
@@ -310,8 +310,8 @@ class Producer(GroupClient):
         With ``queue`` or ``sharding_key`` they keep their order: each request follows the answer to the one before, and
         after a failure nothing more is sent.
 
-        :raises PartlySentError: some failed; its ``outcomes`` tell which.
-        :raises IllegalMessageError: one is not allowed; nothing was sent.
+        :raises PartlySentError: some failed; see its ``outcomes``.
+        :raises IllegalMessageError: a message is not allowed; nothing was sent.
         """
         self._demand_running()
         todo = [with_body(message, self._serializer) for message in messages]
@@ -346,12 +346,12 @@ class Producer(GroupClient):
     # --- recall ---
 
     async def recall(self, handle: str, *, timeout_s: float | None = None) -> str:
-        """Recall a message with any delay that waits; return its ``msg_id``.
+        """Recall a message with an arbitrary delay before it is due; return its ``msg_id``.
 
-        :param handle: ``recall_handle`` of the result of its send.
-        :raises RecallHandleError: it is not a handle.
-        :raises BrokerError: it is too late (code 604), or the broker does not recall (16; 3 before RocketMQ 5.3.2).
-        :raises RemotingError: no answer; it may be recalled. Another attempt does no harm.
+        :param handle: ``recall_handle`` of the send's result.
+        :raises RecallHandleError: the handle is malformed.
+        :raises BrokerError: too late (code 604), or the broker does not recall messages (16; 3 before RocketMQ 5.3.2).
+        :raises RemotingError: no answer; the message may be recalled. A retry does no harm.
         """
         self._demand_running()
         waiting = RecallHandle.decode(handle)
@@ -369,7 +369,7 @@ class Producer(GroupClient):
     # --- the topic ---
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The writable queues of ``topic``.
+        """Return the writable queues of ``topic``.
 
         :raises RouteNotFoundError: no nameserver knows the topic.
         """
@@ -384,7 +384,7 @@ class Producer(GroupClient):
         if self._state != "running":
             raise ClientStateError(
                 f"the producer of group {self.group} is {self._state}",
-                next_step="make a new one" if self._state == "closed" else "use it inside `with` or `async with`",
+                next_step="create a new one" if self._state == "closed" else "use it inside `with` or `async with`",
             )
 
     def _prepare(self, message: Message) -> Delivery:
@@ -412,7 +412,7 @@ class Producer(GroupClient):
         return self._sender.delivery(_SEND, message, body, text, sys_flag, (key,), self.config.send_timeout_s)
 
     def _is_batch(self, messages: Sequence[Message]) -> bool:
-        """Tell whether messages are sent as a batch; a message that fills one alone is sent by itself."""
+        """Return whether messages are sent as a batch; a message that fills a batch alone is sent as it is."""
         if len(messages) > 1:
             return True
         return is_batchable(messages[0]) and self._encoder.piece_bytes(messages[0]) <= self.config.max_message_bytes
@@ -444,7 +444,7 @@ class Producer(GroupClient):
 
 
 def is_large(message: Message) -> bool:
-    """Tell whether a body is compressed in a worker thread; what is no body is refused later."""
+    """Return whether a body is compressed in a worker thread; an invalid body is refused later."""
     try:
         return len(message.body) >= PACK_IN_THREAD_BYTES
     except TypeError:

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 class TransactionState(IntEnum):
-    """The result of the local work (``LocalTransactionState``), with the numbers of END_TRANSACTION."""
+    """The result of the local work (``LocalTransactionState``), numbered as in END_TRANSACTION."""
 
     COMMIT = TRANSACTION_COMMIT
     """The work is done: deliver the message."""
@@ -61,7 +61,7 @@ LocalTransaction = (
     Callable[[Message, Any, str], TransactionState | None]
     | Callable[[Message, Any, str], Awaitable[TransactionState | None]]
 )
-"""Does the local work for a message; also gets the caller's argument and the transaction id.
+"""Does the local work for a message; also receives the caller's argument and the transaction id.
 
 A plain function runs in a thread and may block; an ``async def`` runs on the event loop. ``None`` and an
 exception mean UNKNOWN.
@@ -70,7 +70,7 @@ exception mean UNKNOWN.
 Checker = Callable[[MessageExt], TransactionState | None] | Callable[[MessageExt], Awaitable[TransactionState | None]]
 """Returns the result of the local work for a message, whose ``msg_id`` is the transaction id.
 
-The broker may ask any producer of the group, also one that did not send the message. Otherwise as
+The broker may ask any producer of the group, even one that did not send the message. Otherwise as
 :data:`LocalTransaction`.
 """
 
@@ -80,15 +80,15 @@ class TransactionSendResult(SendResult, frozen=True, kw_only=True, gc=True):
 
     state: TransactionState
     confirmed: bool
-    """The broker has stored the end. If not, it checks with a producer of the group."""
+    """Whether the broker has stored the end. If not, it checks with a producer of the group."""
     error: BaseException | None = None
-    """The error of the local work. Its frames may lead back to this result, which the garbage collector must know."""
+    """The error of the local work. Its frames may refer to this result, so the garbage collector must track it."""
 
 
 async def outcome_of(function: Callable[..., object], threads: Executor | None, *arguments: object) -> TransactionState:
     """Call one of the user's functions, in a thread if ``threads`` is given, and return its state.
 
-    :raises TypeError: it returns something else.
+    :raises TypeError: the function returns another type.
     """
     if threads is None:
         returned = await cast("Awaitable[object]", function(*arguments))
@@ -99,7 +99,7 @@ async def outcome_of(function: Callable[..., object], threads: Executor | None, 
     if inspect.iscoroutine(returned):
         returned.close()
     if not isinstance(returned, TransactionState):
-        raise TypeError(f"a TransactionState is expected, not {returned!r}")
+        raise TypeError(f"the function must return a TransactionState, not {returned!r}")
     return returned
 
 
@@ -130,9 +130,9 @@ class TransactionEnds:
         self._hooks = hooks
 
     async def end(self, half: HalfMessage, state: TransactionState, *, from_check: bool) -> bool:
-        """End a transaction; return whether the broker has confirmed it. It does not confirm UNKNOWN.
+        """End a transaction; return whether the broker has confirmed it. Brokers do not confirm UNKNOWN.
 
-        A failure is logged: the broker checks again.
+        Failures are logged, since the broker checks again.
         """
         header = EndTransactionRequestHeader(
             producer_group=self._group,
@@ -175,7 +175,7 @@ class TransactionEnds:
 class TransactionChecks:
     """Answers CHECK_TRANSACTION_STATE by calling one checker, at most ``concurrency`` calls at a time.
 
-    At most ``most_waiting`` checks wait; further ones are dropped, and repeated in the broker's next round.
+    At most ``most_waiting`` checks wait; further ones are dropped, and the broker repeats them in its next round.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class TransactionChecks:
         self._is_open = True
 
     def ask(self, address: str, header: CheckTransactionStateRequestHeader, message: MessageExt) -> None:
-        """Take a check of a broker; it is answered after the checker has returned."""
+        """Accept a broker's check; answer it after the checker has returned."""
         if not self._is_open:
             return
         if len(self._line) >= self._most_waiting:
@@ -229,8 +229,9 @@ class TransactionChecks:
 class TransactionProducer(Producer):
     """A producer whose messages are delivered if and only if local work was done.
 
-    ``send_in_transaction`` stores the message invisibly at the broker, calls ``execute``, and delivers or drops the
-    message by its result. If the broker gets no result, it asks a producer of the group, which answers by ``check``.
+    ``send_in_transaction`` stores the message invisibly on the broker, calls ``execute``, and delivers or drops the
+    message according to the result. If the broker gets no result, it asks a producer of the group, which calls
+    ``check``.
     Ordinary sends work as with :class:`Producer`.
 
     :param group: the producer group; each of its producers must be able to answer for the others.
@@ -239,7 +240,7 @@ class TransactionProducer(Producer):
     :param namesrv: as for :class:`Producer`.
     :param config: all other options.
     :param topics: topics of the group, so that their brokers can check before the first message is sent; brokers that
-        create topics automatically are found without.
+        create topics automatically need no entry.
     """
 
     config: TransactionConfig
@@ -285,9 +286,9 @@ class TransactionProducer(Producer):
         self._part = encode_properties({TRAN_MSG: "true", PGROUP: group})
 
     async def start(self) -> None:
-        """Get ready to send, and register at the brokers for transaction checks.
+        """Prepare for sending, and register at the brokers for transaction checks.
 
-        :raises ClientStateError: it was started before, or another producer of the instance answers for the group.
+        :raises ClientStateError: the producer was started before, or another one of the instance answers for the group.
         """
         self.instance.add_checker(self.group, self._checks.ask)
         try:
@@ -306,7 +307,7 @@ class TransactionProducer(Producer):
             self._threads.shutdown(wait=False)
 
     async def _introduce(self) -> None:
-        """Find the brokers and send heartbeats; the next heartbeats repeat what fails."""
+        """Find the brokers and send heartbeats; later heartbeats repeat failed ones."""
         for topic in self._topics:
             with suppress(RouteNotFoundError, RemotingError, BrokerError):
                 await self.instance.routes.get(topic)
@@ -323,7 +324,7 @@ class TransactionProducer(Producer):
         check_immunity_s: int | None = None,
         timeout_s: float | None = None,
     ) -> TransactionSendResult:
-        """Send a message, do the local work, and end the transaction by its result.
+        """Send a message, do the local work, and end the transaction according to its result.
 
         A message with a status other than SEND_OK is rolled back, and the local work is not done. If the message cannot
         be sent, the local work is not done either. An attempt that may have stored the message is not repeated.
@@ -376,10 +377,13 @@ class TransactionProducer(Producer):
 
     async def _prepare_half(self, message: Message, check_immunity_s: int | None) -> Delivery:
         if message.topic.startswith(RETRY_PREFIX):
-            raise IllegalMessageError("a message to a retry topic has no transaction", "send it to the topic itself")
+            raise IllegalMessageError(
+                "a message to a retry topic cannot have a transaction", "send it to the topic itself"
+            )
         if has_any_delay(message):
             raise IllegalMessageError(
-                "a message of a transaction has no delay", "leave out delay and deliver_at, or send it on its own"
+                "a message in a transaction cannot be delayed",
+                "remove delay and deliver_at, or send it without a transaction",
             )
         half = msgspec.structs.replace(with_body(message, self._serializer), delay_level=0)
         delivery = await self._prepare_large(half) if is_large(half) else self._prepare(half)

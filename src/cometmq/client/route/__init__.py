@@ -1,4 +1,4 @@
-"""Routes of topics, and the choice of the nameserver and the broker that are asked (``TopicRouteData``); no sockets.
+"""Routes of topics, and the choice of the nameserver and broker for a request (``TopicRouteData``); no sockets.
 
 :class:`Nameservers` chooses the nameserver to ask. It is a machine (:mod:`cometmq.client.machines`) that
 :class:`.table.RouteTable` drives from an event loop, and :mod:`cometmq.client.blocking.cluster` without one.
@@ -24,7 +24,7 @@ from cometmq.remoting.headers import GetRouteInfoRequestHeader, Header
 
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 OTHER_NAMESRV_TIMEOUT_S: Final = 1.0
-"""Time-out of each further nameserver for a topic that the first one does not know."""
+"""Time-out of each further nameserver, for topics that the first one does not know."""
 _COUNT_DIGITS: Final = 9
 T = TypeVar("T")
 
@@ -39,15 +39,15 @@ class TopicRoute(msgspec.Struct, frozen=True):
     read_queues: tuple[MessageQueue, ...]
     """The queues for consumers, in the same order at every member of a group."""
     auto_create: bool = False
-    """The topic does not exist yet; this is where a broker would create it."""
+    """Whether the topic does not exist yet, and these are the queues that a broker would create."""
 
 
 def route_of(topic: str, data: TopicRouteData, *, auto_create: bool = False) -> TopicRoute:
     """Convert the answer of a nameserver to the queues of ``topic``.
 
-    An ``orderTopicConf`` (``broker:queues;…``) names the write queues where there is one.
+    An ``orderTopicConf`` (``broker:queues;…``), if present, names the write queues.
 
-    :raises ClientError: the answer names more queues than anyone has.
+    :raises ClientError: the answer names an impossible number of queues.
     """
     ordered = _ordered_queues(data.order_topic_conf or "")
     check_queue_numbers(topic, data, (count for _, count in ordered))
@@ -76,9 +76,9 @@ def _ordered_queues(configuration: str) -> list[tuple[str, int]]:
 
 
 def check_queue_numbers(topic: str, data: TopicRouteData, ordered: Iterable[int] = ()) -> None:
-    """Check the number of queues of a route before an object is made for each.
+    """Check the number of queues of a route before an object is created for each.
 
-    :raises ClientError: there are impossibly many.
+    :raises ClientError: the number is impossible.
     """
     count = sum(ordered) + sum(
         max(queues.read_queue_nums, 0) + max(queues.write_queue_nums, 0) for queues in data.queue_datas
@@ -86,14 +86,14 @@ def check_queue_numbers(topic: str, data: TopicRouteData, ordered: Iterable[int]
     if count > 2 * MAX_ROUTE_QUEUES:
         raise ClientError(
             f"the nameserver's route of {topic} names {count} queues to read and write",
-            next_step="look for a broker that registered impossible numbers of queues",
+            next_step="find the broker that registered an impossible number of queues",
         )
 
 
 def namesrv_addresses(text: str | None) -> tuple[str, ...]:
     """Parse ``host:port;host:port``; default ``$NAMESRV_ADDR``, else port 9876 of this host.
 
-    :raises ValueError: one of them has no port, or there are only separators.
+    :raises ValueError: an address has no port, or there are only separators.
     """
     chosen = text or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV
     addresses = split_addresses(chosen)
@@ -113,13 +113,13 @@ class Ask(NamedTuple):
 
 
 Exchange = Generator[Ask, list[RemotingCommand], T]
-"""Yields what is asked of nameservers, takes the answers in the order of the requests, and returns what is found."""
+"""Yields requests to nameservers, receives the answers in order, and returns the result."""
 
 
 class Nameservers:
-    """The nameservers of a client: asks the one that answered last, then the others in turn.
+    """Asks a client's nameservers: the one that answered last, then the others in turn.
 
-    :param first: the index of the one that is asked first.
+    :param first: the index of the nameserver to ask first.
     """
 
     def __init__(self, addresses: tuple[str, ...], clock: Clock, *, first: int = 0) -> None:
@@ -130,7 +130,7 @@ class Nameservers:
     def ask(self, requests: Sequence[tuple[int, Header | None]], timeout_s: float) -> Exchange[list[RemotingCommand]]:
         """Send requests to the first nameserver that answers; ``timeout_s`` is for all nameservers together.
 
-        :raises RemotingError: none of them answers.
+        :raises RemotingError: no nameserver answers.
         """
         deadline = self._clock.monotonic() + timeout_s
         failures: list[RemotingError] = []
@@ -146,7 +146,7 @@ class Nameservers:
         raise last
 
     def body(self, code: int, kind: type[T], timeout_s: float) -> Exchange[T]:
-        """Ask for a body of the given kind.
+        """Request a body of the given kind.
 
         :raises RemotingError: no nameserver answers.
         :raises BrokerError: a nameserver refuses the request.
@@ -157,9 +157,9 @@ class Nameservers:
         return decode_body(kind, answer.body)
 
     def routes(self, topics: Sequence[str], timeout_s: float) -> Exchange[list[TopicRouteData | None]]:
-        """Ask for the route of each topic; None for a topic that no nameserver knows.
+        """Request the route of each topic; None for a topic that no nameserver knows.
 
-        The others are asked for topics that the first one does not know: it may have just been started.
+        Topics that the first one does not know are requested from the others: it may have just been started.
 
         :raises RemotingError: no nameserver answers.
         :raises BrokerError: a nameserver refuses the request.
@@ -191,19 +191,19 @@ def _route_in(answer: RemotingCommand, address: str, topic: str) -> TopicRouteDa
 
 
 class BrokerAddresses(dict[str, dict[int, str]]):
-    """The addresses of brokers by broker name and broker id, as routes tell them."""
+    """The addresses of brokers by broker name and broker id, from routes."""
 
     def note(self, data: TopicRouteData) -> None:
-        """Take the addresses of a route."""
+        """Add the addresses of a route."""
         for broker in data.broker_datas:
             self[broker.broker_name] = dict(broker.broker_addrs)
 
     def master(self, broker_name: str) -> str | None:
-        """The address of the master with this broker name."""
+        """Return the address of the master with this broker name."""
         return self.get(broker_name, {}).get(MASTER_ID)
 
     def reader(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """The address to read from: the broker with that id, else as :meth:`choose`."""
+        """Return the address to read from: the broker with that id, else as :meth:`choose`."""
         address = self.get(broker_name, {}).get(broker_id)
         if address is None and (chosen := self.choose(broker_name)) is not None:
             return chosen[1]
@@ -216,21 +216,21 @@ class BrokerAddresses(dict[str, dict[int, str]]):
 
     @property
     def addresses(self) -> set[str]:
-        """The addresses of all brokers."""
+        """Return the addresses of all brokers."""
         return {address for broker in self.values() for address in broker.values()}
 
 
 def queue_or_fail(route: TopicRoute) -> tuple[MessageQueue, ...]:
     """Return the write queues.
 
-    :raises MasterNotFoundError: none of its writable brokers has a master now; one may be back in a moment.
+    :raises MasterNotFoundError: none of its writable brokers has a master now; one may be back soon.
     :raises ClientStateError: the topic, or each of its brokers, is not writable.
     """
     if not route.write_queues:
         if any(queues.perm & PERM_WRITE for queues in route.data.queue_datas):
             raise MasterNotFoundError(route.topic, "none of its brokers has a master now")
         raise ClientStateError(
-            f"topic {route.topic} has no queue that can be written now",
+            f"topic {route.topic} has no writable queue now",
             next_step="check its write permission and that of its brokers",
         )
     return route.write_queues

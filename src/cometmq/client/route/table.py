@@ -1,4 +1,4 @@
-"""The routes of one client: asked of nameservers, stored, asked again every 30 s (``MQClientInstance``)."""
+"""The routes of one client: requested from nameservers, stored, refreshed every 30 s (``MQClientInstance``)."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ SEEK_S: Final = 1.0
 
 ROUTE_TIMEOUT_S: Final = 3.0
 NEW_TOPIC_PAUSES: Final = Pauses(0.05, 0.4)
-"""Between requests for a route that may exist in a moment."""
+"""Pause between requests for a route that may exist soon."""
 NEW_TOPIC_PATIENCE_S: Final = 1.5
-"""Longest time in which a new topic becomes known to nameservers that have brokers."""
+"""Maximum time until nameservers with brokers know a new topic."""
 
 
 class RouteTable:
     """The routes of one client.
 
-    A stored route stays while nameservers or brokers are away.
+    A stored route stays valid while nameservers or brokers are away.
     """
 
     def __init__(self, remoting: RemotingClient, namesrv: tuple[str, ...], clock: Clock) -> None:
@@ -57,24 +57,24 @@ class RouteTable:
         self._asking: dict[tuple[str, int | None], SharedTask[TopicRoute]] = {}
         self._nameservers = Nameservers(namesrv, clock, first=random.randrange(len(namesrv)))
         self._sought: dict[str, float] = {}
-        """Address → time when its brokers were last looked for, in monotonic seconds."""
+        """Address → monotonic time in seconds of the last search for its brokers."""
         self._seeking = TaskSet()
         remoting.on_failure.append(self._unreachable)
 
     # --- stored routes ---
 
     def known(self, topic: str) -> TopicRoute | None:
-        """The stored route, without a request."""
+        """Return the stored route, without a request."""
         return self._routes.get(topic)
 
     def can_write_to(self, broker_name: str) -> bool:
-        """Tell whether a stored route has a writable queue of the broker."""
+        """Return whether a stored route has a writable queue on the broker."""
         return any(queue.broker_name == broker_name for route in self._routes.values() for queue in route.write_queues)
 
     # --- requests ---
 
     async def get(self, topic: str) -> TopicRoute:
-        """Return the route of a topic; ask for it if it is not stored.
+        """Return the route of a topic; request it if it is not stored.
 
         :raises RouteNotFoundError: the nameserver does not know the topic.
         :raises RemotingError: no nameserver answers.
@@ -86,11 +86,11 @@ class RouteTable:
         return await self._ask_once(topic)
 
     async def find_for_send(self, topic: str, queue_nums: int, deadline: float) -> TopicRoute:
-        """As :meth:`get_for_send`, with the patience of :meth:`find`."""
+        """Return the route as :meth:`get_for_send` does, with the patience of :meth:`find`."""
         return await self.find(partial(self.get_for_send, topic, queue_nums), deadline)
 
     async def get_for_send(self, topic: str, queue_nums: int) -> TopicRoute:
-        """As :meth:`get`; an unknown topic gets the queues that a broker will create for it (``TBW102``).
+        """Return the route as :meth:`get` does, or the queues that a broker would give a new topic (``TBW102``).
 
         :param queue_nums: queues that the producer will ask for (``defaultTopicQueueNums``).
         """
@@ -107,7 +107,7 @@ class RouteTable:
                 raise unknown from None
 
     async def get_soon(self, topic: str) -> TopicRoute:
-        """As :meth:`get`, with the patience of :meth:`find`, for at most three seconds.
+        """Return the route as :meth:`get` does, with the patience of :meth:`find`, for at most three seconds.
 
         :raises RouteNotFoundError: no nameserver knows the topic.
         :raises RemotingError: no nameserver answers.
@@ -115,11 +115,11 @@ class RouteTable:
         return await self.find(partial(self.get, topic), self._clock.monotonic() + ROUTE_TIMEOUT_S)
 
     async def find(self, ask: Callable[[], Awaitable[TopicRoute]], deadline: float) -> TopicRoute:
-        """Ask again and again for a route that may exist in a moment.
+        """Request a route that may exist soon, until it is known or time is up.
 
-        A broker answers the message that creates a topic before the nameservers know the topic, so this method asks for
-        an unknown topic for a second and a half. A nameserver that was just started knows no broker at all, or cannot
-        be reached yet: then it asks until ``deadline``.
+        A broker answers the message that creates a topic before the nameservers know the topic, so this method tries
+        an unknown topic for a second and a half. A nameserver that was just started knows no broker at all, or is not
+        reachable yet: then it tries until ``deadline``.
 
         :raises RouteNotFoundError: no nameserver knows the topic.
         :raises RemotingError: no nameserver answers.
@@ -139,7 +139,7 @@ class RouteTable:
             await self._clock.sleep(pause_s)
 
     async def _knows_brokers(self) -> bool:
-        """Tell whether an unknown topic does not exist: a nameserver has brokers, or does not answer."""
+        """Return whether an unknown topic surely does not exist: a nameserver has brokers, or does not answer."""
         try:
             machine = self._nameservers.body(RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo, ROUTE_TIMEOUT_S)
             return bool((await run_async(machine, self._send)).broker_addr_table)
@@ -147,13 +147,13 @@ class RouteTable:
             return True
 
     async def refresh(self, topic: str) -> TopicRoute:
-        """Ask for a route even if it is stored."""
+        """Request a route even if it is stored."""
         return await self._ask_once(topic)
 
     async def refresh_all(self) -> None:
-        """Ask again for every topic in use; after a failure the stored route stays.
+        """Refresh the route of every topic in use; after a failure the stored route stays.
 
-        When no nameserver answers in time, the other topics wait for the next time.
+        If no nameserver answers in time, the other topics wait for the next refresh.
         """
         await self._for_each(sorted(self._wanted), self._ask_once)
 
@@ -169,7 +169,7 @@ class RouteTable:
     # --- brokers that cannot be reached ---
 
     def _unreachable(self, address: str) -> None:
-        """Ask for the routes of an address that cannot be reached: its broker may be at another one."""
+        """Refresh the routes of an unreachable address: its broker may have moved."""
         now = self._clock.monotonic()
         if now - self._sought.get(address, -math.inf) < SEEK_S:
             return
@@ -186,9 +186,9 @@ class RouteTable:
                 listener(moved)
 
     async def _look_for(self, topic: str) -> None:
-        """Ask where the brokers of a topic are. One that is away keeps its queues until :meth:`refresh_all`.
+        """Refresh the addresses of a topic's brokers. A missing broker keeps its queues until :meth:`refresh_all`.
 
-        Most brokers that are away come back, to consumers that still read what they had.
+        Most missing brokers come back, to consumers that still read their messages.
         """
         route = await self._fetch(topic, None)
         known = self._routes.get(topic)
@@ -205,9 +205,9 @@ class RouteTable:
     async def ask_namesrv(
         self, code: int, header: Header | None, *, timeout_s: float = ROUTE_TIMEOUT_S
     ) -> RemotingCommand:
-        """Ask the nameserver that answered last, then the others in turn; ``timeout_s`` is for all together.
+        """Send requests to the nameserver that answered last, then to the others; ``timeout_s`` is for all together.
 
-        :raises RemotingError: none of them answers.
+        :raises RemotingError: no nameserver answers.
         """
         machine = self._nameservers.ask([(code, header)], timeout_s)
         (answer,) = await run_async(machine, self._send)
@@ -228,7 +228,7 @@ class RouteTable:
         return await shared.wait()
 
     async def _ask(self, topic: str, queue_nums: int | None) -> TopicRoute:
-        """Ask for a topic or, with ``queue_nums``, for the brokers that would create it with that number of queues."""
+        """Request a topic or, with ``queue_nums``, the brokers that would create it with that number of queues."""
         return self._keep(await self._fetch(topic, queue_nums))
 
     async def _fetch(self, topic: str, queue_nums: int | None) -> TopicRoute:

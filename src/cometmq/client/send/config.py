@@ -14,7 +14,7 @@ from cometmq.message.sysflag import CompressionType
 def demand_above_zero(config: object, *names: str) -> None:
     """Check that options are above 0.
 
-    :raises ValueError: one is not; the message names it.
+    :raises ValueError: an option is not; the message names it.
     """
     for name in names:
         if getattr(config, name) <= 0:
@@ -24,7 +24,7 @@ def demand_above_zero(config: object, *names: str) -> None:
 def demand_zero_or_more(config: object, *names: str) -> None:
     """Check that options are 0 or more.
 
-    :raises ValueError: one is not; the message names it.
+    :raises ValueError: an option is not; the message names it.
     """
     for name in names:
         if getattr(config, name) < 0:
@@ -36,7 +36,7 @@ class ClientConfig:
     """The options of every producer and consumer (``ClientConfig``)."""
 
     enable_msg_trace: bool = False
-    """Send a trace of each message that is sent or consumed to the trace topic."""
+    """Send a trace of each sent or consumed message to the trace topic."""
     customized_trace_topic: str | None = None
     """The trace topic, instead of ``RMQ_SYS_TRACE_TOPIC``."""
 
@@ -51,33 +51,33 @@ class ProducerConfig(ClientConfig):
     send_timeout_s: float = 3.0
     """Seconds for one message, all attempts included."""
     send_msg_max_timeout_per_request_s: float = 0.0
-    """Seconds for one attempt, if there is time for another; 0 sets no limit."""
+    """Seconds for one attempt if time is left for another; 0 sets no limit."""
     retry_times_when_send_failed: int = 2
     """``send`` and ``send_batch``: attempts after the first, on another broker if there is one."""
     retry_times_when_send_async_failed: int = 2
     """``send_many``: attempts after the first, for each message."""
     retry_backoff_s: float = 0.1
-    """Seconds before a broker is tried again when all have failed; doubled each time, up to a second."""
+    """Seconds before a broker is tried again after all have failed; doubled each time, up to a second."""
     retry_response_codes: frozenset[int] = RETRY_RESPONSE_CODES
     """Error codes that lead to another attempt; others are raised at once."""
     retry_another_broker_when_not_store_ok: bool = False
-    """Make another attempt, and so a duplicate, after a status other than SEND_OK."""
+    """Make another attempt, and thus a duplicate, after a status other than SEND_OK."""
     send_latency_fault_enable: bool = False
-    """Avoid brokers that answered slowly or failed, for a while."""
+    """Avoid slow or failed brokers for a while."""
     latency_max_ms: tuple[int, ...] = LATENCY_MAX_MS
-    """Answer times from which a broker is avoided for the entry of ``not_available_duration_ms`` at the same place."""
+    """Ascending latencies; from each on, a broker is avoided for the same entry of ``not_available_duration_ms``."""
     not_available_duration_ms: tuple[int, ...] = NOT_AVAILABLE_DURATION_MS
-    """Times for which a slow broker is avoided."""
+    """Times for which a slow broker is avoided, one for each latency."""
     start_detector_enable: bool = False
-    """Avoid a broker that did not answer exactly until it answers again."""
+    """Avoid a broker that did not answer until it answers again."""
     detect_interval_s: float = 2.0
     """Seconds between two requests to a broker that did not answer."""
     detect_timeout_s: float = 0.2
-    """Seconds that a broker has for the answer to such a request."""
+    """Seconds that a broker has to answer such a request."""
     max_message_bytes: int = MAX_MESSAGE_BYTES
-    """Largest body and largest batch, in bytes; brokers have their own limit (``maxMessageSize``)."""
+    """Maximum size of a body and of a batch, in bytes; brokers have their own limit (``maxMessageSize``)."""
     compress_over_bytes: int = 4096
-    """Bodies of more bytes are compressed if that makes them smaller; batches are not."""
+    """Larger bodies are compressed if that makes them smaller; batches are not."""
     compression: CompressionType = CompressionType.ZLIB
     """ZLIB, LZ4 or ZSTD. Clients before 4.9.4 and Go and Node clients can only decompress ZLIB."""
     compression_level: int = DEFAULT_LEVEL
@@ -85,7 +85,7 @@ class ProducerConfig(ClientConfig):
     default_topic_queue_nums: int = 4
     """Queues of a topic that the broker creates for its first message."""
     max_in_flight: int = 1024
-    """Messages of one ``send_many`` call that may wait for answers."""
+    """Messages of one ``send_many`` call that wait for answers at the same time."""
     close_timeout_s: float = 10.0
     """Seconds that ``close`` waits for answers to messages."""
 
@@ -104,23 +104,23 @@ class ProducerConfig(ClientConfig):
         self.latency_ladder()
 
     def latency_ladder(self) -> LatencyLadder:
-        """The two tables of fault isolation."""
+        """Return the two tables of fault isolation."""
         return LatencyLadder(self.latency_max_ms, self.not_available_duration_ms)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransactionConfig(ProducerConfig):
-    """The options of a transaction producer, besides those of :class:`ProducerConfig`.
+    """The options of a transaction producer, in addition to those of :class:`ProducerConfig`.
 
     :raises ValueError: a value is out of its range.
     """
 
     execute_threads: int = 20
-    """Threads for local work that is a plain function."""
+    """Threads for local work in a plain function."""
     check_concurrency: int = 4
     """Concurrent calls of the checker."""
     check_request_hold_max: int = 2000
-    """Checks that may wait for the checker; further ones are dropped, and the broker checks again."""
+    """Checks that wait for the checker; further ones are dropped, and the broker checks again."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""A message or batch that is being sent, and what its failures mean."""
+"""A message or batch that is being sent, and the meaning of its failures."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _NOTHING_SENT: Final = (RemotingConnectError, MasterNotFoundError)
 
 
 class Judge(Protocol):
-    """Takes the answers to deliveries."""
+    """Receives the answers to deliveries."""
 
     def answered(self, delivery: Delivery, answer: Answer) -> None:
-        """End a delivery by its answer, or begin another attempt."""
+        """Finish a delivery by its answer, or begin another attempt."""
 
 
 def _nobody_waits(index: int, outcome: list[SendResult] | BaseException) -> None:
@@ -60,12 +60,12 @@ class Delivery(msgspec.Struct, eq=False):
     batch: Sequence[Message] | None = None
     """The messages of a batch."""
     observed: SendMessageContext | None = None
-    """The context that hooks got for the current attempt."""
+    """The context that hooks received for the current attempt."""
     attempts: list[tuple[str, CometMQError]] | None = None
     stored: list[SendResult] | None = None
     """Results of an attempt that was stored with a status other than SEND_OK, while another attempt is made."""
     given_up: bool = False
-    """Nobody waits for it any more: an attempt that has not left does not leave."""
+    """Nobody waits for the result, so an unsent attempt is not sent."""
 
     def pin(
         self,
@@ -83,7 +83,7 @@ class Delivery(msgspec.Struct, eq=False):
             self.deadline = self.begun_at + timeout_s
 
     def has_another_attempt(self, next_at: float) -> bool:
-        """Tell whether another attempt follows the failed ones, if it can begin at ``next_at``.
+        """Return whether another attempt follows, if it can begin at ``next_at``.
 
         Only attempts that may have stored the message count against ``retries``.
         """
@@ -93,10 +93,10 @@ class Delivery(msgspec.Struct, eq=False):
         return certainly_unsent(failures[-1]) or sum(not certainly_unsent(error) for error in failures) <= self.retries
 
     def answered(self, answer: Answer) -> None:
-        """Take the answer, or the failure of the connection."""
+        """Handle the answer, or the failure of the connection."""
         self.sender.answered(self, answer)
 
 
 def certainly_unsent(error: CometMQError) -> bool:
-    """Tell whether the attempt has certainly not stored the message."""
+    """Return whether the attempt has certainly not stored the message."""
     return isinstance(error, _NOTHING_SENT) or getattr(error, "code", None) == BUSY

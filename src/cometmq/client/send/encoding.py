@@ -52,8 +52,8 @@ _PIECE_ROOM: Final = PIECE_OVERHEAD_BYTES + UNIQ_KEY_BYTES
 class SendEncoder:
     """Encodes the send requests of one producer group.
 
-    :param credentials: sign every frame.
-    :param now_ms: the time, for the stamps of signed frames.
+    :param credentials: used to sign every frame.
+    :param now_ms: returns the time for the timestamps of signed frames.
     """
 
     def __init__(
@@ -81,22 +81,22 @@ class SendEncoder:
     def check(self, message: Message) -> None:
         """Check a message.
 
-        :raises IllegalMessageError: no body, a body above the limit or of text, a bad topic name, or a number that is
-            no int32.
+        :raises IllegalMessageError: a missing, too large or text body, an invalid topic name, or a number that is
+            not an int32.
         """
         body = message.body
         if type(body) is not bytes and not isinstance(body, (bytes, bytearray, memoryview)):
             raise IllegalMessageError(
-                f"the body is {type(body).__name__}, not bytes", "encode it, as in text.encode(), or give it as value"
+                f"the body is {type(body).__name__}, not bytes", "encode it, as in text.encode(), or pass it as value"
             )
         size = len(body)
         if size > self._max_message_bytes:
             raise IllegalMessageError(
-                f"a body of {size} bytes; at most {self._max_message_bytes} are sent",
+                f"a body of {size} bytes is above the limit of {self._max_message_bytes}",
                 "split it, or raise max_message_bytes here and maxMessageSize at the brokers",
             )
         if not size:
-            raise IllegalMessageError("the message has no body", "give it at least one byte")
+            raise IllegalMessageError("the message has no body", "set a body of at least one byte")
         if message.flag or message.delay_level:
             _check_int32("flag", message.flag)
             _check_int32("delay level", message.delay_level)
@@ -113,8 +113,8 @@ class SendEncoder:
     def properties_text(self, message: Message, unique_key: str) -> str:
         """Encode the properties of a message.
 
-        :raises IllegalMessageError: a reserved name, an empty name or value, a value that is no text, a separator or
-            half of a surrogate pair inside, or more than 32,767 bytes.
+        :raises IllegalMessageError: a reserved name, an empty name or value, a value that is not text, a separator or
+            unpaired surrogate inside, or more than 32,767 bytes.
         """
         own = _UNIQUE_MARK + unique_key + _WAITS[bool(message.wait_store_msg_ok)]
         any_delay = message.delay is not None or message.deliver_at is not None
@@ -129,27 +129,27 @@ class SendEncoder:
             )
         if "" in message.properties or not all(message.properties.values()):
             raise IllegalMessageError(
-                "a property has an empty name, or no value, and would not be stored", "leave it out of properties"
+                "a property has an empty name, or no value, and would not be stored", "remove it from properties"
             )
         try:
             properties = message.all_properties()
             properties.pop(WAIT, None)
             text = encode_properties(properties) + own
         except ValueError as error:
-            raise IllegalMessageError(str(error), "leave out the bytes 1 and 2") from error
+            raise IllegalMessageError(str(error), "remove the bytes 1 and 2") from error
         except TypeError as error:
-            raise IllegalMessageError("tags, keys and properties are text", "give each value as a str") from error
+            raise IllegalMessageError("tags, keys and properties must be text", "pass each value as a str") from error
         if not text.isascii():
             _check_unicode(text)
         if len(text) * 3 > MAX_PROPERTIES_BYTES and len(text.encode()) > MAX_PROPERTIES_BYTES:
             raise IllegalMessageError(
-                f"properties of {len(text.encode())} bytes; at most {MAX_PROPERTIES_BYTES} can be stored",
-                "put large values into the body",
+                f"properties of {len(text.encode())} bytes are above the limit of {MAX_PROPERTIES_BYTES}",
+                "move large values to the body",
             )
         return text
 
     def packed(self, message: Message) -> tuple[bytes, int]:
-        """The body as it is sent and its sysFlag: compressed if it is large and gets smaller by it."""
+        """Return the body to send and its sysFlag: compressed if it is large and becomes smaller."""
         body = message.body
         if len(body) <= self._compress_over:
             return body, 0
@@ -216,7 +216,7 @@ class SendEncoder:
     def header(
         self, code: int, queue: MessageQueue, properties_text: str, sys_flag: int, flag: int, born_timestamp: int
     ) -> SendMessageRequestHeaderV2:
-        """The same header as a typed one, for RPC hooks."""
+        """Return the same header in typed form, for RPC hooks."""
         return SendMessageRequestHeaderV2(
             producer_group=self._group,
             topic=queue.topic,
@@ -235,7 +235,7 @@ class SendEncoder:
     # --- batches ---
 
     def piece_bytes(self, message: Message) -> int:
-        """Upper bound of the bytes of a message in a batch body.
+        """Return an upper bound of a message's bytes in a batch body.
 
         :raises IllegalMessageError: as :meth:`properties_text`.
         """
@@ -245,7 +245,7 @@ class SendEncoder:
         return size
 
     def batch_body(self, messages: Sequence[Message], unique_keys: Sequence[str]) -> bytes:
-        """Encode the body of a batch, see :mod:`cometmq.message.batch`.
+        """Encode the body of a batch; see :mod:`cometmq.message.batch`.
 
         :raises IllegalMessageError: as :meth:`properties_text`.
         """
@@ -256,32 +256,32 @@ class SendEncoder:
 
 
 def _check_int32(name: str, value: object) -> None:
-    """Check a number that has four bytes in a record, or is Java's ``int`` to brokers.
+    """Check a number that records store in four bytes, or brokers read as Java's ``int``.
 
-    :raises IllegalMessageError: it is none, or does not fit.
+    :raises IllegalMessageError: the value is not an integer, or does not fit.
     """
     if not isinstance(value, int) or not -(2**31) <= value < 2**31:
-        raise IllegalMessageError(f"the {name} is {value!r:.100}", "give a whole number of 32 bits")
+        raise IllegalMessageError(f"the {name} is {value!r:.100}", "use an integer of 32 bits")
 
 
 def _check_unicode(text: str) -> None:
     """Check that a text can be sent as UTF-8.
 
-    :raises IllegalMessageError: it contains half of a surrogate pair.
+    :raises IllegalMessageError: the text contains an unpaired surrogate.
     """
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise IllegalMessageError(
             f"tags, keys or properties contain {error.object[error.start]!a}, which is half of a character",
-            "leave it out, or send the whole character",
+            "remove it, or send the complete character",
         ) from error
 
 
 def _check_delay(message: Message) -> None:
-    """Check the delay again, since the message may have been changed after its construction.
+    """Check the delay again, since the message may have changed after its construction.
 
-    :raises IllegalMessageError: it has two delays, or one that is not valid.
+    :raises IllegalMessageError: the message has two delays, or an invalid one.
     """
     try:
         message.check_delay()
@@ -291,7 +291,7 @@ def _check_delay(message: Message) -> None:
 
 
 def is_batchable(message: Message) -> bool:
-    """Tell whether brokers accept a message in a batch: not delayed, not to a retry topic."""
+    """Return whether brokers accept a message in a batch: not delayed, not to a retry topic."""
     return (
         not message.is_delayed
         and not message.topic.startswith(RETRY_PREFIX)
@@ -303,7 +303,7 @@ def split_batches(messages: Sequence[Message], max_bytes: int, sizes: Sequence[i
     """Cut a list into batches; return the positions of the messages of each batch, in order for each topic.
 
     A batch has one topic and one ``wait_store_msg_ok``, no delay, no timer, no retry topic, and a body of at most
-    ``max_bytes``. A message that may not be in a batch, or fills one alone, is alone.
+    ``max_bytes``. A message that cannot be batched, or fills a batch, is sent alone.
 
     :param sizes: the bytes of each message in a batch.
     """
@@ -334,7 +334,7 @@ def split_batches(messages: Sequence[Message], max_bytes: int, sizes: Sequence[i
 
 
 class _Open:
-    """The batch of one kind that has room for more messages."""
+    """The open batch of one kind, with room for more messages."""
 
     __slots__ = ("batch", "filled_bytes", "topic", "wait")
 

@@ -1,7 +1,7 @@
-"""The queue of a message: chosen by the caller, or in turn without brokers that fail.
+"""Selects the queue of a message: by the caller's choice, or in turn without failing brokers.
 
-``MessageQueueSelector``, ``TopicPublishInfo`` and ``MQFaultStrategy`` of Java. The ladder is Apache's unless the
-producer has another one: an answer slower than an entry of the first table keeps the broker out of the selection
+``MessageQueueSelector``, ``TopicPublishInfo`` and ``MQFaultStrategy`` of Java. The tables are Apache's unless the
+producer has others: an answer slower than an entry of the first table excludes the broker from the selection
 for the time in the second; a failure counts as 30 s.
 """
 
@@ -26,13 +26,13 @@ NOT_AVAILABLE_DURATION_MS: Final = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_
 """``latencyMax`` and ``notAvailableDuration`` of Java."""
 
 FAILURE_LATENCY_MS: Final = 30_000.0
-"""A failed send counts as an answer of this time."""
+"""A failed send counts as an answer after this time."""
 
 
 class LatencyLadder(msgspec.Struct, frozen=True):
     """Two tables of ms, ascending and of the same length.
 
-    :raises ValueError: they are not.
+    :raises ValueError: the tables differ in length, or do not ascend.
     """
 
     latency_max_ms: tuple[int, ...] = LATENCY_MAX_MS
@@ -41,12 +41,12 @@ class LatencyLadder(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         tables = (self.latency_max_ms, self.not_available_duration_ms)
         if len(self.latency_max_ms) != len(self.not_available_duration_ms):
-            raise ValueError("latency_max_ms and not_available_duration_ms must have as many entries as each other")
+            raise ValueError("latency_max_ms and not_available_duration_ms must have the same length")
         if any(list(table) != sorted(table) or min(table, default=0) < 0 for table in tables):
-            raise ValueError("latency_max_ms and not_available_duration_ms ascend from 0 or more")
+            raise ValueError("latency_max_ms and not_available_duration_ms must ascend from 0 or more")
 
     def penalty_ms(self, latency_ms: float) -> int:
-        """The time in ms for which a broker is avoided that took ``latency_ms``."""
+        """Return the time in ms for which a broker is avoided that answered after ``latency_ms``."""
         reached = bisect_right(self.latency_max_ms, latency_ms)
         return self.not_available_duration_ms[reached - 1] if reached else 0
 
@@ -77,30 +77,30 @@ class LatencyFault:
         self.unreachable.add(broker_name)
 
     def note_reachable(self, broker_name: str) -> None:
-        """Avoid a broker no longer: it answers."""
+        """Stop avoiding a broker that answers again."""
         self.unreachable.discard(broker_name)
         self._until.pop(broker_name, None)
 
     def available(self, broker_name: str) -> bool:
-        """Tell whether the broker may be chosen now."""
+        """Return whether the broker can be chosen now."""
         if broker_name in self.unreachable:
             return False
         known = self._until.get(broker_name)
         return known is None or self._clock.monotonic() >= known[0]
 
     def least_bad(self, broker_names: Collection[str]) -> str:
-        """The broker to take when none is available: reachable first, then available soonest, then fastest."""
+        """Return the best broker if none is available: reachable first, then available soonest, then fastest."""
         return min(broker_names, key=lambda name: (name in self.unreachable, self._until.get(name, (0.0, 0.0)), name))
 
 
 MIN_INTERVAL_S: Final = 0.05
-"""Shortest interval, so that no configuration makes a busy loop."""
+"""Minimum interval, so that no configuration causes a busy loop."""
 
 
 class ReachabilityDetector:
-    """Asks the unreachable brokers of one producer again and again (5.x: ``startDetectorEnable``).
+    """Probes the unreachable brokers of one producer at an interval (5.x: ``startDetectorEnable``).
 
-    There is a task only while there are unreachable brokers.
+    A task runs only while brokers are unreachable.
 
     :param interval_s: seconds between two rounds.
     :param timeout_s: seconds that a broker has to answer.
@@ -136,16 +136,16 @@ class ReachabilityDetector:
 
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-"""Gets the write queues of the topic (sorted by broker and number) and the message; returns one of the queues."""
+"""Returns one of a topic's write queues (sorted by broker and number) for a message."""
 
 
 def queue_of_key(queues: Sequence[MessageQueue], sharding_key: str) -> MessageQueue:
-    """The queue of a sharding key: the same as Java's ``SelectMessageQueueByHash`` chooses for that string."""
+    """Return the queue of a sharding key, the one that Java's ``SelectMessageQueueByHash`` returns for the string."""
     return queues[abs(java_hash(sharding_key)) % len(queues)]
 
 
 def by_sharding_key(sharding_key: str) -> QueueSelector:
-    """Return a selector that sends all messages with one key to one queue, as long as the queues do not change."""
+    """Return a selector that sends all messages with one key to one queue while the queues do not change."""
 
     def select(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
         return queue_of_key(queues, sharding_key)
@@ -154,9 +154,9 @@ def by_sharding_key(sharding_key: str) -> QueueSelector:
 
 
 class RoundRobin:
-    """Takes one queue after the other, without brokers that just failed or are slow (``MQFaultStrategy``).
+    """Selects one queue after the other, without brokers that just failed or are slow (``MQFaultStrategy``).
 
-    :param fault: the speed of brokers; ``None`` leaves out only the broker that failed last.
+    :param fault: the speed of brokers; ``None`` avoids only the broker that failed last.
     """
 
     def __init__(self, fault: LatencyFault | None = None) -> None:
@@ -164,7 +164,7 @@ class RoundRobin:
         self._next: dict[str, int] = {}
 
     def choose(self, topic: str, queues: Sequence[MessageQueue], last_broker: str | None = None) -> MessageQueue:
-        """The next queue of ``topic``, if possible of another broker than ``last_broker``."""
+        """Return the next queue of ``topic``, if possible on another broker than ``last_broker``."""
         at = self._next.get(topic)
         if at is None:
             at = random.randrange(len(queues))

@@ -1,4 +1,4 @@
-"""Sends a message: chooses the queue, sends, judges the answer, tries again (``DefaultMQProducerImpl``).
+"""Sends a message: chooses the queue, sends, evaluates the answer, retries (``DefaultMQProducerImpl``).
 
 Theory of operation. A :class:`Delivery` is one message or batch. It passes through these steps:
 
@@ -10,8 +10,8 @@ Theory of operation. A :class:`Delivery` is one message or batch. It passes thro
   configuration names are repeated.
 * ``_finish``: ``done`` is called exactly once.
 
-As long as the route is known and the connection open, nothing is awaited between the call and the answer, and no task
-is made.
+While the route is known and the connection open, nothing is awaited between the call and the answer, and no task
+is created.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from cometmq.remoting.errors import RemotingTimeoutError
 
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 MAX_BACKOFF_S: Final = 1.0
-"""Longest pause between two attempts, so a broker that is back is noticed at most that late."""
+"""Maximum pause between two attempts, and so the maximum delay in noticing a recovered broker."""
 
 
 class Sender:
@@ -86,7 +86,7 @@ class Sender:
         self._robin = RoundRobin(self._fault)
         self._attempt_s = config.send_msg_max_timeout_per_request_s
         self._begun: list[tuple[Delivery, MessageQueue, ClientConnection, float]] = []
-        """Deliveries without room that this round of the event loop has begun, and when, in monotonic seconds."""
+        """Deliveries without room that this turn of the event loop has begun, and their monotonic start time."""
         self.in_flight = 0
         self._idle: asyncio.Future[None] | None = None
 
@@ -100,7 +100,7 @@ class Sender:
         unique_keys: tuple[str, ...],
         timeout_s: float,
     ) -> Delivery:
-        """A delivery that may take ``timeout_s`` seconds from now on; it begins by :meth:`start`."""
+        """Create a delivery that has ``timeout_s`` seconds from now on; :meth:`start` begins it."""
         clock = self.clock
         now = clock.monotonic()
         return Delivery(
@@ -118,7 +118,7 @@ class Sender:
         )
 
     async def look_up(self, topic: str) -> None:
-        """Ask once for the route of a topic that is not known yet; a failure is left to the topic's deliveries.
+        """Request the route of an unknown topic once; a failure is left to the topic's deliveries.
 
         Many messages that begin before the route is known would each wait for it in a task of its own, while the time
         of all of them runs.
@@ -129,7 +129,7 @@ class Sender:
                 await wait_for(self.clock, self.config.send_timeout_s, asking)
 
     def start(self, delivery: Delivery) -> None:
-        """Begin a delivery; ``done`` is called also when it fails at once."""
+        """Begin a delivery; ``done`` is called even if it fails immediately."""
         self.in_flight += 1
         route = self._routes.known(delivery.message.topic)
         if route is None or not route.write_queues:
@@ -141,7 +141,7 @@ class Sender:
                 self._finish(delivery, error)
 
     async def idle(self) -> None:
-        """Wait until no delivery is under way."""
+        """Wait until no delivery is in progress."""
         while self.in_flight:
             self._idle = self._idle or asyncio.get_running_loop().create_future()
             await asyncio.shield(self._idle)
@@ -168,7 +168,7 @@ class Sender:
     async def oneway(
         self, message: Message, target: MessageQueue | None, selector: QueueSelector | None, unique_key: str
     ) -> None:
-        """Send without an answer: returns once the message is in the connection's buffer."""
+        """Send without an answer; return once the message is in the connection's buffer."""
         encoder = self.encoder
         text = encoder.properties_text(message, unique_key)
         body, sys_flag = encoder.packed(message)
@@ -191,7 +191,7 @@ class Sender:
             connection.write(encoder.frame(_SEND, queue, opaque, body, text, sys_flag, flag, now, FLAG_ONEWAY))
 
     def answered(self, delivery: Delivery, answer: Answer) -> None:
-        """End a delivery by its answer, or begin another attempt."""
+        """Finish a delivery by its answer, or begin another attempt."""
         queue = delivery.queue
         assert queue is not None
         if isinstance(answer, RemotingCommand):
@@ -307,7 +307,7 @@ class Sender:
             self._begun.append((delivery, queue, connection, self.clock.monotonic()))
 
     def _wait_for_room(self) -> None:
-        """Let deliveries that this turn has begun wait for room, which takes neither a task nor a timer for each."""
+        """Let the deliveries begun in this turn wait for room, without a task or a timer for each."""
         begun, self._begun = self._begun, []
         now = self.clock.monotonic()
         for delivery, queue, connection, since in begun:
@@ -317,7 +317,7 @@ class Sender:
     def _submit_after_wait(
         self, delivery: Delivery, queue: MessageQueue, connection: ClientConnection, error: RemotingError | None
     ) -> bool:
-        """Submit a delivery that has waited for room; False if it needs none."""
+        """Submit a delivery that has waited for room; return False if it no longer needs it."""
         try:
             if error is not None:
                 raise error
@@ -377,9 +377,9 @@ class Sender:
     # --- in a task: no route, no connection, another attempt ---
 
     def _demand_time(self, delivery: Delivery) -> None:
-        """Stop a delivery whose time has passed, or that nobody waits for: it does not leave.
+        """Stop a delivery whose time is up, or that nobody waits for, before it is sent.
 
-        :raises RemotingTooMuchRequestError: it must not leave.
+        :raises RemotingTooMuchRequestError: it must not be sent.
         """
         if delivery.given_up or self.clock.monotonic() >= delivery.deadline:
             topic, step = delivery.message.topic, "send fewer messages at once, or raise the timeout"

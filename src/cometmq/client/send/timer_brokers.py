@@ -1,4 +1,4 @@
-"""Delayed messages go only to brokers that deliver them later."""
+"""Checks that brokers support delayed messages."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 
 
 def has_any_delay(message: Message) -> bool:
-    """Tell whether a message is delayed by ``delay`` or ``deliver_at``."""
+    """Return whether a message is delayed by ``delay`` or ``deliver_at``."""
     return message.delay is not None or message.deliver_at is not None
 
 
 class TimerBrokers:
-    """The brokers that are known to support any delay.
+    """The brokers that are known to support arbitrary delays.
 
-    A broker before RocketMQ 5 stores the properties and delivers the message at once. Such a broker does not know
+    A broker before RocketMQ 5 stores the properties and delivers the message immediately. It does not know
     GET_TIMER_CHECK_POINT (60), so each broker is asked for it once before it gets a delayed message.
     """
 
@@ -28,10 +28,10 @@ class TimerBrokers:
         return address in self._able
 
     async def demand(self, address: str, timeout_s: float) -> None:
-        """Ask a broker, unless it is known to support any delay.
+        """Ask a broker unless it is known to support arbitrary delays.
 
-        :raises DelayNotSupportedError: it does not.
-        :raises RemotingError: it did not answer.
+        :raises DelayNotSupportedError: the broker does not support them.
+        :raises RemotingError: the broker did not answer.
         """
         if address in self._able:
             return

@@ -1,7 +1,7 @@
 """The same clients without ``await``: each call runs on one event loop in a background thread.
 
-Nothing is implemented twice: a method here is the method of the asynchronous class, waited for. The loop is
-needed because heartbeats, rebalancing and held pulls go on between two calls.
+Nothing is implemented twice: a method calls that of the asynchronous class and waits. The loop is
+needed because heartbeats, rebalancing and held pulls continue between two calls.
 """
 
 from __future__ import annotations

@@ -45,13 +45,13 @@ class _Background:
         call_in_forked_children(self._forget)
 
     def _forget(self) -> None:
-        """Start again: a forked child has neither the thread nor the owner of the lock."""
+        """Reset the state: a forked child has neither the thread nor the owner of the lock."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_over = False
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The running loop."""
+        """Return the running loop."""
         with self._lock:
             if self._loop is None:
                 self._loop = fastest_loop()()
@@ -72,7 +72,7 @@ class _Background:
 
     @property
     def is_over(self) -> bool:
-        """Python exits, so the loop runs only while somebody waits."""
+        """Stop the thread when Python exits; then the loop runs only while a caller waits."""
         return self._is_over
 
     def run(
@@ -83,9 +83,9 @@ class _Background:
     ) -> R:
         """Wait for a coroutine.
 
-        :param undelivered: called on the loop with the result if the wait was interrupted, as by a signal's handler
-            that raises in this thread, when the coroutine had ended or could not be cancelled any more.
-        :raises ClientStateError: Python exits, and a listener blocks the loop.
+        :param undelivered: called on the loop with the result if the wait was interrupted, as by a signal handler
+            that raises in this thread, after the coroutine had ended or could no longer be cancelled.
+        :raises ClientStateError: Python exits while a listener blocks the loop.
         """
         if not self._is_over:
             call = _Call(loop, work)
@@ -98,7 +98,7 @@ class _Background:
             if loop.is_running():
                 work.close()
                 raise ClientStateError(
-                    "Python exits, and a listener blocks the event loop of the synchronous clients",
+                    "Python exits while a listener blocks the event loop of the synchronous clients",
                     next_step="close clients before the program ends; let async listeners await",
                 )
             return loop.run_until_complete(work)
@@ -107,7 +107,7 @@ class _Background:
 class _Call(Generic[T]):
     """A coroutine on the loop, for which another thread waits.
 
-    It waits at a plain lock: a signal's handler that raises in a future's condition may find it half released.
+    It waits on a plain lock: a signal handler that raises inside a future's condition could leave it half released.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
@@ -139,7 +139,7 @@ class _Call(Generic[T]):
         return self._task.result()
 
     def interrupted(self, error: BaseException, undelivered: Callable[[T], object] | None) -> None:
-        """Cancel the coroutine, unless ``error`` is its own; pass on a result that it has nevertheless."""
+        """Cancel the coroutine unless ``error`` is its own; pass on a result that it still returns."""
         if error is self._error:
             return
         is_over = threading.Event()
@@ -160,7 +160,7 @@ class _Call(Generic[T]):
 
 
 def _run_on(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop until it is stopped, although the application's log handlers raise while it logs an error."""
+    """Run a loop until it is stopped, even if the application's log handlers raise while it logs an error."""
     while True:
         try:
             loop.run_forever()
@@ -188,12 +188,12 @@ async def _kept(work: Coroutine[Any, Any, R]) -> R | _Raised:
 def _demand_real_threads() -> None:
     """Check that a thread can run the event loop while another one waits.
 
-    :raises ClientStateError: gevent or eventlet has replaced threads by code that takes turns in one of them.
+    :raises ClientStateError: gevent or eventlet has replaced threads by code that runs in turns in one thread.
     """
     if not are_real():
         raise ClientStateError(
             "threads are replaced in this process, as by the monkey patch of gevent or eventlet: a synchronous client "
-            "would wait for ever for the event loop in its thread",
+            "would wait forever for the event loop in its thread",
             next_step="patch all but threads, as gevent.monkey.patch_all(thread=False) does, or use the asynchronous "
             "client",
         )
@@ -207,7 +207,7 @@ class SyncClient(Generic[A]):
     _inner: A
 
     def _bind(self, kind: Callable[P, A], *args: P.args, **options: P.kwargs) -> None:
-        """Make the asynchronous client on its loop."""
+        """Create the asynchronous client on its loop."""
         _demand_real_threads()
         self._loop = _BACKGROUND.loop()
         self._pid = os.getpid()
@@ -229,7 +229,9 @@ class SyncClient(Generic[A]):
         _demand_real_threads()
         if self._pid != os.getpid():
             raise ForkedError(
-                "any server", "this client belongs to the parent process", next_step="make a new client after the fork"
+                "any server",
+                "this client belongs to the parent process",
+                next_step="make a new client after the fork",
             )
         if threading.current_thread().name == "cometmq-client":
             raise ClientStateError(
@@ -276,9 +278,9 @@ def blocking(
 def taking(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[SyncClient[A], P], R]:
-    """As :func:`blocking`, for a method that takes messages.
+    """Return a blocking method as :func:`blocking` does, for a method that returns messages.
 
-    When a signal's handler raises meanwhile, messages that were taken go back: the next call returns them.
+    If a signal handler raises meanwhile, fetched messages are put back: the next call returns them.
     """
 
     @functools.wraps(method)
@@ -291,11 +293,11 @@ def taking(
 
 
 class SyncSteps(Iterator[R]):
-    """An iterator of which a step may be interrupted, as by a signal's handler that raises: the next step goes on.
+    """An iterator whose steps can be interrupted, as by a signal handler that raises: the next step continues.
 
     A generator ends when a step is interrupted.
 
-    :param step: returns what comes next, or raises ``StopIteration``.
+    :param step: returns the next item, or raises ``StopIteration``.
     """
 
     def __init__(self, step: Callable[[], R]) -> None:
@@ -305,7 +307,7 @@ class SyncSteps(Iterator[R]):
         return self._step()
 
     def close(self) -> None:
-        """End the iteration, as that of a generator."""
+        """End the iteration, as a generator does."""
         self._step = _ended
 
 

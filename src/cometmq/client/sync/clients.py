@@ -63,7 +63,7 @@ class _Answer:
 def spanned(
     method: Callable[Concatenate[PR, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[SyncProducer, P], R]:
-    """As :func:`~cometmq.client.sync.base.blocking`; the message gets the span of the calling thread."""
+    """Return a blocking method as :func:`~cometmq.client.sync.base.blocking` does; add the calling thread's span."""
     waited_for = blocking(method)
 
     @wraps(method)
@@ -76,7 +76,7 @@ def spanned(
 
 
 class SyncProducer(SyncClient[Producer]):
-    """:class:`~cometmq.client.producer.producer.Producer` for code without an event loop; any thread may send."""
+    """:class:`~cometmq.client.producer.producer.Producer` for code without an event loop; any thread can send."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class SyncProducer(SyncClient[Producer]):
     ) -> SendResult:
         """As :meth:`Producer.send <cometmq.client.producer.producer.Producer.send>`.
 
-        This makes neither a task nor a future: the loop's thread sends, and releases a lock on the answer.
+        This needs neither a task nor a future: the loop's thread sends, and releases a lock on the answer.
         """
         self._demand_other_thread()
         message = self._in_span(message)
@@ -162,7 +162,7 @@ class SyncProducer(SyncClient[Producer]):
 class SyncTransactionProducer(SyncProducer):
     """:class:`~cometmq.client.producer.transaction_producer.TransactionProducer` for code without an event loop.
 
-    The local work and the checker are plain functions and run in threads of the producer.
+    The local work and the checker are plain functions that run in threads of the producer.
     """
 
     _inner: TransactionProducer
@@ -217,15 +217,15 @@ class SyncPullConsumer(SyncClient[PullConsumer]):
     commit = blocking(PullConsumer.commit)
 
     def min_offset(self, queue: MessageQueue) -> int:
-        """The first offset that is still stored."""
+        """Return the first offset that is still stored."""
         return self._run(self._inner.offsets.min(queue))
 
     def max_offset(self, queue: MessageQueue) -> int:
-        """The offset of the next message."""
+        """Return the offset of the next message."""
         return self._run(self._inner.offsets.max(queue))
 
     def offset_at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the first message stored at a time, in ms, or later; the end if there is none."""
+        """Return the offset of the first message stored at a time, in ms, or later; the end if there is none."""
         return self._run(self._inner.offsets.at_time(queue, timestamp_ms))
 
 
@@ -285,11 +285,11 @@ class SyncLitePullConsumer(SyncClient[LitePullConsumer]):
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
-        """The queues that are read now."""
+        """Return the queues that are being read."""
         return self._call(lambda: self._inner.assignment)
 
     def position(self, queue: MessageQueue) -> int | None:
-        """The offset of the next poll; ``None`` before it is known."""
+        """Return the offset of the next poll; ``None`` before it is known."""
         return self._call(lambda: self._inner.position(queue))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
@@ -304,7 +304,7 @@ class SyncLitePullConsumer(SyncClient[LitePullConsumer]):
 class SyncPushConsumer(SyncClient[PushConsumer]):
     """:class:`~cometmq.client.consumer.push_consumer.PushConsumer` for code without an event loop.
 
-    The listener is a plain function and runs in threads of the consumer. Without one iterate: ``for message in
+    The listener is a plain function that runs in threads of the consumer. Without one iterate: ``for message in
     consumer``, and call ``message.ack()``.
     """
 
@@ -337,7 +337,7 @@ class SyncPushConsumer(SyncClient[PushConsumer]):
     receive = taking(PushConsumer.receive)
 
     def run(self) -> None:
-        """As :meth:`PushConsumer.run <cometmq.client.PushConsumer.run>`; another thread may close the consumer.
+        """As :meth:`PushConsumer.run <cometmq.client.PushConsumer.run>`; another thread can close the consumer.
 
         SIGINT and SIGTERM end it in the main thread only.
         """
@@ -366,7 +366,7 @@ class SyncPushConsumer(SyncClient[PushConsumer]):
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
-        """The queues that this member reads now."""
+        """Return the queues that this member reads now."""
         return self._call(lambda: self._inner.assignment)
 
 
@@ -432,7 +432,7 @@ class SyncAdmin(SyncClient[Admin]):
     query_message = blocking(Admin.query_message)
 
     def committed(self, group: str, queue: MessageQueue) -> int | None:
-        """The committed offset of a group; ``None`` if there is none."""
+        """Return the committed offset of a group; ``None`` if it has none."""
         return self._run(self._inner.offsets.committed(group, queue))
 
     def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
@@ -443,6 +443,6 @@ class SyncAdmin(SyncClient[Admin]):
     def run(self, work: Callable[[Admin], Coroutine[Any, Any, R]]) -> R:
         """Wait for a coroutine that needs the asynchronous :class:`Admin`.
 
-        For functions with an ``Admin`` as argument: ``admin.run(lambda asynchronous: way_of(asynchronous, msg_id))``.
+        For functions with an ``Admin`` argument: ``admin.run(lambda asynchronous: way_of(asynchronous, msg_id))``.
         """
         return self._run(work(self._inner))

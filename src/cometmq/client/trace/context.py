@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 MAX_TRACESTATE_CHARS: Final = 512
-"""Largest value that the standard obliges everybody to pass on."""
+"""Longest value that the standard requires everyone to propagate."""
 
 TraceHeaders = Callable[[], Mapping[str, str]]
-"""Returns the headers of the current span; empty if there is none."""
+"""Returns the headers of the current span; empty without a span."""
 
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 
@@ -34,7 +34,7 @@ _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{
 def with_trace_context(message: Message, headers: TraceHeaders) -> Message:
     """Return the message with the headers of the current span, unless it has a ``traceparent``.
 
-    An error of ``headers`` is logged, and headers that are not valid are ignored: a trace never stops a message.
+    An error in ``headers`` is logged, and invalid headers are ignored: a trace never stops a message.
     """
     if TRACEPARENT in message.properties:
         return message
@@ -47,7 +47,7 @@ def with_trace_context(message: Message, headers: TraceHeaders) -> Message:
 
 
 def trace_context_of(message: MessageExt) -> dict[str, str]:
-    """Return ``traceparent`` and, if there is one, ``tracestate``; empty if the message has no valid context."""
+    """Return ``traceparent`` and ``tracestate`` if present; empty if the message has no valid context."""
     return valid_headers(message.properties)
 
 
@@ -90,6 +90,6 @@ def _propagator() -> Any:
         module = importlib.import_module("opentelemetry.trace.propagation.tracecontext")
     except ImportError as error:
         raise ClientStateError(
-            "OpenTelemetry is not installed", next_step="pip install opentelemetry-api, or pass headers of your own"
+            "OpenTelemetry is not installed", next_step="pip install opentelemetry-api, or pass your own headers"
         ) from error
     return module.TraceContextTextMapPropagator()

@@ -1,6 +1,6 @@
 """Message trace: hooks that record, and the dispatcher that sends the records in batches (``AsyncTraceDispatcher``).
 
-Records may come from any thread. They are sent when there are 100 of them, or half a second after the first one.
+Any thread can add records. They are sent when there are 100 of them, or half a second after the first one.
 No call ever waits for a trace: while the broker does not store them, records wait in a bounded queue, and further
 ones are dropped and counted.
 """
@@ -42,7 +42,7 @@ from cometmq.remoting.codes import RequestCode
 log = logging.getLogger(__name__)
 
 FLUSH_S: Final = 0.5
-"""Longest time that a record waits for others, as in Java."""
+"""Maximum time that a record waits for others, as in Java."""
 SEND_TIMEOUT_S: Final = 5.0
 CLOSE_TIMEOUT_S: Final = 5.0
 
@@ -61,7 +61,7 @@ class TraceDispatcher:
     def __init__(self, instance: ClientInstance, group: str, kind: str, topic: str) -> None:
         self.topic = topic
         self.dropped = 0
-        """Records that were not sent: the queue was full, or no broker stored them."""
+        """Number of unsent records: the queue was full, or no broker stored them."""
         self._instance = instance
         config = ProducerConfig(send_timeout_s=SEND_TIMEOUT_S, max_message_bytes=MAX_TRACE_BODY_BYTES)
         self._timeout_s = config.send_timeout_s
@@ -88,12 +88,12 @@ class TraceDispatcher:
                 log.debug("the event loop ended before its traces were sent")
 
     async def close(self) -> None:
-        """Send the records that wait, for at most :data:`CLOSE_TIMEOUT_S`."""
+        """Send the waiting records, for at most :data:`CLOSE_TIMEOUT_S`."""
         try:
             await wait_for(self._instance.clock, CLOSE_TIMEOUT_S, self._drain())
         except TimeoutError:
             self.dropped += len(self._waiting)
-            log.warning("closing although traces wait for answers of %s", self.topic)
+            log.warning("closing while traces wait for answers of %s", self.topic)
         if self._timer is not None:
             self._timer.cancel()
         if self.dropped:
@@ -168,7 +168,7 @@ class TraceDispatcher:
 
 
 def _keys_of(record: TraceRecord) -> list[str]:
-    """The keys of a trace message: the id of the message, and its keys unless they are too long."""
+    """Return the keys of a trace message: the message's id, and its keys unless they are too long."""
     own = record.keys.split(KEY_SEPARATOR) if record.keys else []
     if sum(map(len, own)) * 4 > MAX_TRACE_KEY_BYTES:
         own = []
@@ -198,11 +198,11 @@ class MessageTrace:
         self._ids = UniqIdGenerator(instance.clock)
 
     async def close(self) -> None:
-        """Send the records that wait."""
+        """Send the waiting records."""
         await self.dispatcher.close()
 
     def _sent(self, context: SendMessageContext) -> None:
-        """Record each message of an answered attempt, unless the broker forbids it (``traceOn``)."""
+        """Record each message of an answered attempt unless the broker forbids it (``traceOn``)."""
         if not context.results or context.region_id is None or not context.trace_on:
             return
         if context.queue.topic == self.dispatcher.topic:

@@ -21,7 +21,7 @@ class Consumption(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     retry_times: int | None = None
     begun_at_ms: int | None = None
-    """``None`` if only the end was recorded."""
+    """Start time; ``None`` if only the end was recorded."""
     cost_ms: int | None = None
     """``None`` while the call runs, or if its end was not recorded."""
     success: bool | None = None
@@ -29,7 +29,7 @@ class Consumption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageWay(msgspec.Struct, frozen=True, kw_only=True):
-    """The trace of one message; each list is in the order of time."""
+    """The trace of one message; each list is in chronological order."""
 
     msg_id: str
     sends: tuple[tuple[Pub, str], ...] = ()
@@ -39,7 +39,7 @@ class MessageWay(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_known(self) -> bool:
-        """Tell whether there is any record."""
+        """Return whether there is any record."""
         return bool(self.sends or self.transaction_ends or self.consumptions)
 
 
@@ -49,7 +49,7 @@ async def way_of(
     """Read the trace of a message, written by any client.
 
     :param msg_id: the client's id (unique key) of the message.
-    :raises RouteNotFoundError: there is no such trace topic.
+    :raises RouteNotFoundError: the trace topic does not exist.
     """
     found = await admin.query_message(topic, msg_id, max_messages=MAX_QUERY_MESSAGES, begin_ms=begin_ms, end_ms=end_ms)
     return way_from(msg_id, ((message.body, message.born_host) for message in found))

@@ -1,4 +1,4 @@
-"""The steps of a message's way, in the order of time: sends, ends of transactions, consumptions."""
+"""The steps in a message's life, in chronological order: sends, ends of transactions, consumptions."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from cometmq.client.trace.reader import MessageWay
 from cometmq.message.properties import MessageType
 
 _RESULTS: Final = ("ok", "timed out", "raised", "returned null", "failed")
-"""Results by the context code of a SubAfter."""
+"""Results by the context code of a SubAfter record."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TraceStep:
-    """One step; ``None`` for what no record tells."""
+    """One step; fields without a record are ``None``."""
 
     time_ms: int | None
     after_ms: int | None = None
-    """Since the first step."""
+    """Time since the first step."""
     step: str
     """``sent``, ``checked``, ``ended`` or ``consumed``."""
     group: str
     client: str
     broker: str | None = None
     attempt: int | None = None
-    """From 1 on."""
+    """Number of the attempt, from 1 on."""
     took_ms: int | None = None
     result: str
     topic: str | None = None
@@ -34,7 +34,7 @@ class TraceStep:
 
 
 def steps_of(way: MessageWay) -> list[TraceStep]:
-    """Return the steps of a message."""
+    """Return the steps of a message in chronological order."""
     steps = [
         TraceStep(
             time_ms=sent.time_ms,
