@@ -142,7 +142,7 @@ async def test_messages_whose_topic_and_key_have_the_hash_of_others_are_not_take
     found = await answered(lambda: admin.query_message(mine, "Aa"))
     assert [message.body for message in found] == [b"mine"]
     assert (await admin.message_by_id(wanted.offset_msg_id, mine)).body == b"mine"
-    with pytest.raises(OtherTopicError, match=f"is not of topic {mine}, but of {theirs}"):
+    with pytest.raises(OtherTopicError, match=f"belongs to topic {theirs}, not to {mine}"):
         await admin.message_by_id(others[0].offset_msg_id, mine)
     with pytest.raises(ValueError, match="id"):
         await admin.message_by_id("nonsense")

@@ -59,7 +59,7 @@ class Background:
             try:
                 await work()
             except Exception:
-                log.exception("%s of %s failed; the next time is in %g s", what, self._owner, seconds)
+                log.exception("%s of %s failed; the next run is in %g s", what, self._owner, seconds)
 
     async def stop(self) -> None:
         """Cancel all tasks except the calling one, and wait for their end."""

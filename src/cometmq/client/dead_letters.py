@@ -166,7 +166,7 @@ RESENT_FROM: Final = "RESENT_FROM"
 """Property of a resent message: the offset id of the dead letter."""
 
 _GROUP: Final = "cometmq-dlq"
-_OF_THE_WAY: Final = (
+_DEAD_LETTER_PROPERTIES: Final = (
     CLUSTER,
     DELAY,
     MAX_RECONSUME_TIMES,
@@ -286,7 +286,7 @@ async def resend(
             else:
                 await clock.sleep(pace.take(1))
         try:
-            if name in ledger.intended and await _is_there(admin, letter, topic):
+            if name in ledger.intended and await _is_stored(admin, letter, topic):
                 await in_thread(ledger.done, name)
                 report(letter, Outcome.SENT_BEFORE, "")
                 continue
@@ -307,13 +307,13 @@ def _unique_key(letter: MessageExt) -> str:
     return letter.properties.get(UNIQ_KEY) or letter.offset_msg_id
 
 
-async def _is_there(admin: Admin, letter: MessageExt, topic: str) -> bool:
+async def _is_stored(admin: Admin, letter: MessageExt, topic: str) -> bool:
     found = await admin.query_message(topic, _unique_key(letter), max_messages=MAX_QUERY_MESSAGES, unique_key=True)
     return any(message.properties.get(RESENT_FROM) == letter.offset_msg_id for message in found)
 
 
 async def _send(admin: Admin, letter: MessageExt, topic: str) -> None:
-    properties = {name: value for name, value in letter.properties.items() if name not in _OF_THE_WAY}
+    properties = {name: value for name, value in letter.properties.items() if name not in _DEAD_LETTER_PROPERTIES}
     properties[UNIQ_KEY] = _unique_key(letter)
     properties[RESENT_FROM] = letter.offset_msg_id
     instance = admin.instance

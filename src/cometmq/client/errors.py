@@ -45,13 +45,13 @@ REQUEST_TIMEOUT: Final = 10_006
 """``ClientErrorCode.REQUEST_TIMEOUT_EXCEPTION`` of RocketMQ's clients."""
 
 NEXT_STEPS: Final = {
-    ResponseCode.SYSTEM_ERROR: "the log of that server says more",
+    ResponseCode.SYSTEM_ERROR: "check that server's log",
     ResponseCode.SYSTEM_BUSY: "send more slowly, or spread the topic over more brokers",
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: (
-        "it is a broker where a nameserver is needed, or the other way around, or too old for this request"
+        "check that the address is not a broker's instead of a nameserver's or vice versa, and the server's version"
     ),
     ResponseCode.MESSAGE_ILLEGAL: (
-        "change what these words name; limits of the broker are in its maxMessageSize and timerMaxDelaySec"
+        "correct what this text names; the broker's limits are its maxMessageSize and timerMaxDelaySec"
     ),
     ResponseCode.SERVICE_NOT_AVAILABLE: "the broker is stopping, is a slave, or its disk is full; check it",
     ResponseCode.NO_PERMISSION: "check the permissions of topic, group and broker; system topics refuse clients",
@@ -59,7 +59,7 @@ NEXT_STEPS: Final = {
     ResponseCode.QUERY_NOT_FOUND: "check key and time range; the message may have expired",
     ResponseCode.SUBSCRIPTION_PARSE_FAILED: "correct the subscription expression",
     ResponseCode.SUBSCRIPTION_NOT_EXIST: "members of one group must all have the same subscriptions",
-    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "create the group, or switch on autoCreateSubscriptionGroup",
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "create the group, or set autoCreateSubscriptionGroup=true",
     ResponseCode.CONSUMER_NOT_ONLINE: "start a consumer of the group first",
 }
 
@@ -115,7 +115,7 @@ class UnknownBrokerError(ClientError):
     def __init__(self, offset_msg_id: str) -> None:
         super().__init__(
             f"{offset_msg_id} leads to no broker of this cluster",
-            next_step="if a client gave this id, name its topic; else see that the broker of this message runs",
+            next_step="if a client returned this id, name its topic; else check that the message's broker runs",
         )
 
 
@@ -124,9 +124,9 @@ class OtherTopicError(ClientError):
 
     def __init__(self, msg_id: str, wanted: str, topic: str) -> None:
         super().__init__(
-            f"message {msg_id} is not of topic {wanted}, but of {topic}",
+            f"message {msg_id} belongs to topic {topic}, not to {wanted}",
             code=int(ResponseCode.QUERY_NOT_FOUND),
-            next_step="name its own topic, or none, since an offset id needs no topic",
+            next_step="use its own topic, or no topic, which an offset id does not need",
         )
         self.topic = topic
 
@@ -158,7 +158,7 @@ class RequestTimeoutError(ClientError):
         super().__init__(
             f"no reply to a request to topic {topic} within {timeout_s:g} s",
             code=REQUEST_TIMEOUT,
-            next_step="check that a consumer of the topic replies, and how long it takes",
+            next_step="check that a consumer of the topic replies, and its response time",
         )
         self.topic = topic
 
@@ -176,7 +176,7 @@ class SerializationError(IllegalMessageError):
     def __init__(self, topic: str, keys: Sequence[str], value: object, reason: str) -> None:
         key = keys if isinstance(keys, str) else " ".join(keys)
         super().__init__(
-            f"the value for topic {topic} (key {key or 'none'}), of type {type(value).__name__}, is not serialized: "
+            f"the value for topic {topic} (key {key or 'none'}), of type {type(value).__name__}, cannot be serialized: "
             f"{reason}",
             "give the producer a serializer for this type, or the message a body of bytes",
         )
@@ -199,9 +199,9 @@ class DelayNotSupportedError(ClientError):
 
     def __init__(self, address: str) -> None:
         super().__init__(
-            f"the broker at {address} knows delay levels only and would deliver the message at once",
+            f"the broker at {address} supports delay levels only and would deliver the message immediately",
             code=int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
-            next_step="give the message a delay_level, or use brokers of CometMQ or RocketMQ 5",
+            next_step="set a delay_level, or use CometMQ or RocketMQ 5 brokers",
         )
         self.address = address
 
@@ -218,7 +218,7 @@ class SendFailedError(ClientError):
         super().__init__(
             f"sending to topic {topic} failed after {len(attempts)} attempts in {elapsed_s:.1f} s: {tried}",
             code=getattr(last, "code", None),
-            next_step=last.next_step or "check that the brokers run and can be reached",
+            next_step=last.next_step or "check that the brokers run and are reachable",
         )
         self.topic = topic
         self.attempts = attempts

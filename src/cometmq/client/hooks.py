@@ -175,7 +175,7 @@ def call_all(functions: Iterable[Callable[[C], None] | None], context: C) -> Non
                 log.exception("hook %r failed", function)
 
 
-def demand_allowed(hooks: Sequence[CheckForbiddenHook], context: CheckForbiddenContext) -> None:
+def check_allowed(hooks: Sequence[CheckForbiddenHook], context: CheckForbiddenContext) -> None:
     """Call each check-forbidden hook.
 
     :raises SendForbiddenError: a hook raised.
@@ -213,7 +213,7 @@ class SendObservation:
         :raises SendForbiddenError: a hook refuses the message.
         """
         if self._forbidden:
-            demand_allowed(
+            check_allowed(
                 self._forbidden,
                 CheckForbiddenContext(
                     producer_group=self._group,

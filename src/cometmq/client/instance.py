@@ -173,9 +173,9 @@ class ClientInstance:
 
     async def _refresh_routes(self) -> None:
         """Refresh all routes, and send heartbeats to brokers that are new in them."""
-        before = self._everyone()
+        before = self._heartbeat_addresses()
         await self.routes.refresh_all()
-        await self._send_heartbeats(self._everyone() - before)
+        await self._send_heartbeats(self._heartbeat_addresses() - before)
 
     # --- requests ---
 
@@ -261,7 +261,7 @@ class ClientInstance:
         if self._checkers.get(group) == check:
             del self._checkers[group]
 
-    def say_hello(self, address: str) -> None:
+    def send_first_heartbeat(self, address: str) -> None:
         """Send a heartbeat to a broker unless it knows all current producers."""
         if address not in self._introduced:
             self._introduced.add(address)
@@ -305,13 +305,13 @@ class ClientInstance:
         try:
             await self.remoting.invoke(address, RequestCode.UNREGISTER_CLIENT, header)
         except RemotingError as error:
-            log.info("%s cannot be unregistered at %s: %s", self.client_id, address, error)
+            log.info("cannot unregister %s at %s: %s", self.client_id, address, error)
 
     async def send_heartbeats(self) -> None:
         """Send a heartbeat to every broker of every route; to masters only if there is no consumer."""
-        await self._send_heartbeats(self._everyone())
+        await self._send_heartbeats(self._heartbeat_addresses())
 
-    def _everyone(self) -> set[str]:
+    def _heartbeat_addresses(self) -> set[str]:
         """Return the addresses that get heartbeats."""
         if not self._producers and not self._consumers:
             return set()
@@ -369,7 +369,7 @@ class ClientInstance:
     def _moved(self, addresses: set[str]) -> None:
         """Send heartbeats to brokers with new addresses."""
         if self._users:
-            self.spawn(self._send_heartbeats(self._everyone() & addresses))
+            self.spawn(self._send_heartbeats(self._heartbeat_addresses() & addresses))
 
     async def _heartbeat(self, address: str, body: bytes) -> None:
         try:
@@ -377,7 +377,7 @@ class ClientInstance:
             self._heard.add(address)
             self.outages.over(self._name_of(address))
         except (RemotingError, BrokerError) as error:
-            log.log(self.outages.level(self._name_of(address)), "heartbeat: %s", error)
+            log.log(self.outages.level(self._name_of(address)), "heartbeat failed: %s", error)
 
     def _name_of(self, address: str) -> str:
         """Return the name of the broker at an address; return the address itself if no route has it."""

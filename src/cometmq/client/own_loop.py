@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, TypeVar
 from cometmq.client.errors import ClientStateError
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-_LOOKS_ITSELF: Final = "_looks_at_loop_itself"
+_CHECKS_ITSELF: Final = "_looks_at_loop_itself"
 
 
 class _OnLoop(Protocol):
@@ -34,10 +34,10 @@ class OwnLoop:
         super().__init_subclass__()
         for name, method in list(vars(cls).items()):
             is_public = not name.startswith("_") or name in {"__aenter__", "__aexit__"}
-            if is_public and inspect.iscoroutinefunction(method) and not hasattr(method, _LOOKS_ITSELF):
+            if is_public and inspect.iscoroutinefunction(method) and not hasattr(method, _CHECKS_ITSELF):
                 setattr(cls, name, _on_own_loop(method))
 
-    def _demand_loop(self) -> None:
+    def _check_loop(self) -> None:
         """Check the running event loop.
 
         :raises ClientStateError: it is not the client's event loop.
@@ -53,16 +53,16 @@ class OwnLoop:
             )
 
 
-def looks_itself(method: Method) -> Method:
+def checks_loop_itself(method: Method) -> Method:
     """Mark a frequently called method that checks the event loop itself, at a cheaper place."""
-    setattr(method, _LOOKS_ITSELF, True)
+    setattr(method, _CHECKS_ITSELF, True)
     return method
 
 
 def _on_own_loop(method: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
     @functools.wraps(method)
     async def call(self: OwnLoop, /, *args: Any, **kwargs: Any) -> Any:
-        self._demand_loop()
+        self._check_loop()
         return await method(self, *args, **kwargs)
 
     return call

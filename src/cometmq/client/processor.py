@@ -96,11 +96,11 @@ class ClientRemotingProcessor:
             (message,) = split_records(body)
             group = message.properties.get(PGROUP, "")
         except (RecordError, ValueError, struct.error) as error:
-            log.warning("the message of a transaction check from %s cannot be read: %s", connection.address, error)
+            log.warning("cannot decode the message of a transaction check from %s: %s", connection.address, error)
             return
         check = self.checkers.get(group)
         if check is None:
-            log.debug("%s checks a transaction of group %s, which is not here", connection.address, group)
+            log.debug("%s checks a transaction of group %s, which this client does not have", connection.address, group)
         else:
             check(connection.address, request.header, message)
 

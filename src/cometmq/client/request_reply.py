@@ -68,7 +68,7 @@ def reply_to(request: MessageExt, body: bytes) -> tuple[Message, str]:
 
 log = logging.getLogger(__name__)
 
-_NOWHERE: Final = encode_host("0.0.0.0", 0)
+_NO_QUEUE: Final = encode_host("0.0.0.0", 0)
 
 
 class Replies:
@@ -95,12 +95,12 @@ class Replies:
         correlation_id = decode_properties(header.properties or "").get(CORRELATION_ID, "")
         waiting = self._waiting.get(correlation_id)
         if waiting is None or waiting.done():
-            log.info("a reply is late, or not to a request of this client: %s", correlation_id)
+            log.info("a reply is late, or belongs to no request of this client: %s", correlation_id)
             return Response()
         try:
             waiting.set_result(_message(header, body, self._clock.now_ms()))
         except ValueError as error:
-            log.warning("a reply cannot be read: %s", error)
+            log.warning("cannot decode a reply: %s", error)
             return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
         return Response()
 
@@ -132,4 +132,4 @@ def _host(text: str) -> bytes:
     try:
         return encode_host(*parse_address(text.removeprefix("/")))
     except ValueError:
-        return _NOWHERE
+        return _NO_QUEUE

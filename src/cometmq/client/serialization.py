@@ -66,7 +66,7 @@ def deserializer_of(spec: Any) -> Deserializer:
     :raises TypeError: ``spec`` is none of these.
     """
     if spec is bytes:
-        return _as_it_is
+        return _unchanged
     is_type = isinstance(spec, type) or typing.get_origin(spec) is not None or spec is Any
     if is_type or hasattr(spec, "validate_json"):
         return from_json(spec)
@@ -75,7 +75,7 @@ def deserializer_of(spec: Any) -> Deserializer:
     raise TypeError(f"a deserializer must be a type or a function of bytes, not {spec!r}")
 
 
-def _as_it_is(body: bytes) -> bytes:
+def _unchanged(body: bytes) -> bytes:
     return body
 
 
@@ -121,7 +121,7 @@ class DecodedMessage(MessageExt, eq=False, gc=True, kw_only=True):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the message with its value, since deserializers are often functions that cannot be pickled."""
-        return _handed_on, (type(self), self._record(), self.broker_name, self._outcome())
+        return _unpickle_message, (type(self), self._record(), self.broker_name, self._outcome())
 
     def _outcome(self) -> Deserializer | None:
         if self.deserializer is None:
@@ -145,7 +145,7 @@ class _Outcome:
         return self.value
 
 
-def _handed_on(kind: type[DecodedMessage], record: bytes, broker_name: str, outcome: Deserializer | None) -> Any:
+def _unpickle_message(kind: type[DecodedMessage], record: bytes, broker_name: str, outcome: Deserializer | None) -> Any:
     return kind(record, 0, broker_name, deserializer=outcome)
 
 

@@ -99,7 +99,7 @@ def test_what_topics_and_groups_of_rocketmq_5_have_goes_along(other: CommandLine
             {"policies": [{"user": "u", "resource": "*", "actions": ["Pub"], "decision": "Allow"}]},
             "but the servers do not use them",
         ),
-        ({"version": 2}, "has version 2, and this CometMQ reads version 1 (use the version of CometMQ that wrote it, or"),
+        ({"version": 2}, "has version 2, and this CometMQ reads version 1 (use the version of CometMQ that"),
         ({"format": "other"}, "is not a cometmq-settings document"),
     ],
 )

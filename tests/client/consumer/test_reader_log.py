@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from cometmq.client.consumer.pulling import LASTING_FAILURES, Trouble
+from cometmq.client.consumer.pulling import LASTING_FAILURES, ReadFailureLog
 from cometmq.client.errors import BrokerError, RemotingConnectError, RouteNotFoundError
 from cometmq.client.outages import BrokerOutages
 from cometmq.remoting.bodies import MessageQueue
@@ -35,7 +35,7 @@ def test_a_restart_of_a_broker_is_one_warning_and_one_line_for_all_its_queues(
     caplog: pytest.LogCaptureFixture, outages: BrokerOutages, clock: VirtualClock
 ) -> None:
     caplog.set_level(logging.DEBUG, "cometmq")
-    troubles = [Trouble(queue, outages) for queue in QUEUES]
+    troubles = [ReadFailureLog(queue, outages) for queue in QUEUES]
     for _ in range(2):
         caplog.clear()
         for _ in range(20):
@@ -59,7 +59,7 @@ def test_a_refusal_counts_when_it_lasts_and_for_its_queue_alone(
     caplog: pytest.LogCaptureFixture, outages: BrokerOutages
 ) -> None:
     caplog.set_level(logging.DEBUG, "cometmq")
-    trouble = Trouble(QUEUES[3], outages)
+    trouble = ReadFailureLog(QUEUES[3], outages)
     for _ in range(LASTING_FAILURES - 1):
         trouble.seen(REFUSED, 1.0)
     trouble.over(7)

@@ -33,7 +33,7 @@ def test_an_unreachable_broker_is_avoided_until_it_answers() -> None:
     fault.note_failure("a")
     fault.note_unreachable("a")
     fault.note_failure("b")
-    assert fault.least_bad({"a", "b"}) == "b"
+    assert fault.best_unavailable({"a", "b"}) == "b"
     clock.advance(3600)
     assert (fault.available("a"), fault.available("b")) == (False, True)
     fault.note_reachable("a")

@@ -156,7 +156,7 @@ class BlockingCluster:
         """Return the address of the broker to read a queue from; look it up if it is unknown."""
         return self._broker_for(queue, slave=self._wants_slave(queue.broker))[1]
 
-    def asked_at(self, queue: Queue) -> str:
+    def request_address(self, queue: Queue) -> str:
         """Return the address for requests about a queue: that of its master, or of a slave without a master."""
         return self._broker_for(queue, slave=queue.broker in self._silent_masters)[1]
 
@@ -245,7 +245,7 @@ class BlockingCluster:
         patience = Patience(self._clock, patience_s, _PAUSE_SECONDS)
         while True:
             try:
-                return invoke_all(self.asked_at(queue), options.security(), requests, options.timeout_s)
+                return invoke_all(self.request_address(queue), options.security(), requests, options.timeout_s)
             except (RemotingError, self.unreachable) as error:
                 self.forget(queue.broker)
                 if options.from_slaves:  # the next one in turn

@@ -123,7 +123,7 @@ class OffsetClient(BlockingCluster):
             )
         )
         options = self._cluster_options
-        with borrowed(self.asked_at(members[0]), options.security(), options.timeout_s) as connection:
+        with borrowed(self.request_address(members[0]), options.security(), options.timeout_s) as connection:
             leave = UnregisterClientRequestHeader(client_id=client_id, consumer_group=group)
             for code, header, sent in (RequestCode.HEART_BEAT, None, body), (RequestCode.UNREGISTER_CLIENT, leave, b""):
                 answer = connection.invoke(code, header, sent)

@@ -41,20 +41,20 @@ class Sender:
     def wait_for(self, queue: Queue) -> None:
         """Wait until a queue has no unacknowledged request."""
         while queue in self._outbox.sendings:
-            self._go_on_with(queue)
+            self._advance(queue)
 
     def submit(self, request: Request) -> None:
         """Send a request once the one before it in its queue is acknowledged."""
         self.wait_for(request.queue)
         while self._outbox.sendings and self._outbox.bytes + request.size > MAX_SINK_IN_FLIGHT_BYTES:
-            self._go_on_with(next(iter(self._outbox.sendings)))
+            self._advance(next(iter(self._outbox.sendings)))
         self._outbox.add(request, self._clock.monotonic())
         self._send_due()
 
     def finish(self) -> Delivered:
         """Wait until everything is acknowledged."""
         while self._outbox.sendings:
-            self._go_on_with(next(iter(self._outbox.sendings)))
+            self._advance(next(iter(self._outbox.sendings)))
         return self._outbox.delivered
 
     def await_answers(self) -> None:
@@ -75,7 +75,7 @@ class Sender:
             connection.close()
         self._connections.clear()
 
-    def _go_on_with(self, queue: Queue) -> None:
+    def _advance(self, queue: Queue) -> None:
         """Handle an answer of the queue's broker, or wait for the end of a pause; then send the due requests."""
         if self._outbox.unanswered_by(queue.broker):
             self._receive(queue.broker)

@@ -23,7 +23,7 @@ from cometmq.remoting.codes import RequestCode
 log = logging.getLogger(__name__)
 
 
-class Agreement:
+class SubscriptionComparison:
     """Compares one member's subscriptions with its group's at an interval.
 
     :param subscriptions: topic → subscription of the member, which changes them.

@@ -75,7 +75,7 @@ class AssignmentTable:
             assignment.drop()
         self.queues.clear()
 
-    async def until_left(self) -> None:
+    async def wait_until_left(self) -> None:
         """Wait for the last commits of queues that were left."""
         await asyncio.gather(*self._leaving.values(), return_exceptions=True)
 
@@ -145,9 +145,9 @@ class AssignmentTable:
         self._by_hand = wanted
         self._change(set(self.queues), queues)
         for topic in {queue.topic for queue in queues}:
-            self.read_anew(topic)
+            self.read_again(topic)
 
-    def read_anew(self, topic: str) -> None:
+    def read_again(self, topic: str) -> None:
         """Read the queues of a topic by its new subscription, from their positions on."""
         for queue, assignment in list(self.queues.items()):
             if queue.topic == topic and assignment.wanted is not self._wanted(topic):
@@ -159,9 +159,9 @@ class AssignmentTable:
         :raises ClientStateError: the queue is not assigned, or no longer.
         """
         async with self.of(queue).seeking:
-            self.go_to(queue, await find())
+            self.move_to(queue, await find())
 
-    def go_to(self, queue: MessageQueue, offset: int) -> None:
+    def move_to(self, queue: MessageQueue, offset: int) -> None:
         """Read a queue from an offset on.
 
         :raises ClientStateError: the queue is not assigned.
@@ -234,4 +234,4 @@ class AssignmentTable:
             try:
                 await self._offsets.commit(self._group, queue, assignment.processed)
             except CometMQError as error:
-                log.warning("committing as %s: %s", self._group, error)
+                log.warning("cannot commit offsets of %s: %s", self._group, error)

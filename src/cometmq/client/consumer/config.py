@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.client.consumer.rebalance import AllocateStrategy, averagely
-from cometmq.client.send.config import ClientConfig, demand_above_zero, demand_zero_or_more
+from cometmq.client.send.config import ClientConfig, check_above_zero, check_zero_or_more
 
 DEFAULT_RECONSUME_TIMES: Final = 16
 """``max_reconsume_times`` of -1 for a concurrent consumer."""
@@ -68,7 +68,7 @@ class ReadConfig(ClientConfig):
     """The time for CONSUME_FROM_TIMESTAMP, ms since 1970."""
 
     def __post_init__(self) -> None:
-        demand_above_zero(
+        check_above_zero(
             self,
             "pull_batch_size",
             "pull_threshold_for_queue",
@@ -76,7 +76,7 @@ class ReadConfig(ClientConfig):
             "pull_threshold_bytes",
             "rebalance_interval_s",
         )
-        demand_zero_or_more(self, "pull_wait_s", "pull_interval_s", "pull_error_delay_s", "consume_timestamp_ms")
+        check_zero_or_more(self, "pull_wait_s", "pull_interval_s", "pull_error_delay_s", "consume_timestamp_ms")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ class PushConfig(ReadConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        demand_above_zero(
+        check_above_zero(
             self,
             "consume_batch_size",
             "consume_concurrency",
@@ -125,7 +125,7 @@ class PushConfig(ReadConfig):
             "consume_timeout_s",
             "persist_interval_s",
         )
-        demand_zero_or_more(self, "retry_delay_s", "handover_wait_s", "handover_delay_s", "suspend_current_queue_s")
+        check_zero_or_more(self, "retry_delay_s", "handover_wait_s", "handover_delay_s", "suspend_current_queue_s")
         if not (self.auto_commit or self.orderly):
             raise ValueError("auto_commit=False is for orderly consumers only; set orderly=True as well")
         if self.max_reconsume_times < -1:
@@ -155,5 +155,5 @@ class LitePullConfig(ReadConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        demand_above_zero(self, "max_poll_messages")
-        demand_zero_or_more(self, "auto_commit_interval_s")
+        check_above_zero(self, "max_poll_messages")
+        check_zero_or_more(self, "auto_commit_interval_s")

@@ -21,7 +21,7 @@ from concurrent.futures import thread as futures
 from functools import partial
 from typing import Any, Final, cast
 
-from cometmq.client.consumer.listener import Listener, Verdict, judged, raised
+from cometmq.client.consumer.listener import Listener, Verdict, checked_verdict, raised
 from cometmq.client.consumer.process_queue import ConsumeRequest
 from cometmq.client.instance import ClientInstance
 from cometmq.client.user_code import is_async, is_end
@@ -147,7 +147,7 @@ class ConsumeService:
                 try:
                     verdict = await listener(request.messages[:])
                     if verdict is not None:
-                        verdict = judged(request.messages, verdict)
+                        verdict = checked_verdict(request.messages, verdict)
                 except BaseException as error:
                     if is_end(error) and (self._workers.closed or self._ending()):
                         request.process_queue.skip(request)
@@ -186,7 +186,7 @@ class ConsumeService:
             try:
                 verdict = listener(request.messages[:])
                 if verdict is not None:
-                    verdict = judged(request.messages, verdict)
+                    verdict = checked_verdict(request.messages, verdict)
             except BaseException as error:
                 verdict = raised(request.messages, error)
             answers.append((request, verdict))

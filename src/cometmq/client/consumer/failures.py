@@ -20,7 +20,7 @@ from typing import Final
 
 from cometmq.client.background import Spawn
 from cometmq.client.consumer.config import MessageModel, PushConfig
-from cometmq.client.consumer.listener import Retry, Verdict, failed_part
+from cometmq.client.consumer.listener import Retry, Verdict, failed_messages
 from cometmq.client.consumer.process_queue import ConsumeRequest, ProcessQueue
 from cometmq.client.consumer.running_info import Activity
 from cometmq.client.instance import ClientInstance
@@ -75,7 +75,7 @@ class Failures:
         if verdict is None:
             process_queue.finish(request)
             return
-        failed = list(failed_part(request.messages, verdict))
+        failed = list(failed_messages(request.messages, verdict))
         self._activity.failed(process_queue.queue.topic, len(failed))
         if not failed:
             process_queue.finish(request)
@@ -90,7 +90,7 @@ class Failures:
         """Send failed messages back; consume those again that the broker does not store."""
         self._under_way.add(request)
         try:
-            remaining = [message for message in failed if not await self._taken(message, delay_level)]
+            remaining = [message for message in failed if not await self._send_back_or_again(message, delay_level)]
         finally:
             self._under_way.discard(request)
         process_queue = request.process_queue
@@ -115,7 +115,7 @@ class Failures:
             before = running - expired
             for request in expired:
                 log.warning(
-                    "%s is consumed for more than %g s: it goes back to the broker",
+                    "consuming %s takes more than %g s: it goes back to the broker",
                     request.messages[0].msg_id,
                     self._config.consume_timeout_s,
                 )
@@ -124,31 +124,33 @@ class Failures:
     async def _expire(self, request: ConsumeRequest) -> None:
         self._under_way.add(request)
         try:
-            taken = [await self._taken(message, TIMED_OUT_LEVEL) for message in request.messages]
+            taken = [await self._send_back_or_again(message, TIMED_OUT_LEVEL) for message in request.messages]
         finally:
             self._under_way.discard(request)
         if all(taken):
             request.process_queue.finish(request)
 
-    async def _taken(self, message: MessageExt, delay_level: int) -> bool:
+    async def _send_back_or_again(self, message: MessageExt, delay_level: int) -> bool:
         """Send a message back by either way; return whether it is stored."""
         room = self._room.setdefault(message.broker_name, asyncio.Semaphore(self._config.consume_concurrency))
         async with room:
             try:
                 await self.send_back(message, delay_level)
             except CometMQError as error:
-                log.warning("%s is not taken back and goes to the retry topic: %s", message.msg_id, error)
+                log.warning(
+                    "the broker does not accept %s back, so it is sent to the retry topic: %s", message.msg_id, error
+                )
             except Exception:
-                log.exception("%s cannot be handed back and goes to the retry topic", message.msg_id)
+                log.exception("cannot send %s back, so it is sent to the retry topic", message.msg_id)
             else:
                 return True
             try:
                 await self.send_again(message, delay_level)
             except CometMQError as error:
-                log.warning("%s stays here for another attempt: %s", message.msg_id, error)
+                log.warning("%s is consumed again by this client: %s", message.msg_id, error)
                 return False
             except Exception:
-                log.exception("%s stays here for another attempt", message.msg_id)
+                log.exception("%s is consumed again by this client", message.msg_id)
                 return False
             return True
 
@@ -203,12 +205,12 @@ class OrderedFailures:
         remaining = []
         for message in failed:
             self._activity.failed(message.stored_topic, 1)
-            if (at_once or message.reconsume_times >= self._limit) and await self._sent_away(message):
+            if (at_once or message.reconsume_times >= self._limit) and await self._send_to_dead_letters(message):
                 continue
             remaining.append(message.with_reconsume_times(message.reconsume_times + 1))
         return remaining
 
-    async def _sent_away(self, message: MessageExt) -> bool:
+    async def _send_to_dead_letters(self, message: MessageExt) -> bool:
         if self._broadcast:
             log.warning("%s failed; a broadcasting consumer does not get it again", message.msg_id)
             return True

@@ -87,16 +87,16 @@ Listener = Callable[[Sequence[MessageExt]], Verdict] | Callable[[Sequence[Messag
 """A plain function (runs in a thread, may block) or an ``async def`` (runs on the event loop, must not)."""
 
 
-def failed_part(messages: Sequence[MessageExt], verdict: Verdict) -> Sequence[MessageExt]:
+def failed_messages(messages: Sequence[MessageExt], verdict: Verdict) -> Sequence[MessageExt]:
     """Return the messages that have failed."""
     if verdict is None or verdict is ConsumeResult.SUCCESS or verdict is ConsumeResult.COMMIT:
         return ()
-    if isinstance(verdict, Retry | Suspend) and wrong_return(verdict) is None:
+    if isinstance(verdict, Retry | Suspend) and verdict_problem(verdict) is None:
         return messages[verdict.first :]
     return messages
 
 
-def wrong_return(returned: object, *, manual_commit: bool = True) -> str | None:
+def verdict_problem(returned: object, *, manual_commit: bool = True) -> str | None:
     """Return the reason why a returned value is not a verdict; ``None`` if it is one.
 
     :param manual_commit: the listener commits and rolls back itself.
@@ -105,14 +105,14 @@ def wrong_return(returned: object, *, manual_commit: bool = True) -> str | None:
     if isinstance(returned, Retry):
         right = _is_integer(returned.first, 0) and _is_integer(returned.delay_level, -1)
     elif isinstance(returned, Suspend):
-        right = _is_integer(returned.first, 0) and _is_rest(returned.seconds)
+        right = _is_integer(returned.first, 0) and _is_pause(returned.seconds)
     elif isinstance(returned, Rollback):
-        right = manual_commit and _is_rest(returned.seconds)
+        right = manual_commit and _is_pause(returned.seconds)
     elif isinstance(returned, ConsumeResult):
         right = manual_commit or returned not in (ConsumeResult.COMMIT, ConsumeResult.ROLLBACK)
     if right:
         return None
-    text = f"the listener returned {reprlib.repr(returned)}, which is none of {ALLOWED}"
+    text = f"the listener returned {reprlib.repr(returned)}, which is not one of {ALLOWED}"
     if isinstance(returned, ConsumeResult | Rollback):
         text += ", and for PushConfig(orderly=True, auto_commit=False) alone"
     if inspect.isawaitable(returned):
@@ -126,17 +126,17 @@ def _is_integer(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**31
 
 
-def _is_rest(seconds: object) -> bool:
+def _is_pause(seconds: object) -> bool:
     if seconds is None:
         return True
     return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < math.inf
 
 
-def judged(messages: Sequence[MessageExt], returned: Verdict, *, manual_commit: bool = False) -> Verdict:
+def checked_verdict(messages: Sequence[MessageExt], returned: Verdict, *, manual_commit: bool = False) -> Verdict:
     """Return a valid verdict unchanged; log any other value, and return a failure."""
     if returned is ConsumeResult.SUCCESS:
         return returned
-    wrong = wrong_return(returned, manual_commit=manual_commit)
+    wrong = verdict_problem(returned, manual_commit=manual_commit)
     if wrong is None:
         return returned
     log.error("%s: %s failed", wrong, places_of(messages))
@@ -186,7 +186,7 @@ def observed(listener: Listener, observation: ConsumeObservation) -> Listener:
     """Return a listener that calls the hooks around each call."""
 
     def end(context: ConsumeMessageContext, verdict: Verdict) -> None:
-        failed = failed_part(context.messages, verdict)
+        failed = failed_messages(context.messages, verdict)
         observation.end(context, ConsumeReturnType.FAILED if failed else ConsumeReturnType.SUCCESS)
 
     async def listen_async(messages: Sequence[MessageExt]) -> Verdict:
@@ -227,7 +227,7 @@ def decoding(listener: Listener, deserializer: Deserializer) -> Listener:
     return listen_async if is_async(listener) else listen
 
 
-async def _in_own_thread(listener: Callable[[Sequence[MessageExt]], Verdict], message: MessageExt) -> Verdict:
+async def _call_in_new_thread(listener: Callable[[Sequence[MessageExt]], Verdict], message: MessageExt) -> Verdict:
     """Call a plain listener in a new thread, since those of the consumer may all be busy."""
     thread = ThreadPoolExecutor(1, thread_name_prefix="cometmq-consume-directly")
     try:
@@ -247,15 +247,15 @@ async def consume_directly(
             verdict = await cast("Callable[[Sequence[MessageExt]], Awaitable[Verdict]]", listener)([message])
         else:
             plain = cast("Callable[[Sequence[MessageExt]], Verdict]", listener)
-            verdict = await _in_own_thread(plain, message)
-        remark = wrong_return(verdict)
+            verdict = await _call_in_new_thread(plain, message)
+        remark = verdict_problem(verdict)
         if remark is not None:
             outcome = "CR_THROW_EXCEPTION"
         elif verdict is ConsumeResult.COMMIT:
             outcome = "CR_COMMIT"
         elif verdict is ConsumeResult.ROLLBACK or isinstance(verdict, Rollback):
             outcome = "CR_ROLLBACK"
-        elif failed_part([message], verdict):
+        elif failed_messages([message], verdict):
             outcome = "CR_LATER"
     except BaseException as error:
         if is_end(error) and ending():

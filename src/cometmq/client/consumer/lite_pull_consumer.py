@@ -138,14 +138,14 @@ class LitePullConsumer(GroupClient):
 
     async def _end(self, *, failed: bool) -> None:
         self._arrived.set()
-        self._done_with_last(failed=failed)
+        self._finish_last_poll(failed=failed)
         last = self._table.positions(processed_only=failed)
         self._table.close()
         if self._membership is not None:
             await self._membership.stop()
         if self.config.auto_commit:
             await self._commit_quietly(last)
-            await self._table.until_left()
+            await self._table.wait_until_left()
         if self.trace is not None:
             await self.trace.close()
         await self._background.stop()
@@ -172,12 +172,12 @@ class LitePullConsumer(GroupClient):
                 return
             await check_expressions(self.instance, self.group, [data])
             await self.instance.routes.get_soon(topic)
-            self._demand_running()
+            self._check_running()
             self._subscriptions[topic] = data
             if self._membership is None:
                 await self._join([topic])
             else:
-                self._table.read_anew(topic)
+                self._table.read_again(topic)
                 await self._membership.add(topic)
 
     async def unsubscribe(self, topic: str) -> None:
@@ -200,11 +200,11 @@ class LitePullConsumer(GroupClient):
         topics = sorted({queue.topic for queue in chosen})
         wanted = [subscription(topic, expression, expression_type, now_ms) for topic in topics]
         async with self._choosing:
-            self._demand_running()
+            self._check_running()
             if self._subscriptions:
                 raise ClientStateError("topics were subscribed", next_step="use either subscribe or assign")
             await check_expressions(self.instance, self.group, wanted)
-            self._demand_running()
+            self._check_running()
             self._by_hand = True
             self._table.assign_by_hand(chosen, subscription("*", expression, expression_type, now_ms))
 
@@ -227,7 +227,7 @@ class LitePullConsumer(GroupClient):
 
         With auto commit, commit the messages of earlier polls.
         """
-        self._demand_running()
+        self._check_running()
         clock = self.instance.clock
         limit = max_messages or self.config.max_poll_messages
         self._end_last()
@@ -252,11 +252,11 @@ class LitePullConsumer(GroupClient):
 
         A step that is cancelled, as by a time-out, consumes no message, and the next step continues.
         """
-        self._demand_running()
+        self._check_running()
         return Steps(self._next)
 
     async def _next(self) -> MessageExt:
-        self._demand_loop()
+        self._check_loop()
         while self._running:
             self._end_last()
             # Most messages are there already: they need no further coroutine.
@@ -267,7 +267,7 @@ class LitePullConsumer(GroupClient):
 
     def batches(self, max_messages: int | None = None) -> AsyncIterator[list[MessageExt]]:
         """Iterate over polls of up to ``max_messages`` (``max_poll_messages``) until the consumer is closed."""
-        self._demand_running()
+        self._check_running()
         return Steps(partial(self._next_batch, max_messages))
 
     async def _next_batch(self, max_messages: int | None) -> list[MessageExt]:
@@ -279,12 +279,12 @@ class LitePullConsumer(GroupClient):
     def _end_last(self) -> None:
         """Begin a poll: count the messages of the last one as consumed."""
         self._table.processed()
-        self._done_with_last(failed=False)
+        self._finish_last_poll(failed=False)
 
     def _is_commit_due(self) -> bool:
         return self.config.auto_commit and self.instance.clock.monotonic() >= self._next_commit
 
-    def _done_with_last(self, *, failed: bool) -> None:
+    def _finish_last_poll(self, *, failed: bool) -> None:
         if self._observation is not None and self._given is not None:
             given, self._given = self._given, None
             self._observation.end(given, ConsumeReturnType.EXCEPTION if failed else ConsumeReturnType.SUCCESS)
@@ -304,7 +304,7 @@ class LitePullConsumer(GroupClient):
         So a poll that is cancelled just as it ends loses no message. Messages of queues that were left
         or moved meanwhile do not come back.
         """
-        self._done_with_last(failed=True)
+        self._finish_last_poll(failed=True)
         self._table.give_back(messages)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
@@ -365,7 +365,7 @@ class LitePullConsumer(GroupClient):
         try:
             await self.commit(offsets)
         except CometMQError as error:
-            log.warning("committing as %s: %s", self.group, error)
+            log.warning("cannot commit offsets of %s: %s", self.group, error)
 
     # --- a member of the group, see GroupMember ---
 
@@ -395,14 +395,14 @@ class LitePullConsumer(GroupClient):
         """Continue at these offsets: an administrator has reset them."""
         for queue, offset in offsets.items():
             if queue in self._table.queues:
-                self._table.go_to(queue, offset)
+                self._table.move_to(queue, offset)
 
     def positions(self, topic: str) -> dict[MessageQueue, int]:
         """Return the position in each queue of a topic."""
         known = self._table.positions(processed_only=False)
         return {queue: at for queue, at in known.items() if queue.topic == topic}
 
-    def _demand_running(self) -> None:
+    def _check_running(self) -> None:
         if not self._running:
             raise ClientStateError("the consumer is not running", next_step="use it inside `async with`")
 

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cometmq.client.background import Spawn
-from cometmq.client.consumer.agreement import Agreement
+from cometmq.client.consumer.agreement import SubscriptionComparison
 from cometmq.client.consumer.config import ReadConfig
 from cometmq.client.errors import BrokerError, RouteNotFoundError
 from cometmq.client.instance import ClientInstance
@@ -60,7 +60,7 @@ class Membership:
         self._broadcast = broadcast
         self._topics: set[str] = set()
         self._again = asyncio.Event()
-        self._agreement = Agreement(instance, group, subscriptions)
+        self._agreement = SubscriptionComparison(instance, group, subscriptions)
         self._spawn = spawn
         self._tasks: list[asyncio.Task[None]] = []
         self._is_over = False
@@ -139,9 +139,9 @@ class Membership:
             await self._rebalance(topic)
         except RouteNotFoundError as error:
             if not topic.startswith(RETRY_PREFIX):
-                log.warning("rebalancing %s: %s", self._group, error)
+                log.warning("cannot rebalance %s: %s", self._group, error)
         except CometMQError as error:
-            log.warning("rebalancing %s: %s", self._group, error)
+            log.warning("cannot rebalance %s: %s", self._group, error)
         except Exception:
             log.exception("rebalancing %s in %s failed; queues stay as they are", self._group, topic)
 
@@ -179,5 +179,5 @@ class Membership:
                 answer = await self._instance.call(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header, doing=doing)
                 return set(decode_body(ConsumerIdList, answer.body).consumer_id_list)
             except (BrokerError, RemotingError) as error:
-                log.info("rebalancing %s: %s", self._group, error)
+                log.info("cannot rebalance %s: %s", self._group, error)
         return set()

@@ -24,7 +24,7 @@ from datetime import timedelta
 from typing import Any, Final, Protocol
 
 from cometmq.client.consumer.consume_service import YIELD_REQUESTS, Settled
-from cometmq.client.consumer.listener import ConsumeObservation, ConsumeResult, Retry, Suspend, Verdict, failed_part
+from cometmq.client.consumer.listener import ConsumeObservation, ConsumeResult, Retry, Suspend, Verdict, failed_messages
 from cometmq.client.consumer.process_queue import ConsumeRequest, ProcessQueue
 from cometmq.client.errors import ClientStateError, DeserializationError
 from cometmq.client.hooks import ConsumeMessageContext, ConsumeReturnType
@@ -33,14 +33,14 @@ from cometmq.message.message import MessageExt
 
 log = logging.getLogger(__name__)
 
-_LOOK_AT: Final = 1024
+_CLEAN_UP_AT: Final = 1024
 """From this number of open messages on, finished ones are removed each time the number has doubled."""
 
 LEVELS_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 """A broker's default delay levels (``messageDelayLevel``), in seconds."""
 
 
-def level_for(seconds: float) -> int:
+def delay_level_for(seconds: float) -> int:
     """Return the first delay level of at least ``seconds``.
 
     :raises ValueError: ``seconds`` is below 0, or above the last level.
@@ -50,7 +50,7 @@ def level_for(seconds: float) -> int:
     return next(level for level, delay_s in enumerate(LEVELS_S, 1) if delay_s >= seconds)
 
 
-class Taken(Protocol):
+class LaneMessage(Protocol):
     """A message in a lane."""
 
     @property
@@ -74,7 +74,7 @@ class Taken(Protocol):
         """Return whether the message went back to the broker or to another member: a verdict has no effect then."""
 
 
-class _OfRequest:
+class _RequestMessage:
     """A message of a concurrent consumer."""
 
     __slots__ = ("_request", "_settled")
@@ -108,7 +108,7 @@ class _OfRequest:
         return self._request.done or self._request.process_queue.is_released
 
 
-class _OfCall:
+class _CallMessage:
     """A message whose verdict a call of :meth:`MessageStream.listen` waits for."""
 
     __slots__ = ("message", "verdict")
@@ -135,7 +135,7 @@ class _OfCall:
         return self.verdict.done()
 
 
-class _Elsewhere:
+class _DetachedStream:
     """Stands for the stream of a message that was copied to another process or to a file."""
 
     orderly: Final = False
@@ -159,8 +159,8 @@ class ReceivedMessage(DecodedMessage, eq=False, kw_only=True):
     message; other processes can read a pickled one, but not acknowledge it.
     """
 
-    _stream: MessageStream | _Elsewhere = _Elsewhere()
-    _taken: Taken | None = None
+    _stream: MessageStream | _DetachedStream = _DetachedStream()
+    _taken: LaneMessage | None = None
     _context: ConsumeMessageContext | None = None
 
     def ack(self) -> None:
@@ -178,7 +178,7 @@ class ReceivedMessage(DecodedMessage, eq=False, kw_only=True):
             self._stream.settle(self, ConsumeResult.RECONSUME_LATER)
             return
         seconds = after.total_seconds() if isinstance(after, timedelta) else after
-        level = level_for(seconds)
+        level = delay_level_for(seconds)
         self._stream.settle(self, Suspend(seconds=seconds) if self._stream.orderly else Retry(delay_level=level))
 
     def reject(self) -> None:
@@ -227,13 +227,13 @@ class MessageStream:
         self._settled = settled
         self._observation = observation
         self._loop = asyncio.get_running_loop()
-        self._lanes: dict[Hashable, deque[Taken]] = {}
-        self._open: dict[Taken, ReceivedMessage] = {}
+        self._lanes: dict[Hashable, deque[LaneMessage]] = {}
+        self._open: dict[LaneMessage, ReceivedMessage] = {}
         self._last: Sequence[ReceivedMessage] = ()
         self._arrived = asyncio.Event()
         self._closed = False
         self._steps = 0
-        self._look_at = _LOOK_AT
+        self._look_at = _CLEAN_UP_AT
 
     # --- messages come ---
 
@@ -241,7 +241,7 @@ class MessageStream:
         """Append requests of one message each to the lane of their queue."""
         for queue in [lane for lane in self._lanes if isinstance(lane, ProcessQueue) and lane.dropped]:
             del self._lanes[queue]
-        self._put(requests[0].process_queue, (_OfRequest(request, self._settled) for request in requests))
+        self._put(requests[0].process_queue, (_RequestMessage(request, self._settled) for request in requests))
 
     async def listen(self, messages: Sequence[MessageExt]) -> Verdict:
         """Wait for the application's verdict on the only message, and return it."""
@@ -249,10 +249,10 @@ class MessageStream:
             return ConsumeResult.RECONSUME_LATER
         (message,) = messages
         verdict: asyncio.Future[Verdict] = self._loop.create_future()
-        self._put(None, [_OfCall(message, verdict)])
+        self._put(None, [_CallMessage(message, verdict)])
         return await verdict
 
-    def _put(self, lane: Hashable, taken: Iterable[Taken]) -> None:
+    def _put(self, lane: Hashable, taken: Iterable[LaneMessage]) -> None:
         self._lanes.setdefault(lane, deque()).extend(taken)
         self._arrived.set()
 
@@ -306,7 +306,7 @@ class MessageStream:
         if len(self._open) > self._look_at:
             for other in [other for taken, other in self._open.items() if taken.is_over]:
                 self._close(other, ConsumeReturnType.EXCEPTION)
-            self._look_at = max(_LOOK_AT, 2 * len(self._open))
+            self._look_at = max(_CLEAN_UP_AT, 2 * len(self._open))
         if self._observation is not None:
             message._context = self._observation.begin([message])
 
@@ -341,10 +341,10 @@ class MessageStream:
         try:
             self._loop.call_soon_threadsafe(self._settle, message, verdict)
         except RuntimeError:
-            log.debug("the event loop ended before %s was settled", message.msg_id)
+            log.debug("the event loop ended before %s was acknowledged", message.msg_id)
 
     def _settle(self, message: ReceivedMessage, verdict: Verdict) -> None:
-        failed = failed_part([message], verdict)
+        failed = failed_messages([message], verdict)
         self._end(message, verdict, ConsumeReturnType.FAILED if failed else ConsumeReturnType.SUCCESS)
 
     def _end(self, message: ReceivedMessage, verdict: Verdict, kind: ConsumeReturnType) -> None:
@@ -357,7 +357,7 @@ class MessageStream:
         if taken is not None:
             taken.give_up()
 
-    def _close(self, message: ReceivedMessage, kind: ConsumeReturnType) -> Taken | None:
+    def _close(self, message: ReceivedMessage, kind: ConsumeReturnType) -> LaneMessage | None:
         taken = message._taken
         if taken is None or self._open.pop(taken, None) is None:
             return None

@@ -61,9 +61,9 @@ async def newest(consumer: PullConsumer, search: Search, keep: Callable[[Message
     effort = max(search.effort // max(1, len(queues)), FIRST_WINDOW)
     room = asyncio.Semaphore(QUEUES_AT_ONCE)
 
-    async def one(queue: MessageQueue) -> _OfQueue[T]:
+    async def one(queue: MessageQueue) -> _QueueResult[T]:
         async with room:
-            return await _newest_of_queue(consumer, queue, search, effort, keep)
+            return await _search_queue(consumer, queue, search, effort, keep)
 
     parts = await asyncio.gather(*map(one, queues))
     rows = sorted((row for part in parts for row in part.rows), key=lambda row: row[0], reverse=True)
@@ -75,16 +75,16 @@ async def newest(consumer: PullConsumer, search: Search, keep: Callable[[Message
 
 
 @dataclass(frozen=True)
-class _OfQueue(Generic[T]):
+class _QueueResult(Generic[T]):
     rows: list[tuple[tuple[int, int], T]]
     """Messages with their store time and offset."""
     looked_at: int
     is_complete: bool
 
 
-async def _newest_of_queue(
+async def _search_queue(
     consumer: PullConsumer, queue: MessageQueue, search: Search, effort: int, keep: Callable[[MessageExt], T]
-) -> _OfQueue[T]:
+) -> _QueueResult[T]:
     offsets: Offsets = consumer.offsets
     low, high = await offsets.min(queue), await offsets.max(queue)
     if search.begin_ms is not None and low < high:
@@ -104,7 +104,7 @@ async def _newest_of_queue(
         looked_at += high - start
         high, window = start, min(window * 4, LAST_WINDOW)
     rows.sort(key=lambda row: row[0], reverse=True)
-    return _OfQueue(rows[: search.wanted], looked_at, high <= low or len(rows) >= search.wanted)
+    return _QueueResult(rows[: search.wanted], looked_at, high <= low or len(rows) >= search.wanted)
 
 
 async def _between(

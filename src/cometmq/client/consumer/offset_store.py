@@ -52,7 +52,7 @@ class RemoteOffsets:
             await self._offsets.commit(self._group, queue, offset)
         except CometMQError as error:
             level = self._outages.level(queue.broker_name)
-            log.log(level, "the offset of %s in %s is not reported: %s", self._group, queue, error)
+            log.log(level, "cannot report the offset of %s in %s: %s", self._group, queue, error)
 
 
 class LocalOffsets:
@@ -114,7 +114,7 @@ class LocalOffsets:
             except RuntimeError:  # Python exits and starts no thread any more
                 self.save(dict(self._table))
             except OSError as error:
-                log.warning("offsets of %s are not saved: %s", self._group, error)
+                log.warning("cannot save offsets of %s: %s", self._group, error)
 
 
 async def starting_point(offsets: Offsets, queue: MessageQueue, committed: int | None, config: ReadConfig) -> int:

@@ -36,8 +36,8 @@ from cometmq.client.consumer.listener import (
     Rollback,
     Suspend,
     Verdict,
-    failed_part,
-    judged,
+    checked_verdict,
+    failed_messages,
     raised,
 )
 from cometmq.client.consumer.process_queue import ConsumeRequest, ProcessQueue
@@ -57,7 +57,7 @@ class _End(Enum):
 
     PAUSE = "empty, or long enough"
     FAILED = "a request failed"
-    STOPPED = "the queue is not ours to consume now"
+    STOPPED = "this member must not consume the queue now"
 
 
 class _Lane:
@@ -149,7 +149,7 @@ class OrderedConsumeService:
             if end is _End.STOPPED and not process_queue.dropped:
                 self._table.lock_lost(process_queue.queue)
             elif process_queue.uncommitted and process_queue.is_full:
-                text = "%s is not read on: the listener has not committed the last %d messages"
+                text = "reading of %s is paused: the listener has not committed the last %d messages"
                 log.warning(text, process_queue.queue, process_queue.cached_count)
         self._hand_out()
 
@@ -181,13 +181,13 @@ class OrderedConsumeService:
     async def _failed(self, request: ConsumeRequest, verdict: Verdict) -> list[MessageExt]:
         """Reduce a request to the messages that must be consumed again, and return them."""
         process_queue = request.process_queue
-        failed = list(failed_part(request.messages, verdict))
+        failed = list(failed_messages(request.messages, verdict))
         if not self._auto_commit and len(failed) < len(request.messages):
             process_queue.uncommitted.append(process_queue.split(request, len(failed)))
         try:
             remaining = await self._failures.judge(failed, verdict)
         except Exception:
-            log.exception("%d messages are consumed again, since they could not be given up", len(failed))
+            log.exception("%d messages are consumed again, since they could not be sent on", len(failed))
             remaining = failed
         if remaining:
             process_queue.shrink(request, remaining)
@@ -222,20 +222,20 @@ class OrderedConsumeService:
         until = self._clock.monotonic() + MAX_CONSUME_CONTINUOUSLY_S
         served = 0
         while line and self._clock.monotonic() < until:
-            if process_queue.dropped or not self._table.is_ours(process_queue.queue):
+            if process_queue.dropped or not self._table.is_exclusive(process_queue.queue):
                 return _End.STOPPED, None
             request = line[0]
             process_queue.running.add(request)
             try:
                 verdict = await listener(request.messages[:])
                 if verdict is not None:
-                    verdict = judged(request.messages, verdict, manual_commit=not self._auto_commit)
+                    verdict = checked_verdict(request.messages, verdict, manual_commit=not self._auto_commit)
             except BaseException as error:
                 if is_end(error) and (self._workers.closed or self._ending()):
                     process_queue.skip(request)
                     raise
                 verdict = raised(request.messages, error)
-            if failed_part(request.messages, verdict):
+            if failed_messages(request.messages, verdict):
                 return _End.FAILED, verdict
             line.popleft()
             self._succeeded(request, verdict)
@@ -261,16 +261,16 @@ class OrderedConsumeService:
         while line and self._clock.monotonic() < until and not futures._shutdown:  # Python waits for this thread
             request = line[0]
             process_queue.running.add(request)
-            if process_queue.dropped or not self._table.is_ours(process_queue.queue):
+            if process_queue.dropped or not self._table.is_exclusive(process_queue.queue):
                 self._workers.call_loop(partial(process_queue.skip, request))
                 return _End.STOPPED, None
             try:
                 verdict = listener(request.messages[:])
                 if verdict is not None:
-                    verdict = judged(request.messages, verdict, manual_commit=not self._auto_commit)
+                    verdict = checked_verdict(request.messages, verdict, manual_commit=not self._auto_commit)
             except BaseException as error:
                 verdict = raised(request.messages, error)
-            if failed_part(request.messages, verdict):
+            if failed_messages(request.messages, verdict):
                 return _End.FAILED, verdict
             line.popleft()
             self._consumed.append((request, verdict))

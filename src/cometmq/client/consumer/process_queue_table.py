@@ -136,19 +136,19 @@ class ProcessQueueTable:
             process_queue = self.queues.pop(queue, None)
             if process_queue is not None and self._is_running:
                 process_queue.dropped = True
-                self._let_go(queue, self._reset(queue, process_queue, offset, self._leaving.get(queue)))
+                self._start_leaving(queue, self._reset(queue, process_queue, offset, self._leaving.get(queue)))
                 self._read(queue, shared=False)
 
     def lock_lost(self, queue: MessageQueue) -> None:
         """Read a queue again under a new lock: others may have consumed its messages meanwhile."""
         if self._is_running and queue in self.queues:
-            log.warning("%s has lost its lock of %s; it will be locked and read anew", self._group, queue)
+            log.warning("%s has lost its lock of %s; it is locked and read again", self._group, queue)
             self._leave(queue)
             self._read(queue, shared=False)
 
     # --- state ---
 
-    def is_ours(self, queue: MessageQueue) -> bool:
+    def is_exclusive(self, queue: MessageQueue) -> bool:
         """Return whether no other orderly member can be reading the queue; callable from any thread."""
         return self.locks is None or self.locks.holds(queue)
 
@@ -162,7 +162,7 @@ class ProcessQueueTable:
 
     async def report(self, offsets: Mapping[MessageQueue, int | None]) -> None:
         """Report offsets of queues that certainly belong to this member; log failures."""
-        known = {queue: offset for queue, offset in offsets.items() if offset is not None and self.is_ours(queue)}
+        known = {queue: offset for queue, offset in offsets.items() if offset is not None and self.is_exclusive(queue)}
         await self._store.report(known)
 
     # --- starting and leaving ---
@@ -190,9 +190,9 @@ class ProcessQueueTable:
     def _leave(self, queue: MessageQueue) -> None:
         process_queue = self.queues.pop(queue)
         process_queue.dropped = True
-        self._let_go(queue, self._hand_over(queue, process_queue, self._leaving.get(queue)))
+        self._start_leaving(queue, self._hand_over(queue, process_queue, self._leaving.get(queue)))
 
-    def _let_go(self, queue: MessageQueue, work: Coroutine[Any, Any, None]) -> None:
+    def _start_leaving(self, queue: MessageQueue, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work``; this member does not read the queue again before it has ended."""
         task = self._spawn(work)
         self._leaving[queue] = task
@@ -228,7 +228,7 @@ class ProcessQueueTable:
             try:
                 await wait_for(self._instance.clock, self._config.handover_wait_s, process_queue.idle())
             except TimeoutError:
-                log.warning("%s is to be left while %d calls run", queue, len(process_queue.running))
+                log.warning("leaving %s while %d calls of the listener run", queue, len(process_queue.running))
                 if self.locks is None or not self._is_running:
                     return False
         return True

@@ -154,7 +154,7 @@ LASTING_FAILURES: Final = 3
 """Number of refusals in a row from which on they are no longer seen as momentary."""
 
 
-class Trouble:
+class ReadFailureLog:
     """Logs once that a queue cannot be read, and once that it is readable again.
 
     A broker that does not answer is logged once for all of its queues.
@@ -261,7 +261,7 @@ class QueueReader:
         needs no heartbeat first. A topic that was deleted and recreated is read from its first message.
         """
         config, clock = self._config, self._clock
-        trouble = Trouble(queue, self._outages)
+        trouble = ReadFailureLog(queue, self._outages)
         offset = await self._begin(start, trouble)
         log.info("reading %s from offset %d", queue, offset)
         newest_ms, was_away = 0, False
@@ -296,14 +296,14 @@ class QueueReader:
             if messages:
                 newest_ms = messages[-1].store_timestamp
             if pulled.status is PullStatus.OFFSET_ILLEGAL:
-                log.warning("%s has no offset %d; going on at %d", queue, offset, pulled.next_offset)
+                log.warning("%s has no offset %d; continuing at %d", queue, offset, pulled.next_offset)
             if messages or pulled.next_offset != offset:
                 offset = pulled.next_offset
                 sink.take(Chunk(messages, offset, len(pulled.body) if messages else 0))
             if config.pull_interval_s:
                 await clock.sleep(config.pull_interval_s)
 
-    async def _begin(self, start: Callable[[], Awaitable[int]], trouble: Trouble) -> int:
+    async def _begin(self, start: Callable[[], Awaitable[int]], trouble: ReadFailureLog) -> int:
         while True:
             try:
                 return await start()

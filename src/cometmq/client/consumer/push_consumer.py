@@ -232,7 +232,7 @@ class PushConsumer(GroupClient):
         if self._listener is None:
             raise ClientStateError(
                 f"the consumer of group {self.group} has no listener to run",
-                next_step="give it one, or use it in `async with` and iterate: `async for message in consumer`",
+                next_step="pass a listener, or iterate inside `async with`: `async for message in consumer`",
             )
         if self._state != "running":
             await self.start()
@@ -280,7 +280,7 @@ class PushConsumer(GroupClient):
         """
         if self._stream is None:
             wrong = "has a listener" if self._listener is not None else f"is {self._state}"
-            step = "make it without a listener" if self._listener is not None else "use it inside `async with`"
+            step = "create it without a listener" if self._listener is not None else "use it inside `async with`"
             raise ClientStateError(f"the consumer of group {self.group} {wrong} and is not iterated", next_step=step)
         if max_messages < 1:
             raise ValueError(f"max_messages must be 1 or more, not {max_messages}")

@@ -164,7 +164,7 @@ class QueueLocks:
             granted = set(decode_body(LockBatchResponseBody, answer).lock_ok_mq_set)
         except CometMQError as error:
             level = logging.DEBUG if broker.troubled else logging.WARNING
-            log.log(level, "locks of %s at %s are neither taken nor renewed: %s", self._group, name, error)
+            log.log(level, "cannot acquire or renew locks of %s at %s: %s", self._group, name, error)
             broker.troubled = True
             return False
         broker.troubled = False
@@ -196,7 +196,7 @@ class QueueLocks:
         try:
             await self._call(RequestCode.UNLOCK_BATCH_MQ, broker, queues)
         except CometMQError as error:
-            log.info("%d queues of %s are not unlocked at %s: %s", len(queues), self._group, broker, error)
+            log.info("cannot unlock %d queues of %s at %s: %s", len(queues), self._group, broker, error)
 
     async def _call(self, code: RequestCode, broker: str, queues: list[MessageQueue]) -> bytes:
         asked = LockBatchRequestBody(consumer_group=self._group, client_id=self._instance.client_id, mq_set=queues)

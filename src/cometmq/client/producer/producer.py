@@ -13,7 +13,7 @@ from cometmq.client.errors import ClientStateError, RequestTimeoutError
 from cometmq.client.group_client import GroupClient
 from cometmq.client.hooks import CheckForbiddenHook, CommunicationMode, SendMessageHook, SendObservation
 from cometmq.client.instance import ClientInstance
-from cometmq.client.own_loop import looks_itself
+from cometmq.client.own_loop import checks_loop_itself
 from cometmq.client.request_reply import reply_to, request_properties
 from cometmq.client.send.config import ProducerConfig
 from cometmq.client.send.delivery import Delivery, Done
@@ -42,7 +42,7 @@ _REPLY: Final = int(RequestCode.SEND_REPLY_MESSAGE_V2)
 REQUEST_TIMEOUT_S: Final = 3.0
 """Default time-out of a request and its reply."""
 
-PACK_IN_THREAD_BYTES: Final = 64 * 1024
+COMPRESS_IN_THREAD_BYTES: Final = 64 * 1024
 """Bodies of at least this size are compressed in a worker thread, so that they do not block the event loop."""
 
 
@@ -122,7 +122,7 @@ class Producer(GroupClient):
         try:
             await wait_for(self.instance.clock, self.config.close_timeout_s, self._sender.idle())
         except TimeoutError:
-            log.warning("closing although %d messages wait for answers", self._sender.in_flight)
+            log.warning("closing while %d messages wait for answers", self._sender.in_flight)
         if self.trace is not None:
             await self.trace.close()
         await self.instance.remove(producer_group=self.group)
@@ -130,7 +130,7 @@ class Producer(GroupClient):
 
     # --- one message ---
 
-    @looks_itself
+    @checks_loop_itself
     async def send(
         self,
         message: Message,
@@ -205,7 +205,7 @@ class Producer(GroupClient):
         :raises RouteNotFoundError: no broker has the topic, or would create it.
         :raises RemotingError: no connection.
         """
-        self._demand_running()
+        self._check_running()
         message = with_body(message, self._serializer)
         if self._trace_context is not None:
             message = with_trace_context(message, self._trace_context)
@@ -283,7 +283,7 @@ class Producer(GroupClient):
                     await outcomes.until(limit // 2)
                 message = with_body(message, self._serializer)
                 if message.topic not in looked_up:
-                    self._demand_running()
+                    self._check_running()
                     self._encoder.check(message)
                     looked_up.add(message.topic)
                     await self._sender.look_up(message.topic)
@@ -313,7 +313,7 @@ class Producer(GroupClient):
         :raises PartlySentError: some failed; see its ``outcomes``.
         :raises IllegalMessageError: a message is not allowed; nothing was sent.
         """
-        self._demand_running()
+        self._check_running()
         todo = [with_body(message, self._serializer) for message in messages]
         if self._trace_context is not None:
             todo = [with_trace_context(message, self._trace_context) for message in todo]
@@ -353,7 +353,7 @@ class Producer(GroupClient):
         :raises BrokerError: too late (code 604), or the broker does not recall messages (16; 3 before RocketMQ 5.3.2).
         :raises RemotingError: no answer; the message may be recalled. A retry does no harm.
         """
-        self._demand_running()
+        self._check_running()
         waiting = RecallHandle.decode(handle)
         address = await self.instance.master_of(MessageQueue(waiting.topic, waiting.broker_name, 0))
         header = RecallMessageRequestHeader(topic=waiting.topic, recall_handle=handle, producer_group=self.group)
@@ -373,14 +373,14 @@ class Producer(GroupClient):
 
         :raises RouteNotFoundError: no nameserver knows the topic.
         """
-        self._demand_running()
+        self._check_running()
         return (await self.instance.routes.get_for_send(topic, self.config.default_topic_queue_nums)).write_queues
 
     # --- deliveries ---
 
-    def _demand_running(self) -> None:
+    def _check_running(self) -> None:
         if self._loop is not get_running_loop():
-            self._demand_loop()
+            self._check_loop()
         if self._state != "running":
             raise ClientStateError(
                 f"the producer of group {self.group} is {self._state}",
@@ -388,7 +388,7 @@ class Producer(GroupClient):
             )
 
     def _prepare(self, message: Message) -> Delivery:
-        self._demand_running()
+        self._check_running()
         message = with_body(message, self._serializer)
         if self._trace_context is not None:
             message = with_trace_context(message, self._trace_context)
@@ -397,7 +397,7 @@ class Producer(GroupClient):
         return self._delivery(message, body, sys_flag)
 
     async def _prepare_large(self, message: Message) -> Delivery:
-        self._demand_running()
+        self._check_running()
         message = with_body(message, self._serializer)
         if self._trace_context is not None:
             message = with_trace_context(message, self._trace_context)
@@ -446,6 +446,6 @@ class Producer(GroupClient):
 def is_large(message: Message) -> bool:
     """Return whether a body is compressed in a worker thread; an invalid body is refused later."""
     try:
-        return len(message.body) >= PACK_IN_THREAD_BYTES
+        return len(message.body) >= COMPRESS_IN_THREAD_BYTES
     except TypeError:
         return False

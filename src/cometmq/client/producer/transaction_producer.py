@@ -196,7 +196,7 @@ class TransactionChecks:
         if not self._is_open:
             return
         if len(self._line) >= self._most_waiting:
-            log.warning("%d transaction checks wait already; one of %s is dropped", len(self._line), address)
+            log.warning("%d transaction checks already wait; one from %s is dropped", len(self._line), address)
             return
         self._line.append(
             HalfMessage(message, message.msg_id, address, header.tran_state_table_offset, header.commit_log_offset)
@@ -337,7 +337,7 @@ class TransactionProducer(Producer):
         :raises BrokerError: the broker refused it.
         :raises RemotingError: it may be stored; then the broker checks the transaction.
         """
-        self._demand_running()
+        self._check_running()
         with self._sender.under_way():
             return await self._transaction(message, arg, (queue, sharding_key, selector, timeout_s), check_immunity_s)
 
@@ -361,7 +361,7 @@ class TransactionProducer(Producer):
                 state, error = TransactionState.UNKNOWN, failed
         _, _, commit_log_offset = decode_offset_msg_id(sent.offset_msg_id)
         address = await self.instance.master_of(sent.queue)
-        self.instance.say_hello(address)
+        self.instance.send_first_heartbeat(address)
         half = HalfMessage(message, sent.msg_id, address, sent.queue_offset, commit_log_offset)
         confirmed = await self._ends.end(half, state, from_check=False)
         return TransactionSendResult(

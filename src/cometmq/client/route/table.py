@@ -134,11 +134,11 @@ class RouteTable:
                 pause_s = NEW_TOPIC_PAUSES.after(failures)
                 next_at = self._clock.monotonic() + pause_s
                 is_lasting = next_at >= patient_until and isinstance(error, RouteNotFoundError)
-                if next_at >= deadline or (is_lasting and await self._knows_brokers()):
+                if next_at >= deadline or (is_lasting and await self._is_surely_missing()):
                     raise
             await self._clock.sleep(pause_s)
 
-    async def _knows_brokers(self) -> bool:
+    async def _is_surely_missing(self) -> bool:
         """Return whether an unknown topic surely does not exist: a nameserver has brokers, or does not answer."""
         try:
             machine = self._nameservers.body(RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo, ROUTE_TIMEOUT_S)

@@ -11,7 +11,7 @@ from cometmq.message.compression import DEFAULT_LEVEL
 from cometmq.message.sysflag import CompressionType
 
 
-def demand_above_zero(config: object, *names: str) -> None:
+def check_above_zero(config: object, *names: str) -> None:
     """Check that options are above 0.
 
     :raises ValueError: an option is not; the message names it.
@@ -21,7 +21,7 @@ def demand_above_zero(config: object, *names: str) -> None:
             raise ValueError(f"{name} must be above 0, not {getattr(config, name)}")
 
 
-def demand_zero_or_more(config: object, *names: str) -> None:
+def check_zero_or_more(config: object, *names: str) -> None:
     """Check that options are 0 or more.
 
     :raises ValueError: an option is not; the message names it.
@@ -90,9 +90,9 @@ class ProducerConfig(ClientConfig):
     """Seconds that ``close`` waits for answers to messages."""
 
     def __post_init__(self) -> None:
-        demand_above_zero(self, "detect_interval_s", "detect_timeout_s")
-        demand_above_zero(self, "send_timeout_s", "max_message_bytes", "default_topic_queue_nums", "max_in_flight")
-        demand_zero_or_more(
+        check_above_zero(self, "detect_interval_s", "detect_timeout_s")
+        check_above_zero(self, "send_timeout_s", "max_message_bytes", "default_topic_queue_nums", "max_in_flight")
+        check_zero_or_more(
             self,
             "send_msg_max_timeout_per_request_s",
             "retry_times_when_send_failed",
@@ -124,4 +124,4 @@ class TransactionConfig(ProducerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        demand_above_zero(self, "execute_threads", "check_concurrency", "check_request_hold_max")
+        check_above_zero(self, "execute_threads", "check_concurrency", "check_request_hold_max")

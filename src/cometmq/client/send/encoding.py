@@ -129,7 +129,7 @@ class SendEncoder:
             )
         if "" in message.properties or not all(message.properties.values()):
             raise IllegalMessageError(
-                "a property has an empty name, or no value, and would not be stored", "remove it from properties"
+                "a property has an empty name or value, and would not be stored", "remove it from properties"
             )
         try:
             properties = message.all_properties()

@@ -88,7 +88,7 @@ class LatencyFault:
         known = self._until.get(broker_name)
         return known is None or self._clock.monotonic() >= known[0]
 
-    def least_bad(self, broker_names: Collection[str]) -> str:
+    def best_unavailable(self, broker_names: Collection[str]) -> str:
         """Return the best broker if none is available: reachable first, then available soonest, then fastest."""
         return min(broker_names, key=lambda name: (name in self.unreachable, self._until.get(name, (0.0, 0.0)), name))
 
@@ -191,6 +191,6 @@ class RoundRobin:
                 second_best = second_best or queue
         if second_best is not None:
             return second_best
-        name = fault.least_bad({queue.broker_name for queue in queues})
+        name = fault.best_unavailable({queue.broker_name for queue in queues})
         candidates = [queue for queue in queues if queue.broker_name == name]
         return candidates[at % len(candidates)]

@@ -234,7 +234,7 @@ class Sender:
             failure = RemotingError(
                 address,
                 f"{address} answered a send without the fields of an answer: {fields}",
-                next_step="check that the address is that of a RocketMQ broker",
+                next_step="check that the address belongs to a RocketMQ broker",
             )
             failure.__cause__ = error
             self._finish(delivery, delivery.stored or failure)
@@ -321,7 +321,7 @@ class Sender:
         try:
             if error is not None:
                 raise error
-            self._demand_time(delivery)
+            self._check_time(delivery)
             self._submit(delivery, queue, connection)
             return True
         except (SendForbiddenError, DelayNotSupportedError) as failure:
@@ -376,14 +376,14 @@ class Sender:
 
     # --- in a task: no route, no connection, another attempt ---
 
-    def _demand_time(self, delivery: Delivery) -> None:
+    def _check_time(self, delivery: Delivery) -> None:
         """Stop a delivery whose time is up, or that nobody waits for, before it is sent.
 
         :raises RemotingTooMuchRequestError: it must not be sent.
         """
         if delivery.given_up or self.clock.monotonic() >= delivery.deadline:
             topic, step = delivery.message.topic, "send fewer messages at once, or raise the timeout"
-            late = f"the time for the message to topic {topic} had passed before it could be sent; it is not stored"
+            late = f"the time-out of the message to topic {topic} passed before it was sent; it is not stored"
             raise RemotingTooMuchRequestError(topic, late, next_step=step)
 
     async def _start_unknown(self, delivery: Delivery, since: float) -> None:
@@ -395,7 +395,7 @@ class Sender:
         try:
             asking = self._routes.find_for_send(topic, self.config.default_topic_queue_nums, delivery.deadline)
             route = await wait_for(self.clock, left, asking)
-            self._demand_time(delivery)
+            self._check_time(delivery)
             self._transmit(delivery, queue_or_fail(route))
         except TimeoutError as error:
             late = RemotingTimeoutError(
@@ -420,7 +420,7 @@ class Sender:
             connection = await self._remoting.ready(address, delivery.deadline)
             if has_any_delay(delivery.message):
                 await self._timer_brokers.demand(address, delivery.deadline - self.clock.monotonic())
-            self._demand_time(delivery)
+            self._check_time(delivery)
             self._submit(delivery, queue, connection)
         except (SendForbiddenError, DelayNotSupportedError) as error:
             self._finish(delivery, error)
@@ -439,7 +439,7 @@ class Sender:
             if pinned or all(queue.broker_name in failed for queue in route.write_queues):
                 await self.clock.sleep(self._pauses.after(len(delivery.attempts or ())))
                 route = self._routes.known(topic) or route
-            self._demand_time(delivery)
+            self._check_time(delivery)
             self._transmit(delivery, queue_or_fail(route))
         except (MasterNotFoundError, RemotingTooMuchRequestError) as error:
             self._failed(delivery, "", error, True)

@@ -185,7 +185,7 @@ async def _kept(work: Coroutine[Any, Any, R]) -> R | _Raised:
         return _Raised(error)
 
 
-def _demand_real_threads() -> None:
+def _check_real_threads() -> None:
     """Check that a thread can run the event loop while another one waits.
 
     :raises ClientStateError: gevent or eventlet has replaced threads by code that runs in turns in one thread.
@@ -208,7 +208,7 @@ class SyncClient(Generic[A]):
 
     def _bind(self, kind: Callable[P, A], *args: P.args, **options: P.kwargs) -> None:
         """Create the asynchronous client on its loop."""
-        _demand_real_threads()
+        _check_real_threads()
         self._loop = _BACKGROUND.loop()
         self._pid = os.getpid()
         self._inner = self._call(lambda: kind(*args, **options))
@@ -225,8 +225,8 @@ class SyncClient(Generic[A]):
         """Python exits, so nothing runs in the background."""
         return _BACKGROUND.is_over
 
-    def _demand_other_thread(self) -> None:
-        _demand_real_threads()
+    def _check_other_thread(self) -> None:
+        _check_real_threads()
         if self._pid != os.getpid():
             raise ForkedError(
                 "any server",
@@ -241,7 +241,7 @@ class SyncClient(Generic[A]):
 
     def _run(self, work: Coroutine[Any, Any, R], undelivered: Callable[[R], object] | None = None) -> R:
         try:
-            self._demand_other_thread()
+            self._check_other_thread()
         except (ClientStateError, ForkedError):
             work.close()
             raise

@@ -118,7 +118,7 @@ class SyncProducer(SyncClient[Producer]):
 
         This needs neither a task nor a future: the loop's thread sends, and releases a lock on the answer.
         """
-        self._demand_other_thread()
+        self._check_other_thread()
         message = self._in_span(message)
         if self._is_exiting:
             return self._run(

@@ -41,7 +41,7 @@ def with_trace_context(message: Message, headers: TraceHeaders) -> Message:
     try:
         found = valid_headers(headers())
     except BaseException:
-        log.exception("no trace context for a message to %s", message.topic)
+        log.exception("cannot add a trace context to a message to %s", message.topic)
         return message
     return msgspec.structs.replace(message, properties={**message.properties, **found}) if found else message
 
