@@ -68,7 +68,7 @@ class Background:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-            await asyncio.sleep(0)  # lets the callbacks run that count them out
+            await asyncio.sleep(0)  # lets the callbacks run that remove the tasks
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -73,7 +73,7 @@ class ClientError(CometMQError):
 
     @property
     def cause(self) -> BaseException | None:
-        """The underlying failure, if there is one."""
+        """Return the underlying failure, if there is one."""
         return self.__cause__
 
 

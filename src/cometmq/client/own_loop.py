@@ -19,7 +19,7 @@ class _OnLoop(Protocol):
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop; ``None`` before the first use and after the close."""
+        """Return the event loop; ``None`` before the first use and after the close."""
 
 
 class OwnLoop:

@@ -46,11 +46,11 @@ class AnyQueue(Protocol):
 
     @property
     def topic(self) -> str:
-        """The topic."""
+        """Return the topic."""
 
     @property
     def queue_id(self) -> int:
-        """The id of the queue."""
+        """Return the id of the queue."""
 
 
 class Query(NamedTuple, Generic[T]):
@@ -196,7 +196,7 @@ def _first_store_time(queue: AnyQueue, group: str, offset: int) -> Search[int | 
         stored, after = yield pull_one(queue, offset, group, _store_time_and_next)
         if stored is not None or after <= offset:
             return stored
-        offset = after  # behind what is missing, or was deleted since the search began
+        offset = after  # after messages that are missing, or were deleted since the search began
 
 
 def _store_time_and_next(answer: RemotingCommand) -> tuple[int | None, int]:

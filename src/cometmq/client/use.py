@@ -60,7 +60,7 @@ class Use:
         loop = self._loop
         if loop is None and self._owns:
             loop = next((connection.loop for connection in self._instance.remoting.connections), None)
-        if loop is None or self._pid != os.getpid():  # nothing is open, or it is the parent's
+        if loop is None or self._pid != os.getpid():  # nothing is open, or the connections are the parent's
             return
         with suppress(RuntimeError):  # the loop is closed, and with it the connections
             loop.call_soon_threadsafe(self._end_soon)

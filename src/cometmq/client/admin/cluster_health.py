@@ -167,7 +167,7 @@ async def _check_slaves(admin: Admin, name: str, address: str) -> Finding | None
     try:
         slaves = (await admin.ha_status(address)).ha_connection_info
     except (BrokerError, RemotingError):
-        return None  # a master of RocketMQ 4 does not tell
+        return None  # a master of RocketMQ 4 does not report it
     if not slaves:
         return None
     behind = max(slave.diff for slave in slaves)

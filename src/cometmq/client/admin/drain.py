@@ -126,7 +126,7 @@ class Drain:
     async def undo(self) -> None:
         """Let producers use the broker again: it registers its topics' own permissions."""
         permission = await self.permission()
-        if permission & PERM_WRITE:  # the nameservers may lack it, and only a change makes the broker register anew
+        if permission & PERM_WRITE:  # nameservers may lack it; only a change makes the broker register again
             await self._set_permission(permission & ~PERM_WRITE)
         await self._set_permission(permission | PERM_WRITE)
 

@@ -33,7 +33,7 @@ class GroupProgress:
 
     @property
     def lag(self) -> int:
-        """Messages not yet consumed, in all topics."""
+        """Return the number of messages not yet consumed, in all topics."""
         return sum(topic.lag for topic in self.topics.values())
 
 

@@ -63,7 +63,7 @@ class QueueProgress(msgspec.Struct, frozen=True):
 
     @property
     def lag(self) -> int:
-        """Messages not yet consumed."""
+        """Return the number of messages not yet consumed."""
         return self.broker_offset - self.consumer_offset
 
 
@@ -82,7 +82,7 @@ class ConsumeProgress(msgspec.Struct, frozen=True):
 
     @property
     def lag(self) -> int:
-        """Messages not yet consumed, in all queues."""
+        """Return the number of messages not yet consumed, in all queues."""
         return sum(queue.lag for queue in self.queues)
 
 

@@ -38,12 +38,12 @@ class Move:
 
     @property
     def skipped(self) -> int | None:
-        """Messages that the group skips; None if it has no offset."""
+        """Return the number of messages that the group skips; None if it has no offset."""
         return None if self.before is None else max(0, self.after - self.before)
 
     @property
     def again(self) -> int | None:
-        """Messages that the group gets again; None if it has no offset."""
+        """Return the number of messages that the group gets again; None if it has no offset."""
         return None if self.before is None else max(0, self.before - self.after)
 
 

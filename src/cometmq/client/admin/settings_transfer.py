@@ -74,7 +74,7 @@ class Import:
 
     @property
     def changes(self) -> list[Change]:
-        """The changes, in the order in which they are applied."""
+        """Return the changes in the order in which they are applied."""
         return [change for step in self.steps for change in step.changes]
 
     async def execute(self, done: Callable[[int], None] = lambda _: None) -> None:

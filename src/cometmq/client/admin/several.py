@@ -30,7 +30,7 @@ async def gathered(work: Mapping[K, Awaitable[T]]) -> dict[K, T]:
 
 
 async def answered(admin: Admin, work: Mapping[K, Awaitable[T]]) -> dict[K, T]:
-    """As :func:`gathered`, but skip servers that do not answer if the administration collects them (``unanswered``)."""
+    """Await answers as :func:`gathered` does; skip silent servers if they are collected (``unanswered``)."""
 
     async def one(waiting: Awaitable[T]) -> tuple[T] | None:
         try:

@@ -300,7 +300,7 @@ class TopicAdmin(OwnLoop):
         return merged
 
     async def topic_stats_of(self, topic: str, broker_address: str) -> TopicStatsTable:
-        """As :meth:`topic_stats`, for the queues on one broker."""
+        """Return the statistics of :meth:`topic_stats` for the queues on one broker."""
         header, doing = GetTopicStatsInfoRequestHeader(topic), f"asking for statistics of {topic}"
         return await self._ask(TopicStatsTable, broker_address, RequestCode.GET_TOPIC_STATS_INFO, header, doing)
 
@@ -346,11 +346,11 @@ class TopicAdmin(OwnLoop):
             self.unanswered[error.address] = error
 
     async def _ask(self, kind: type[T], address: str, code: int, header: Header | None, doing: str) -> T:
-        """As :meth:`_call`, but decode the body."""
+        """Send a request as :meth:`_call` does, and decode the body."""
         return decode_body(kind, await self._call(address, code, header, doing=doing))
 
     async def _ask_first(self, kind: type[T], broker_address: str | None, code: int, header: Header, doing: str) -> T:
-        """As :meth:`_ask`, with the first broker that does not refuse."""
+        """Ask as :meth:`_ask` does; use the first broker that does not refuse."""
         failure: CometMQError | None = None
         for address in await self._targets(None, broker_address):
             try:

@@ -248,7 +248,7 @@ class BlockingCluster:
                 return invoke_all(self.request_address(queue), options.security(), requests, options.timeout_s)
             except (RemotingError, self.unreachable) as error:
                 self.forget(queue.broker)
-                if options.from_slaves:  # the next one in turn
+                if options.from_slaves:  # alternate between master and slave
                     self._silent_masters ^= {queue.broker}
                 if not patience.again():
                     raise self.unreachable(

@@ -99,7 +99,7 @@ class Sender:
         try:
             self._connection(queue).send(self._outbox.frame(sending))
             self._outbox.delivered.requests += 1
-        except CometMQError as error:  # also the nameserver's answer about a broker that is away
+        except CometMQError as error:  # or the nameserver's answer about a broker that is away
             self._broken(queue.broker, error.message)
 
     def _connection(self, queue: Queue) -> BlockingConnection:

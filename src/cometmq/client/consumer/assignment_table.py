@@ -105,7 +105,7 @@ class AssignmentTable:
                 given.append(queue)
                 if len(messages) >= limit:
                     break
-        for queue in given:  # others come first the next time
+        for queue in given:  # the next call begins with the other queues
             self.queues[queue] = self.queues.pop(queue)
         return messages
 

@@ -55,7 +55,7 @@ class LaneMessage(Protocol):
 
     @property
     def message(self) -> MessageExt:
-        """The message."""
+        """Return the message."""
 
     def begin(self) -> bool:
         """Mark the message as open; return False if it is no longer this member's."""
@@ -235,7 +235,7 @@ class MessageStream:
         self._steps = 0
         self._look_at = _CLEAN_UP_AT
 
-    # --- messages come ---
+    # --- arrival ---
 
     def submit(self, requests: list[ConsumeRequest]) -> None:
         """Append requests of one message each to the lane of their queue."""
@@ -267,7 +267,7 @@ class MessageStream:
             self._give_up(message)
         self._arrived.set()
 
-    # --- messages go ---
+    # --- delivery ---
 
     async def next(self, limit: int) -> Batch:
         """Wait for messages; return up to ``limit`` of them, or an empty list if the stream is closed."""
@@ -290,7 +290,7 @@ class MessageStream:
             lane = lanes.pop(name)
             taken = lane.popleft()
             if lane:
-                lanes[name] = lane  # others come first the next time
+                lanes[name] = lane  # the next call begins with the other lanes
             if taken.begin():
                 found = taken.message
                 message = ReceivedMessage(
@@ -331,7 +331,7 @@ class MessageStream:
                 self._lanes = {lane: deque([taken, *self._lanes.pop(lane, ())]), **self._lanes}
                 self._arrived.set()
 
-    # --- the application decides ---
+    # --- verdicts ---
 
     def settle(self, message: ReceivedMessage, verdict: Verdict) -> None:
         """Close an open message; callable from any thread."""

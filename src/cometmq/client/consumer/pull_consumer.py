@@ -92,7 +92,7 @@ class PullConsumer(GroupClient):
         wait_s: float = 0.0,
         timeout_s: float = PULL_TIMEOUT_S,
     ) -> RawPull:
-        """As :meth:`pull`, but return the bytes of the stored records as the broker sent them.
+        """Pull as :meth:`pull` does, but return the bytes of the stored records as sent by the broker.
 
         With a tag expression they can include records whose tag only has the same hash.
         """

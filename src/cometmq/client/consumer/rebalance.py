@@ -55,7 +55,7 @@ class ByConfig:
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
     ) -> list[MessageQueue]:
-        """The configured queues."""
+        """Return the configured queues."""
         return list(self.fixed)
 
 

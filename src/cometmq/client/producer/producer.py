@@ -175,7 +175,7 @@ class Producer(GroupClient):
         timeout_s: float | None,
         put: Callable[[SendResult | BaseException], None],
     ) -> None:
-        """As :meth:`send`, with a callback: ``put`` is called once, with the result or the failure.
+        """Send as :meth:`send` does, and call ``put`` once with the result or the failure.
 
         Call it on the event loop.
         """

@@ -130,7 +130,7 @@ class ReachabilityDetector:
         if address is None or not await self._instance.is_answering(address, self._timeout_s):
             return
         if not routes.can_write_to(broker_name):
-            await routes.refresh_all()  # it was gone so long that the nameservers had forgotten it
+            await routes.refresh_all()  # the nameservers may have forgotten it meanwhile
         if routes.can_write_to(broker_name):
             self._fault.note_reachable(broker_name)
 

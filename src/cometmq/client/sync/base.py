@@ -156,7 +156,7 @@ class _Call(Generic[T]):
 
         assert self._task is not None
         self._task.add_done_callback(ended)
-        self._loop.call_soon(self._task.cancel)  # after its first step, since the coroutine in it has begun then
+        self._loop.call_soon(self._task.cancel)  # after its first step, when its coroutine has begun
 
 
 def _run_on(loop: asyncio.AbstractEventLoop) -> None:
@@ -164,7 +164,7 @@ def _run_on(loop: asyncio.AbstractEventLoop) -> None:
     while True:
         try:
             loop.run_forever()
-        except BaseException:  # every synchronous client of the process would wait for ever
+        except BaseException:  # every synchronous client of the process would wait forever
             traceback.print_exc()
         else:
             return

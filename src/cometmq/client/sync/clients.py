@@ -114,7 +114,7 @@ class SyncProducer(SyncClient[Producer]):
         selector: QueueSelector | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
-        """As :meth:`Producer.send <cometmq.client.producer.producer.Producer.send>`.
+        """Send as :meth:`Producer.send <cometmq.client.producer.producer.Producer.send>` does.
 
         This needs neither a task nor a future: the loop's thread sends, and releases a lock on the answer.
         """
@@ -141,14 +141,14 @@ class SyncProducer(SyncClient[Producer]):
     def send_many(
         self, messages: Iterable[Message], *, selector: QueueSelector | None = None, max_in_flight: int | None = None
     ) -> list[SendResult]:
-        """As :meth:`Producer.send_many <cometmq.client.producer.producer.Producer.send_many>`."""
+        """Send as :meth:`Producer.send_many <cometmq.client.producer.producer.Producer.send_many>` does."""
         todo = self._all_in_span(messages)
         return self._run(self._inner.send_many(todo, selector=selector, max_in_flight=max_in_flight))
 
     def send_batch(
         self, messages: Iterable[Message], *, queue: MessageQueue | None = None, sharding_key: str | None = None
     ) -> list[SendResult]:
-        """As :meth:`Producer.send_batch <cometmq.client.producer.producer.Producer.send_batch>`."""
+        """Send as :meth:`Producer.send_batch <cometmq.client.producer.producer.Producer.send_batch>` does."""
         return self._run(self._inner.send_batch(self._all_in_span(messages), queue=queue, sharding_key=sharding_key))
 
     def _in_span(self, message: Message) -> Message:
@@ -274,7 +274,7 @@ class SyncLitePullConsumer(SyncClient[LitePullConsumer]):
         return self._next_batch(steps)[0]
 
     def batches(self, max_messages: int | None = None) -> Iterator[list[MessageExt]]:
-        """As :meth:`LitePullConsumer.batches <cometmq.client.LitePullConsumer.batches>`."""
+        """Iterate as :meth:`LitePullConsumer.batches <cometmq.client.LitePullConsumer.batches>` does."""
         return SyncSteps(partial(self._next_batch, self._inner.batches(max_messages)))
 
     def _next_batch(self, steps: AsyncIterator[list[MessageExt]]) -> list[MessageExt]:
@@ -337,7 +337,7 @@ class SyncPushConsumer(SyncClient[PushConsumer]):
     receive = taking(PushConsumer.receive)
 
     def run(self) -> None:
-        """As :meth:`PushConsumer.run <cometmq.client.PushConsumer.run>`; another thread can close the consumer.
+        """Run as :meth:`PushConsumer.run <cometmq.client.PushConsumer.run>` does; another thread can close it.
 
         SIGINT and SIGTERM end it in the main thread only.
         """
@@ -356,7 +356,7 @@ class SyncPushConsumer(SyncClient[PushConsumer]):
         return self._next_batch(1)[0]
 
     def batches(self, max_messages: int = 32) -> Iterator[Batch]:
-        """As :meth:`PushConsumer.batches <cometmq.client.PushConsumer.batches>`."""
+        """Iterate as :meth:`PushConsumer.batches <cometmq.client.PushConsumer.batches>` does."""
         return SyncSteps(partial(self._next_batch, max_messages))
 
     def _next_batch(self, max_messages: int) -> Batch:
