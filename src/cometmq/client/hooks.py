@@ -120,9 +120,9 @@ class EndTransactionContext(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     """``COMMIT``, ``ROLLBACK`` or ``UNKNOWN``."""
     from_transaction_check: bool
-    """Whether it answers a check of the broker."""
+    """True if it answers a check of the broker."""
     confirmed: bool
-    """Whether the broker has stored it."""
+    """True if the broker has stored it."""
 
 
 EndTransactionHook = Callable[[EndTransactionContext], None]

@@ -95,7 +95,7 @@ class Many:
         self._positions = positions
         self._outcomes: list[SendResult | BaseException | None] = [None] * total
         self.failed = False
-        """Whether a delivery has failed."""
+        """True once a delivery has failed."""
         self._waiter: asyncio.Future[None] | None = None
         self._wake_at = 0
 

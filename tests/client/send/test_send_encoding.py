@@ -129,9 +129,9 @@ def test_what_no_broker_takes_is_refused_with_the_next_step(message: Message, sa
     [
         ({"KEYS": "x"}, "reserved"),
         ({"a": "x\x02"}, "separators"),
-        ({"a": "x" * 32_768}, "at most 32767"),
-        ({"b": "x", "a": ""}, "no value"),
-        ({"a": None}, "no value"),
+        ({"a": "x" * 32_768}, "above the limit of 32767"),
+        ({"b": "x", "a": ""}, "an empty name or value"),
+        ({"a": None}, "an empty name or value"),
         ({"": "x"}, "an empty name"),
     ],
 )

@@ -87,7 +87,7 @@ class PushConfig(ReadConfig):
     """
 
     message_model: MessageModel = MessageModel.CLUSTERING
-    """Whether one member or every member receives a message."""
+    """The model: one member receives a message, or every member does."""
     consume_batch_size: int = 1
     """Maximum number of messages in one call of the listener."""
     consume_concurrency: int = 20

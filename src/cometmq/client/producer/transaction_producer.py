@@ -80,7 +80,7 @@ class TransactionSendResult(SendResult, frozen=True, kw_only=True, gc=True):
 
     state: TransactionState
     confirmed: bool
-    """Whether the broker has stored the end. If not, it checks with a producer of the group."""
+    """True if the broker has stored the end. If not, it checks with a producer of the group."""
     error: BaseException | None = None
     """The error of the local work. Its frames may refer to this result, so the garbage collector must track it."""
 

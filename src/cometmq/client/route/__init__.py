@@ -39,7 +39,7 @@ class TopicRoute(msgspec.Struct, frozen=True):
     read_queues: tuple[MessageQueue, ...]
     """The queues for consumers, in the same order at every member of a group."""
     auto_create: bool = False
-    """Whether the topic does not exist yet, and these are the queues that a broker would create."""
+    """True if the topic does not exist yet; the queues are those that a broker would create."""
 
 
 def route_of(topic: str, data: TopicRouteData, *, auto_create: bool = False) -> TopicRoute:
