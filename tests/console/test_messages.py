@@ -139,7 +139,7 @@ def test_a_body_is_decoded_by_an_avro_schema(surfer: Surfer, cluster: SyncCluste
     assert '"total": 4711' in page.words
     wrong = surfer.post(place, form="avro", schema='{"type": "nonsense"}')
     assert wrong.status == 200
-    assert "this is no Avro schema" in wrong.words
+    assert "invalid Avro schema" in wrong.words
 
 
 def test_a_search_is_a_file_of_json_lines_or_csv(surfer: Surfer, cluster: SyncCluster, orders: list[str]) -> None:

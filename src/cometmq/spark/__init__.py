@@ -1,7 +1,7 @@
 """PySpark over RocketMQ: the data source ``format("rocketmq")`` and the pipeline jobs.
 
 What programs and notebooks use is imported from here: ``from cometmq.spark import archive, local_session``. Importing
-this package costs nothing: a name loads its module, and with it PySpark and PyArrow, when it is asked for.
+this package is cheap: PySpark and PyArrow are loaded when a name is first used.
 
 * ``source``: ``format("rocketmq")`` in batches and streams; ``data_source`` is what Spark finds
 * ``sink``: ``df.write.format("rocketmq")``
@@ -12,7 +12,7 @@ this package costs nothing: a name loads its module, and with it PySpark and PyA
 * ``session``: requirements of Spark, and ``local_session()``
 * ``jobs``: the jobs of ``cometmq pipeline``, a folder or a module each
 
-``docs/spark.md`` is the page of source and options; ``docs/spark-jobs.md`` and the pages beside it describe the jobs.
+``docs/spark.md`` documents source and options; ``docs/spark-jobs.md`` and the pages it links to document the jobs.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ __all__ = sorted(_MODULES)
 def __getattr__(name: str) -> Any:
     """Load the module of a public name.
 
-    :raises AttributeError: there is no such name.
-    :raises MissingPackageError: PySpark, or what it needs, is not installed.
+    :raises AttributeError: the name is unknown.
+    :raises MissingPackageError: PySpark, or a package that it needs, is not installed.
     """
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -31,7 +31,7 @@ class RocketMQDataSource(DataSource):
     def schema(self) -> str:
         """Return the columns that a read has by default.
 
-        :raises OptionError: an option is unknown or has a bad value.
+        :raises OptionError: an option is unknown or has an invalid value.
         """
         from cometmq.spark.records.columns import default_ddl
         from cometmq.spark.source.options import parse_options
@@ -40,7 +40,7 @@ class RocketMQDataSource(DataSource):
 
     @sentence_first()
     def reader(self, schema: StructType) -> RocketMQReader:
-        """Make the reader of ``spark.read``; it takes filters where option and session allow that."""
+        """Create the reader of ``spark.read``; it pushes down filters if the options and the session allow it."""
         from cometmq.spark.records.columns import check_schema
         from cometmq.spark.source.options import parse_options
         from cometmq.spark.source.pushdown import asked_for_filters
@@ -53,9 +53,9 @@ class RocketMQDataSource(DataSource):
 
     @sentence_first()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
-        """Make the reader of ``spark.readStream``; wrong options fail at its first use.
+        """Create the reader of ``spark.readStream``; invalid options fail at its first use.
 
-        Spark 4.3 reports an ``UnboundLocalError`` of its own for whatever fails here.
+        Spark 4.3 replaces any error raised here by an ``UnboundLocalError`` of its own.
         """
         from cometmq.spark.records.columns import check_schema
         from cometmq.spark.source.options import parse_options
@@ -69,14 +69,14 @@ class RocketMQDataSource(DataSource):
 
     @sentence_first()
     def writer(self, schema: StructType, overwrite: bool) -> RocketMQWriter:
-        """Make the writer of ``df.write``."""
+        """Create the writer of ``df.write``."""
         from cometmq.spark.sink.writer import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     @sentence_first()
     def streamWriter(self, schema: StructType, overwrite: bool) -> RocketMQStreamWriter:  # noqa: N802 (Spark's name)
-        """Make the writer of ``df.writeStream``."""
+        """Create the writer of ``df.writeStream``."""
         from cometmq.spark.sink.writer import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
@@ -94,7 +94,7 @@ class RocketMQStoreSource(DataSource):
     def schema(self) -> str:
         """Return the columns that a read has by default.
 
-        :raises OptionError: an option is unknown or has a bad value.
+        :raises OptionError: an option is unknown or has an invalid value.
         """
         from cometmq.spark.records.columns import default_ddl
         from cometmq.spark.store.options import parse_store_options
@@ -103,7 +103,7 @@ class RocketMQStoreSource(DataSource):
 
     @sentence_first()
     def reader(self, schema: StructType) -> StoreReader:
-        """Make the reader of ``spark.read``."""
+        """Create the reader of ``spark.read``."""
         from cometmq.spark.records.columns import check_schema
         from cometmq.spark.store.options import parse_store_options
         from cometmq.spark.store.reader import StoreReader

@@ -18,11 +18,11 @@ _FORMATS: Final = "handle_worker_exception"
 
 @contextmanager
 def sentence_first() -> Iterator[None]:
-    """Let an error of ours that leaves the block, in a Python worker of Spark, be reported without its traceback.
+    """Report an error of this package that leaves the block in a Python worker of Spark without its traceback.
 
-    Spark's exception has what the worker writes: by default the traceback, some twenty lines, and our sentence at its
-    end. PySpark's ``handle_worker_exception`` leaves the traceback out where the environment says so. The worker ends
-    right after that, so the setting changes nothing else. Errors that are not ours keep their tracebacks, and so do
+    Spark's exception contains what the worker writes: by default a traceback of some twenty lines with the message at
+    its end. PySpark's ``handle_worker_exception`` leaves out the traceback if an environment variable is set. The
+    worker ends right after that, so the setting changes nothing else. Other errors keep their tracebacks, and so do
     errors in any other process.
     """
     try:
@@ -34,7 +34,7 @@ def sentence_first() -> Iterator[None]:
 
 
 def _ends_worker() -> bool:
-    """Tell whether a function on the stack writes exceptions for Spark's JVM, and then ends the process."""
+    """Return True if a function on the stack writes exceptions for Spark's JVM and then ends the process."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if _FORMATS in frame.f_globals and frame.f_globals.get("__name__") != "pyspark.util":
@@ -44,7 +44,7 @@ def _ends_worker() -> bool:
 
 
 class SparkSourceError(CometMQError):
-    """The root of these errors."""
+    """The base of the errors of source, sink and jobs."""
 
 
 class OptionError(options.OptionError, SparkSourceError):
@@ -52,7 +52,7 @@ class OptionError(options.OptionError, SparkSourceError):
 
 
 class DataLossError(SparkSourceError):
-    """Messages that should be read are no longer there, and ``failOnDataLoss`` is true."""
+    """Messages to read no longer exist, and ``failOnDataLoss`` is true."""
 
 
 class UnreachableError(SparkSourceError):
@@ -60,11 +60,11 @@ class UnreachableError(SparkSourceError):
 
 
 class BadBodyError(SparkSourceError):
-    """A body cannot be unpacked as its flag says, and ``badBodies`` is ``fail``."""
+    """A body cannot be decompressed as its flag says, and ``badBodies`` is ``fail``."""
 
 
 class ArchiveError(SparkSourceError):
-    """An archive cannot be continued: another job has it, or offsets do not follow each other."""
+    """An archive cannot be continued: another job holds it, or offsets do not follow each other."""
 
 
 class StoreReadError(SparkSourceError):

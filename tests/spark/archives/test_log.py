@@ -78,7 +78,7 @@ def test_a_batch_is_committed_once(log: ArchiveLog) -> None:
 
 def test_what_is_archived_cannot_be_added_by_another_query(log: ArchiveLog) -> None:
     append(log, 0, ORDERS, 0, 10)
-    with pytest.raises(ArchiveError, match="archived up to offset 10, and this batch would add it again from 9"):
+    with pytest.raises(ArchiveError, match="archived up to offset 10, but this batch begins at 9"):
         append(log, 0, ORDERS, 9, 12, query="another")
     assert sequence_of(log) == 0
 
@@ -103,7 +103,7 @@ def test_what_was_skipped_is_remembered(log: ArchiveLog) -> None:
 def test_a_file_that_the_driver_cannot_see_is_refused(log: ArchiveLog) -> None:
     [file] = written(log.root, ORDERS, 0, 5)
     (log.root / file.path).unlink()
-    with pytest.raises(ArchiveError, match="must be the same for driver and executors"):
+    with pytest.raises(ArchiveError, match="use a directory that driver and executors share"):
         log.append("q", 0, [cover(ORDERS, 0, 5)], [file])
 
 
@@ -144,7 +144,7 @@ def test_a_batch_that_is_known_leaves_the_files_of_its_first_time(log: ArchiveLo
     append(log, 0, ORDERS, 0, 10)
     content = {file.path: (log.root / file.path).read_bytes() for file in log.files()}
     assert log.append("q", 0, [cover(ORDERS, 0, 10)], written(log.root, ORDERS, 0, 10, AT_MS + 1)) is None
-    with pytest.raises(ArchiveError, match="would add it again"):
+    with pytest.raises(ArchiveError, match="but this batch begins at"):
         log.append("another", 0, [cover(ORDERS, 0, 10)], written(log.root, ORDERS, 0, 10, AT_MS + 1))
     assert {file.path: (log.root / file.path).read_bytes() for file in log.files()} == content
 
@@ -194,7 +194,7 @@ def test_the_format_is_found_and_another_is_refused(log: ArchiveLog) -> None:
         if name != log.format:
             with pytest.raises(ArchiveError, match=f"holds an archive of format {log.format}, not {name}"):
                 ArchiveLog(log.root, TableFormat(name))
-    with pytest.raises(OptionError, match="no format 'orc'"):
+    with pytest.raises(OptionError, match="unknown archive format 'orc'"):
         ArchiveLog(log.root, TableFormat("orc"))
 
 
@@ -226,7 +226,7 @@ def test_a_table_that_somebody_else_has_rewritten_is_refused(tmp_path: Path) -> 
     append(log, 1, ORDERS, 5, 9)
     assert DeltaTable(str(log.root)).optimize.compact()["numFilesRemoved"] == 2
     assert log.queues() == [QueueTotals(*ORDERS, 0, 9, 9)]
-    with pytest.raises(ArchiveError, match="which no archive job has written"):
+    with pytest.raises(ArchiveError, match="which an archive job did not write"):
         log.files()
 
 
@@ -248,7 +248,7 @@ def test_a_catalog_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ArchiveLog(log.root, TableFormat("iceberg", "site", "lake.other"))
     with pytest.raises(ArchiveError, match=r"has a table lake\.orders already"):
         append(ArchiveLog(tmp_path / "second", wanted), 0, ORDERS, 0, 5)
-    with pytest.raises(ArchiveError, match="no catalog of the name nosuch"):
+    with pytest.raises(ArchiveError, match="has no catalog nosuch"):
         append(ArchiveLog(tmp_path / "third", TableFormat("iceberg", "nosuch", "a.b")), 0, ORDERS, 0, 5)
     with pytest.raises(OptionError, match="catalog site needs the name of a table"):
         ArchiveLog(tmp_path / "third", TableFormat("iceberg", "site"))
@@ -341,7 +341,7 @@ def test_an_iceberg_table_that_is_not_where_it_was_made_says_so(how: str, tmp_pa
     shutil.copytree(made, there)
     if how == "moved":
         shutil.rmtree(made)
-    with pytest.raises(ArchiveError, match=r"not one of .*elsewhere: .*put the directory, or a link to it, where it"):
+    with pytest.raises(ArchiveError, match=r"does not belong to .*elsewhere: .*move the directory back to where it"):
         append(ArchiveLog(there), 1, ORDERS, 5, 9)
     if how == "moved":
         made.symlink_to(there)

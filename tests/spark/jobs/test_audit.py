@@ -106,7 +106,7 @@ def test_archive_audit_replay_audit_agree(spark: Any, topics: Topics, tmp_path: 
     assert [of.way for of in first.lateness] == ["born → stored", "stored → archived"]
     assert all(0 <= of.median_ms <= of.p99_ms <= of.longest_ms for of in first.lateness)
     assert "group readers: 204 messages behind, in 2 queues" in first.render()
-    with pytest.raises(OptionError, match="lake is there already"):  # not even an empty one is replaced
+    with pytest.raises(OptionError, match="lake already exists"):  # not even an empty one is replaced
         audit(topics.namesrv, topic, detail=lake, spark=spark)
     detail = spark.read.parquet(str(tmp_path / "detail"))
     assert detail.groupBy().sum("stored", "archived", "archivedBoth").collect()[0][:] == (308, 308, 308)
@@ -174,7 +174,7 @@ def test_what_retention_has_taken_out_is_not_missing(spark: Any, topics: Topics,
     report = audit(topics.namesrv, topic, archive=log.root, spark=spark)
     assert told(report) == f"{queue}: the archive goes up to 9, and the queue ends at 0", "the topic itself is empty"
     [note] = report.notes
-    assert "retention has taken out what was stored before 2024-01-01 01:00 UTC, up to offset 7" in note
+    assert "retention has removed messages stored before 2024-01-01 01:00 UTC, up to offset 7" in note
 
     path = log.root / log.files()[-1].path
     whole = pq.read_table(path)
@@ -221,7 +221,7 @@ def test_what_expires_while_it_is_read_is_not_missing(spark: Any, tmp_path: Path
             topics.namesrv, topic, archive=tmp_path / "lake", trace_topic=trace, spark=spark, on_step=expire_now
         )
         (found,) = report.disagreements
-        assert re.fullmatch(rf"{queue}: offsets 300 to 1,\d+ went before they were archived", found.what)
+        assert re.fullmatch(rf"{queue}: offsets 300 to 1,\d+ were deleted before they were archived", found.what)
         assert re.match(r"1,\d+ messages of 1 queue expired while they were read", report.notes[0])
         assert report.queues[0].stored is not None
         assert 0 < report.queues[0].stored < 1000

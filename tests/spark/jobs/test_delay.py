@@ -119,9 +119,9 @@ def test_what_is_due_and_was_not_delivered_is_stuck(spark: Any, topics: Topics, 
     assert "has not come to it" in report.render()
     # What was due before the time asked for may have been delivered before it, too: nobody can tell.
     later = MessageSource(topics.namesrv, begin_ms=clock.now_ms())
-    untold = delay(later, [delayed.topic], clock=clock, spark=spark)
-    assert (untold.delivered, untold.waiting, untold.stuck) == (0, 1, 0)
-    assert any("it is unknown whether they were delivered" in note for note in untold.notes)
+    unknown = delay(later, [delayed.topic], clock=clock, spark=spark)
+    assert (unknown.delivered, unknown.waiting, unknown.stuck) == (0, 1, 0)
+    assert any("it is unknown whether they were delivered" in note for note in unknown.notes)
 
 
 @pytest.mark.spark
@@ -318,8 +318,8 @@ def test_wrong_use() -> None:
     with pytest.raises(OptionError, match="days must be"):
         delay(source, days=0)
     for nowhere in (MessageSource(), MessageSource("127.0.0.1:1", store=Path("store"))):
-        with pytest.raises(OptionError, match="say where to read"):
+        with pytest.raises(OptionError, match="the source to read is missing"):
             delay(nowhere)
-    with pytest.raises(OptionError, match="no delays of levels"):
+    with pytest.raises(OptionError, match="invalid delay levels"):
         delays_of("1s 5parsecs")
     assert delays_of("1s 2h") == (1000, 7_200_000)

@@ -86,7 +86,7 @@ def test_what_is_not_there_is_wrong_use(words: str, topic: str, topics: Topics, 
     assert done.exit_code == 2, done.output
     known = (
         "no-such",
-        *(f"{empty} {what}" for what in ("holds no archive", "has no topic", "holds no file of a log")),
+        *(f"{empty} {what}" for what in ("holds no archive", "has no topic", "has no log files")),
     )
     assert any(words in done.output for words in (*known, f"the store {empty} has no consume queues")), done.output
     assert "starting Spark" not in done.output
@@ -124,8 +124,8 @@ CONTRADICTIONS = {
     "archive --topic {topic} --starting-offsets latest --option startingTimestamp=5 --to {there} --dry-run": (
         "startingOffsets and startingTimestamp exclude each other"
     ),
-    "skew --topic {topic} --broker-name b": "the broker's name is for a store",
-    "skew --topic {topic} --archive {lake} --store {store}": "only one",
+    "skew --topic {topic} --broker-name b": "the broker's name is only for a store",
+    "skew --topic {topic} --archive {lake} --store {store}": "exactly one",
     "skew --topic {topic} --archive {lake} --namesrv a:1": "--namesrv is for brokers, and --archive is read without",
     "delay --store {store} -n a:1": "--namesrv is for brokers, and --store is read without",
     "trace --archive {lake} -n a:1": "--namesrv is for brokers",

@@ -26,7 +26,7 @@ from cometmq.testing import SyncCluster
 pytestmark = pytest.mark.spark
 
 TOLERANT = {"failOnDataLoss": "false"}
-OTHER = r"@.*:0 is not the queue that .* has messages of: its topic was made anew, or its end was lost"
+OTHER = r"@.*:0 is not the queue whose messages .* holds: its topic was created again, or its end was lost"
 
 
 def places_of(spark: Any, archived: Path) -> set[int]:
@@ -61,7 +61,7 @@ def test_an_archive_whose_topic_is_made_anew_under_a_run_fails(spark: Any, topic
     def make_anew(_: object) -> None:
         topics.make_anew(topic, 25)
 
-    with pytest.raises(Exception, match=r"archived up to offset 5, and this batch would add it again from 0"):
+    with pytest.raises(Exception, match=r"archived up to offset 5, but this batch begins at 0"):
         archive(
             topics.namesrv,
             topic,
@@ -118,7 +118,7 @@ def test_an_audit_names_the_queues_that_are_others(spark: Any, topics: Topics, t
     topics.make_anew(topic, 10)
     report = audit(topics.namesrv, topic, archive=to, spark=spark)
     assert report.exit_code == 3
-    assert f"{topic}@broker-a:0 is not the archived one: its topic was made anew" in report.render()
+    assert f"{topic}@broker-a:0 is not the archived one: its topic was created again" in report.render()
 
 
 def test_a_replay_does_not_go_on_in_another_topic_or_from_another_archive(
@@ -129,13 +129,13 @@ def test_a_replay_does_not_go_on_in_another_topic_or_from_another_archive(
     done = replay(to, topics.namesrv, tmp_path / "ledger", to=copy, step_offsets=10, spark=spark)
     assert (done.messages, len(done.steps)) == (20, 2)
     topics.make_anew(copy, 25)
-    with pytest.raises(ArchiveError, match=r"not the queue that the replay sent to before: topic .* was made anew"):
+    with pytest.raises(ArchiveError, match=r"not the queue that the replay sent to before: topic .* was created again"):
         replay(to, topics.namesrv, tmp_path / "ledger", to=copy, spark=spark)
     topics.make_anew(topic, 25)
     archive(topics.namesrv, topic, tmp_path / "lake2", tmp_path / "checkpoint2", spark=spark)
     to.rename(tmp_path / "before")
     (tmp_path / "lake2").rename(to)
-    with pytest.raises(ArchiveError, match=r"has other messages of .* than when the ledger .* was begun"):
+    with pytest.raises(ArchiveError, match=r"has other messages of .* than when the ledger .* was created"):
         replay(to, topics.namesrv, tmp_path / "ledger", to=copy, spark=spark)
 
 

@@ -115,7 +115,7 @@ def test_one_row_for_each_message_and_group(spark: Any, topics: Topics, tmp_path
     assert report.histogram[0] == (8, 1)
     assert report.histogram[-1] == (8192, 1)
     assert "10,020" in report.render()
-    with pytest.raises(OptionError, match="there already"):
+    with pytest.raises(OptionError, match="already exists"):
         trace(source, trace_topic=topic, to=tmp_path / "rows", spark=spark)
 
 
@@ -209,5 +209,5 @@ def test_a_trace_topic_that_is_not_there_is_wrong_use(topics: Topics) -> None:
             standalone_mode=False,
             catch_exceptions=False,
         )
-    with pytest.raises(OptionError, match="where to read"):
+    with pytest.raises(OptionError, match="source to read is missing"):
         trace(MessageSource())

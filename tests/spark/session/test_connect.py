@@ -147,8 +147,8 @@ def test_jobs_that_look_into_messages(remote: Any, topics: Topics, tmp_path: Pat
 
     rules = rules_from_options(["$.phone=mask:0:1"])
     copy = mask(brokers, topic, rules, tmp_path / "copy", spark=remote)
-    assert (copy.total, copy.values, copy.apart) == (1, {"$.phone": 1}, {"its body is no JSON": 60})
-    with pytest.raises(SparkSourceError, match="cannot be masked: its body is no JSON"):
+    assert (copy.total, copy.values, copy.apart) == (1, {"$.phone": 1}, {"its body is not JSON": 60})
+    with pytest.raises(SparkSourceError, match="cannot be masked: its body is not JSON"):
         mask(brokers, topic, rules_from_options(["$.a=drop"], not_json="fail"), tmp_path / "other", spark=remote)
 
 

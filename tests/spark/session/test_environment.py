@@ -132,7 +132,7 @@ def test_a_master_that_is_none_is_told_in_one_sentence(topics: Topics, master: s
 
 def test_a_wrong_java_home_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(SparkMissingError, match=rf"JAVA_HOME is {tmp_path}, where there is no bin/java"):
+    with pytest.raises(SparkMissingError, match=rf"JAVA_HOME is {tmp_path}, which has no bin/java"):
         local_session("local[1]")
 
 
@@ -188,7 +188,7 @@ def test_a_session_whose_jvm_is_killed_is_told_in_one_sentence() -> None:
     done = subprocess.run([sys.executable, "-c", _KILLED], capture_output=True, text=True, timeout=200, check=False)
     first, second = done.stdout.splitlines()
     assert first.startswith("Spark's JVM was killed by SIGKILL (was memory short?")
-    assert second == "the Spark session that was given is stopped"
+    assert second == "the Spark session is stopped"
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 

@@ -159,7 +159,7 @@ async def test_rows_that_an_earlier_attempt_dealt_to_a_broker_wait_for_it() -> N
         topics = Topics(cluster.namesrv_address, cluster.broker(0).address)
         await asyncio.to_thread(die_on, topics)
         await cluster.stop_broker(1)
-        with pytest.raises(SinkError, match=r"dealt rows of topic T to broker .*, which is not registered now"):
+        with pytest.raises(SinkError, match=r"sent rows of topic T to broker .*, which is not registered now"):
             await asyncio.to_thread(sink, topics, "T", [rows_of(KEYLESS)], **EXACTLY)
         await cluster.start_broker(1)
         await asyncio.to_thread(sink, topics, "T", [rows_of(KEYLESS)], **EXACTLY)

@@ -97,7 +97,7 @@ def test_a_body_that_cannot_be_unpacked(topics: Topics, tmp_path: Path) -> None:
     topic = topics.fill(50, queues=1)
     topics.send_one(topic, 0, b"no zlib at all", sys_flag=COMPRESSED)
     part = OffsetRange(Queue(topic, topics.broker_name, 0), 0, 51)
-    with pytest.raises(BadBodyError, match=rf"offset 50 of {topic}@broker-a:0 cannot be unpacked.*badBodies"):
+    with pytest.raises(BadBodyError, match=rf"offset 50 of {topic}@broker-a:0 cannot be decompressed.*badBodies"):
         list(write_ranges(source_of(topics.namesrv, topic), [part], tmp_path))
     aside = {"badBodies": "null", "badRecordsPath": str(tmp_path / "bad")}
     for _ in range(2):  # a task that is repeated tells the same once

@@ -139,5 +139,5 @@ def test_a_broker_that_went_away_is_waited_for_and_then_named(topics: Topics, op
 
 def test_an_answer_that_is_an_error_is_told(topics: Topics, options: MakeOptions) -> None:
     topic = topics.fill(10, queues=1)
-    with pytest.raises(SparkSourceError, match="refused with code"):
+    with pytest.raises(SparkSourceError, match="failed with code"):
         offsets(options(topic), OffsetRange(Queue(topic, "broker-a", 99), 0, 10))

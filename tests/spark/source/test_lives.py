@@ -41,7 +41,7 @@ def test_a_topic_made_anew_is_data_loss_or_read_from_its_beginning(
     assert query.batch() == everything(10)
     topics.make_anew(topic, sent)
     query.restart()
-    with pytest.raises(DataLossError, match=r"@broker-a:0 was made anew since it was read .*failOnDataLoss=false"):
+    with pytest.raises(DataLossError, match=r"@broker-a:0 was created again since it was read .*failOnDataLoss=false"):
         query.plan()
     tolerant = Query(options(topic, startingOffsets="earliest", failOnDataLoss="false"))
     tolerant.offset = query.offset
@@ -101,7 +101,7 @@ def test_a_planned_batch_of_a_topic_made_anew_is_not_read_of_the_new_one(topics:
     assert planned is not None
     topics.make_anew(topic, 25)
     query.restart()
-    with pytest.raises(DataLossError, match="was made anew, or lost its end, before a planned batch was read"):
+    with pytest.raises(DataLossError, match="was created again, or lost its end, before a planned batch was read"):
         query.run(planned)
     tolerant = Query(options(topic, startingOffsets="earliest", failOnDataLoss="false"))
     assert tolerant.run(planned) == []
@@ -119,7 +119,7 @@ def test_a_task_does_not_mix_two_lives(topics: Topics, options: MakeOptions) -> 
             assert end is not None
             planned = query.reader.partitions({}, end)
         topics.make_anew(topic, 10)
-        with pytest.raises(DataLossError, match="was made anew while it was read"):
+        with pytest.raises(DataLossError, match="was created again while it was read"):
             rows(reader, planned)
 
 
@@ -136,7 +136,7 @@ def test_a_task_does_not_take_a_shorter_life_for_the_begin_of_its_range(
     planned = query.reader.partitions({}, end)
     assert len(planned) == partitions
     topics.make_anew(topic, 5)
-    with pytest.raises(DataLossError, match="was made anew while it was read"):
+    with pytest.raises(DataLossError, match="was created again while it was read"):
         rows(query.reader, planned[:1])
 
 
@@ -166,7 +166,7 @@ def test_a_planned_batch_of_a_topic_that_was_deleted_is_data_loss(
     assert planned is not None
     topics.delete(topic)
     query.restart()
-    with pytest.raises(DataLossError, match="1 queues are no more on their brokers"):
+    with pytest.raises(DataLossError, match="1 queues no longer exist on their brokers"):
         query.run(planned)
     tolerant = Query(options(read, startingOffsets="earliest", failOnDataLoss="false"))
     assert tolerant.run(planned) == everything(others)
@@ -223,7 +223,7 @@ def test_a_checkpoint_without_marks_goes_on_and_has_them_from_then_on(topics: To
     topics.send(topic, 0, [b"x"])
     assert query.batch() == [(0, 10)]
     topics.make_anew(topic, 25)
-    with pytest.raises(DataLossError, match="was made anew"):
+    with pytest.raises(DataLossError, match="was created again"):
         query.plan()
 
 
@@ -232,7 +232,7 @@ def test_kept_starting_offsets_are_those_of_the_topic_that_they_were_kept_of(top
     source = {"namesrvAddr": topics.namesrv, "topic": topic, "startingOffsets": "latest"}
     assert json.loads(kept_starting_offsets(kept_in, source)) == {topic: {"broker-a": {"0": 10}}}
     topics.make_anew(topic, 25)
-    with pytest.raises(DataLossError, match="was made anew"):
+    with pytest.raises(DataLossError, match="was created again"):
         kept_starting_offsets(kept_in, source)
     tolerant = source | {"failOnDataLoss": "false"}
     for _ in range(2):

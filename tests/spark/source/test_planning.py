@@ -49,7 +49,7 @@ def test_offsets_survive_json_and_equal_ones_are_equal_text(offsets: dict[Queue,
 
 @pytest.mark.parametrize("wrong", [{"a": 1}, {"a": {"b": 1}}, {"a": {"b": {"x": 1}}}, {"a": {"b": {"0": None}}}])
 def test_other_json_is_refused(wrong: object) -> None:
-    with pytest.raises(OptionError, match="not offsets of the form"):
+    with pytest.raises(OptionError, match="malformed offsets; expected"):
         offsets_from_json(wrong)  # type: ignore[arg-type]
 
 

@@ -118,7 +118,7 @@ def test_a_slave_without_master_proves_no_loss(other: Topics, caplog: pytest.Log
                 query.reader.prepareForTriggerAvailableNow()
                 with pytest.raises(UnreachableError, match=r"no master of orders.* is registered"):
                     query.plan()
-            with pytest.raises(UnreachableError, match="only the master can say whether the messages are lost"):
+            with pytest.raises(UnreachableError, match="only the master knows whether the messages are lost"):
                 read(source_of(cluster, endingOffsets='{"orders": {"broker-0": {"0": 250}}}'))
             cluster.start_broker(0)
             topics.send("orders", 0, bodies(5))

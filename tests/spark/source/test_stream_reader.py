@@ -180,7 +180,9 @@ def test_a_topic_that_is_deleted_between_batches_is_data_loss(topics: Topics, op
     query = Query(options(names, startingOffsets="earliest"))
     assert len(query.batch() or []) == 13
     topics.delete(topic)
-    with pytest.raises(DataLossError, match=rf"1 queues are no more on .* {topic}@broker-a:0 .*failOnDataLoss=false"):
+    with pytest.raises(
+        DataLossError, match=rf"1 queues no longer exist on .* {topic}@broker-a:0 .*failOnDataLoss=false"
+    ):
         query.plan()
     tolerant = Query(options(names, startingOffsets="earliest", failOnDataLoss="false"))
     tolerant.offset = query.offset

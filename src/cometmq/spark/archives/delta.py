@@ -1,13 +1,12 @@
 """An archive's table as Delta Lake, by the package ``deltalake``: no JVM, no jars.
 
 A commit is one version of the Delta log: the files that it adds (with their rows, partition values and smallest and
-largest values) and removes, the transaction ``<query id>: <batch id>`` by which Delta's own writers know a batch
-again, and ``cometmq.commit``, all else that the commit says, in its ``commitInfo``.
+largest values) and removes, the transaction ``<query id>: <batch id>`` by which Delta's own writers recognise a batch,
+and ``cometmq.commit``, the rest of the commit, in its ``commitInfo``.
 
-The upkeep does not use deltalake's own. ``optimize.compact`` names its files at random, and here the name of a file
-says its queue and offsets. ``vacuum`` cannot tell the files of a batch that is about to be committed from those of a
-dead one but by their age: with a short ``--keep`` it would delete the first, with a long one leave the others. It also
-counts in whole hours.
+The upkeep does not use deltalake's own. ``optimize.compact`` names its files at random, but an archive's file names
+state queue and offsets. ``vacuum`` tells the files of a batch about to be committed from those of a dead batch only by
+age: a short ``--keep`` would delete the first, a long one would leave the second. It also counts in whole hours.
 """
 
 from __future__ import annotations
@@ -44,7 +43,8 @@ _INFO: Final = "cometmq.commit"
 _DIGITS: Final = 20
 """Digits of a version in the name of its file."""
 _LOOKED_AT: Final = (1, 100, None)
-"""Versions searched for the last commit of an archive job: the last is one, unless another program wrote after it."""
+"""Versions to search for the last commit of an archive job: usually the newest is one.
+"""
 
 
 class DeltaArchive:
@@ -53,7 +53,7 @@ class DeltaArchive:
     format = DELTA
 
     def __init__(self, root: Path) -> None:
-        """Take note of the directory.
+        """Remember the directory.
 
         :raises ArchiveError: deltalake is not installed.
         """
@@ -68,9 +68,9 @@ class DeltaArchive:
         self._delta: Any = deltalake
 
     def last(self) -> Commit | None:
-        """Read it from the version that an archive job has written last.
+        """Read the last commit from the newest version that an archive job wrote.
 
-        :raises ArchiveError: no version that is still there was written by one.
+        :raises ArchiveError: an archive job wrote none of the remaining versions.
         """
         table = self._open()
         if table is None:
@@ -80,18 +80,18 @@ class DeltaArchive:
                 if _INFO in version:
                     return msgspec.json.decode(version[_INFO], type=Commit)
         raise ArchiveError(
-            f"the Delta table {self._root} tells of no archive job any more",
-            next_step="its log was cut behind the last one; archive into another directory",
+            f"the Delta table {self._root} no longer names an archive job",
+            next_step="its log was cleaned up past the last commit; archive into another directory",
         )
 
     def batch_of(self, query_id: str) -> int | None:
-        """Look the query up among the table's transactions."""
+        """Look up the query in the table's transactions."""
         table = self._open()
         found: int | None = None if table is None else table.transaction_version(query_id)
         return found
 
     def files(self) -> list[DataFile]:
-        """Read them from the table's last version."""
+        """Read the files from the table's last version."""
         import pyarrow as pa
 
         table = self._open()
@@ -101,7 +101,7 @@ class DeltaArchive:
         return sorted((_file(row) for row in rows), key=lambda file: (file.committed_ms, file.path))
 
     def commit(self, commit: Commit, removed: Sequence[DataFile]) -> None:
-        """Write the next version; of two writers the first one wins."""
+        """Write the next version; the first of two writers wins."""
         from deltalake.exceptions import DeltaError
         from deltalake.transaction import CommitProperties, RemoveAction, Transaction, create_table_with_add_actions
 
@@ -131,21 +131,21 @@ class DeltaArchive:
             raise ArchiveError(
                 f"version {0 if table is None else table.version() + 1} of the Delta table {self._root} could not be "
                 f"written: {error}",
-                next_step="if somebody else wrote to it, run it again; nothing was committed",
+                next_step="nothing was committed; if another program wrote to the table, run the job again",
             ) from error
 
     def removed_since(self, time_ms: int) -> set[str]:
         """Read the removals in the files of the log.
 
-        :raises ArchiveError: the log has been cleaned up since then, and tells no more which files left.
+        :raises ArchiveError: the log was cleaned up since then, so the removed files are unknown.
         """
         versions = sorted((self._root / DELTA_LOG).glob("[0-9]" * _DIGITS + ".json"))
         is_cut = int(versions[0].stem) > 0
         if is_cut and (begun_ms := _written_ms(versions[0])) > time_ms:
             raise ArchiveError(
-                f"the log of the Delta table {self._root} begins at {np.datetime64(begun_ms, 'ms')}Z, what was before "
-                "is cleaned up: nothing says which files left the archive before",
-                next_step="give a --keep that does not reach further back; for longer ones raise the table's property "
+                f"the log of the Delta table {self._root} begins at {np.datetime64(begun_ms, 'ms')}Z, older "
+                "entries are cleaned up, so the files removed before are unknown",
+                next_step="use a shorter --keep; for a longer one, first raise the table's property "
                 "delta.logRetentionDuration beforehand",
             )
         found = set()
@@ -164,14 +164,14 @@ class DeltaArchive:
 
 
 def table_schema() -> pa.Schema:
-    """The columns of an archive's files, and the hour that only their directory says."""
+    """Return the columns of an archive's files, and the hour that only their directory names."""
     import pyarrow as pa
 
     return arrow_schema(ARCHIVE_COLUMNS).append(pa.field("hour", pa.string()))
 
 
 def _written_ms(version: Path) -> int:
-    """Return the time of a version, ms since 1970: by the clock of the job, or that of another writer."""
+    """Return the time of a version in ms since 1970, by the clock of the job or another writer that made it."""
     for line in version.read_bytes().splitlines():
         if info := json.loads(line).get("commitInfo"):
             own = msgspec.json.decode(info[_INFO], type=Commit).committed_ms if _INFO in info else None
@@ -197,7 +197,7 @@ def _added(file: DataFile, moves: bool) -> Any:
 
 
 def _stored_at(time_ms: int) -> dict[str, str]:
-    """Return a bound of ``storeTimestamp``; none after the year 9999, which Delta's log cannot express."""
+    """Return a bound of ``storeTimestamp``, or None after the year 9999, which Delta's log cannot express."""
     if not 0 <= time_ms <= MAX_TIME_MS:
         return {}
     return {"storeTimestamp": f"{np.datetime64(time_ms, 'ms')}Z"}

@@ -1,8 +1,8 @@
-"""The data files of an archive: one writer of a queue, which deals its messages to the files of their hours.
+"""The data files of an archive: the writer of a queue appends each message to the file of its hour.
 
-A file is written under a name of its own in a directory that no reader looks at; the commit puts it where it belongs
-(:mod:`.log`). So no task can touch what is committed, also not one that is still running when its batch, repeated
-elsewhere, is.
+A file is written under a name of its own in a directory that no reader looks at; the commit moves it into its place
+(:mod:`.log`). So no task can touch committed files, not even a task that is still running after its batch was repeated
+elsewhere and committed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cometmq.spark.records.queues import Queue
 _ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
 """Arrow bytes gathered into one row group."""
 _OPEN_HOURS: Final = 3
-"""Files of a range open at once. Store times rise, so older hours rarely come again; they then get another file."""
+"""Open files of a range. Store times rise, so messages of older hours are rare; they get another file."""
 _DICTIONARY: Final = (
     *("topic", "brokerName", "queueId", "tags", "flag", "sysFlag", "bornHost", "storeHost", "reconsumeTimes"),
     *("preparedTransactionOffset", "properties.key_value.key"),
@@ -34,9 +34,9 @@ _DICTIONARY: Final = (
 _STATISTICS: Final = ("topic", "queueId", "queueOffset", "keys", "uniqKey", "tags", "bornTimestamp", "storeTimestamp")
 
 _TRIED_BYTES: Final = 256 * 1024
-"""Bytes of bodies that are compressed as a trial: a third of a millisecond for each file."""
+"""Bytes of bodies compressed as a trial: a third of a millisecond per file."""
 _TOO_FEW_BYTES: Final = 4096
-"""Fewer bytes say nothing about the other bodies."""
+"""A smaller sample says nothing about the other bodies."""
 _WORTH_WHILE: Final = 0.97
 
 
@@ -52,7 +52,7 @@ class QueueWriter:
         writing: str = WRITING,
         flush: Callable[[Path], None] = flush_file,
     ) -> None:
-        """``flush``: called with each file that is whole, which must not be committed before it is flushed."""
+        """``flush``: called with each complete file, which must be flushed before it is committed."""
         self._root = root
         self._queue = queue
         self._schema = schema
@@ -62,7 +62,7 @@ class QueueWriter:
         self._written: list[DataFile] = []
 
     def add(self, batch: Any) -> None:
-        """Write messages whose offsets follow those of before."""
+        """Write messages whose offsets follow the previous ones."""
         hours = batch.column("storeTimestamp").cast(pa.int64()).to_numpy() // (HOUR_MS * 1000)
         edges = [0, *(np.flatnonzero(np.diff(hours)) + 1).tolist(), batch.num_rows]
         for first, end in pairwise(edges):
@@ -74,7 +74,7 @@ class QueueWriter:
             self._open[hour].add(batch.slice(first, end - first))
 
     def close(self) -> list[DataFile]:
-        """Finish the files and return them, with the paths where they wait for their commit."""
+        """Close the files and return them, with their paths before the commit."""
         for hour in sorted(self._open):
             self._finish(hour)
         return self._written
@@ -153,7 +153,7 @@ class _PartFile:
 def shrinks(bodies: Any) -> bool:
     """Return True if zstd is worth its time: on compressed or encrypted bodies it wastes a third of the work.
 
-    :param bodies: Arrow binary array, of which a part in the middle is tried.
+    :param bodies: Arrow binary array, a part in the middle is compressed as a trial.
     """
     _, offsets, data = bodies.buffers()
     if data is None:
@@ -166,7 +166,7 @@ def shrinks(bodies: Any) -> bool:
 
 
 def _leaves(schema: Any) -> Iterator[str]:
-    """The columns of a Parquet file."""
+    """Return the columns of a Parquet file."""
     for field in schema:
         if pa.types.is_map(field.type):
             yield from (f"{field.name}.key_value.key", f"{field.name}.key_value.value")

@@ -1,12 +1,12 @@
 """An archive's table as Apache Iceberg, by the package ``pyiceberg``: no JVM, no jars.
 
 A commit is one swap of the table's metadata: a snapshot with the files added and removed, and the table's properties
-``cometmq.commit`` (the commit without its files) and ``cometmq.batch.<query id>``, so that they outlive the expiry of
+``cometmq.commit`` (the commit without its files) and ``cometmq.batch.<query id>``. Properties outlive the expiry of
 snapshots. The snapshot's summary names query and batch too.
 
-``_iceberg.json`` in the archive's directory names the catalog of the table; without one that pyiceberg is configured
-for it is an SQL catalog in ``_catalog.db`` beside it. Files keep their places below the directory, as with the other
-formats; Iceberg's partitions are the topic and the hour of ``storeTimestamp``.
+``_iceberg.json`` in the archive's directory names the catalog of the table; by default an SQL catalog in
+``_catalog.db`` in the same directory. Files keep their places below the directory, as with the other formats; Iceberg's
+partitions are the topic and the hour of ``storeTimestamp``.
 
 Data files are described as pyiceberg's ``parquet_file_to_data_file`` does, except for the bounds of times: pyiceberg
 reads these as Python's ``datetime``, which ends with the year 9999, and clocks of producers and brokers may say
@@ -14,8 +14,7 @@ anything. Here they stay microseconds. The hours of partitions, which pyiceberg 
 calendar: later times are in its last hour, and every predicate that names a time of the calendar finds them.
 
 pyiceberg expires the snapshots (:meth:`IcebergArchive.forget`). It has neither compaction nor a search for files that
-no snapshot names: those are by hand, in :mod:`cometmq.spark.jobs.archive.upkeep` and
-:meth:`.log.ArchiveLog.sweep`.
+no snapshot names: CometMQ's own are in :mod:`cometmq.spark.jobs.archive.upkeep` and :meth:`.log.ArchiveLog.sweep`.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _PROPERTIES: Final = {
 
 
 class _Pointer(msgspec.Struct, frozen=True):
-    """The table's name, and the catalog that pyiceberg is configured for, or none for our own."""
+    """The table's name and its catalog in pyiceberg's configuration; None for the archive's own catalog."""
 
     catalog: str | None
     table: str
@@ -66,9 +65,9 @@ class IcebergArchive:
     format = ICEBERG
 
     def __init__(self, root: Path, wanted: TableFormat | None) -> None:
-        """Note the place of the table, which may not exist yet.
+        """Remember where the table is; it may not exist yet.
 
-        :raises ArchiveError: pyiceberg is not installed, or the archive's table is another than ``wanted``.
+        :raises ArchiveError: pyiceberg is not installed, or the archive has another table than ``wanted``.
         """
         self._root = root
         try:
@@ -89,25 +88,25 @@ class IcebergArchive:
                 raise ArchiveError(
                     f"the archive {root} is table {self._pointer.table} of "
                     f"{self._pointer.catalog or 'its own catalog'}, not {asked.table} of {asked.catalog}",
-                    next_step="leave --catalog and --table out to go on with it",
+                    next_step="leave out --catalog and --table to continue it",
                 )
         else:
             self._pointer = asked or _Pointer(None, DEFAULT_TABLE)
 
     def last(self) -> Commit | None:
-        """Read it from the table's properties."""
+        """Read the last commit from the table's properties."""
         table = self._open()
         text = None if table is None else table.properties.get(_COMMIT)
         return None if text is None else msgspec.json.decode(text, type=Commit)
 
     def batch_of(self, query_id: str) -> int | None:
-        """Look the query up in the table's properties."""
+        """Look up the query in the table's properties."""
         table = self._open()
         text = None if table is None else table.properties.get(_BATCH + query_id)
         return None if text is None else int(text)
 
     def files(self) -> list[DataFile]:
-        """Read them from the manifests of the current snapshot."""
+        """Read the files from the manifests of the current snapshot."""
         table = self._open()
         if table is None or table.current_snapshot() is None:
             return []
@@ -123,7 +122,7 @@ class IcebergArchive:
         return sorted(found, key=lambda file: (file.committed_ms, file.path))
 
     def commit(self, commit: Commit, removed: Sequence[DataFile]) -> None:
-        """Swap the metadata; of two writers the first one wins."""
+        """Swap the metadata; the first of two writers wins."""
         from pyiceberg.exceptions import CommitFailedException
 
         table = self._open() or self._create()
@@ -152,11 +151,11 @@ class IcebergArchive:
         except CommitFailedException as error:
             raise ArchiveError(
                 f"the Iceberg table {self._pointer.table} of {self._root} could not be changed: {error}",
-                next_step="somebody else wrote to it; run it again, nothing was committed",
+                next_step="nothing was committed; another program wrote to the table, so run the job again",
             ) from error
 
     def removed_since(self, time_ms: int) -> set[str]:
-        """Look at all snapshots that are there and were current then or later."""
+        """Compare all remaining snapshots that were current then or later."""
         table = self._open()
         if table is None:
             return set()
@@ -167,7 +166,7 @@ class IcebergArchive:
         }
 
     def forget(self, time_ms: int) -> None:
-        """Expire the snapshots that were current before this time alone."""
+        """Expire the snapshots that stopped being current before this time."""
         table = self._open()
         if table is None:
             return
@@ -186,16 +185,16 @@ class IcebergArchive:
                 return _made(lambda: self._load_catalog(self._pointer.catalog))
             except ValueError as error:
                 raise ArchiveError(
-                    f"pyiceberg is configured for no catalog of the name {self._pointer.catalog}: {error}",
+                    f"pyiceberg's configuration has no catalog {self._pointer.catalog}: {error}",
                     next_step="describe it in ~/.pyiceberg.yaml, on driver and executors",
                 ) from error
         own = {"type": "sql", "uri": f"sqlite:///{self._root / OWN_CATALOG}", "warehouse": f"file://{self._root}"}
         return _made(lambda: self._load_catalog("archive", **own))
 
     def _open(self) -> Any:
-        """Return the table as it is now; None if it was not made yet.
+        """Load the table, or return None if it does not exist yet.
 
-        :raises ArchiveError: the directory is not where it was made.
+        :raises ArchiveError: the directory was moved.
         """
         from pyiceberg.exceptions import NoSuchTableError
 
@@ -208,20 +207,20 @@ class IcebergArchive:
         except FileNotFoundError as error:
             raise self._moved(str(error)) from error
         if table.metadata.location != self._location(""):
-            raise self._moved(f"it was made in {table.metadata.location}")
+            raise self._moved(f"it was created in {table.metadata.location}")
         return table
 
     def _moved(self, reason: str) -> ArchiveError:
         return ArchiveError(
-            f"the Iceberg table {self._pointer.table} is not one of {self._root}: {reason}",
-            next_step="Iceberg names files by their whole paths: put the directory, or a link to it, where it was "
-            "made, and name it so; or archive anew into another directory",
+            f"the Iceberg table {self._pointer.table} does not belong to {self._root}: {reason}",
+            next_step="Iceberg stores absolute paths: move the directory back to where it was created, or link "
+            "it there, and use that path; or archive into another directory",
         )
 
     def _create(self) -> Any:
-        """Make the table, empty: a job that is killed behind this finds it so.
+        """Create the empty table; a job that is killed later continues with it.
 
-        The pointer comes last: until then others see no archive here.
+        The pointer is written last: until then others see no archive here.
         """
         from pyiceberg.exceptions import TableAlreadyExistsError
         from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -242,8 +241,8 @@ class IcebergArchive:
             table = self._catalog.load_table(self._pointer.table)
             if table.metadata.location != place or table.current_snapshot() is not None:
                 raise ArchiveError(
-                    f"the catalog has a table {self._pointer.table} already, which is no archive in {self._root}",
-                    next_step="name another with --table",
+                    f"the catalog has a table {self._pointer.table} already, which is not the archive in {self._root}",
+                    next_step="choose another name with --table",
                 ) from error
         replace_file(self._root / ICEBERG_POINTER, msgspec.json.encode(self._pointer))
         return table
@@ -256,15 +255,15 @@ class IcebergArchive:
         if not location.startswith(prefix):
             raise ArchiveError(
                 f"the Iceberg table {self._pointer.table} names {location}, which lies outside of {self._root}",
-                next_step="Iceberg names files by their whole paths: put the archive where it was made",
+                next_step="Iceberg stores absolute paths: move the archive back to where it was created",
             )
         return location.removeprefix(prefix)
 
 
 def _made(make: Callable[[], T]) -> T:
-    """Open or make something in a catalog; if that fails, once more.
+    """Open or create something in a catalog; try again once if that fails.
 
-    SQL catalogs look first whether it is there, and fail if another job makes it between that and their turn.
+    SQL catalogs check first that it does not exist, and fail if another job creates it in between.
     """
     try:
         return make()
@@ -275,7 +274,7 @@ def _made(make: Callable[[], T]) -> T:
 
 
 def _schema() -> Any:
-    """The columns of an archive's files, in Iceberg's types."""
+    """Return the columns of an archive's files, in Iceberg's types."""
     from pyiceberg import types
     from pyiceberg.schema import Schema
 
@@ -313,7 +312,7 @@ def _said(snapshot: Any, name: str) -> str | None:
 
 
 def _committed_ms(snapshot: Any) -> int:
-    """Return the time of a snapshot, by the clock of the job that made it."""
+    """Return the time of a snapshot, by the clock of the job that wrote it."""
     return int(_said(snapshot, _AT) or snapshot.timestamp_ms)
 
 
@@ -325,7 +324,7 @@ def _current_since(table: Any, time_ms: int) -> list[Any]:
 
 
 def _milliseconds(stored: bytes) -> int:
-    """A bound of ``storeTimestamp``: microseconds, little-endian."""
+    """Encode a bound of ``storeTimestamp``: microseconds, little-endian."""
     return int.from_bytes(stored, "little", signed=True) // 1000
 
 
@@ -335,7 +334,7 @@ _CALENDAR_US: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 
 
 def iceberg_file(io: Any, metadata: Any, location: str) -> Any:
-    """Describe the Parquet file at ``location``, by its footer, for the table with this metadata.
+    """Describe the Parquet file at ``location`` from its footer, for the table with this metadata.
 
     :param io: pyiceberg's ``FileIO`` of the table.
     """
@@ -377,7 +376,7 @@ def iceberg_file(io: Any, metadata: Any, location: str) -> Any:
 
 
 def _bounds(footer: Any, name: str, limits: tuple[int, int] = (-(1 << 63), (1 << 63) - 1)) -> Any:
-    """The smallest and the largest time of a column, as pyiceberg holds them."""
+    """Return the smallest and the largest time of a column, as pyiceberg stores them."""
     from pyiceberg.io.pyarrow import StatsAggregator
     from pyiceberg.types import TimestamptzType
 

@@ -1,17 +1,17 @@
 """The log of an archive: which files belong to it, and how far each queue is archived.
 
 Files and offsets are committed in one transaction of the archive's table (:mod:`.table`). Tasks write files into a
-directory that no reader looks at (:mod:`.files`); the commit moves them into their places. So a committed file is
-never written to again. A job that is killed at any point leaves at most files that no commit names: readers do not
-see them, the next run removes or overwrites them, and ``vacuum`` removes them. Each commit also sums up everything
-before it, so that the last one says where every queue stands. A batch that would overlap, or that belongs to another
-query, is refused.
+directory that no reader looks at (:mod:`.files`); the commit moves them into their places. A committed file is never
+written again. A job killed at any point leaves at most files that no commit names: readers do not see them, the next
+run removes or overwrites them, and ``vacuum`` removes them. Each commit also holds the totals of all commits before it,
+so the last one states how far every queue is archived. A batch that overlaps archived offsets, or that belongs to
+another query, is rejected.
 
-Three locks end with their processes: a job that archives holds ``_lock``; one that compacts, expires or vacuums holds
-``_upkeep_lock``, so that both can run side by side; ``_commit_lock`` is held only from reading the last commit until
-the next one is written.
+Three locks are released when their processes end: a job that archives holds ``_lock``; one that compacts, expires or
+vacuums holds ``_upkeep_lock``, so both can run at the same time; ``_commit_lock`` is held only from reading the last
+commit until the next one is written.
 
-:func:`read_archive` reads the committed files back, and :func:`record_of` makes the stored record of a row again.
+:func:`read_archive` reads the committed files back, and :func:`record_of` rebuilds the stored record of a row.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 REMOVED_KEPT_MS: Final = 7 * 24 * 3_600_000
-"""Time that compacted or expired files stay on the disk for readers of an older version: Delta's default."""
+"""Time for which compacted or expired files stay on disk for readers of an older version: Delta's default."""
 WRITING_SPARED_MS: Final = 24 * 3_600_000
-"""Age at which a file without a commit no longer belongs to a batch that a running job is about to commit."""
+"""Age from which a file without a commit cannot belong to a batch that a running job is about to commit."""
 LOCK: Final = "_lock"
 _UPKEEP_LOCK: Final = "_upkeep_lock"
 _COMMIT_LOCK: Final = "_commit_lock"
@@ -77,11 +77,11 @@ class ArchiveLog:
     def __init__(
         self, root: str | Path, wanted: TableFormat | str | None = None, *, clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        """Look at what is there.
+        """Open the archive's table, or choose the format of a new one.
 
-        :param wanted: format of an archive that is not there yet, or its name; Parquet if left out.
-        :raises OptionError: there is no such format.
-        :raises PathError: the directory has a scheme that is not supported.
+        :param wanted: format of a new archive, or its name; Parquet by default.
+        :raises OptionError: the format is unknown.
+        :raises PathError: the directory has an unsupported scheme.
         :raises ArchiveError: the archive has another format than ``wanted``, or its package is missing.
         """
         self.root = local_path(root).absolute()
@@ -92,7 +92,7 @@ class ArchiveLog:
 
     @property
     def format(self) -> str:
-        """Name of the format that its table has."""
+        """Return the name of the table's format."""
         return self._table.format
 
     def last(self) -> Commit | None:
@@ -104,7 +104,7 @@ class ArchiveLog:
         return self._table.files()
 
     def queues(self) -> list[QueueTotals]:
-        """Sum up each queue over all commits."""
+        """Return the totals of each queue over all commits."""
         last = self.last()
         return [] if last is None else last.queues
 
@@ -113,11 +113,11 @@ class ArchiveLog:
         return {of.queue: of.next for of in self.queues()}
 
     def marks(self) -> dict[Queue, Mark]:
-        """Return the mark of the last message of each queue, by which the queue is known again."""
+        """Return the mark of the last message of each queue, which identifies the queue later."""
         return last_marks(self.root, self.files())
 
     def marks_at(self, offsets: Offsets) -> dict[Queue, Mark]:
-        """Return the marks of the messages at some offsets that it holds."""
+        """Return the marks of the archived messages at some offsets."""
         return marks_at(self.root, self.files(), offsets)
 
     def holds(self, query_id: str, batch_id: int) -> bool:
@@ -126,18 +126,18 @@ class ArchiveLog:
         return committed is not None and committed >= batch_id
 
     def last_batch_of(self, query_id: str) -> int | None:
-        """Find the last batch that a query committed here; None if it never did."""
+        """Return the last batch that a query committed here, or None if it committed none."""
         return self._table.batch_of(query_id)
 
     def demand_any(self, topics: Iterable[str] = ()) -> None:
-        """Demand that there is an archive in the directory.
+        """Check that the directory holds an archive.
 
-        :param topics: that must be in it.
-        :raises OptionError: nothing was ever committed here, or nothing of one of the topics.
+        :param topics: topics that it must hold.
+        :raises OptionError: nothing was committed here, or nothing of one of the topics.
         """
         last = self.last()
         if last is None:
-            raise OptionError(f"{self.root} holds no archive", next_step="make one: cometmq pipeline archive")
+            raise OptionError(f"{self.root} holds no archive", next_step="create one: cometmq pipeline archive")
         there = {of.topic for of in last.queues}
         beginning = f"the archive {self.root} has no topic"
         demand_present(topics, there, beginning, next_step=f"it has {', '.join(sorted(there))}")
@@ -146,11 +146,11 @@ class ArchiveLog:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the archive for one writer; the lock goes with the process, however it ends.
+        """Hold the archive for one writer; the lock is released when the process ends, even by a crash.
 
-        What an earlier one has written and not committed is removed.
+        Files that an earlier writer wrote and did not commit are removed.
 
-        :raises ArchiveError: another process holds it.
+        :raises ArchiveError: another process holds the lock.
         """
         with locked(self.root):
             self.discard(WRITING)
@@ -158,15 +158,15 @@ class ArchiveLog:
 
     @contextmanager
     def kept_up(self) -> Iterator[None]:
-        """Hold the archive for one upkeep, beside a job that may archive into it.
+        """Hold the archive for one upkeep job; another job may archive into it meanwhile.
 
-        :raises ArchiveError: another process holds it.
+        :raises ArchiveError: another process holds the lock.
         """
         with locked(self.root, _UPKEEP_LOCK):
             yield
 
     def discard(self, place: str) -> None:
-        """Remove what an earlier run has written in ``place`` and not committed; for who holds that place's lock."""
+        """Remove files in ``place`` that an earlier run did not commit; the caller holds the lock of ``place``."""
         for path in self.root.glob(f"{place}/*.parquet"):
             path.unlink(missing_ok=True)
 
@@ -178,10 +178,10 @@ class ArchiveLog:
         files: Sequence[DataFile],
         lost: Iterable[Covered] = (),
     ) -> Commit | None:
-        """Commit a batch, also an empty one; None if it is committed already.
+        """Commit a batch, even an empty one; return None if it is committed already.
 
         :param lost: offsets within ``covered`` whose messages were gone before they could be read.
-        :raises ArchiveError: it overlaps what is archived, or one of its files is not there.
+        :raises ArchiveError: it overlaps archived offsets, or one of its files is missing.
         """
         joined = merged(covered)
         for file in files:
@@ -207,21 +207,23 @@ class ArchiveLog:
         return commit
 
     def replace(self, old: Sequence[DataFile], new: Sequence[DataFile]) -> None:
-        """Put files in the place of others that hold the same messages.
+        """Replace files by others that hold the same messages.
 
-        :raises ArchiveError: they are not as many messages of the same queues, or an old one left the archive.
+        :raises ArchiveError: the new files hold other messages, or an old one was removed from the archive.
         """
         for file in new:
             self._demand_file(file)
         if _rows(old) != _rows(new):
-            raise ArchiveError(f"{len(new)} new files do not hold what {len(old)} old ones do: nothing was changed")
+            raise ArchiveError(
+                f"{len(new)} new files do not hold the messages of {len(old)} old ones; nothing was changed"
+            )
         with locked(self.root, _COMMIT_LOCK, wait=True):
             self._take(COMPACTED, old, new)
 
     def expire(self, old: Sequence[DataFile]) -> None:
-        """Take files out of the archive; how far each queue is archived stays as it is.
+        """Remove files from the archive; the archived end of each queue stays the same.
 
-        :raises ArchiveError: one of them left the archive meanwhile.
+        :raises ArchiveError: one of them was removed from the archive meanwhile.
         """
         with locked(self.root, _COMMIT_LOCK, wait=True):
             self._take(EXPIRED, old, [])
@@ -232,7 +234,8 @@ class ArchiveLog:
         gone = [there.pop(file.path) for file in old if file.path in there]
         if last is None or len(gone) != len(old):
             raise ArchiveError(
-                f"{len(old) - len(gone)} files left the archive {self.root} meanwhile", next_step="run it again"
+                f"{len(old) - len(gone)} files were removed from the archive {self.root} meanwhile",
+                next_step="run it again",
             )
         queues = last.queues if kind == COMPACTED else without(last.queues, gone, there.values())
         new = self._placed(new)
@@ -250,7 +253,7 @@ class ArchiveLog:
         self._table.commit(commit, gone)
 
     def _placed(self, files: Iterable[DataFile]) -> list[DataFile]:
-        """Put files that tasks have written where they belong, in the order of their names."""
+        """Move files that tasks have written into their places, in the order of their names."""
         placed = []
         for file in files:
             path = part_path(file.queue, file.min_store_ms, file.first, file.end)
@@ -266,17 +269,17 @@ class ArchiveLog:
         path = self.root / file.path
         if not path.is_file() or path.stat().st_size != file.bytes:
             raise ArchiveError(
-                f"an executor wrote {path} with {file.bytes} bytes, but the driver does not see it so",
-                next_step="the archive's directory must be the same for driver and executors",
+                f"an executor wrote {path} with {file.bytes} bytes, but the driver sees another size or no file",
+                next_step="use a directory that driver and executors share",
             )
 
     def sweep(self, *, keep_ms: int = REMOVED_KEPT_MS, dry_run: bool = False) -> list[tuple[str, int]]:
-        """Delete data files that the table does not name; return their paths, relative to the archive, and sizes.
+        """Delete data files that the table does not name; return their sizes by path relative to the archive.
 
         While a job archives, files that no commit has named yet stay until they are a day old.
 
-        :param keep_ms: files that left the archive within this time stay.
-        :raises ArchiveError: another upkeep is under way.
+        :param keep_ms: files removed from the archive within this time stay.
+        :raises ArchiveError: another upkeep job is running.
         :raises OptionError: there is no archive here.
         """
         self.demand_any()
@@ -307,7 +310,7 @@ class ArchiveLog:
 def table_at(root: Path, wanted: TableFormat | str | None) -> ArchiveTable:
     """Return the table in a directory; a new one has the ``wanted`` format, by default Parquet.
 
-    :raises OptionError: there is no such format.
+    :raises OptionError: the format is unknown.
     :raises ArchiveError: the directory holds an archive of another format, or the format's package is missing.
     """
     found = _found(root)
@@ -317,7 +320,7 @@ def table_at(root: Path, wanted: TableFormat | str | None) -> ArchiveTable:
         if found is not None and found != wanted.name:
             raise ArchiveError(
                 f"{root} holds an archive of format {found}, not {wanted.name}",
-                next_step=f"go on with --format {found}, or archive into another directory",
+                next_step=f"continue with --format {found}, or archive into another directory",
             )
     name = found or (wanted.name if wanted is not None else PARQUET)
     if name == DELTA:
@@ -341,11 +344,11 @@ def _found(root: Path) -> str | None:
 
 @contextmanager
 def locked(directory: Path, name: str = LOCK, *, wait: bool = False) -> Iterator[None]:
-    """Hold a directory, which is made when it is not there, for one writer; the lock goes with the process.
+    """Lock a directory for one writer, creating it if missing; the lock is released when the process ends.
 
-    :param name: of the lock; others can be held beside it.
-    :param wait: until it is free.
-    :raises ArchiveError: another process holds it.
+    :param name: name of the lock; different locks are independent.
+    :param wait: wait until it is free.
+    :raises ArchiveError: another process holds the lock.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / name).open("a") as file:
@@ -360,7 +363,7 @@ def locked(directory: Path, name: str = LOCK, *, wait: bool = False) -> Iterator
 
 @contextmanager
 def locked_if_free(directory: Path) -> Iterator[bool]:
-    """Hold a directory if no other process does; gives whether it is held."""
+    """Lock a directory unless another process holds it; yield whether it is locked."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / LOCK).open("a") as file:
         try:
@@ -372,7 +375,7 @@ def locked_if_free(directory: Path) -> Iterator[bool]:
 
 
 def _stat_of(path: Path) -> os.stat_result | None:
-    """The stat of a file; None if it does not exist any more."""
+    """Return the stat of a file, or None if it no longer exists."""
     try:
         return path.stat()
     except FileNotFoundError:
@@ -389,7 +392,7 @@ def _rows(files: Sequence[DataFile]) -> dict[Queue, int]:
 def read_archive(spark: SparkSession, directory: str | Path) -> DataFrame:
     """Return the messages of an archive, whatever its format, as a DataFrame with every column of the source.
 
-    It shows what was committed when it was called; later commits need another call.
+    The frame shows the commits at the time of the call; call again to see later ones.
 
     :raises OptionError: the directory holds no archive.
     :raises ArchiveError: the package of the archive's format is not installed.
@@ -400,7 +403,7 @@ def read_archive(spark: SparkSession, directory: str | Path) -> DataFrame:
 
 
 def read_files(spark: SparkSession, root: Path, files: Iterable[DataFile]) -> DataFrame:
-    """Return the messages in some files of the archive at ``root``."""
+    """Read the messages in some files of the archive at ``root``."""
     paths = [str(root / file.path) for file in files]
     if not paths:
         return spark.createDataFrame([], ARCHIVE_DDL)
@@ -408,14 +411,14 @@ def read_files(spark: SparkSession, root: Path, files: Iterable[DataFile]) -> Da
 
 
 def record_of(row: Mapping[str, Any]) -> bytes:
-    """Return the stored record of an archived message, byte for byte as its broker had it; ``row`` has every column."""
+    """Return the stored record of an archived row with every column, byte for byte as in the broker's log."""
     times = {name: milliseconds(row[name]) for name in ("bornTimestamp", "storeTimestamp")}
     body = bytes(row["body"] if row["storedBody"] is None else row["storedBody"])
     return encode_row({**row, **times}, body, row["propertiesText"], row["sysFlag"])
 
 
 def encode_row(row: Mapping[str, Any], body: bytes, properties_text: str, sys_flag: int) -> bytes:
-    """Return the stored record of a row whose times are ms since 1970, with this body and these properties.
+    """Encode the stored record of a row whose times are ms since 1970, with this body and these properties.
 
     :raises ValueError: the properties are too long.
     """

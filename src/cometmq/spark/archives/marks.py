@@ -1,7 +1,7 @@
-"""The marks of an archive: messages in it by which the life of a queue is known (:class:`Mark`).
+"""The marks of an archive: messages that identify the queues they came from (:class:`Mark`).
 
-A topic that is deleted and made anew is another topic, whose messages must not stand behind the archived ones. So a job
-that goes on where an archive ends compares a message that the archive holds with what the source has at its offset.
+A topic that was deleted and created again is another topic; its messages must not be appended to the archived ones. So
+a job that continues an archive compares an archived message with the message at the same offset of the source.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _COLUMNS: Final = ["queueOffset", "physicalOffset", "storeTimestamp"]
 
 
 def last_marks(root: Path, files: Iterable[DataFile]) -> dict[Queue, Mark]:
-    """Return the mark of the last message that some files of an archive hold of each queue."""
+    """Return the mark of each queue's last message in some files of an archive."""
     files = list(files)
     ends: Offsets = {}
     for file in files:
@@ -27,7 +27,7 @@ def last_marks(root: Path, files: Iterable[DataFile]) -> dict[Queue, Mark]:
 
 
 def marks_at(root: Path, files: Iterable[DataFile], offsets: Offsets) -> dict[Queue, Mark]:
-    """Return the marks of messages at some offsets, one of each queue; those that no file holds are left out.
+    """Return the marks of messages at some offsets, one of each queue; messages that no file holds are left out.
 
     :raises ArchiveError: a file is lost.
     """
@@ -54,18 +54,18 @@ def _mark_in(path: Path, offset: int) -> Mark | None:
 
 
 def demand_same_queues(place: object, changed: Iterable[Queue]) -> None:
-    """Demand that no queue is another one than the one that was archived.
+    """Check that no queue was deleted and created again since it was archived.
 
-    :param place: the archive, or what else was made of the queues.
-    :raises ArchiveError: naming one that is.
+    :param place: the archive or another copy of the queues, for the error.
+    :raises ArchiveError: one was; the error names it.
     """
     for queue in sorted(changed):
         raise ArchiveError(
-            f"{queue} is not the queue that {place} has messages of: its topic was made anew, or its end was lost",
-            next_step="go on in another directory; this one keeps the messages that there were",
+            f"{queue} is not the queue whose messages {place} holds: its topic was created again, or its end was lost",
+            next_step="continue in another directory; this one keeps the earlier messages",
         )
 
 
 def differing(marks: Mapping[Queue, Mark], there: Mapping[Queue, Mark]) -> list[Queue]:
-    """Return the queues that have another message at the offset of a mark."""
+    """Return the queues whose message at the offset of a mark differs from it."""
     return [queue for queue, mark in there.items() if queue in marks and marks[queue] != mark]

@@ -4,11 +4,11 @@ A data file holds messages of one queue and one hour of store time; its name say
 
     topic=<topic>/hour=<YYYY-MM-DD-HH>/part-<broker>-<queue>-<first>-<end>.parquet
 
-Names follow from what is inside, so a batch that is written again gets the same names.
+The name follows from the content, so a batch that is written again gets the same names.
 
 A Parquet archive keeps its commits as JSON beside its files, ``_commits/<sequence>.json``. A file belongs to the
-archive exactly if a commit names it and no later one removes it. A commit is written to another name, synced and
-renamed, so it appears whole or not at all.
+archive if a commit adds it and no later one removes it. A commit is written under another name, synced and renamed, so
+it appears completely or not at all.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ COMMITS: Final = "_commits"
 """Directory of a Parquet archive's commits."""
 DELTA_LOG: Final = "_delta_log"
 ICEBERG_POINTER: Final = "_iceberg.json"
-"""File with the name of the catalog that has the table of an archive."""
+"""File that names the catalog of an archive's table."""
 WRITING: Final = "_writing"
-"""Directory where tasks of the archive job write files; no commit names them there."""
+"""Directory where tasks of the archive job write files before they are committed."""
 JOINING: Final = "_joining"
-"""The directory where tasks of the upkeep write."""
+"""Directory where tasks of the upkeep jobs write."""
 APPENDED: Final = "append"
 """Kind of a commit that adds messages."""
 COMPACTED: Final = "compact"
@@ -58,7 +58,7 @@ class DataFile(msgspec.Struct, frozen=True):
     """One Parquet file: messages of a queue from offset ``first`` to before ``end``, all of one hour."""
 
     path: str
-    """Relative to the archive's directory: its place, or before the commit where a task has written it."""
+    """Path relative to the archive's directory: the final one, or before the commit the one a task wrote to."""
     topic: str
     broker: str
     queue_id: int
@@ -69,13 +69,13 @@ class DataFile(msgspec.Struct, frozen=True):
     min_store_ms: int
     max_store_ms: int
     bad_bodies: int
-    """Known when the file is committed; Iceberg does not keep it."""
+    """Known when the file is committed; Iceberg does not store it."""
     committed_ms: int = 0
-    """Time of the commit of its last message, ms since 1970; 0 if it is unknown."""
+    """Commit time of its last message, ms since 1970; 0 if unknown."""
 
     @property
     def queue(self) -> Queue:
-        """The queue whose messages it holds."""
+        """Return the queue whose messages it holds."""
         return Queue(self.topic, self.broker, self.queue_id)
 
 
@@ -86,7 +86,7 @@ class _OfQueue(msgspec.Struct, frozen=True):
 
     @property
     def queue(self) -> Queue:
-        """The queue."""
+        """Return the queue."""
         return Queue(self.topic, self.broker, self.queue_id)
 
 
@@ -98,7 +98,7 @@ class Covered(_OfQueue, frozen=True):
 
     @classmethod
     def of(cls, part: OffsetRange) -> Covered:
-        """Make it of a range."""
+        """Create it from a range."""
         return cls(*part.queue, part.first, part.end)
 
     def __str__(self) -> str:
@@ -112,7 +112,7 @@ class QueueTotals(_OfQueue, frozen=True):
     next: int
     rows: int
     expired_to: int = 0
-    """Retention takes out messages behind ``first`` too where hours interleave: those before this offset …"""
+    """Retention also removes messages after ``first`` if hours interleave: those before this offset …"""
     expired_before_ms: int = 0
     """… that were stored before this time, ms since 1970. Both are 0 if there are none."""
 
@@ -122,28 +122,28 @@ class Commit(msgspec.Struct, frozen=True):
 
     sequence: int
     query_id: str
-    """Id of the query, or the run, that brought messages last: in this commit or before it."""
+    """Id of the query or run that last added messages, in this commit or before it."""
     batch_id: int
     committed_ms: int
     covered: list[Covered]
     files: list[DataFile]
-    """The files that it adds."""
+    """Files that it adds."""
     queues: list[QueueTotals]
     """Totals of the archive after this commit."""
     gaps: list[str]
-    """Offsets that were skipped, because their messages were gone."""
+    """Offsets that were skipped because their messages were lost."""
     kind: str = APPENDED
     removed: list[str] = []
-    """Paths of files that leave the archive."""
+    """Paths of files that it removes."""
 
     @property
     def rows(self) -> int:
-        """Messages in this batch."""
+        """Return the number of messages in this batch."""
         return sum(file.rows for file in self.files)
 
 
 def part_path(queue: Queue, store_ms: int, first: int, end: int) -> str:
-    """Name the file of some messages of a queue, relative to the archive's directory.
+    """Return the path of a data file for messages of a queue, relative to the archive's directory.
 
     :param store_ms: the store time of any of them, ms since 1970; years beyond 9999, which brokers with a wrong clock
         write, have as many digits as they need.
@@ -165,16 +165,16 @@ def hour_ended_ms(path: str) -> int:
 
 
 def place_of(path: str) -> tuple[str, str]:
-    """Return topic and hour of a file in the place of data files; empty for other files."""
+    """Return topic and hour of a path below the data directories; empty for other files."""
     match = _PLACE.fullmatch(path)
     return ("", "") if match is None else (unquote(match[1]), match[2])
 
 
 def file_named(path: str, rows: int, size: int, times: tuple[int, int], bad_bodies: int, committed_ms: int) -> DataFile:
-    """Return a data file by its name and a table's metadata.
+    """Build a data file from its name and a table's metadata.
 
     :param times: the first and the last store time in it, ms since 1970.
-    :raises ArchiveError: its name is not one that an archive job gives.
+    :raises ArchiveError: an archive job did not write it.
     """
     match = _parsed(path)
     topic, broker = unquote(match[1]), unquote(match[3])
@@ -186,8 +186,8 @@ def _parsed(path: str) -> re.Match[str]:
     match = _PART.fullmatch(path)
     if match is None:
         raise ArchiveError(
-            f"the table names {path}, which no archive job has written",
-            next_step="an archive's table is written by cometmq pipeline archive alone; restore the version before",
+            f"the table names {path}, which an archive job did not write",
+            next_step="only cometmq pipeline archive may write to the table; restore its previous version",
         )
     return match
 
@@ -209,7 +209,7 @@ def advanced(
 ) -> tuple[list[QueueTotals], list[str]]:
     """Return the totals after a batch, and the gaps before it.
 
-    :raises ArchiveError: some of it is archived already.
+    :raises ArchiveError: part of it is archived already.
     """
     found = {of.queue: of for of in totals}
     rows: dict[Queue, int] = {}
@@ -221,8 +221,9 @@ def advanced(
         before = found.get(queue) or QueueTotals(*queue, part.first, part.first, 0)
         if part.first < before.next:
             raise ArchiveError(
-                f"{queue} is archived up to offset {before.next}, and this batch would add it again from {part.first}",
-                next_step="if the topic was deleted and made anew, archive it into another directory; otherwise use "
+                f"{queue} is archived up to offset {before.next}, but this batch begins at {part.first}",
+                next_step="if the topic was deleted and created again, archive it into another directory; "
+                "otherwise use "
                 "the checkpoint that wrote the archive, or a new one",
             )
         if part.first > before.next:
@@ -232,9 +233,9 @@ def advanced(
 
 
 def without(totals: Sequence[QueueTotals], gone: Iterable[DataFile], left: Iterable[DataFile]) -> list[QueueTotals]:
-    """Return the totals after hours have left; how far each queue is archived stays as it was.
+    """Return the totals after hours were removed; the archived end of each queue stays the same.
 
-    :param left: the files that stay.
+    :param left: files that stay.
     """
     taken: dict[Queue, list[DataFile]] = {}
     for file in gone:
@@ -259,27 +260,27 @@ class TableFormat:
 
     name: str = PARQUET
     catalog: str | None = None
-    """A catalog of Iceberg that pyiceberg is configured for; without one the table has its own, in the directory."""
+    """Iceberg catalog in pyiceberg's configuration; by default the table has its own catalog, in the directory."""
     table: str | None = None
     """Namespace and name of the table in Iceberg."""
 
     def check(self) -> None:
-        """Demand that there is such a format.
+        """Check that the format exists.
 
-        :raises OptionError: there is not, or it has no catalogs.
+        :raises OptionError: the format is unknown, or has no catalogs.
         """
         if self.name not in FORMATS:
-            raise OptionError(f"an archive has no format {self.name!r}", next_step=f"it has {', '.join(FORMATS)}")
+            raise OptionError(f"unknown archive format {self.name!r}", next_step=f"use {', '.join(FORMATS)}")
         if self.name != ICEBERG and (self.catalog is not None or self.table is not None):
-            raise OptionError(f"catalog and table are for Iceberg, not for {self.name}")
+            raise OptionError(f"catalog and table are only for Iceberg, not for {self.name}")
         if self.catalog is not None and self.table is None:
             raise OptionError(
-                f"catalog {self.catalog} needs the name of a table", next_step="as in --table lake.orders"
+                f"catalog {self.catalog} needs the name of a table", next_step="add it, as in --table lake.orders"
             )
 
 
 class ArchiveTable(Protocol):
-    """The interface of an archive's table for its log. A commit appears whole or not at all."""
+    """The interface of an archive's table. A commit appears completely or not at all."""
 
     format: str
 
@@ -293,16 +294,16 @@ class ArchiveTable(Protocol):
         """List the files that belong to the archive now."""
 
     def commit(self, commit: Commit, removed: Sequence[DataFile]) -> None:
-        """Add ``commit.files`` and let go of ``removed``, together with all else that the commit says.
+        """Add ``commit.files``, remove ``removed`` and store the totals, in one transaction.
 
-        :raises ArchiveError: somebody else has changed the table meanwhile; nothing was committed.
+        :raises ArchiveError: another program changed the table meanwhile; nothing was committed.
         """
 
     def removed_since(self, time_ms: int) -> set[str]:
-        """Name the files that left at this time or later, ms since 1970."""
+        """Return the paths of files removed at this time or later, ms since 1970."""
 
     def forget(self, time_ms: int) -> None:
-        """Delete versions of the table that were not current from this time on, if it keeps versions."""
+        """Delete versions of the table that stopped being current before this time, if it keeps versions."""
 
 
 _DIGITS: Final = 20
@@ -325,7 +326,7 @@ class ParquetArchive:
         return self._read(sequences[-1]) if sequences else None
 
     def batch_of(self, query_id: str) -> int | None:
-        """Look for the query from the last commit back."""
+        """Search for the query from the last commit backwards."""
         for sequence in reversed(self._sequences()):
             commit = self._read(sequence)
             if commit.query_id == query_id:
@@ -333,7 +334,7 @@ class ParquetArchive:
         return None
 
     def files(self) -> list[DataFile]:
-        """Add up all commits."""
+        """Apply all commits in order."""
         found: dict[str, DataFile] = {}
         for commit in self._commits():
             for path in commit.removed:
@@ -349,11 +350,11 @@ class ParquetArchive:
         replace_file(self._path(commit.sequence), msgspec.json.format(msgspec.json.encode(whole), indent=1))
 
     def removed_since(self, time_ms: int) -> set[str]:
-        """Look at all commits."""
+        """Collect the removals of all commits."""
         return {path for commit in self._commits() if commit.committed_ms >= time_ms for path in commit.removed}
 
     def forget(self, time_ms: int) -> None:
-        """Do nothing: older versions are only commits."""
+        """Do nothing: older versions exist only as commits."""
 
     def _sequences(self) -> list[int]:
         directory = self._root / COMMITS
@@ -372,7 +373,7 @@ class ParquetArchive:
 
 
 def read_json(path: Path, kind: type[T]) -> T:
-    """Read a file of one JSON document.
+    """Read a JSON file.
 
     :raises ArchiveError: it is damaged.
     """

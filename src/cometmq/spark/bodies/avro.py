@@ -1,9 +1,9 @@
 """Avro bodies: one binary datum each, without a file's header, by fastavro.
 
 Types are those of Spark's own ``from_avro``: a union of several types is a struct of ``member0``, ``member1``, … of
-which one is set. Schemas that contain themselves, for which Spark has no fitting type, are refused.
+which one is set. Recursive schemas, for which Spark has no type, are rejected.
 
-fastavro does not tell which type of a union a value had (an int or a long?). In Avro a record adds no bytes to its
+fastavro does not report which type of a union a value had (int or long?). In Avro a record adds no bytes to its
 fields, so each type of such a union is read and written as a record of one field, named as the struct's: the bytes are
 the same, and the field names the type.
 """
@@ -48,7 +48,7 @@ _LOGICAL: Final = {
     "local-timestamp-micros": "TimestampNTZType",
 }
 _WIDER: Final = ((frozenset({"int", "long"}), "LongType"), (frozenset({"float", "double"}), "DoubleType"))
-"""Unions of two types that have one in Spark."""
+"""Unions of two types that Spark reads as one type."""
 _MEMBER: Final = "CometMQUnionMember"
 _BASE_ONLY: Final = ("time-millis", "time-micros", "duration", "uuid")
 """Logical types without a type in Spark: their values are those of the underlying types."""
@@ -64,22 +64,22 @@ def from_avro(
 ) -> Column:
     """Decode bodies.
 
-    :param schema: of the values.
-    :param writer_schema: of the bodies, where it is another one; Avro resolves the difference.
-    :param mode: PERMISSIVE: a body that is not of the schema gives null; FAILFAST: it fails the query.
+    :param schema: schema of the values.
+    :param writer_schema: schema of the bodies, if it differs; Avro resolves the difference.
+    :param mode: PERMISSIVE: a body that does not match the schema gives null; FAILFAST: it fails the query.
     :param with_reason: gives ``struct<value, reason>``: why the value is null.
-    :raises OptionError: a schema, or the mode, cannot be used.
+    :raises OptionError: a schema or the mode is invalid.
     """
     codec = AvroCodec(_text(schema), None if writer_schema is None else _text(writer_schema))
     return decoded(codec, body, called="from_avro", mode=mode, with_reason=with_reason)
 
 
 def to_avro(value: Column | str, schema: Schema, *, mode: str = FAILFAST) -> Column:
-    """Encode values; a field that is absent takes its default.
+    """Encode values; a missing field gets its default.
 
     :param value: a struct for a record, or a value of another type.
     :param mode: FAILFAST: a value that does not fit the schema fails the query; PERMISSIVE: it gives null.
-    :raises OptionError: the schema, or the mode, cannot be used.
+    :raises OptionError: the schema or the mode is invalid.
     """
     return encoded(AvroCodec(_text(schema)), value, called="to_avro", mode=mode)
 
@@ -95,19 +95,19 @@ class AvroCodec:
         self.spark_type  # noqa: B018 (so that a bad schema is an error when the query is written)
         if self.writer_schema is not None and (_read(self.schema).unions or _read(self.writer_schema).unions):
             raise OptionError(
-                "an Avro union of several types cannot be resolved from what it was written with",
-                next_step="leave writer_schema out, and read the bodies with the schema that they were written with",
+                "a union of several Avro types cannot be resolved against a writer schema",
+                next_step="leave out writer_schema, and read the bodies with the schema they were written with",
             )
 
     @property
     def name(self) -> str:
-        """Avro, and the name of the record."""
+        """Return "Avro" and the name of the record."""
         parsed = _read(self.schema).parsed
         return f"Avro {parsed.get('name', parsed['type'])}" if isinstance(parsed, dict) else "Avro"
 
     @property
     def spark_type(self) -> DataType:
-        """The type of its values."""
+        """Return the Spark type of its values."""
         return _spark_type(_read(self.schema).parsed, {}, ())
 
     def decode(self, body: bytes) -> Any:
@@ -127,8 +127,8 @@ def avro_value(body: bytes, schema: str, writer_schema: str | None = None) -> An
     """Decode one datum with nothing after it; needs no Spark.
 
     :param schema: JSON text.
-    :raises OptionError: the schema cannot be used.
-    :raises Exception: the body is not of this schema.
+    :raises OptionError: the schema is invalid.
+    :raises Exception: the body does not match the schema.
     """
     from fastavro import schemaless_reader
 
@@ -138,7 +138,7 @@ def avro_value(body: bytes, schema: str, writer_schema: str | None = None) -> An
     else:
         value = schemaless_reader(source, _read(writer_schema).parsed, _read(schema).parsed)
     if source.tell() != len(body):
-        raise ValueError(f"{len(body) - source.tell()} bytes are left over")
+        raise ValueError(f"{len(body) - source.tell()} bytes follow the datum")
     return value
 
 
@@ -147,7 +147,7 @@ def _text(schema: Schema) -> str:
         try:
             return schema.read_text(encoding="utf-8")
         except OSError as error:
-            raise OptionError(f"the Avro schema cannot be read: {error}") from error
+            raise OptionError(f"cannot read the Avro schema: {error}") from error
     return schema if isinstance(schema, str) else json.dumps(schema)
 
 
@@ -157,7 +157,7 @@ class _Read:
 
     parsed: Any
     unions: bool
-    """True when the types of some union in it are read as records."""
+    """True if some union in it is read as records."""
 
 
 @lru_cache(maxsize=64)
@@ -171,14 +171,16 @@ def _read(text: str) -> _Read:
     try:
         parsed = parse_schema(_prepared(json.loads(text), numbers))
     except (ValueError, TypeError, SchemaParseException, UnknownType) as error:
-        raise OptionError(f"this is no Avro schema: {error}", next_step="give JSON, or a Path of an .avsc") from error
+        raise OptionError(
+            f"invalid Avro schema: {error}", next_step="pass JSON text or the Path of an .avsc file"
+        ) from error
     return _Read(parsed, unions=next(numbers) > 0)
 
 
 def _prepared(schema: Any, numbers: Iterator[int]) -> Any:
     """Remove logical types whose Python values Spark does not accept, and add the records of unions.
 
-    :param numbers: makes the names of these records.
+    :param numbers: numbers the names of these records.
     """
     if isinstance(schema, list):
         return _prepared_union(schema, numbers)
@@ -194,7 +196,7 @@ def _prepared(schema: Any, numbers: Iterator[int]) -> Any:
 
 
 def _prepared_field(field: Any, numbers: Iterator[int]) -> Any:
-    """Prepare a field; its default is a value of the first type of a union."""
+    """Prepare a field; the default of a union has the first of its types."""
     prepared = _prepared(field, numbers)
     match prepared:
         case {"type": [{"name": str(name)}, *_], "default": default} if name.startswith(_MEMBER):
@@ -219,13 +221,13 @@ def _prepared_union(schema: list[Any], numbers: Iterator[int]) -> list[Any]:
 
 
 def _member(schema: Any, member: int, numbers: Iterator[int]) -> dict[str, Any]:
-    """Make a record of one field for a type of a union; it has no namespace, so that names in it keep their meaning."""
+    """Create a record of one field for a type of a union; it has no namespace, so names in it keep theirs."""
     field = {"name": f"member{member}", "type": _prepared(schema, numbers)}
     return {"type": "record", "name": f"{_MEMBER}{next(numbers)}", "fields": [field]}
 
 
 def _spark_type(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> DataType:
-    """Find the type of a parsed schema; ``named`` collects named types, ``inside`` has the enclosing records."""
+    """Return the Spark type of a parsed schema; ``named`` collects named types, ``inside`` the enclosing records."""
     from pyspark.sql import types
 
     if isinstance(schema, list):
@@ -240,9 +242,9 @@ def _spark_type(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> 
         if schema in _PLAIN:
             return getattr(types, _PLAIN[schema])()  # type: ignore[no-any-return]
         if schema in inside:
-            raise OptionError(f"Avro type {schema} contains itself, which no type in Spark can")
+            raise OptionError(f"Avro type {schema} contains itself; Spark has no recursive types")
         if schema not in named:
-            raise OptionError(f"Avro type {schema} alone holds no value")
+            raise OptionError(f"Avro type {schema} alone has no values")
         return _spark_type(named[schema], named, inside)
     kind = schema["type"]
     if "name" in schema:

@@ -18,17 +18,18 @@ FAILFAST: Final = "FAILFAST"
 
 
 def is_permissive(mode: str) -> bool:
-    """Tell whether a bad body gives null instead of failing the query; modes are those of Spark's ``from_json``.
+    """Return True if an invalid body gives null instead of failing the query; the modes are those of ``from_json``.
 
     :raises OptionError: the mode is neither PERMISSIVE nor FAILFAST.
     """
     folded = mode.upper()
     if folded == "DROPMALFORMED":
         raise OptionError(
-            "mode DROPMALFORMED: a column cannot drop rows", next_step="use PERMISSIVE, and .where('… IS NOT NULL')"
+            "mode DROPMALFORMED is not possible: a column cannot drop rows",
+            next_step="use PERMISSIVE, and .where('… IS NOT NULL')",
         )
     if folded not in (PERMISSIVE, FAILFAST):
-        raise OptionError(f"mode is {PERMISSIVE} or {FAILFAST}, not {mode!r}")
+        raise OptionError(f"mode must be {PERMISSIVE} or {FAILFAST}, not {mode!r}")
     return folded == PERMISSIVE
 
 
@@ -37,22 +38,22 @@ class Codec(Protocol):
 
     @property
     def name(self) -> str:
-        """Format and type, as in ``Avro shop.Order``."""
+        """Return format and type, as in ``Avro shop.Order``."""
 
     @property
     def spark_type(self) -> DataType:
-        """The Spark type of its values."""
+        """Return the Spark type of its values."""
 
     def decode(self, body: bytes) -> Any:
         """Decode a body into a value that Arrow can convert.
 
-        :raises Exception: it is not of this schema.
+        :raises Exception: it does not match the schema.
         """
 
     def encode(self, value: Any) -> bytes:
-        """Encode a value of Arrow's as a body.
+        """Encode an Arrow value as a body.
 
-        :raises Exception: the value does not fit the schema.
+        :raises Exception: the value does not match the schema.
         """
 
 
@@ -105,7 +106,7 @@ def encoded(codec: Codec, value: Column | str, *, called: str, mode: str) -> Col
 
 
 def _named(run: Callable[[pa.Array], pa.Array], called: str) -> Callable[[pa.Array], pa.Array]:
-    """Give a function the name and annotations that Spark wants: types, not their text."""
+    """Set the name and annotations that Spark needs: types, not their text."""
     import pyarrow as pa
 
     run.__name__ = called
@@ -129,7 +130,7 @@ def _each(column: pa.Array, convert: Callable[[Any], Any]) -> tuple[list[Any], l
 
 
 def _converted(values: list[Any], reasons: list[str | None], kind: pa.DataType) -> tuple[pa.Array, list[str | None]]:
-    """Convert values to Arrow; a value that does not fit the type is bad too."""
+    """Convert values to Arrow; a value that does not fit the type counts as invalid too."""
     import pyarrow as pa
 
     try:

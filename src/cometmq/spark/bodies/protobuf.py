@@ -1,7 +1,7 @@
 """Protobuf bodies: one message each, described by what ``protoc --descriptor_set_out --include_imports`` writes.
 
 Fields with presence (messages, ``optional``, ``oneof``, proto2) are null when absent, others have their default value.
-Unsigned numbers get the next larger type. Types that contain themselves are refused: Spark has none for them.
+Unsigned numbers get the next larger type. Recursive types are rejected: Spark has no type for them.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def from_protobuf(
     """Decode bodies.
 
     :param message: full name of the message type, as in ``shop.Order``.
-    :param descriptor: of the type.
-    :param mode: PERMISSIVE: a body that is not of the type gives null; FAILFAST: it fails the query.
+    :param descriptor: descriptor that contains the type.
+    :param mode: PERMISSIVE: a body that does not match the type gives null; FAILFAST: it fails the query.
     :param with_reason: gives ``struct<value, reason>``: why the value is null.
-    :raises OptionError: the descriptor, the type or the mode cannot be used.
+    :raises OptionError: the descriptor, the type or the mode is invalid.
     """
     codec = ProtobufCodec(message, _bytes(descriptor))
     return decoded(codec, body, called="from_protobuf", mode=mode, with_reason=with_reason)
@@ -63,7 +63,7 @@ def to_protobuf(value: Column | str, message: str, descriptor: Descriptor, *, mo
     """Encode structs; a field that is null or missing stays unset.
 
     :param mode: FAILFAST: a value that does not fit the type fails the query; PERMISSIVE: it gives null.
-    :raises OptionError: the descriptor, the type or the mode cannot be used.
+    :raises OptionError: the descriptor, the type or the mode is invalid.
     """
     return encoded(ProtobufCodec(message, _bytes(descriptor)), value, called="to_protobuf", mode=mode)
 
@@ -80,12 +80,12 @@ class ProtobufCodec:
 
     @property
     def name(self) -> str:
-        """Protobuf, and the name of the type."""
+        """Return "Protobuf" and the name of the type."""
         return f"Protobuf {self.message}"
 
     @property
     def spark_type(self) -> DataType:
-        """The type of its values."""
+        """Return the Spark type of its values."""
         return _message_type(_message_class(self.message, self.descriptor).DESCRIPTOR, ())
 
     def decode(self, body: bytes) -> Any:
@@ -104,9 +104,9 @@ def protobuf_value(body: bytes, message: str, descriptor: bytes) -> Any:
     """Decode one message; needs no Spark.
 
     :param message: the name of its type, as ``shop.Order``.
-    :param descriptor: a serialized ``FileDescriptorSet`` that has it.
-    :raises OptionError: the descriptor or the type cannot be used.
-    :raises Exception: the body is not of this type.
+    :param descriptor: a serialized ``FileDescriptorSet`` that contains it.
+    :raises OptionError: the descriptor or the type is invalid.
+    :raises Exception: the body does not match the type.
     """
     return _reader(message, descriptor)(_message_class(message, descriptor).FromString(body))
 
@@ -117,7 +117,7 @@ def _bytes(descriptor: Descriptor) -> bytes:
     try:
         return descriptor.read_bytes()
     except OSError as error:
-        raise OptionError(f"the descriptor cannot be read: {error}") from error
+        raise OptionError(f"cannot read the descriptor: {error}") from error
 
 
 @lru_cache(maxsize=64)
@@ -135,23 +135,23 @@ def _message_class(name: str, descriptor: bytes) -> Any:
         found = pool.FindMessageTypeByName(name)
     except KeyError as error:
         raise OptionError(
-            f"the descriptor has no message type {name!r}", next_step="give its full name, as in package.Message"
+            f"the descriptor has no message type {name!r}", next_step="use its full name, as in package.Message"
         ) from error
     except (message.DecodeError, TypeError) as error:
         raise OptionError(
-            f"this is no descriptor: {error}", next_step="make one: protoc --include_imports --descriptor_set_out=FILE"
+            f"invalid descriptor: {error}", next_step="create one: protoc --include_imports --descriptor_set_out=FILE"
         ) from error
     return message_factory.GetMessageClass(found)
 
 
 def _message_type(kind: Any, inside: tuple[str, ...]) -> DataType:
-    """Find the Spark type of a message type; ``inside`` has the enclosing ones."""
+    """Return the Spark type of a message type; ``inside`` has the enclosing ones."""
     from pyspark.sql import types
 
     if kind.full_name in _WELL_KNOWN:
         return getattr(types, _WELL_KNOWN[kind.full_name])()  # type: ignore[no-any-return]
     if kind.full_name in inside:
-        raise OptionError(f"Protobuf type {kind.full_name} contains itself, which no type in Spark can")
+        raise OptionError(f"Protobuf type {kind.full_name} contains itself; Spark has no recursive types")
     below = (*inside, kind.full_name)
     return types.StructType([types.StructField(field.name, _field_type(field, below)) for field in kind.fields])
 
@@ -189,7 +189,7 @@ Read = Callable[[Any], Any]
 
 @lru_cache(maxsize=64)
 def _reader(name: str, descriptor: bytes) -> Read:
-    """Make a function from a message to a value for Arrow; everything that depends on the type alone is done here."""
+    """Return a function that converts a message to an Arrow value; work that depends only on the type is done here."""
     return _message_reader(_message_class(name, descriptor).DESCRIPTOR)
 
 
@@ -236,7 +236,7 @@ def _itself(value: Any) -> Any:
 def _fill(message: Any, value: Any) -> None:
     """Set the fields of a message.
 
-    :raises ValueError: there is no such field, or enum name.
+    :raises ValueError: a field or enum name is unknown.
     """
     kind = message.DESCRIPTOR
     if kind.full_name == _TIMESTAMP:

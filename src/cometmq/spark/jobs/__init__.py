@@ -1,9 +1,10 @@
 """The jobs of ``cometmq pipeline``: a folder for each large one, a file for each small one.
 
-A job is a frozen class in :mod:`.options`, a function ``@job(ThatClass)`` (:mod:`.job`) that takes an object of it and
-returns a subclass of :class:`.report.Report`, and a line in ``cometmq.cli.jobs.pipeline``. The function's signature,
-the options of the command, the header of the page and ``docs/job-options.md`` come from the class; text, JSON and HTML
-from the report. :mod:`.run` has what the runs of all jobs share, :mod:`.message_source` the place where a job reads.
+A job is a frozen class in :mod:`.options`, a function ``@job(ThatClass)`` (:mod:`.job`) that accepts an instance of it
+and returns a subclass of :class:`.report.Report`, and a line in ``cometmq.cli.jobs.pipeline``. The function's
+signature, the options of the command, the header of the page and ``docs/job-options.md`` come from the class; text,
+JSON and HTML from the report. :mod:`.run` has the code that all jobs share, :mod:`.message_source` the sources that
+jobs read.
 """
 
 from cometmq.errors import SPARK, SPARK_MODULES, require

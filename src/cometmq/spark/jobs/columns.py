@@ -18,20 +18,20 @@ _ACCURACY: Final = 10_000
 
 
 def property_of(name: str) -> Column:
-    """A property of a message; null where it has none of the name."""
+    """Return the column of a property; null for messages without it."""
     return f.try_element_at("properties", f.lit(name))
 
 
 def percentiles(column: str, ranks: Sequence[float]) -> Column:
-    """The values at some ranks, 0 to 1; null without values."""
+    """Return the values at some ranks, 0 to 1; null without values."""
     return f.percentile_approx(column, list(ranks), _ACCURACY)
 
 
 def interval_of(first_ms: int, last_ms: int) -> int:
-    """Return the length of the intervals of a history, in ms: an hour, or a multiple of it if there were too many."""
+    """Return the length of a history's intervals in ms: an hour, or a multiple to limit their number."""
     return HOUR_MS * (1 + (last_ms - first_ms) // (HOUR_MS * _INTERVALS))
 
 
 def begin_of(column: str, interval_ms: int) -> Column:
-    """The begin of the interval in which a time is, as column ``begin``."""
+    """Return column ``begin``: the start of the interval that contains a time."""
     return (f.col(column) - f.pmod(column, f.lit(interval_ms))).alias("begin")

@@ -1,7 +1,7 @@
-"""The dlq job: why messages die, and another try for chosen ones.
+"""The dlq job: counts dead letters by cause, and sends chosen ones again.
 
-Spark counts, over every ``%DLQ%`` topic or those of some groups. Sending again needs no Spark:
-:mod:`cometmq.client.dead_letters` does it with a ledger, one message after the other, so that nothing is sent twice.
+Spark counts, over every ``%DLQ%`` topic or those of some groups. Resending needs no Spark:
+:mod:`cometmq.client.dead_letters` sends one message at a time and keeps a ledger, so that nothing is sent twice.
 ``cometmq dlq resend`` is the same without the counts.
 """
 
@@ -44,7 +44,7 @@ class GroupLetters:
     group: str
     letters: int
     oldest_ms: int
-    """Time when the first became a dead letter, ms since 1970."""
+    """Time when the first message became a dead letter, ms since 1970."""
     newest_ms: int
 
 
@@ -53,7 +53,7 @@ class Counted:
     """Dead letters that have one value in common."""
 
     value: str
-    """Empty if a dead letter has none."""
+    """Empty for dead letters without a value."""
     letters: int
     groups: int
     """Number of consumer groups that they belong to."""
@@ -61,7 +61,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Resent:
-    """The outcome of sending the chosen dead letters of one group again."""
+    """The result of resending the chosen dead letters of one group."""
 
     group: str
     sent: int
@@ -86,35 +86,35 @@ class DeadLetterReport(Report):
     tags: tuple[Counted, ...]
     keys: tuple[Counted, ...]
     reasons: tuple[Counted, ...]
-    """Dead letters by the property with the reason; empty if none was named."""
+    """Dead letters by the property with the reason; empty if no property was named."""
     over_time: tuple[tuple[int, int], ...]
     """(begin of an interval in ms since 1970, dead letters); empty intervals are left out."""
     stretch_ms: int
-    """Length of an interval: an hour, or a multiple of it if there were too many."""
+    """Length of an interval: an hour, or a multiple of it."""
     resent: tuple[Resent, ...]
     dry_run: bool
     seconds: float
 
     @property
     def letters(self) -> int:
-        """Dead letters of all groups."""
+        """Return the number of dead letters of all groups."""
         return sum(of.letters for of in self.groups)
 
     @property
     def failed(self) -> int:
-        """Dead letters that could not be sent again."""
+        """Return the number of dead letters that could not be sent again."""
         return sum(of.failed for of in self.resent)
 
     @property
     def exit_code(self) -> int:
-        """1 if none of the dead letters could be sent again, 3 if some could not."""
+        """Return 1 if no dead letter could be sent again, 3 if some could not."""
         if not self.failed:
             return 0
         return PARTLY_DONE if any(of.sent or of.sent_before for of in self.resent) else FAILED
 
     @property
     def verdict(self) -> str:
-        """The number of dead letters, and of those that could not be sent again."""
+        """Return the numbers of dead letters and of those that could not be sent again."""
         found = f"{quantity(self.letters, 'dead letter')} of {quantity(len(self.groups), 'group')}"
         return f"{found}; {self.failed:,} could not be sent again" if self.failed else found
 
@@ -179,13 +179,13 @@ _COLUMNS: Final = ("topic", "msgId", "uniqKey", "tags", "keys", "properties", "s
 def dead_letters(options: DeadLetterOptions) -> DeadLetterReport:
     """Count dead letters by group, topic of origin, tag, key, time and reason.
 
-    :raises OptionError: an argument is wrong, or a group has no dead letters.
+    :raises OptionError: an argument is invalid, or a group has no dead letters.
     :raises SparkSourceError: the topics cannot be read.
     """
     source, groups, reason, top = options.source, options.groups, options.reason, options.top
     for group in groups:
         if wrong := check_group(group):
-            raise OptionError(f"{group!r} is no group name: {wrong}")
+            raise OptionError(f"invalid group name {group!r}: {wrong}")
     selection = options.selection or Selection()
     demand_forward("begin_ms", selection.begin_ms, "end_ms", selection.end_ms)
     began = SYSTEM_CLOCK.monotonic()
@@ -220,9 +220,9 @@ def dead_letters(options: DeadLetterOptions) -> DeadLetterReport:
 
 @job(SendAgainOptions)
 def send_again(options: SendAgainOptions) -> tuple[Resent, ...]:
-    """Send chosen dead letters of groups again to the topics where they came from, each one once.
+    """Send chosen dead letters of groups to their original topics again, each once.
 
-    :raises OptionError: the options for credentials and TLS are wrong.
+    :raises OptionError: the options for credentials and TLS are invalid.
     :raises LedgerError: a ledger cannot be read or written.
     :raises CometMQError: the cluster cannot be reached.
     """
@@ -266,7 +266,7 @@ def send_again(options: SendAgainOptions) -> tuple[Resent, ...]:
 
 
 def _letters(messages: DataFrame, selection: Selection, reason: str | None) -> DataFrame:
-    """The chosen dead letters, as :meth:`Selection.takes` chooses them."""
+    """Return the dead letters that :meth:`Selection.takes` chooses."""
 
     keys = f.array_distinct(f.split(f.coalesce("keys", f.lit("")), " "))
     stored_ms = f.unix_millis("storeTimestamp")

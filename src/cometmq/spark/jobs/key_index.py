@@ -1,14 +1,14 @@
-"""An index of an archive by key, which finds messages that no broker has any more without reading the archive.
+"""An index of an archive by key, which finds messages that brokers have deleted without reading the archive.
 
 Layout below the index's directory::
 
     run=<number>/bucket=<0..63>/part-*.parquet
     run=<number>/_indexed.json
 
-Each run indexes what the archive got since the last run; ``_indexed.json``, written last, says up to which offset
-each queue is indexed. A run that died has none, counts for nothing and is overwritten. Rows: topic, key, broker,
-queue, queue offset, store time; sorted by topic and key within a bucket, which is the CRC32 of ``topic#key``. Both
-KEYS and the unique key are keys, as in a broker's IndexFile.
+Each run indexes messages archived since the last run; ``_indexed.json``, written last, states up to which offset each
+queue is indexed. A run that died has no such file and is overwritten. Rows: topic, key, broker, queue, queue offset,
+store time; sorted by topic and key within a bucket, which is the CRC32 of ``topic#key``. Both KEYS and the unique key
+are keys, as in a broker's IndexFile.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ BUCKETS: Final = 64
 _RUN: Final = re.compile(r"run=(\d+)")
 _DONE: Final = "_indexed.json"
 MAX_FOUND: Final = 10_000
-"""Most messages that one look-up returns."""
+"""Most messages that one lookup returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class IndexedTopic:
     topic: str
     messages: int
     keys: int
-    """Entries: a message has one for each of its keys."""
+    """Entries: one for each key of a message."""
 
 
 @dataclass(frozen=True)
@@ -69,25 +69,25 @@ class KeyIndexReport(Report):
     index: str
     dry_run: bool
     topics: tuple[IndexedTopic, ...]
-    """Topics by name; those without new messages since the last run are left out."""
+    """Topics by name, without those that had no new messages."""
     seconds: float
 
     @property
     def messages(self) -> int:
-        """The sum over all topics."""
+        """The total of all topics."""
         return sum(of.messages for of in self.topics)
 
     @property
     def keys(self) -> int:
-        """Entries of all topics."""
+        """Return the number of entries of all topics."""
         return sum(of.keys for of in self.topics)
 
     @property
     def verdict(self) -> str:
-        """The state of the index after the run."""
+        """Return the state of the index after the run."""
         if not self.topics:
             return "Nothing new in the archive"
-        return "Counted, nothing is written" if self.dry_run else "The index has every message of the archive"
+        return "Dry run: nothing was written" if self.dry_run else "The index has every message of the archive"
 
     def _figures(self) -> list[tuple[str, str]]:
         counts = (("new messages", self.messages), ("new keys", self.keys), ("topics", len(self.topics)))
@@ -111,9 +111,9 @@ class KeyIndexReport(Report):
 
 @job(KeyIndexOptions)
 def build_key_index(options: KeyIndexOptions) -> KeyIndexReport:
-    """Add the messages that are new in an archive to its index.
+    """Add the new messages of an archive to its index.
 
-    :raises OptionError: there is no archive.
+    :raises OptionError: the directory has no archive.
     :raises SparkSourceError: it cannot be read, or the index cannot be written.
     """
     index, dry_run, on_step = options.index, options.dry_run, options.on_step
@@ -144,7 +144,7 @@ def build_key_index(options: KeyIndexOptions) -> KeyIndexReport:
 def _new_messages(
     spark: SparkSession, log: ArchiveLog, files: list[DataFile], totals: list[QueueTotals], indexed: Offsets
 ) -> DataFrame:
-    """Return the messages that are archived and not indexed; of files that were joined since, these are only some."""
+    """Return the messages that are archived and not indexed yet; joined files hold both kinds."""
     from pyspark.sql import functions as f
 
     limits = [(*of.queue, indexed.get(of.queue, 0), of.next) for of in totals]
@@ -185,17 +185,17 @@ def _counted(messages: DataFrame, entries: DataFrame) -> tuple[IndexedTopic, ...
 def find_by_key(archive: str | Path, index: str | Path, topic: str, key: str, *, limit: int = 64) -> list[MessageExt]:
     """Return the archived messages of a key, oldest first, at most ``limit``; needs no Spark session.
 
-    Messages that retention has taken out of the archive are passed over.
+    Messages that retention has removed from the archive are left out.
 
-    :raises OptionError: there is no index.
-    :raises ArchiveError: the archive has lost files that it names.
+    :raises OptionError: the directory has no index.
+    :raises ArchiveError: the archive has lost files.
     """
     import pyarrow.dataset as ds
     import pyarrow.parquet as pq
 
     log, runs = ArchiveLog(archive), _runs(local_path(index))
     if not runs:
-        raise OptionError(f"{index} holds no key index", next_step="make one: cometmq pipeline key-index")
+        raise OptionError(f"{index} has no key index", next_step="create one: cometmq pipeline key-index")
     bucket = f"bucket={zlib.crc32(f'{topic}#{key}'.encode()) % BUCKETS}"
     files = [str(path) for part in runs for path in sorted((part / bucket).glob("*.parquet"))]
     if not files:
@@ -228,11 +228,11 @@ def _reached(runs: list[Path]) -> Offsets:
 
 
 def _files_with(files: list[DataFile], reached: Offsets, place: dict[str, Any]) -> list[DataFile]:
-    """Return the files that may hold a message; none if retention has taken them."""
+    """Return the files that may hold a message; empty if retention has removed them."""
     queue, offset = Queue(place["topic"], place["brokerName"], place["queueId"]), place["queueOffset"]
     if offset >= reached.get(queue, 0):
         raise ArchiveError(
             f"the index names offset {offset} of {queue}, which the archive does not hold",
-            next_step="do archive and index belong together?",
+            next_step="check that the index was built from this archive",
         )
     return [file for file in files if file.queue == queue and file.first <= offset < file.end]

@@ -1,12 +1,11 @@
 """The rules of a copy, from a TOML file or from options ``FIELD=ACTION``; and the paths of their fields.
 
 A field is a path into JSON bodies, ``body`` (the whole of it), ``keys`` (each of KEYS), ``tags`` or ``property:NAME``.
-An action is ``drop``, ``mask`` (a number of characters at the ends of a text may stay), ``hash`` or ``encrypt`` with
+An action is ``drop``, ``mask`` (which may keep some characters at the ends of a text), ``hash`` or ``encrypt`` with
 the key of a subject.
 
-Paths look like ``$.user.phone``, ``$.items[*].email``, ``$["odd name"]``, ``$.first[0]``. They find places, so that
-the values there can be replaced. A path that meets an array without ``[*]`` or a number, or an object without a name,
-finds nothing.
+Paths look like ``$.user.phone``, ``$.items[*].email``, ``$["odd name"]``, ``$.first[0]``. They find places whose values
+can be replaced. A path finds nothing if it has no ``[*]`` or index for an array, or no name for an object.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ class Place(NamedTuple):
     container: Any
     key: Any
     indices: tuple[int, ...]
-    """The index that each ``[*]`` of the path stood for."""
+    """The index that each ``[*]`` of the path matched."""
 
     @property
     def value(self) -> Any:
-        """The value there."""
+        """Return the value there."""
         return self.container[self.key]
 
 
@@ -62,7 +61,7 @@ class JsonPath:
         yield from _follow([document], 0, (0, *self.steps), ())
 
     def at(self, document: Any, indices: Sequence[int]) -> Any:
-        """The one value that the path leads to when each ``[*]`` is one of ``indices``; ``None`` for none."""
+        """Return the value at the path with ``indices`` for each ``[*]``; ``None`` if it has none."""
         left = iter(indices)
         value = document
         for step in self.steps:
@@ -78,7 +77,7 @@ class JsonPath:
 
     @property
     def wildcards(self) -> tuple[tuple[Step, ...], ...]:
-        """The path up to each ``[*]``."""
+        """Return the path up to each ``[*]``."""
         return tuple(self.steps[:at] for at, step in enumerate(self.steps) if step is ANY)
 
 
@@ -103,9 +102,9 @@ def _arrive(container: Any, key: Any, at: int, steps: Sequence[Step], indices: t
 
 
 def parse_path(text: str) -> JsonPath:
-    """Read a path.
+    """Parse a path.
 
-    :raises OptionError: it is none.
+    :raises OptionError: it is malformed.
     """
     steps: list[Step] = []
     at = 1
@@ -122,7 +121,8 @@ def parse_path(text: str) -> JsonPath:
         at = match.end()
     if not steps or at != len(text):
         raise OptionError(
-            f"{text!r} is no path into JSON", next_step='write $.user.phone, $.items[*].email, $["odd name"] or $.a[0]'
+            f"{text!r} is not a path into JSON",
+            next_step='write $.user.phone, $.items[*].email, $["odd name"] or $.a[0]',
         )
     return JsonPath(text, tuple(steps))
 
@@ -131,7 +131,7 @@ DROP, MASK, HASH, ENCRYPT = "drop", "mask", "hash", "encrypt"
 ACTIONS: Final = (DROP, MASK, HASH, ENCRYPT)
 APART, FAIL = "apart", "fail"
 NOT_JSON: Final = (APART, DROP, FAIL)
-"""The ways to treat a message whose body is not JSON, if rules look into bodies."""
+"""The ways to handle a message whose body is not JSON, if a rule has a path."""
 PROPERTY: Final = "property:"
 _MOST_CHARS: Final = 64
 
@@ -144,7 +144,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     keep_first: int = 0
     """Characters that ``mask`` leaves at the beginning …"""
     keep_last: int = 0
-    """… and at the end, of text longer than both."""
+    """… and at the end, if the text is longer than both."""
     subject: str | None = None
     """Path to the subject whose key ``encrypt`` uses; by default that of all rules."""
 
@@ -157,23 +157,23 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class MaskRules:
-    """All rules of a copy, checked."""
+    """All validated rules of a copy."""
 
     rules: tuple[Rule, ...]
     not_json: str = APART
 
     def to_dict(self) -> dict[str, Any]:
-        """The rules as plain values."""
+        """Return the rules as plain values."""
         return {"rules": [msgspec.to_builtins(rule) for rule in self.rules], "not_json": self.not_json}
 
     @property
     def in_json(self) -> tuple[tuple[Rule, JsonPath], ...]:
-        """The rules for fields of JSON bodies, with their paths."""
+        """Return the rules for fields of JSON bodies, with their paths."""
         return tuple((rule, parse_path(rule.field)) for rule in self.rules if rule.field.startswith("$"))
 
     @property
     def of_properties(self) -> dict[str, Rule]:
-        """The rules for properties, keys and tags, by the property's name."""
+        """Return the rules for properties, keys and tags, by the property's name."""
         names = {"keys": KEYS, "tags": TAGS}
         return {
             names.get(rule.field) or rule.field.removeprefix(PROPERTY): rule
@@ -183,41 +183,41 @@ class MaskRules:
 
     @property
     def of_body(self) -> Rule | None:
-        """The rule for whole bodies."""
+        """Return the rule for whole bodies."""
         return next((rule for rule in self.rules if rule.field == "body"), None)
 
     @property
     def actions(self) -> frozenset[str]:
-        """The actions that occur."""
+        """Return the actions in use."""
         return frozenset(rule.action for rule in self.rules)
 
     @property
     def needs_json(self) -> bool:
-        """True if a rule looks into bodies, even for a subject only."""
+        """Return True if a rule reads bodies, even only for a subject."""
         return any(rule.field.startswith("$") or rule.subject is not None for rule in self.rules)
 
 
 def rules_from_toml(path: str | Path) -> MaskRules:
     """Read rules from a TOML file.
 
-    :raises OptionError: the file cannot be read, or a rule is none.
+    :raises OptionError: the file cannot be read, or a rule is invalid.
     """
     path = local_path(path)
     try:
         document = msgspec.convert(tomllib.loads(path.read_text("utf-8")), _Document)
     except OSError as error:
-        raise OptionError(f"the rules {path} cannot be read: {error.strerror}") from error
+        raise OptionError(f"cannot read the rules {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise OptionError(
-            f"the rules {path} cannot be read: {error}", next_step="docs/mask.md shows how they look"
+            f"cannot read the rules {path}: {error}", next_step="see docs/mask.md for examples"
         ) from error
     return checked(document.rule, subject=document.subject, not_json=document.not_json)
 
 
 def rules_from_options(texts: Iterable[str], *, subject: str | None = None, not_json: str = APART) -> MaskRules:
-    """Read rules of the form ``FIELD=ACTION``, ``FIELD=mask:FIRST:LAST`` or ``FIELD=encrypt:SUBJECT``.
+    """Parse rules of the form ``FIELD=ACTION``, ``FIELD=mask:FIRST:LAST`` or ``FIELD=encrypt:SUBJECT``.
 
-    :raises OptionError: one is none.
+    :raises OptionError: one is malformed.
     """
     rules = []
     for text in texts:
@@ -227,38 +227,38 @@ def rules_from_options(texts: Iterable[str], *, subject: str | None = None, not_
         if equals and action == MASK and rest:
             first, _, last = rest.partition(":")
             if not (first.isdecimal() and (not last or last.isdecimal())):
-                raise OptionError(f"rule {text!r}: mask:FIRST:LAST has two numbers of characters that stay")
+                raise OptionError(f"rule {text!r}: mask:FIRST:LAST needs two numbers of characters to keep")
             given = {"keep_first": int(first), "keep_last": int(last or 0)}
         elif equals and action == ENCRYPT and rest:
             given = {"subject": rest}
         elif not equals or rest:
             raise OptionError(
-                f"rule {text!r} is not of the form FIELD=ACTION", next_step="as in '$.user.phone=mask:0:2'"
+                f"rule {text!r} does not have the form FIELD=ACTION", next_step="add one, as in '$.user.phone=mask:0:2'"
             )
         rules.append(Rule(field=field, action=action, **given))
     return checked(rules, subject=subject, not_json=not_json)
 
 
 def checked(rules: Iterable[Rule], *, subject: str | None = None, not_json: str = APART) -> MaskRules:
-    """Demand that rules make sense, and give those that encrypt their subject.
+    """Check the rules, and set the subject of those that encrypt.
 
-    :raises OptionError: one does not.
+    :raises OptionError: one is invalid.
     """
     if not_json not in NOT_JSON:
-        raise OptionError(f"not_json {not_json!r} is none of {', '.join(NOT_JSON)}")
+        raise OptionError(f"invalid not_json {not_json!r}: use {', '.join(NOT_JSON)}")
     found: list[Rule] = []
     for rule in rules:
         if rule.action not in ACTIONS:
             near = nearest(rule.action, ACTIONS)
             hint = f"did you mean {near}?" if near else f"there are {', '.join(ACTIONS)}"
-            raise OptionError(f"{rule.field}: there is no action {rule.action!r}", next_step=hint)
+            raise OptionError(f"{rule.field}: unknown action {rule.action!r}", next_step=hint)
         _check_field(rule.field)
         if rule.field in {other.field for other in found}:
             raise OptionError(f"{rule.field} has two rules")
         if (rule.keep_first or rule.keep_last) and rule.action != MASK:
             raise OptionError(f"{rule.field}: only mask keeps characters")
         if not (0 <= rule.keep_first <= _MOST_CHARS and 0 <= rule.keep_last <= _MOST_CHARS):
-            raise OptionError(f"{rule.field}: mask keeps from 0 to {_MOST_CHARS} characters at each end")
+            raise OptionError(f"{rule.field}: mask can keep 0 to {_MOST_CHARS} characters at each end")
         if rule.subject is not None and rule.action != ENCRYPT:
             raise OptionError(f"{rule.field}: only encrypt has a subject")
         if rule.action == ENCRYPT:
@@ -266,9 +266,11 @@ def checked(rules: Iterable[Rule], *, subject: str | None = None, not_json: str 
             _check_subject(rule)
         found.append(rule)
     if not found:
-        raise OptionError("there is no rule, and nothing would be masked", next_step="as in '$.user.phone=mask:0:2'")
+        raise OptionError(
+            "no rules are given, so nothing would be masked", next_step="add one, as in '$.user.phone=mask:0:2'"
+        )
     if any(rule.field == "body" for rule in found) and any(rule.field.startswith("$") for rule in found):
-        raise OptionError("a rule for the whole body leaves nothing to do for rules of its fields")
+        raise OptionError("a rule for the whole body cannot be combined with rules for its fields")
     return MaskRules(tuple(found), not_json)
 
 
@@ -276,22 +278,24 @@ def _check_field(field: str) -> None:
     if field.startswith("$"):
         parse_path(field)
     elif field in (f"{PROPERTY}{KEYS}", f"{PROPERTY}{TAGS}"):
-        raise OptionError(f"{field} is written {field.removeprefix(PROPERTY).lower()}")
+        raise OptionError(f"write {field.removeprefix(PROPERTY).lower()} instead of {field}")
     elif field not in ("body", "keys", "tags") and not field.removeprefix(PROPERTY).strip(":") * field.startswith(
         PROPERTY
     ):
         raise OptionError(
-            f"{field!r} is no field", next_step="write a path such as $.user.phone, body, keys, tags or property:NAME"
+            f"{field!r} is not a field", next_step="use a path such as $.user.phone, body, keys, tags or property:NAME"
         )
 
 
 def _check_subject(rule: Rule) -> None:
     if rule.subject is None:
-        raise OptionError(f"{rule.field}: encrypt needs to know whose key to use", next_step="name a subject: $.userId")
+        raise OptionError(
+            f"{rule.field}: encrypt needs a subject whose key to use", next_step="add a subject, as in $.userId"
+        )
     path = parse_path(rule.subject)
     own = parse_path(rule.field).wildcards if rule.field.startswith("$") else ()
     if path.wildcards != own[: len(path.wildcards)]:
         raise OptionError(
-            f"{rule.field}: the subject {rule.subject} goes through other arrays than the field",
-            next_step="a subject is one value for each value of the field, as $.users[*].id for $.users[*].phone",
+            f"{rule.field}: the subject {rule.subject} is in other arrays than the field",
+            next_step="use one subject for each value of the field, as $.users[*].id for $.users[*].phone",
         )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @job_options
 class MessageSource:
-    """The place where a job reads: brokers, an archive of the archive job, or the files of a store.
+    """The source that a job reads: brokers, an archive of the archive job, or the files of a store.
 
     Exactly one of the three is given.
     """
@@ -50,15 +50,15 @@ class MessageSource:
 
     @classmethod
     def of_command(cls, **said: Any) -> MessageSource:
-        """Make the source of a command: archive and store win over nameservers, which have a default there."""
+        """Create the source of a command: archive and store override nameservers, which have a default there."""
         if said["archive"] is not None or said["store"] is not None:
             said["namesrv"] = None
         return cls(**{name: value for name, value in said.items() if value is not None})
 
     def check(self, topics: Sequence[str]) -> None:
-        """Demand that these topics can be asked for.
+        """Check the source and the names of the topics.
 
-        :raises OptionError: a name is not allowed, none is given, or the place to read from is missing.
+        :raises OptionError: a name is invalid, no topic is given, or the source is missing.
         """
         self._demand_one_place()
         demand_forward("begin_ms", self.begin_ms, "end_ms", self.end_ms)
@@ -66,11 +66,18 @@ class MessageSource:
 
     def _demand_one_place(self) -> None:
         if [self.namesrv, self.archive, self.store].count(None) != 2:
-            raise OptionError("say where to read", next_step="give nameservers, an archive or a store, and only one")
+            raise OptionError(
+                "the source to read is missing", next_step="set exactly one of nameservers, archive and store"
+            )
         if self.broker_name and self.store is None:
-            raise OptionError("the broker's name is for a store", next_step="brokers and archives name them themselves")
+            raise OptionError(
+                "the broker's name is only for a store", next_step="leave it out: brokers and archives contain it"
+            )
         if self.access and self.namesrv is None:
-            raise OptionError(f"{self} is read from files", next_step="credentials and TLS are for nameservers")
+            raise OptionError(
+                f"{self} is read from files, without credentials or TLS",
+                next_step="leave them out; they are for nameservers",
+            )
 
     def read(self, spark: SparkSession, topics: Sequence[str], columns: Sequence[str]) -> DataFrame:
         """Return the messages, with these columns of the source.
@@ -95,9 +102,9 @@ class MessageSource:
         return rows.select(*columns)
 
     def queues(self, topics: Sequence[str]) -> list[Queue]:
-        """Return every queue of these topics, also empty ones.
+        """Return every queue of these topics, including empty ones.
 
-        :raises OptionError: as :meth:`check`, or a topic is not there.
+        :raises OptionError: as :meth:`check`, or a topic does not exist.
         """
         self.check(topics)
         if self.namesrv is not None:
@@ -117,7 +124,7 @@ class MessageSource:
         """Return the topics whose names begin with ``prefix``, sorted.
 
         :raises CometMQError: no nameserver answers.
-        :raises OptionError: the place to read from is missing, or the store has no consume queues.
+        :raises OptionError: the source is missing, or the store has no consume queues.
         """
         self._demand_one_place()
         if self.namesrv is not None:
@@ -127,7 +134,7 @@ class MessageSource:
         return sorted(name for name in names if name.startswith(prefix))
 
     def readable(self, topics: Sequence[str]) -> set[str]:
-        """Return those of the topics that may be read; of files all.
+        """Return those of the topics that may be read; all topics of files may.
 
         :raises OptionError: as :meth:`check`.
         :raises CometMQError: servers do not answer.
@@ -145,28 +152,28 @@ class MessageSource:
         queues = ConsumeQueues(self.store)
         if not queues.present:
             raise OptionError(
-                f"the store {self.store} has no consume queues, which say what topics it has",
-                next_step="make them in a copy of it: cometmq pipeline rebuild --store DIR",
+                f"the store {self.store} has no consume queues, which list its topics",
+                next_step="create them in a copy of it: cometmq pipeline rebuild --store DIR",
             )
         return [Queue(topic, self.broker_name, queue_id) for topic, queue_id in queues.named()]
 
     def __str__(self) -> str:
-        """Return the place for a report."""
+        """Return the name of the source for a report."""
         return self.namesrv or str(self.archive or self.store)
 
     def servers(self) -> dict[str, str]:
-        """Options that reach the brokers, of a source that is not read from files.
+        """Return the options to connect to the brokers of the source.
 
-        :raises OptionError: the options for credentials and TLS are wrong.
+        :raises OptionError: the options for credentials and TLS are invalid.
         """
         assert self.namesrv is not None, "files are read without servers"
         return server_options(self.namesrv, self.access)
 
     def security(self) -> Security:
-        """Return the credentials and TLS of this process's connections to the brokers.
+        """Return the credentials and TLS for this process's connections to the brokers.
 
         :raises OptionError: as :meth:`servers`.
-        :raises CometMQError: files or variables that they name are not here.
+        :raises CometMQError: a file or variable that they name is missing.
         """
         return security_of(self.servers())
 
@@ -190,12 +197,12 @@ _PLACE: Final = ["topic", "brokerName", "queueId"]
 
 
 def rows_in(frame: DataFrame, ranges: Iterable[OffsetRange], *, progress: str | None = None) -> DataFrame:
-    """Return the rows of ranges that do not overlap, in the order that they have within their partitions.
+    """Return the rows of ranges that do not overlap; the order within partitions stays.
 
-    The ranges are a small table that is joined: a condition for each queue would be a deep tree, at which Spark's
-    planner runs out of stack from about a thousand queues on.
+    The ranges are a small table that is joined: with a condition for each queue, Spark's planner runs out of stack from
+    about a thousand queues on.
 
-    :param progress: name of a further column: how much of its range lies before a row, from 0 to 1.
+    :param progress: name of an extra column: the share of its range before a row, from 0 to 1.
     """
     from pyspark.sql import functions as f
 
@@ -214,13 +221,13 @@ def rows_in(frame: DataFrame, ranges: Iterable[OffsetRange], *, progress: str | 
 
 
 _LATEST: Final = -1
-"""Stands for the end of a queue: a read that begins there finds nothing."""
+"""The end of a queue: a read that begins there finds nothing."""
 
 
 def bounds_of(source: MessageSource, topics: Sequence[str]) -> dict[Queue, Bounds]:
-    """Return the offsets that each queue of some topics holds now.
+    """Return the current offsets of each queue of some topics.
 
-    :raises OptionError: a topic is not there.
+    :raises OptionError: a topic does not exist.
     :raises UnreachableError: a broker does not answer.
     """
     queues = source.queues(topics)
@@ -241,7 +248,7 @@ def bounds_of(source: MessageSource, topics: Sequence[str]) -> dict[Queue, Bound
 
 
 def other_queues(source: MessageSource, marks: Mapping[Queue, Mark]) -> list[Queue]:
-    """Return those of some queues that are not the ones of their marks any more; a queue that is away is no other one.
+    """Return the queues that were created again since their marks; missing queues do not count.
 
     :raises UnreachableError: no nameserver answers.
     """
@@ -264,7 +271,7 @@ def other_queues(source: MessageSource, marks: Mapping[Queue, Mark]) -> list[Que
 def read_ranges(
     spark: SparkSession, source: MessageSource, ranges: Sequence[OffsetRange], columns: Sequence[str]
 ) -> DataFrame:
-    """The messages of some ranges, not cut to the times of the source.
+    """Return the messages of some ranges, without the source's limits of time.
 
     Within a Spark partition those of a queue are in the order of their offsets; a queue may be spread over several
     partitions, and one may hold several queues.

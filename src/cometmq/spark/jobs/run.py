@@ -1,4 +1,4 @@
-"""The run of a job: its Spark session, frames that it reads twice, work in tasks, and the cause of a failure."""
+"""The parts of a run that all jobs share: session, frames that are read twice, work in tasks, cause of a failure."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 _TASKS_PER_CORE: Final = 2
 _LEAST_TASKS: Final = 4
-"""Least tasks of a shuffle. Spark's own 200 suit clusters; on two cores they cost more than a small topic itself."""
+"""Fewest tasks of a shuffle. Spark's default of 200 suits clusters; on two cores it costs more than a small topic."""
 
 
 @contextmanager
 def job_session(options: SparkOptions, name: str) -> Iterator[SparkSession]:
-    """Give the session of ``options``, or a new one that is stopped at the end.
+    """Yield the session of ``options``, or a new one that is stopped at the end.
 
-    :raises SparkSourceError: a failure of Spark within the block, in one sentence.
+    :raises SparkSourceError: Spark failed within the block; the error is one sentence.
     """
     with driver_session(options.spark, options.master, name) as session:
         if options.spark is None:
@@ -47,11 +47,11 @@ def job_session(options: SparkOptions, name: str) -> Iterator[SparkSession]:
 def new_directory(directory: str | Path | None) -> Path | None:
     """Return the absolute path of a directory for a new table; None stays None.
 
-    :raises OptionError: it is there.
+    :raises OptionError: it exists.
     """
     place = None if directory is None else Path(directory).absolute()
     if place is not None and place.exists():
-        raise OptionError(f"{place} is there already", next_step="name a directory that is not")
+        raise OptionError(f"{place} already exists", next_step="use a directory that does not exist")
     return place
 
 
@@ -70,7 +70,7 @@ def persisted(frame: DataFrame) -> Iterator[DataFrame]:
 def run_tasks(
     spark: SparkSession, tasks: Sequence[T], work: Callable[[T], Iterable[msgspec.Struct]], kind: type[R]
 ) -> list[R]:
-    """Do some work, each part in a Spark task of its own; return the results, which are ``kind``, in the same order.
+    """Run each part of some work in a Spark task; return the results, of type ``kind``, in the same order.
 
     :param work: pickled for the executors, as ``tasks`` are.
     """
@@ -88,14 +88,13 @@ def run_tasks(
 
 
 _MOST_SAID: Final = 1000
-"""Characters of Spark's words about a failure; some of its errors hold whole plans."""
+"""Most characters of Spark's message about a failure; some contain complete plans."""
 
 
 def cause_of(text: str) -> str:
-    """Find in what Spark says about a failed query our own sentence, the last Python error, or all that it says.
+    """Return CometMQ's error in Spark's message about a failed query, else the last Python error, else the message.
 
-    That is what stands before the query's state and stack traces, without the query's ids; its last sentence often
-    is what to do.
+    The query's ids, its state and stack traces are removed; the last sentence is often the next step.
     """
     for pattern in (r"(?:^\s*|: )cometmq\.[\w.]+Error: (.+)$", r"^\s*(\w[\w.]*Error: .+)$"):
         if found := re.findall(pattern, text, re.MULTILINE):

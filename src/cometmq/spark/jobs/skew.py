@@ -1,17 +1,17 @@
 """The skew job: hot keys, uneven queues, and how many queues a topic should have.
 
-Messages are read once; their key, queue, size and store time stay on the executors' disks between the passes. The
+Messages are read once; their keys, queues, sizes and store times stay on the executors' disks between the passes. The
 driver gets one row for each queue, and the most frequent keys.
 
 The rule for the number of queues:
 
 1. One consumer consumes a queue, and where order matters one thread of it. At the peak the busiest queue must not get
-   more than that handles: ``peak × imbalance / handled``, rounded up.
-2. A consumer without a queue does nothing: at least as many queues as consumers.
-3. Queues are dealt evenly to consumers: a multiple of their number.
+   more than the consumer handles: ``peak × imbalance / handled``, rounded up.
+2. A consumer without a queue is idle: at least as many queues as consumers.
+3. Queues are divided evenly among consumers: a multiple of their number.
 
-Where one key alone gives one queue more than it can handle, no number of queues helps, so the imbalance is left out
-of the first step: it comes from the key.
+Where one key alone gives one queue more than it can handle, no number of queues helps; the imbalance comes from the key
+and is left out of the first step.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class QueueLoad:
 
 @dataclass(frozen=True, slots=True)
 class HotKey:
-    """A key that many messages have."""
+    """A key of many messages."""
 
     topic: str
     key: str
     messages: int
     bytes: int
     share: float
-    """Part of the topic's messages, 0 to 1."""
+    """Share of the topic's messages, 0 to 1."""
     queues: int
     """Number of queues that hold them."""
 
@@ -74,7 +74,7 @@ class TopicSkew:
     messages: int
     bytes: int
     keys: int
-    """Different keys."""
+    """Number of distinct keys."""
     peak_per_s: float
     """Messages a second in the busiest minute of store time."""
     max_to_mean: float
@@ -88,7 +88,7 @@ class TopicSkew:
 
 @dataclass(frozen=True)
 class SkewReport(Report):
-    """Hot keys, and queues that hold more than others."""
+    """Hot keys, and uneven queues."""
 
     COMPUTED = ("messages",)
 
@@ -102,7 +102,7 @@ class SkewReport(Report):
 
     @property
     def messages(self) -> int:
-        """The sum over all topics."""
+        """Return the total of all topics."""
         return sum(of.messages for of in self.topics)
 
     @property
@@ -112,7 +112,7 @@ class SkewReport(Report):
 
     @property
     def verdict(self) -> str:
-        """The topic whose fullest queue is furthest above the mean."""
+        """Return the topic whose fullest queue is furthest above the mean."""
         worst = max(self.topics, key=lambda of: of.max_to_mean)
         return f"The fullest queue of {worst.topic} holds {worst.max_to_mean:.2f} times the mean"
 
@@ -174,7 +174,7 @@ class SkewReport(Report):
 
 
 def gini(loads: Sequence[int]) -> float:
-    """Return the Gini coefficient of queues' loads: 0 all equal, (n - 1) / n one has all; 0 without load."""
+    """Return the Gini coefficient of queues' loads: 0 if all are equal, (n - 1) / n if one has all."""
     total = sum(loads)
     if not total:
         return 0.0
@@ -183,7 +183,7 @@ def gini(loads: Sequence[int]) -> float:
 
 
 def max_to_mean(loads: Sequence[int]) -> float:
-    """Return the load of the busiest queue in means: 1 all equal, n one of n has all; 1 if there is no load."""
+    """Return the busiest queue's load divided by the mean: 1 if all are equal, n if one of n has all."""
     total = sum(loads)
     return max(loads) * len(loads) / total if total else 1.0
 
@@ -195,40 +195,40 @@ class Demand:
     peak_per_s: float
     """Messages a second in the busiest minute."""
     handled_per_s: float
-    """Messages a second that one consumer gets through of one queue."""
+    """Messages a second that one consumer handles of one queue."""
     consumers: int
     imbalance: float
-    """Messages of the busiest queue, in means of all."""
+    """Messages of the busiest queue divided by the mean."""
     hottest_share: float
-    """Part of the messages with the most frequent key, if all are in one queue; else 0."""
+    """Share of the messages with the most frequent key, if all are in one queue; else 0."""
 
     @property
     def key_is_too_hot(self) -> bool:
-        """True if one key alone is more than a queue's consumer handles, whatever the number of queues."""
+        """Return True if one key alone exceeds what a queue's consumer handles."""
         return self.peak_per_s * self.hottest_share > self.handled_per_s
 
 
 def recommended_queues(demand: Demand) -> int:
-    """Return how many queues a topic should have, in all brokers together; the rule is above."""
+    """Return how many queues a topic should have on all brokers together, by the rule above."""
     imbalance = 1.0 if demand.key_is_too_hot else demand.imbalance
     needed = max(math.ceil(demand.peak_per_s * imbalance / demand.handled_per_s), demand.consumers)
     return math.ceil(needed / demand.consumers) * demand.consumers
 
 
 UNEVEN: Final = 1.5
-"""Messages of the busiest queue, in means of all, from which on it is worth a note."""
+"""Load of the busiest queue, divided by the mean, from which it is reported in a note."""
 
 
 @job(SkewOptions)
 def skew(options: SkewOptions) -> SkewReport:
-    """Measure how evenly the messages of topics lie in their queues, and which keys are hot.
+    """Measure how evenly the messages of topics are spread over queues, and which keys are hot.
 
-    :raises OptionError: an argument is wrong, or a topic is not there.
+    :raises OptionError: an argument is invalid, or a topic does not exist.
     :raises SparkSourceError: the messages cannot be read.
     """
     source, topics, by, on_step = options.source, options.topics, options.by, options.on_step
     if by not in KEYS:
-        raise OptionError(f"by {by!r} is none of {', '.join(KEYS)}")
+        raise OptionError(f"invalid by {by!r}: use {', '.join(KEYS)}")
     if options.consumers < 1 or not options.handled_per_s > 0:
         raise OptionError("consumers and handled_per_s must be above 0")
     named = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
@@ -309,7 +309,7 @@ def _peaks(rows: DataFrame) -> dict[str, float]:
 def _keys(
     rows: DataFrame, totals: Mapping[str, int], top: int
 ) -> tuple[tuple[HotKey, ...], dict[str, tuple[int, int, int]]]:
-    """The commonest keys; and of each topic its number of keys, the first one's messages, and in how many queues."""
+    """Return the hottest keys; and for each topic its number of keys, and the hottest one's messages and queues."""
     counted = (
         rows.select("topic", "brokerName", "queueId", "storeSize", f.explode("keys").alias("key"))
         .where("key <> ''")

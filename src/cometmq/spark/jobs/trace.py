@@ -1,11 +1,12 @@
-"""The trace job: how long messages took from their producers to each consumer group, and who is slow.
+"""The trace job: how long messages took from their producers to each consumer group, and which consumers are slow.
 
 It reads the records of a trace topic (:mod:`cometmq.message.trace_record`), joins them in Spark to one row for each
 message and consumer group (produced, acknowledged, every consumption), and returns sums only; the joined rows go to
 Parquet on request.
 
-A record with impossible numbers (a time after the year 9999, a cost of more than 24 days) is passed over like anything
-that is no record: nobody checks what clients write into the trace topic, and one such record must not end a job.
+A record with impossible numbers (a time after the year 9999, a cost of more than 24 days) is skipped, like anything
+that is not a record: brokers do not check what clients write into the trace topic, and one such record must not end a
+job.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ class Latency:
     group: str
     messages: int
     consumed: int
-    """Messages that were consumed with success at least once."""
+    """Messages that were consumed successfully at least once."""
     retried: int
-    """Messages that the group got more than once."""
+    """Messages that the group received more than once."""
     wait_p50: int | None
     """Acknowledged to the producer → first call of a listener."""
     wait_p99: int | None
@@ -82,7 +83,7 @@ class TraceReport(Report):
     unconsumed: int
     """Messages sent that have no consumption in the trace."""
     latencies: tuple[Latency, ...]
-    """Topics and groups by their messages, most first."""
+    """Topics and groups, most messages first."""
     slow: tuple[SlowConsumer, ...]
     """Consumers by p99, slowest first."""
     histogram: tuple[tuple[int, int], ...]
@@ -90,17 +91,17 @@ class TraceReport(Report):
     written_to: str | None
     """Directory of the joined rows."""
     way: MessageWay | None
-    """The way of the one message that was asked for."""
+    """The trace of the requested message."""
     seconds: float
 
     @property
     def exit_code(self) -> int:
-        """1 if no trace names the message that was asked for."""
+        """Return 1 if the requested message has no trace."""
         return FAILED if self.way is not None and not self.way.is_known else 0
 
     @property
     def verdict(self) -> str:
-        """The slowest way, or that the message that was asked for has no trace."""
+        """Return the slowest topic and group, or that the requested message has no trace."""
         if self.exit_code:
             return "No trace names this message"
         known = [of for of in self.latencies if of.p99 is not None]
@@ -167,7 +168,7 @@ def _waterfall(way: MessageWay) -> Spans:
 
 
 MESSAGE_COLUMNS: Final = ("body", "bornHost")
-"""Columns of a trace message that are needed."""
+"""Columns of a trace message that the job reads."""
 RECORD_DDL: Final = (
     "kind string, msgId string, timeMs bigint, groupName string, topic string, tags string, keys string, "
     "storeHost string, bodyBytes bigint, costMs bigint, success boolean, host string, requestId string, "
@@ -179,7 +180,7 @@ _RECORDS_AT_ONCE: Final = 10_000
 
 
 def decoded(messages: DataFrame) -> DataFrame:
-    """The records of trace messages, one row each; ``messages`` has :data:`MESSAGE_COLUMNS`."""
+    """Return the records of trace messages, one row each; ``messages`` has :data:`MESSAGE_COLUMNS`."""
     return messages.mapInArrow(_decode, RECORD_DDL)
 
 
@@ -224,9 +225,9 @@ def _row(record: TraceRecord, born_host: str) -> dict[str, Any] | None:
 
 
 def joined(records: DataFrame) -> DataFrame:
-    """Return one row for each message and consumer group; a message that nobody has consumed has one without a group.
+    """Return one row for each message and consumer group; an unconsumed message has one row without a group.
 
-    Records that stand twice in the topic count once: a send is known by its time, a call by its request id.
+    Duplicate records count once: a send is identified by its time, a call by its request id.
     """
     sent = (
         records.where("kind = 'Pub'")
@@ -292,7 +293,7 @@ _DRAWN: Final = 12
 def trace(options: TraceOptions) -> TraceReport:
     """Join a trace topic and return its latencies.
 
-    :raises OptionError: an argument is wrong, or there is no such topic.
+    :raises OptionError: an argument is invalid, or the topic does not exist.
     :raises SparkSourceError: the topic cannot be read.
     """
     source, trace_topic, on_step = options.source, options.trace_topic, options.on_step

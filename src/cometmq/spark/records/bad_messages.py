@@ -1,6 +1,6 @@
 """Files of messages that could not be read or masked: a line of JSON for each, with its place and the reason.
 
-A file is named by the queue and the offset of its first line, so that a task that is repeated writes the same files.
+A file is named by the queue and the offset of its first line, so that a repeated task writes the same files.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from cometmq.spark.records.decode import OnBadBody, refuse_bad_body
 from cometmq.spark.records.queues import Queue
 
 _LINES: Final = 4096
-"""Most lines of a file, which are held in memory: some hundred bytes each."""
+"""Most lines of a file; they are buffered in memory, some hundred bytes each."""
 
 
 class BadMessage(msgspec.Struct, frozen=True, rename="camel"):
-    """The place of a message, and the reason; nothing of its content."""
+    """The place of a message, and the reason, without its content."""
 
     topic: str
     broker_name: str
@@ -35,7 +35,7 @@ class BadMessageFiles:
     """Writes the bad messages of one task; their offsets rise within a queue."""
 
     def __init__(self, directory: Path | None) -> None:
-        """Write into ``directory``; without one write nothing."""
+        """Write into ``directory``, or nothing if it is None."""
         self._directory = directory
         self._queue: Queue | None = None
         self._lines: list[BadMessage] = []
@@ -50,7 +50,7 @@ class BadMessageFiles:
         self._lines.append(BadMessage(*queue, offset, reason))
 
     def flush(self) -> None:
-        """Write what was added."""
+        """Write the added messages."""
         if self._lines and self._directory is not None:
             first = self._lines[0]
             name = f"{quote(first.topic, safe='')}-{quote(first.broker_name, safe='')}-{first.queue_id}"
@@ -61,7 +61,7 @@ class BadMessageFiles:
 
 @contextmanager
 def bad_bodies(*, fail: bool, directory: str | None) -> Iterator[OnBadBody]:
-    """Handle bodies that cannot be unpacked as the options ``badBodies`` and ``badRecordsPath`` say.
+    """Return the handler of bodies that cannot be decompressed, by the options ``badBodies`` and ``badRecordsPath``.
 
     :raises BadBodyError: with ``fail``, at the first of them.
     """

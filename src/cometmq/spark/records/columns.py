@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 BODY_COLUMNS: Final = frozenset({"body"})
-"""Columns that need a body unpacked."""
+"""Columns that need the decompressed body."""
 
 MAX_TIME_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999."""
@@ -70,7 +70,7 @@ DERIVED: Final = frozenset({"delayLevel", "deliverTimestamp", "transactionType",
 BY_NAME: Final = {column.name: column for column in COLUMNS}
 
 ARCHIVE_COLUMNS: Final = tuple(column.name for column in COLUMNS if column.name not in DERIVED)
-"""Columns from which a record can be made again byte by byte."""
+"""Columns from which a record can be rebuilt byte by byte."""
 
 ARCHIVE_DDL: Final = ", ".join(f"{name} {BY_NAME[name].type}" for name in ARCHIVE_COLUMNS)
 """The columns of an archive's files, in Spark's DDL."""
@@ -91,9 +91,9 @@ def default_ddl(*, body: bool = True) -> str:
 
 
 def check_schema(schema: StructType) -> None:
-    """Demand that every column of a schema is one of a message.
+    """Check that every column of a schema is a column of messages.
 
-    :raises OptionError: naming the field and the nearest known one, or the type it has.
+    :raises OptionError: a column is unknown or has another type; the error names the nearest one, or the right type.
     """
     for field in schema.fields:
         name, kind = field.name, field.dataType.simpleString()
@@ -102,7 +102,7 @@ def check_schema(schema: StructType) -> None:
             near = nearest(name, BY_NAME)
             raise OptionError(
                 f"the rocketmq source has no column {name!r}",
-                next_step=f"did you mean {near}?" if near else f"it has {', '.join(BY_NAME)}",
+                next_step=f"did you mean {near}?" if near else f"use {', '.join(BY_NAME)}",
             )
         if kind != column.type:
             raise OptionError(
@@ -112,7 +112,7 @@ def check_schema(schema: StructType) -> None:
 
 
 def arrow_schema(names: Iterable[str]) -> pa.Schema:
-    """Return the Arrow schema of some columns, in the types that Spark expects of a Python source."""
+    """Return the Arrow schema of some columns, in the types that Spark expects from a Python source."""
     import pyarrow as pa
 
     types = {

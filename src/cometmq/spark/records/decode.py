@@ -1,7 +1,7 @@
-"""Stored records → Arrow columns, many records at a time and only the columns asked for.
+"""Stored records → Arrow columns, many records at a time and only the requested columns.
 
-The bytes are records one after the other, as in the answer to a pull or in a commit log; :mod:`cometmq.message.record`
-has their layout. Only the sizes are followed one by one; every other field is gathered for all records together
+The bytes are consecutive records, as in a pull response or a commit log; :mod:`cometmq.message.record` has their
+layout. Only the sizes are read one by one; every other field is gathered for all records together
 (:mod:`cometmq.spark.records.slices`).
 """
 
@@ -41,14 +41,14 @@ from cometmq.spark.records.slices import Bytes, Positions, constant, slices, tex
 
 _SIZE: Final = RECORD.struct("size")
 _MAX_MS: Final = (1 << 63) // 1000 - 1
-"""Largest timestamp that still fits into microseconds; a producer may claim any."""
+"""Largest timestamp that fits into microseconds; a producer may send any value."""
 _HEAD: Final = dtype_of(RECORD)
 """The fields before a body where both hosts are IPv4; every record is longer."""
 _BEHIND: Final = {"born_host": "store_timestamp", "store_host": "reconsume_times"}
-"""The field behind each host."""
+"""The field after each host."""
 _BEHIND_HOSTS: Final = ("store_timestamp", "reconsume_times", "prepared_transaction_offset", "body_length")
 _CORE_RECORD_BYTES: Final = 4096
-"""The compiled core copies the buffer once: that pays where records are on average not larger than this."""
+"""The compiled core copies the buffer once: that pays off if records are on average not larger than this."""
 _HEX: Final = np.frombuffer(bytes.hex(bytes(range(256))).upper().encode(), "V2")
 
 
@@ -78,16 +78,16 @@ def record_starts(buffer: bytes | memoryview) -> Positions:
 
 
 class Records:
-    """Some records of one buffer, whose columns are decoded when asked for.
+    """Some records of one buffer; columns are decoded when requested.
 
-    A choice of records (:meth:`rows`) takes along what was read already: records lie far from each other in memory,
-    and reading a field again costs more than the work with it.
+    A selection of records (:meth:`rows`) keeps the fields that were read already: records are far apart in memory, and
+    reading a field again costs more than processing it.
     """
 
     def __init__(self, buffer: bytes | memoryview, starts: Positions | None = None) -> None:
-        """Take all records of ``buffer``, or those at ``starts``, which are not checked before :meth:`check` is called.
+        """Use all records of ``buffer``, or those at ``starts``, which only :meth:`check` validates.
 
-        :raises RecordError: the bytes are not whole records.
+        :raises RecordError: the bytes are not complete records.
         """
         self.source = buffer
         self._bytes: Bytes = np.frombuffer(buffer, np.uint8)
@@ -117,7 +117,7 @@ class Records:
         return self if inside.all() else self.rows(inside)
 
     def tagged(self, tags: frozenset[str]) -> Records:
-        """Return the records that have one of the tags; brokers compare hashes of them only, which may collide."""
+        """Return the records that have one of the tags; brokers compare only hashes, which may collide."""
         wanted = pc.is_in(self.properties.values_of(TAGS), pa.array(sorted(tags), pa.string()))
         return self.rows(wanted.to_numpy(zero_copy_only=False))
 
@@ -125,7 +125,7 @@ class Records:
 
     @cached_property
     def _raw_heads(self) -> npt.NDArray[np.void]:
-        """The heads of all records as bytes: numpy copies bytes in one go, but structured values field by field."""
+        """Return the heads of all records as bytes, since numpy copies structured values field by field."""
         raw = windows(self._bytes, f"V{_HEAD.itemsize}")[self.starts]
         heads = raw.view(_HEAD)
         flags = heads["sys_flag"]
@@ -138,7 +138,7 @@ class Records:
 
     @property
     def _heads(self) -> npt.NDArray[Any]:
-        """The heads in the layout of IPv4 hosts; with IPv6 hosts the two host fields are invalid."""
+        """Return the heads in the layout of IPv4 hosts; with IPv6 hosts the two host fields are invalid."""
         return self._raw_heads.view(_HEAD)
 
     def number(self, field: str) -> npt.NDArray[Any]:
@@ -148,55 +148,55 @@ class Records:
 
     @cached_property
     def queue_offsets(self) -> npt.NDArray[np.int64]:
-        """Queue offsets, int64."""
+        """Return queue offsets, int64."""
         return self.number("queue_offset")
 
     @cached_property
     def sys_flags(self) -> npt.NDArray[np.int32]:
-        """The sysFlags, int32."""
+        """Return sysFlags, int32."""
         return self.number("sys_flag")
 
     @cached_property
     def store_timestamps(self) -> npt.NDArray[np.int64]:
-        """Store timestamps, ms since the epoch."""
+        """Return store timestamps, ms since 1970."""
         return self.number("store_timestamp")
 
     @cached_property
     def sizes(self) -> npt.NDArray[np.int32]:
-        """Sizes of the whole records, bytes."""
+        """Return the sizes of the complete records, bytes."""
         return self.number("size")
 
     @cached_property
     def physical_offsets(self) -> npt.NDArray[np.int64]:
-        """Offsets in the broker's log, bytes."""
+        """Return offsets in the broker's log, bytes."""
         return self.number("physical_offset")
 
     @cached_property
     def queue_ids(self) -> npt.NDArray[np.int32]:
-        """Queue ids, int32."""
+        """Return queue ids, int32."""
         return self.number("queue_id")
 
     # Geometry -------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Demand that all are :attr:`whole`.
+        """Check that all are :attr:`whole`.
 
-        :raises RecordError: of the first one that is not.
+        :raises RecordError: one is not; the error names the first.
         """
         if not self.whole.all():
             at = int(self.starts[int(np.argmin(self.whole))])
             decode_record(self.source, at, check_crc=False)
-            raise RecordError(f"the record at byte {at} has lengths that do not add up")
+            raise RecordError(f"the record at byte {at} has inconsistent lengths")
 
     @property
     def whole(self) -> npt.NDArray[np.bool_]:
-        """True for each record whose magic and lengths are right, so that no gather leaves the record."""
+        """Return True for each record with valid magic and lengths, so that no read leaves the record."""
         found: npt.NDArray[np.bool_] = self._layout[6].astype(np.bool_)
         return found
 
     @cached_property
     def _layout(self) -> Positions:
-        """Seven rows: begin and length of body, topic and properties, and whether the record is whole."""
+        """Return seven rows: begin and length of body, topic and properties, and whether the record is valid."""
         if CORE is not None and len(self.source) <= len(self) * _CORE_RECORD_BYTES:
             found = CORE.record_layout(self.source, self.starts)
             if found is not None:
@@ -227,12 +227,12 @@ class Records:
 
     @property
     def body_slices(self) -> tuple[Positions, Positions]:
-        """Positions of the stored bodies in ``source``, and their lengths."""
+        """Return positions of the stored bodies in ``source``, and their lengths."""
         return self._layout[0], self._layout[1]
 
     @cached_property
     def topic_codes(self) -> tuple[list[str], Positions]:
-        """Names of topics, and for each record the index of its topic; a name may have no record."""
+        """Return topic names, and for each record the index of its topic; a name may have no record."""
         at, lengths = self._layout[2:4]
         first = bytes(self.source[int(at[0]) : int(at[0] + lengths[0])]) if len(self) else b""
         if first and (lengths == len(first)).all() and (windows(self._bytes, f"S{len(first)}")[at] == first).all():
@@ -242,7 +242,7 @@ class Records:
 
     @property
     def places(self) -> Positions:
-        """One number for each topic and queue id: the index in :attr:`topic_codes`, then 32 bits of queue id."""
+        """Return one number per record for its queue: index in :attr:`topic_codes`, then 32 bits of queue id."""
         return self.topic_codes[1] << 32 | (self.queue_ids.astype(np.int64) & 0xFFFFFFFF)
 
     def by_queue(self) -> Iterator[tuple[str, int, Records]]:
@@ -270,7 +270,7 @@ class Records:
 
     @cached_property
     def properties(self) -> PropertyTexts:
-        """Properties, parsed when asked for."""
+        """Return the properties, parsed when requested."""
         return PropertyTexts(slices(self._bytes, *self._layout[4:]))
 
     def property_numbers(self, name: str, kind: Any) -> Any:
@@ -285,7 +285,7 @@ class Records:
         return slices(self._bytes, *self.body_slices)
 
     def packed_bodies(self) -> Any:
-        """Return bodies as stored where they are compressed, null elsewhere."""
+        """Return the stored bodies that are compressed, null for others."""
         plain = (self.sys_flags & COMPRESSED) == 0
         if plain.all():
             return pa.nulls(len(self), pa.binary())
@@ -353,7 +353,7 @@ def _moments(milliseconds: Any, kind: Any) -> Any:
 
 
 _TRANSACTION_TYPES: Final = pa.array([None, "PREPARED", "COMMIT", "ROLLBACK"], pa.string())
-"""The index is the two bits of the sysFlag."""
+"""Compressions by the two bits of the sysFlag."""
 
 _COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
     "topic": lambda records, _: records.topics(),
@@ -382,11 +382,11 @@ _COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
     "transactionType": lambda records, _: _TRANSACTION_TYPES.take(pa.array((records.sys_flags >> 2) & 3)),
     "producerGroup": lambda records, _: records.properties.values_of(PGROUP),
 }
-"""Every column but ``brokerName``, which no record holds, and ``body``, which may have to be unpacked."""
+"""Every column but ``brokerName``, which no record holds, and ``body``, which may have to be decompressed."""
 
 
 OnBadBody = Callable[[Queue, int, str], None]
-"""Called with queue and offset of a message whose body cannot be unpacked, and the reason."""
+"""Called with queue and offset of a message whose body cannot be decompressed, and the reason."""
 
 
 def refuse_bad_body(queue: Queue, offset: int, reason: str) -> None:
@@ -395,8 +395,8 @@ def refuse_bad_body(queue: Queue, offset: int, reason: str) -> None:
     :raises BadBodyError: always.
     """
     raise BadBodyError(
-        f"the body of the message at offset {offset} of {queue} cannot be unpacked: {reason}",
-        next_step='option badBodies="null" reads it without its body; column storedBody has it as stored',
+        f"the body of the message at offset {offset} of {queue} cannot be decompressed: {reason}",
+        next_step='option badBodies="null" reads it without its body; column storedBody has the stored bytes',
     )
 
 
@@ -408,9 +408,9 @@ def decode(
     on_bad_body: OnBadBody = refuse_bad_body,
     max_body_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> Iterator[Any]:
-    """Yield Arrow record batches of ``schema``, in order; usually one, more where unpacked bodies are large.
+    """Yield Arrow record batches of ``schema``, in order; usually one, more if decompressed bodies are large.
 
-    :param on_bad_body: called for each body that cannot be unpacked; where it returns, the body is null.
+    :param on_bad_body: called for each body that cannot be decompressed; if it returns, the body is null.
     """
     if not len(records):
         return
@@ -448,7 +448,7 @@ def _with_unpacked(stored: Any, bodies: dict[int, bytes | None]) -> Any:
 def _unpack(
     records: Records, broker_name: str, on_bad_body: OnBadBody, max_body_bytes: int
 ) -> tuple[dict[int, bytes | None], int]:
-    """Unpack the bodies of as many rows as fit into one batch; return them by row, and the number of rows."""
+    """Decompress the bodies of as many rows as fit into one batch; return them by row, and the number of rows."""
     bodies: dict[int, bytes | None] = {}
     room = MAX_SPARK_BATCH_BODY_BYTES
     for row in np.flatnonzero(records.sys_flags & COMPRESSED).tolist():

@@ -1,9 +1,9 @@
 """Properties of many records at once: the map, and single properties by name.
 
 The text of a record is ``name 0x01 value 0x02 name 0x01 value 0x02 …`` with or without the last 0x02. All texts are in
-one buffer, one after the other; separators are found once for all of them. The rules are those of
+one buffer; separators are found once for all of them. The rules are those of
 :func:`cometmq.message.properties.decode_properties`: pieces without name or value are dropped, the first 0x01 ends
-the name, and of two pieces with one name the later wins.
+the name, and the later of two pieces with one name wins.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _NAME_END: Final = 1
 _PIECE_END: Final = 2
 _OFFSET_BYTES: Final = 4
 _BITS: Final = 62
-"""Names that get a bit of an int64 each, to find names that a record has twice."""
+"""Most names with a bit each in an int64, to find names that a record has twice."""
 
 
 class PropertyTexts:
-    """The properties of ``count`` records, cut into pieces when first asked for."""
+    """The properties of ``count`` records, split into pieces when first requested."""
 
     def __init__(self, raw: Any) -> None:
-        """Take ``raw``, an Arrow binary array of the texts without nulls."""
+        """Use ``raw``, an Arrow binary array of the texts without nulls."""
         self._raw = raw
         self._count = len(raw)
         self._bytes: Bytes
@@ -41,7 +41,7 @@ class PropertyTexts:
 
     @cached_property
     def _pieces(self) -> tuple[Positions, Positions, Positions, Positions]:
-        """Start of name, its 0x01, end of value, and for each record the index of its first piece."""
+        """Return start of name, its 0x01, end of value, and for each record the index of its first piece."""
         data = self._bytes[: int(self._offsets[-1])]
         empty = np.empty(0, np.int64)
         if not len(data):
@@ -64,14 +64,14 @@ class PropertyTexts:
 
     @cached_property
     def _names(self) -> tuple[list[bytes], Positions]:
-        """The distinct names, and for each piece the index of its name."""
+        """Return the distinct names, and for each piece the index of its name."""
         starts, middles, _, firsts = self._pieces
         return _as_in_the_first(self._bytes, starts, middles, firsts) or _encoded(
             slices(self._bytes, starts, middles - starts)
         )
 
     def values_of(self, name: str) -> Any:
-        """Return one property of each record as strings, null where it has none."""
+        """Return one property of each record as strings, null if it has none."""
         found = None if CORE is None else CORE.property_values(self._bytes, self._offsets, name)
         if found is None:
             return self._values_of(name)
@@ -127,7 +127,7 @@ def _strings(texts: tuple[bytes, bytes], count: int, bits: bytes | None = None) 
 def _as_in_the_first(
     data: Bytes, starts: Positions, middles: Positions, firsts: Positions
 ) -> tuple[list[bytes], Positions] | None:
-    """Return the names if every record has those of the first, as is usual for one producer; else None."""
+    """Return the names if every record has those of the first, as is usual with one producer; else None."""
     count, records = int(firsts[1]), len(firsts) - 1
     if not count or count * records != len(starts) or (np.diff(firsts) != count).any():
         return None
@@ -151,7 +151,7 @@ def _encoded(names: Any) -> tuple[list[bytes], Positions]:
 
 
 def _without_repeats(names: int, numbers: Positions, firsts: Positions) -> npt.NDArray[np.bool_] | None:
-    """Mark the pieces to keep: of equal names in a record only the last; None means all of them.
+    """Mark the pieces to keep: for equal names in a record only the last; None means all pieces.
 
     :param names: number of distinct names; ``numbers`` has the index of each piece's name.
     """

@@ -1,7 +1,7 @@
 """Queues, ranges of their offsets, and offsets as JSON: ``{topic: {broker: {queue id: offset}}}``, sorted.
 
-Spark compares stream offsets as text, so equal offsets must be written equally: topics and brokers in alphabetical
-order, queues by number.
+Spark compares stream offsets as text, so equal offsets need equal text: topics and brokers in alphabetical order,
+queues by number.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Offsets = dict[Queue, int]
 
 
 class Mark(NamedTuple):
-    """A message of a queue, by which the life of the queue is known.
+    """A message that identifies a generation of its queue.
 
-    A topic that is deleted and made anew counts its messages from 0 again. No two messages of a broker have the same
-    place in its log and the same store time, so the message at this offset is another one then.
+    A topic that was deleted and created again counts its messages from 0. No two messages of a broker have the same
+    place in its log and the same store time, so the message at this offset then differs.
     """
 
     offset: int
@@ -48,7 +48,7 @@ class OffsetRange:
         return f"{self.queue} [{self.first}, {self.end})"
 
     def part(self, number: int, count: int) -> OffsetRange:
-        """Return one of ``count`` parts of about the same length, the first one for ``number`` 0."""
+        """Return one of ``count`` parts of about the same length; ``number`` 0 is the first."""
         first, end = (self.first + len(self) * at // count for at in (number, number + 1))
         return OffsetRange(self.queue, first, end)
 
@@ -66,14 +66,14 @@ def offsets_to_json(offsets: Mapping[Queue, int]) -> OffsetsJson:
 
 
 def marks_to_json(marks: Mapping[Queue, Mark]) -> MarksJson:
-    """Nest marks as offsets: each is its offset, its place in the log, and its store time in ms since 1970."""
+    """Nest marks like offsets: each is offset, place in the log, and store time in ms since 1970."""
     return _nested({queue: list(mark) for queue, mark in marks.items()})
 
 
 def marks_from_json(nested: Mapping[str, Mapping[str, Mapping[str, Sequence[int]]]]) -> dict[Queue, Mark]:
-    """Undo :func:`marks_to_json`.
+    """Parse the result of :func:`marks_to_json`.
 
-    :raises OptionError: it is not of that form.
+    :raises OptionError: it is malformed.
     """
     try:
         return {
@@ -83,13 +83,13 @@ def marks_from_json(nested: Mapping[str, Mapping[str, Mapping[str, Sequence[int]
             for queue_id, mark in queues.items()
         }
     except (AttributeError, TypeError, ValueError) as error:
-        raise OptionError(f"not marks of the form {{topic: {{broker: {{queue: mark}}}}}}: {nested!r}") from error
+        raise OptionError(f"malformed marks; expected {{topic: {{broker: {{queue: mark}}}}}}: {nested!r}") from error
 
 
 def offsets_from_json(nested: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Offsets:
-    """Undo :func:`offsets_to_json`.
+    """Parse the result of :func:`offsets_to_json`.
 
-    :raises OptionError: it is not of that form.
+    :raises OptionError: it is malformed.
     """
     try:
         return {
@@ -99,11 +99,13 @@ def offsets_from_json(nested: Mapping[str, Mapping[str, Mapping[str, int]]]) -> 
             for queue_id, offset in queues.items()
         }
     except (AttributeError, TypeError, ValueError) as error:
-        raise OptionError(f"not offsets of the form {{topic: {{broker: {{queue: offset}}}}}}: {nested!r}") from error
+        raise OptionError(
+            f"malformed offsets; expected {{topic: {{broker: {{queue: offset}}}}}}: {nested!r}"
+        ) from error
 
 
 def steps_of(ranges: Sequence[OffsetRange], most: int) -> Iterator[list[OffsetRange]]:
-    """Cut ranges into steps of about ``most`` offsets; each takes an equal share of every queue."""
+    """Split ranges into steps of about ``most`` offsets; each takes an equal share of every queue."""
     count = -(-sum(map(len, ranges)) // most)
     for step in range(count):
         yield [part for of in ranges if len(part := of.part(step, count))]

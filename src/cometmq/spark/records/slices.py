@@ -15,8 +15,9 @@ Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]
 
 _INLINE_BYTES: Final = 12
-"""An Arrow view: int32 length, then 12 bytes inline, or 4 bytes prefix, int32 buffer, int32 offset. The bytes behind a
-shorter inline value do not matter here, since views are only copied from."""
+"""An Arrow view: int32 length, then 12 bytes inline, or 4 bytes prefix, int32 buffer, int32 offset. The bytes after a
+shorter inline value do not matter here, since views are only copied from.
+"""
 _INLINE: Final = f"V{_INLINE_BYTES}"
 
 
@@ -52,7 +53,7 @@ def slices(buffer: Bytes, starts: Positions, lengths: Positions, missing: npt.ND
 
 
 def _heads(buffer: Bytes, starts: Positions) -> npt.NDArray[np.void]:
-    """Return the first bytes from each start on, with zeros behind the buffer's end."""
+    """Return the first bytes from each start on, with zeros after the buffer's end."""
     last = max(len(buffer) - _INLINE_BYTES, 0)
     early = starts < last
     if early.all():

@@ -2,12 +2,12 @@
 
 Measured with PySpark 4.3.0, Python 3.11 and glibc 2.36:
 
-* A batch takes some dozens of megabytes and frees them. By default glibc gives free memory at the heap's end back to
-  the kernel, and the next batch gets it page by page, zeroed. Decoding and writing a million messages of 1 KiB takes
-  1.06 s of processor time by default and 0.97 s with :func:`keep_freed_memory`; 214,000 messages cause 1,400 page
-  faults or 15. glibc's own variables (``MALLOC_TRIM_THRESHOLD_``) would have to be set before the worker starts.
-* ``pyspark.daemon`` collects garbage after each task, before the worker takes the next one. It looks through every
-  module ever imported, for some 45 ms; not with :func:`freeze_modules`.
+* A batch uses some dozens of megabytes and frees them. By default glibc returns free memory at the heap's end to the
+  kernel, and the next batch gets it page by page, zeroed. Decoding and writing a million messages of 1 KiB takes 1.06 s
+  of processor time by default and 0.97 s with :func:`keep_freed_memory`; 214,000 messages cause 1,400 page faults or
+  15. glibc's own variables (``MALLOC_TRIM_THRESHOLD_``) would have to be set before the worker starts.
+* ``pyspark.daemon`` collects garbage after each task, before the worker starts the next one. That scans every imported
+  module for some 45 ms, except with :func:`freeze_modules`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import cache, wraps
 from typing import Final, ParamSpec, TypeVar
 
 KEPT_BYTES: Final = 128 * 1024 * 1024
-"""Free bytes at the heap's end that stay with the process: a few batches."""
+"""Free bytes at the heap's end that the process keeps: a few batches."""
 _MAPPED_FROM_BYTES: Final = 32 * 1024 * 1024
 """Smaller blocks come from the heap, larger ones are mapped one by one; the most that glibc accepts."""
 _TRIM_THRESHOLD: Final = -1
@@ -30,7 +30,7 @@ _Row = TypeVar("_Row")
 
 
 def in_lasting_worker(read: Callable[_Asked, Iterator[_Row]]) -> Callable[_Asked, Iterator[_Row]]:
-    """Decorate the generator of a task's rows: set up its worker's memory, once for each worker."""
+    """Decorate the generator of a task's rows to set up its worker's memory, once for each worker."""
 
     @wraps(read)
     def rows(*args: _Asked.args, **named: _Asked.kwargs) -> Iterator[_Row]:
@@ -52,6 +52,6 @@ def keep_freed_memory() -> None:
 
 @cache
 def freeze_modules() -> None:
-    """Take what exists now, modules above all, out of later collections, once in a process, after a task."""
+    """Exclude existing objects, mainly modules, from later collections, once in a process, after a task."""
     gc.collect()
     gc.freeze()

@@ -30,24 +30,25 @@ _log = logging.getLogger(__name__)
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _WORKER_PYTHON: Final = Path(__file__).with_name("worker-python")
 CONNECT_SCHEME: Final = "sc://"
-"""Begins the address of a Spark Connect server, which is given in place of a master."""
+"""Prefix of a Spark Connect server's address, which can be used in place of a master."""
 _CONNECT_PORT: Final = 15002
-"""Port of a server whose address names none."""
+"""Default port of a Spark Connect server."""
 _MASTER: Final = re.compile(r"local(\[.*\])?$|local-cluster\[|spark://|k8s://|yarn$")
 _STANDALONE_SCHEME: Final = "spark://"
 _MASTER_PORT: Final = 7077
-"""Port of a standalone master whose address names none."""
+"""Default port of a standalone master."""
 _CONNECT_SECONDS: Final = 10.0
 _LOCAL_SHUFFLE_PARTITIONS: Final = 8
-"""Spark's 200 are meant for clusters: on one machine each costs milliseconds, and an audit took a minute."""
+"""Spark's default of 200 is for clusters: on one machine each costs milliseconds, and an audit took a minute."""
 _BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A JVM that compiles quickly rather than well, and collects garbage in one thread."""
+"""Options of a JVM that favours quick compilation, and collects garbage in one thread."""
 _LASTING: Final = (
     "-XX:InitiatingHeapOccupancyPercent=80 "
     "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 )
-"""Rows that pass through leave no old objects, so G1 need not mark the heap all the time. Spark checks nulls and bounds
-before it reads a value, so Arrow need not check them again."""
+"""Rows leave no old objects, so G1 need not mark the heap all the time. Spark checks nulls and bounds before it reads a
+value, so Arrow need not check them again.
+"""
 
 
 class SparkMissingError(SparkSourceError):
@@ -55,41 +56,41 @@ class SparkMissingError(SparkSourceError):
 
 
 def demand_spark() -> None:
-    """Demand what a Spark session needs.
+    """Check that a Spark session can start here.
 
     :raises MissingPackageError: PySpark, or a package that it needs, is not installed.
-    :raises SparkMissingError: there is no Java.
+    :raises SparkMissingError: Java is not installed.
     """
     require("Spark", SPARK, *SPARK_MODULES)
     home = os.environ.get("JAVA_HOME")
     if home and not os.access(_java(), os.X_OK):
         else_here = ", or unset it: there is a java on the PATH" if shutil.which("java") else ""
         raise SparkMissingError(
-            f"JAVA_HOME is {home}, where there is no bin/java",
+            f"JAVA_HOME is {home}, which has no bin/java",
             next_step=f"set it to the directory of Java 17 or later{else_here}",
         )
     if not home and shutil.which("java") is None:
         raise SparkMissingError(
-            "Spark needs Java 17 or later, and there is no java on the PATH and no JAVA_HOME",
+            "Spark needs Java 17 or later, but java is not on the PATH and JAVA_HOME is not set",
             next_step="install it, for example with: apt-get install openjdk-17-jre-headless",
         )
 
 
 def _java() -> str:
-    """The Java that Spark starts."""
+    """Return the Java that Spark starts."""
     home = os.environ.get("JAVA_HOME")
     return str(Path(home) / "bin" / "java") if home else "java"
 
 
 @contextmanager
 def driver_session(spark: SparkSession | None, master: str, app_name: str) -> Iterator[SparkSession]:
-    """Yield the session that a job was given, or a new one on ``master``, which may be a Spark Connect server.
+    """Yield the job's session, or a new one on ``master``, which may be a Spark Connect server.
 
     A new one is stopped at the end of the block.
 
     :raises MissingPackageError: as :func:`demand_spark`, or a package of Spark Connect is not installed.
     :raises SparkMissingError: as :func:`demand_spark`.
-    :raises SparkSourceError: there is no such server, or Spark does not start on that master.
+    :raises SparkSourceError: the server does not answer, or Spark does not start on that master.
     """
     if spark is not None:
         demand_running(spark)
@@ -121,10 +122,10 @@ def driver_session(spark: SparkSession | None, master: str, app_name: str) -> It
 
 @contextmanager
 def _start_errors(master: str) -> Iterator[None]:
-    """Raise one sentence for whatever keeps Spark from starting.
+    """Report a failed start of Spark in one sentence.
 
     :raises SparkMissingError: as :func:`demand_spark`.
-    :raises SparkSourceError: for whatever py4j or PySpark raise within the block.
+    :raises SparkSourceError: py4j or PySpark raised an error within the block.
     """
     demand_spark()
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -136,25 +137,26 @@ def _start_errors(master: str) -> Iterator[None]:
         if "JAVA_GATEWAY_EXITED" in str(error):
             raise SparkMissingError(
                 f"Spark's JVM does not start with {_java()}",
-                next_step=f"{_java()} -version must say 17 or later; set JAVA_HOME to the directory of such a Java",
+                next_step=f"check that {_java()} -version prints 17 or later; set JAVA_HOME to the directory of "
+                "such a Java",
             ) from error
         cause = next((line[2:] for line in str(error).splitlines() if line.startswith(": ")), str(error))
         raise SparkSourceError(
-            f"Spark does not start on {master}: {cause}", next_step="is --master right, and is that cluster there?"
+            f"Spark does not start on {master}: {cause}", next_step="check --master, and that the cluster is running"
         ) from error
 
 
 def _demand_master(master: str) -> None:
-    """Demand that it is a master, and that one of the masters of a standalone cluster listens.
+    """Check the form of a master, and that one of a standalone cluster's masters listens.
 
-    Spark tries for a minute, then hangs; for a master that is none its launcher shows a stack trace.
+    Spark itself tries for a minute, then hangs; for a malformed master its launcher prints a stack trace.
 
-    :raises SparkSourceError: it is none, or none listens.
+    :raises SparkSourceError: it is malformed, or no master listens.
     """
     if not _MASTER.match(master):
         raise SparkSourceError(
-            f"Spark does not start on {master}: that is no master",
-            next_step="masters are local[*], spark://HOST:PORT, k8s://HOST:PORT, yarn, and sc://HOST:PORT for Connect",
+            f"Spark does not start on {master}: invalid master",
+            next_step="use local[*], spark://HOST:PORT, k8s://HOST:PORT, yarn, and sc://HOST:PORT for Connect",
         )
     if not master.startswith(_STANDALONE_SCHEME):
         return
@@ -169,17 +171,17 @@ def _demand_master(master: str) -> None:
     reason = cause.strerror or str(cause) if isinstance(cause, OSError) else str(cause)
     raise SparkSourceError(
         f"no Spark master listens at {master}: {reason.lower()}",
-        next_step="start one (start-master.sh of Spark), or name another --master; local[*] needs none",
+        next_step="start one (Spark's start-master.sh), or use another --master; local[*] needs none",
     ) from cause
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Tell whether it is a session of Spark Connect, whose driver is another process."""
+    """Return True for a session of Spark Connect, whose driver is another process."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
 def tasks_at_a_time(spark: SparkSession) -> int:
-    """Return the number of tasks that a session runs at a time."""
+    """Return the number of tasks that a session runs at the same time."""
     if not is_connect(spark):
         return spark.sparkContext.defaultParallelism
     from pyspark.sql import functions as f
@@ -191,9 +193,9 @@ def tasks_at_a_time(spark: SparkSession) -> int:
 def connect_session(address: str) -> SparkSession:
     """Open a session of a Spark Connect server, whose Python must have CometMQ.
 
-    :param address: ``sc://HOST:PORT``, with parameters as Spark has them.
+    :param address: ``sc://HOST:PORT``, with Spark's parameters.
     :raises MissingPackageError: a package of Spark Connect is not installed.
-    :raises SparkSourceError: there is no such server.
+    :raises SparkSourceError: the server does not answer.
     """
     require("Spark Connect", "connect", *SPARK_MODULES, "grpc", "grpc_status")
     from pyspark.errors import PySparkException
@@ -208,16 +210,16 @@ def connect_session(address: str) -> SparkSession:
     except (PySparkException, OSError, ValueError) as error:
         raise SparkSourceError(
             f"no session of Spark Connect at {place}: {str(error).strip().splitlines()[0]}",
-            next_step="start a server (start-connect-server.sh of Spark), or name another --master",
+            next_step="start a server (Spark's start-connect-server.sh), or use another --master",
         ) from error
     return session
 
 
 def _demand_listener(address: str) -> None:
-    """Demand that a server listens there: Spark's own client tries for ten minutes.
+    """Check that a server listens: Spark's own client tries for ten minutes.
 
     :raises OSError: no server listens.
-    :raises ValueError: it is no address.
+    :raises ValueError: the address is malformed.
     """
     place = urlsplit(address)
     with socket.create_connection((place.hostname or "", place.port or _CONNECT_PORT), _CONNECT_SECONDS):
@@ -225,9 +227,9 @@ def _demand_listener(address: str) -> None:
 
 
 def local_session(master: str = "local[*]", app_name: str = "cometmq", *, brief: bool = False) -> SparkSession:
-    """Make a quiet session whose workers run this Python.
+    """Create a session that logs little and whose workers run this Python.
 
-    :param brief: for a minute or two and little data: the JVM compiles quickly rather than well.
+    :param brief: for a minute or two and little data: the JVM favours quick compilation.
     :raises SparkMissingError: as :func:`demand_spark`.
     """
     demand_spark()
@@ -254,7 +256,7 @@ def _started(master: str, app_name: str, *, brief: bool = False) -> SparkConf:
 
 
 def _worker_python(master: str) -> str:
-    """Return the Python for Spark's workers: this one, by a script that saves compiling PySpark in every process."""
+    """Return the Python for Spark's workers: this one, started by a script that caches compiled PySpark."""
     import pyspark
 
     places = (*site.getsitepackages(), site.getusersitepackages())

@@ -1,14 +1,14 @@
-"""Starts Spark's JVM with a filter on its standard error: everything passes but two things that tell a person nothing.
+"""Starts Spark's JVM with a filter on its standard error, which removes two meaningless messages.
 
-Both come in every job that is in order, and no option prevents them. Measured with PySpark 4.3.0 on Java 17:
+Both appear in healthy jobs, and no option prevents them. Measured with PySpark 4.3.0 on Java 17:
 
 * one line of Java at each start, ``WARNING: Using incubator modules: jdk.incubator.vector``: Spark asks for that
   module itself;
 * a traceback of some ten lines for each Python worker that was idle for a minute, and that Spark therefore ends:
-  ``pyspark/daemon.py`` finds that nobody reads its last words (BrokenPipeError). A job of some minutes on two cores
-  shows several of them.
+  ``pyspark/daemon.py`` cannot write its last output (BrokenPipeError). A job of some minutes on two cores shows several
+  of them.
 
-Log4j's settings do not reach either of them, since neither is logged.
+Log4j's settings affect neither, since neither is logged.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 _STDERR: Final = 2
 _READ_BYTES: Final = 65_536
 _LAST_WORDS_SECONDS: Final = 5.0
-"""Time for the last words of a JVM that did not start."""
+"""Time to wait for the last output of a JVM that did not start."""
 _AT_EVERY_START: Final = b"WARNING: Using incubator modules: jdk.incubator.vector\n"
 _HEAD: Final = b"Traceback (most recent call last):\n"
 _FRAME: Final = re.compile(rb'  File "[^"]*pyspark/daemon\.py", line \d+, in (manager|worker)\n')
 _SOURCE: Final = b"    "
-"""Begins a line of source below a frame; PySpark in a zip has none."""
+"""Prefix of a source line below a frame; PySpark in a zip has no source lines."""
 _END: Final = b"BrokenPipeError: [Errno 32] Broken pipe\n"
 _BEGINNINGS: Final = (_AT_EVERY_START, _HEAD, _END, b'  File "')
 _LINE: Final = re.compile(rb"[^\r\n]*[\r\n]")
@@ -40,9 +40,9 @@ _LINE: Final = re.compile(rb"[^\r\n]*[\r\n]")
 
 
 def start_jvm(conf: SparkConf) -> None:
-    """Start the JVM that sessions of this process will use, unless there is one already.
+    """Start the JVM for the sessions of this process, unless it runs already.
 
-    Its standard error goes on to ours through a :class:`Sieve`.
+    Its standard error is copied to this process's through a :class:`Sieve`.
     """
     from pyspark import SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -76,25 +76,25 @@ def _pass_on(reading: int) -> None:
 
 
 class Sieve:
-    """Takes text in pieces of any size, and returns what passes.
+    """Filters text that arrives in pieces of any size.
 
-    Tracebacks of several workers may come at the same time, their lines mixed.
+    Lines of several workers' tracebacks may be mixed.
     """
 
     def __init__(self) -> None:
         self._rest = b""
-        """The beginning of a line that may still turn out to be a known one."""
+        """The beginning of a line that may still be a known one."""
         self._is_within = False
-        """True when the beginning of the current line has passed."""
+        """True if the beginning of the current line was passed on."""
         self._heads = 0
-        """Tracebacks whose first frame has not come yet."""
+        """Number of tracebacks whose first frame has not arrived yet."""
         self._frames = 0
-        """Tracebacks whose last frame has come, and whose end has not."""
+        """Number of tracebacks whose last frame has arrived, but not their end."""
         self._is_below = False
-        """True when the source line of a frame may follow."""
+        """True if the source line of a frame may follow."""
 
     def passed(self, data: bytes) -> bytes:
-        """Return what passes now."""
+        """Return the text to pass on now."""
         self._rest += data
         found = b""
         while line := _LINE.match(self._rest):
@@ -107,7 +107,7 @@ class Sieve:
         return found
 
     def rest(self) -> bytes:
-        """Return what was held back, when nothing follows."""
+        """Return the text that was held back, when no more follows."""
         held, self._rest = self._held() + self._rest, b""
         return held
 

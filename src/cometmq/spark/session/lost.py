@@ -1,7 +1,7 @@
-"""Sessions that end while they are used: one sentence with the next step, instead of what py4j or Spark say.
+"""Sessions that end while in use: one sentence with the next step, instead of the errors of py4j or Spark.
 
-A JVM that is killed leaves py4j with a connection that is refused or closed, at any call, also at the ones that stop
-the session. A master that dies, or a person who kills the application there, stops the session in a JVM that runs on.
+After the JVM is killed, any call of py4j can find a refused or closed connection, even those that stop the session.
+When a master dies, or somebody kills the application there, the session stops but the JVM keeps running.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _EXIT_SECONDS: Final = 2.0
-"""Time for a JVM whose connections are closed to become a process that has ended."""
+"""Time for the process of a JVM whose connections are closed to end."""
 _AGAIN: Final = "the same command continues where a job that writes was, and repeats one that only reads"
 
 
 class SessionLostError(SparkSourceError):
-    """The Spark session ended while it was used, or had ended before."""
+    """The Spark session ended while in use, or before."""
 
 
 @contextlib.contextmanager
 def says_when_lost() -> Iterator[None]:
-    """Raise one sentence for whatever fails within the block because the session has ended.
+    """Report any failure within the block in one sentence if the session has ended.
 
-    :raises SessionLostError: the JVM is gone, or has stopped the session.
+    :raises SessionLostError: the JVM has ended, or the session is stopped.
     """
     try:
         yield
@@ -45,20 +45,20 @@ def says_when_lost() -> Iterator[None]:
 
 
 def demand_running(spark: SparkSession) -> None:
-    """Demand that a session that was given has not ended.
+    """Check that the caller's session has not ended.
 
-    :raises SessionLostError: it was stopped, or its JVM is gone.
+    :raises SessionLostError: it was stopped, or its JVM has ended.
     """
     with says_when_lost():
         stopped = getattr(spark, "is_stopped", None)  # of Spark Connect
         if stopped if stopped is not None else _is_stopped():
-            raise SessionLostError("the Spark session that was given is stopped", next_step="make a new one")
+            raise SessionLostError("the Spark session is stopped", next_step="create a new one")
 
 
 def end_quietly(context: SparkContext) -> None:
-    """Show no tracebacks of PySpark's server of accumulators and of py4j when the JVM is gone.
+    """Hide tracebacks of PySpark's accumulator server and of py4j when the JVM has ended.
 
-    py4j logs a call that fails at the root logger, and raises the same error to its caller.
+    py4j logs a failed call at the root logger, and also raises the error.
     """
     server = context._accumulatorServer
     told = server.handle_error
@@ -72,7 +72,7 @@ def end_quietly(context: SparkContext) -> None:
 
 
 def stop(session: SparkSession) -> None:
-    """Stop a session. PySpark's warning of a JVM that is gone is left out: what follows it fails and says more."""
+    """Stop a session, without PySpark's warning that the JVM has ended: a clearer error follows."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM", RuntimeWarning)
         session.stop()

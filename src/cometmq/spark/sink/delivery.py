@@ -1,15 +1,16 @@
-"""Delivery of a task's chunks: a guard decides what is sent, the client's sender sends it and sends again.
+"""Delivery of a task's chunks: a guard decides which rows are sent, the client's sender sends and resends them.
 
 While brokers store the chunks of some queues, the task encodes those of the next. Delivery adds three things to
 :mod:`cometmq.client.blocking.outbox`, whose theory of operation holds here too:
 
-* Before a chunk is sent the guard takes out the rows that an earlier attempt of the task has stored.
-* After a failure the guard says which rows of the chunk must be sent again. :class:`Guard` itself says all;
+* Before a chunk is sent the guard removes the rows that an earlier attempt of the task has stored.
+* After a failure the guard decides which rows of the chunk are sent again. :class:`Guard` itself chooses all;
   :mod:`~cometmq.spark.sink.effectively_once` asks the broker which rows it finds;
-  :mod:`~cometmq.spark.sink.exactly_once` says all, and the broker drops what it has by the rows' numbers.
-* A task that fails first waits for the answers to what it has sent, since the next attempt asks at once what is stored.
+  :mod:`~cometmq.spark.sink.exactly_once` chooses all, and the broker drops the rows it has by their numbers.
+* A failing task first waits for the answers to its requests, since the next attempt immediately asks which rows are
+  stored.
 
-A task's commit message is made after ``finish``: then every row is acknowledged, or was passed over as stored.
+A task's commit message is created after ``finish``: then every row is acknowledged, or was skipped as stored.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ _TOO_LARGE: Final = "options maxMessageSize and maxBatchBytes must not exceed th
 class Guard:
     """Decides which rows of a repeated task are sent; it sees the rows of each queue in their order.
 
-    This one is at-least-once: everything is sent, and sent again when in doubt.
+    This class is at-least-once: it sends everything, and sends again when in doubt.
     """
 
     def settle(self, _topic: str, route: WriteRoute) -> WriteRoute:
-        """Decide on the queues of a topic: those that it has now, or had when the task first ran."""
+        """Return the queues to use for a topic: the current ones, or those of the task's first attempt."""
         return route
 
     def unsent(self, chunk: Chunk) -> Chunk | None:
-        """Return what of a chunk must be sent; None if all of it is stored already."""
+        """Return the part of a chunk to send; None if all of it is stored already."""
         return chunk
 
     def properties(self, _chunk: Chunk) -> str:
@@ -55,11 +56,11 @@ class Guard:
         return ""
 
     def still_unsent(self, chunk: Chunk) -> Chunk | None:
-        """Return what of a chunk must be sent again when the fate of the first request is unknown."""
+        """Return the part of a chunk to send again when the result of the first request is unknown."""
         return chunk
 
     def finish(self) -> None:
-        """Check what can be checked after the last row."""
+        """Make the final checks after the last row."""
 
 
 class Delivery(Sender):
@@ -85,10 +86,10 @@ class Delivery(Sender):
         self._now_ms = clock.now_ms
         self.guard = guard
         self.passed_over = 0
-        """Messages that an earlier attempt had stored."""
+        """Messages that an earlier attempt stored."""
 
     def deliver(self, chunk: Chunk) -> None:
-        """Send what the guard leaves of a chunk, once the chunk before it in its queue is acknowledged.
+        """Send the part of a chunk that the guard chooses, after the queue's previous chunk is acknowledged.
 
         :raises SinkError: a broker refuses messages, or did not acknowledge some in time.
         """
@@ -114,7 +115,7 @@ class Delivery(Sender):
 
 @dataclass(frozen=True, slots=True)
 class _ChunkRequest:
-    """A chunk as the sender sees it."""
+    """A chunk, in the form that the client's sender needs."""
 
     delivery: Delivery
     chunk: Chunk

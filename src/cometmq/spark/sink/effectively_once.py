@@ -4,19 +4,19 @@ Theory of operation. A row has the same message id (UNIQ_KEY) whenever it is sen
 ids in its index (QUERY_MESSAGE). A task sends the rows of one queue in their order, one request at a time, so the rows
 that an earlier attempt stored are the first ones of the queue:
 
-1. Before the first chunk of a queue is sent, one question tells whether its first row is stored. If it is not, no row
-   is, and the queue is asked no more. If it is, a binary search finds the first row that is not stored.
-2. When the fate of a request is unknown (the broker was too busy, or the connection broke), the chunk is searched again
-   in the same way, and only its unstored end is sent again.
-3. After the last chunk the task proves, once for each broker and worker, that the broker finds the last row by its id.
-   A broker whose index is switched off finds nothing, and would store every row of a repeated task twice.
+1. Before the first chunk of a queue is sent, one query checks whether its first row is stored. If not, no row is, and
+   there are no further queries. If it is, a binary search finds the first row that is not stored.
+2. When the result of a request is unknown (the broker was too busy, or the connection broke), the chunk is searched
+   again in the same way, and only its unstored end is sent again.
+3. After the last chunk the task verifies, once for each broker and worker, that the broker finds the last row by its
+   id. A broker whose index is switched off finds nothing, and would store every row of a repeated task twice.
 
 Faults. A broker answers a send as soon as its log has the message; the index follows some milliseconds later, so a
-message that is stored may not be found yet. Therefore a broker is asked only after its index holds what its log held
-when the search began (:func:`await_dispatch`). A request of an attempt that died, or whose connection broke, may still
-be on its way to the log; therefore ``STORE_SECONDS`` pass before that. A request that takes longer than this to arrive
-is the remaining case in which a row is stored twice; :mod:`~cometmq.spark.sink.exactly_once` has no such case. A row
-that was stored in a topic which was deleted since, and made anew, is not stored, although the index finds it.
+stored message may not be found yet. Therefore a broker is queried only after its index contains everything that its log
+held when the search began (:func:`await_dispatch`). A request of a dead attempt or a broken connection may still reach
+the log; therefore the task first waits ``STORE_SECONDS``. Only a request that takes longer to arrive can store a row
+twice; :mod:`~cometmq.spark.sink.exactly_once` has no such case. A row stored in a topic that was then deleted and
+created again does not count as stored, although the index finds it.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from cometmq.spark.sink.placing import Chunk, WriteRoute
 STORE_SECONDS: Final = 1.0
 """Time for a broker to store a request whose connection broke or whose sender died."""
 PROOF_SECONDS: Final = 10.0
-"""Time for a broker to index the last message of a task, before its index is taken for switched off."""
+"""Time for a broker to index the last message of a task, before its index is assumed to be switched off."""
 UNTOLD_SECONDS: Final = 1.0
-"""Time for the index of a broker that does not tell how far it is."""
+"""Time for the index of a broker that does not report its progress."""
 _PAUSE_SECONDS: Final = 0.1
 _DISPATCH_PAUSE_SECONDS: Final = 0.01
 _QUERY_MESSAGES: Final = 32
@@ -61,23 +61,23 @@ _proven: set[str] = set()
 
 
 class EffectivelyOnce(Guard):
-    """The guard that looks for the rows of one task."""
+    """The guard that searches brokers for the rows of one task."""
 
     def __init__(self, options: SinkOptions, identity: TaskIdentity, attempt: int = 0) -> None:
         self._options = options
         self._is_unsettled = attempt > 0
-        """True while a request of another attempt, or of a broken connection, may be on its way."""
+        """True while a request of another attempt, or of a broken connection, may still arrive."""
         self._identity = identity
         self._answer_s = min(ANSWER_SECONDS, options.send_timeout_s)
         self._masters: dict[str, str] = {}
         self._indexed: set[str] = set()
-        """Brokers whose index holds what earlier attempts sent."""
+        """Brokers whose index contains the rows of earlier attempts."""
         self._is_new: set[Queue] = set()
         """Queues that hold no further rows of earlier attempts."""
         self._last_of: dict[str, Chunk] = {}
 
     def settle(self, _topic: str, route: WriteRoute) -> WriteRoute:
-        """Return the queues that the topic has now."""
+        """Return the current queues of the topic."""
         self._masters.update(route.masters)
         return route
 
@@ -99,7 +99,7 @@ class EffectivelyOnce(Guard):
         return self._search(chunk)
 
     def finish(self) -> None:
-        """Prove, once for each broker, that it finds messages by their ids.
+        """Verify, once for each broker, that it finds messages by their ids.
 
         :raises SinkError: it does not.
         """
@@ -111,14 +111,15 @@ class EffectivelyOnce(Guard):
                     _proven.add(address)
                 elif SYSTEM_CLOCK.monotonic() > give_up_at:
                     raise SinkError(
-                        f"broker {broker} ({address}) does not find messages by their ids, as effectively-once needs",
+                        f"broker {broker} ({address}) does not find messages by their ids, which effectively-once "
+                        "requires",
                         next_step="set messageIndexEnable=true at the broker, or use at-least-once",
                     )
                 else:
                     threading.Event().wait(_PAUSE_SECONDS)
 
     def _search(self, chunk: Chunk) -> Chunk | None:
-        """Return the part of the chunk that is not stored; what is stored is its beginning."""
+        """Return the part of the chunk that is not stored; stored rows are at its beginning."""
         if not self._is_stored(chunk, 0):
             return chunk
         if self._is_stored(chunk, len(chunk) - 1):
@@ -161,26 +162,28 @@ class EffectivelyOnce(Guard):
                     return any(_is_in_queue(link, queue, record) for record in found)
                 reason = f"code {answer.code}: {answer.remark}"
                 if advice := denial_step(answer.code, answer.remark):
-                    raise SinkError(f"broker {queue.broker} does not say what is stored: {reason}", next_step=advice)
+                    raise SinkError(
+                        f"broker {queue.broker} does not report which rows are stored: {reason}", next_step=advice
+                    )
             except BlockingConnectionError as error:
                 reason = error.message
             if not patience.again():
                 raise SinkError(
-                    f"broker {queue.broker} does not say whether messages are stored: {reason}",
-                    next_step="is it running? option sendTimeoutMs waits longer",
+                    f"broker {queue.broker} does not report whether messages are stored: {reason}",
+                    next_step="check that it is running, or raise option sendTimeoutMs",
                 )
 
 
 def await_dispatch(broker: str, address: str, security: Security, *, patience_s: float, clock: Clock) -> None:
-    """Return when the index of a broker holds all that the broker has acknowledged until now.
+    """Wait until the index of a broker contains all messages that the broker has acknowledged.
 
     The broker's runtime information (GET_BROKER_RUNTIME_INFO, ``AdminBrokerProcessor.prepareRuntimeInfo``) has the end
-    of the log and, read after it, the number of bytes that wait to be dispatched: their difference is never beyond what
-    is dispatched.
+    of the log and, read after it, the number of bytes that wait to be dispatched: their difference never exceeds the
+    dispatched offset.
 
-    :param patience_s: time for all of it, and for each answer.
+    :param patience_s: time limit in total, and for each answer.
     :raises BlockingConnectionError: the broker does not answer.
-    :raises SinkError: the index is not that far within ``patience_s``.
+    :raises SinkError: the index does not get there within ``patience_s``.
     """
     wanted: int | None = None
     give_up_at = clock.monotonic() + patience_s
@@ -198,17 +201,17 @@ def await_dispatch(broker: str, address: str, security: Security, *, patience_s:
             return
         if clock.monotonic() > give_up_at:
             raise SinkError(
-                f"the index of broker {broker} ({address}) is {behind} bytes behind its log, so it is not known which "
-                "rows are stored",
-                next_step="is its disk slow or full? option sendTimeoutMs waits longer",
+                f"the index of broker {broker} ({address}) is {behind} bytes behind its log, so it is unknown "
+                "which rows are stored",
+                next_step="check whether its disk is slow or full, or raise option sendTimeoutMs",
             )
         threading.Event().wait(_DISPATCH_PAUSE_SECONDS)
 
 
 def _is_in_queue(link: BlockingConnection, queue: Queue, record: StoredRecord) -> bool:
-    """Tell whether a found message is in its queue; the index keeps those of a topic that was deleted and made anew.
+    """Return whether an indexed message is in its queue; the index also has those of deleted topics.
 
-    One that has expired in its queue, or of which the broker does not tell, is taken to be there.
+    A message that expired from its queue, or that the broker gives no information about, counts as there.
     """
     place = Queue(record.topic, queue.broker, record.queue_id)
     answer = link.invoke(RequestCode.PULL_MESSAGE, pull_header(place, record.queue_offset, 1, DEFAULT_GROUP))

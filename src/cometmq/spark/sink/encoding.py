@@ -1,9 +1,9 @@
-"""Arrow batches → messages as in the body of a SEND_BATCH_MESSAGE, vectorised; rows that cannot be sent are found here.
+"""Arrow batches → messages as in the body of a SEND_BATCH_MESSAGE, vectorised; rejects rows that cannot be sent.
 
-Rows that must go alone (delayed, or with a compressed body) are encoded in the same form, and are decoded again
-when they are sent, since they are few.
+The few rows that must be sent alone (delayed, or with a compressed body) are encoded in the same form, and decoded
+again when they are sent.
 
-The same rows get the same message ids whenever they are sent again. An id (UNIQ_KEY) has 32 hex digits in the layout
+Rows get the same message ids each time they are sent. An id (UNIQ_KEY) has 32 hex digits in the layout
 of RocketMQ's clients: ten bytes of a hash of the task and of the row's number without its low 16 bits, four zero bytes
 where clients have a time, and the low 16 bits.
 """
@@ -59,7 +59,7 @@ class EncodedRows:
     where: RowPlace
     pieces: pa.BinaryArray
     alone: npt.NDArray[np.bool_]
-    """Marks rows that cannot be in a batch of messages."""
+    """Marks rows that are not allowed in a batch of messages."""
 
 
 class MessageParts(NamedTuple):
@@ -71,7 +71,7 @@ class MessageParts(NamedTuple):
 
 
 def parts_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut a batch of Spark's that is too large to be encoded at once."""
+    """Split a Spark batch that is too large to be encoded at once."""
     if batch.nbytes <= MAX_SPARK_BATCH_BODY_BYTES or batch.num_rows == 1:
         yield batch
         return
@@ -83,7 +83,7 @@ def parts_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def encode_rows(batch: pa.RecordBatch, first_row: int, identity: TaskIdentity, options: SinkOptions) -> EncodedRows:
     """Encode the rows of a batch.
 
-    :raises SinkError: naming the first row that cannot be sent, and why.
+    :raises SinkError: a row cannot be sent; the error names the first one and the reason.
     """
     where = RowPlace(identity.partition, first_row)
     count = batch.num_rows
@@ -147,7 +147,7 @@ def _body(batch: pa.RecordBatch, where: RowPlace, options: SinkOptions) -> Any:
 
 
 def _delayed(batch: pa.RecordBatch, where: RowPlace) -> npt.NDArray[np.bool_]:
-    """Mark the rows with a delay, after a check that each has at most one."""
+    """Mark the rows with a delay, and check that each has at most one."""
     kinds = np.zeros(batch.num_rows, np.int8)
     for name in DELAY_COLUMNS:
         if name in batch.schema.names:
@@ -214,7 +214,7 @@ def _scalar(text: str) -> Any:
 
 
 def _piece(name: str, column: Any) -> tuple[list[Any], int]:
-    """Return what is joined for one property, and how many rows have it; null and empty values are left out."""
+    """Return the parts of one property to join, and how many rows have it; null and empty values are left out."""
     values = _bytes(column)
     empty = pc.equal(pc.binary_length(values), 0)
     if pc.any(empty).as_py():
@@ -286,7 +286,7 @@ def _own(batch: pa.RecordBatch, column: Any, where: RowPlace) -> tuple[Any, int]
 
 
 def _refuse_entry(batch: pa.RecordBatch, offsets: Any, bad: Any, where: RowPlace, fault: str, next_step: str) -> None:
-    """Refuse the row of the first map entry that is marked."""
+    """Reject the row of the first map entry that is marked."""
     marked = np.flatnonzero(np.asarray(bad.fill_null(False)))
     if len(marked):
         rows = np.zeros(batch.num_rows, bool)
@@ -295,7 +295,7 @@ def _refuse_entry(batch: pa.RecordBatch, offsets: Any, bad: Any, where: RowPlace
 
 
 def _check_separators(batch: pa.RecordBatch, texts: pa.BinaryArray, expected: int, where: RowPlace) -> None:
-    """Count the separators: more than the sink wrote means that a value contains one and could not be read back."""
+    """Count the separators: more than the sink wrote means that a value contains one, which is not readable."""
     data = np.frombuffer(texts.buffers()[2], np.uint8)[: pc.sum(pc.binary_length(texts)).as_py()]
     if all(np.count_nonzero(data == separator) == expected for separator in _SEPARATORS):
         return
@@ -327,10 +327,10 @@ _SHOWN_CHARS: Final = 80
 
 
 def refuse_first(batch: pa.RecordBatch, bad: Any, where: RowPlace, fault: str, next_step: str) -> None:
-    """Refuse the first row of a batch that is marked.
+    """Reject the first row of a batch that is marked.
 
     :param bad: a boolean for each row, as an Arrow or numpy array without nulls.
-    :raises SinkError: one is marked.
+    :raises SinkError: a row is marked.
     """
     marked: npt.NDArray[np.bool_] = np.asarray(bad)
     if marked.any():
@@ -338,7 +338,7 @@ def refuse_first(batch: pa.RecordBatch, bad: Any, where: RowPlace, fault: str, n
 
 
 def refuse_row(batch: pa.RecordBatch, index: int, where: RowPlace, fault: str, next_step: str) -> None:
-    """Refuse one row.
+    """Reject one row.
 
     :raises SinkError: always.
     """
@@ -391,7 +391,7 @@ class TaskIdentity:
 
 @cache
 def _low_digits() -> npt.NDArray[np.uint8]:
-    """Make ``0000`` to ``FFFF`` as ASCII, shape ``(65536, 4)``."""
+    """Return ``0000`` to ``FFFF`` as ASCII, shape ``(65536, 4)``."""
     digits = np.frombuffer(b"0123456789ABCDEF", np.uint8)
     numbers = np.arange(1 << _BLOCK_BITS)
     return digits[np.stack([numbers >> shift & 15 for shift in (12, 8, 4, 0)], axis=1)]

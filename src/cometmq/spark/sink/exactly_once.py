@@ -6,18 +6,19 @@ message in every attempt.
 
 1. Before its first message to a broker a task opens its producer there (OPEN_PRODUCER). The answer gives the task a
    higher epoch than every attempt before it, and the state of each lane: how many rows are stored, a CRC over them, and
-   a note of the queues among which the rows were dealt. From then on the broker refuses requests of lower epochs
+   a note of the queues over which the rows were distributed. From then on the broker rejects requests of lower epochs
    (PRODUCER_FENCED).
-2. Rows are dealt to the queues of the note, or to those that the topic has now when no attempt has stored anything.
-3. The stored rows of a lane are passed over. Where they end, their CRC is compared: other rows are an error.
+2. Rows are distributed over the queues of the note, or over the topic's current queues if no attempt has stored
+   anything.
+3. The stored rows of a lane are skipped, and their CRC is compared: different rows are an error.
 4. Each request carries its sequence: producer, batch, epoch, number of its first row, number of rows, CRC. The broker
-   stores a request that begins at its next row, acknowledges one that it has, and refuses one that leaves a gap.
+   stores a request that begins at its next row, acknowledges one that it has, and rejects one that leaves a gap.
 5. At the end no lane may hold more rows than this attempt had.
 
-Faults. A request of unknown fate is sent again as it is. A task that dies is repeated by Spark under a higher epoch; an
-executor that Spark has given up, and that goes on, is fenced. A broker that lost acknowledged rows answers
-SEQUENCE_GAP: the task fails, and its next attempt learns how many rows are left and sends the others again. Rows that
-come in another order (``rand()``, another number of cores) are found by the CRC and are an error, never a silent loss.
+Faults. A request with an unknown result is sent again unchanged. A task that dies is repeated by Spark under a higher
+epoch; an executor that Spark has given up, but that still runs, is fenced. A broker that lost acknowledged rows answers
+SEQUENCE_GAP: the task fails, and its next attempt gets the number of remaining rows and sends the others again. The CRC
+detects rows in another order (``rand()``, another number of cores): they are an error, never a silent loss.
 ``docs/exactly-once.md`` describes the broker's side.
 """
 
@@ -55,7 +56,7 @@ _ORDER_ADVICE: Final = (
 
 @dataclass(slots=True)
 class _Lane:
-    """The rows of this task in one queue, as far as they were looked at."""
+    """The rows of this task in one queue so far."""
 
     stored: ProducerLane
     """The broker's state when the task began."""
@@ -78,9 +79,9 @@ class ExactlyOnce(Guard):
         self._properties: dict[Queue, str] = {}
 
     def settle(self, topic: str, route: WriteRoute) -> WriteRoute:
-        """Return the queues among which an earlier attempt dealt the rows, else the queues of now.
+        """Return the queues over which an earlier attempt distributed the rows, else the current ones.
 
-        :raises SinkError: a broker knows no sequences, does not answer, or has a later run of this task.
+        :raises SinkError: a broker does not support sequences, does not answer, or has a later run of this task.
         """
         for broker in sorted({queue.broker for queue in route.queues}):
             if broker not in self._epochs:
@@ -88,7 +89,8 @@ class ExactlyOnce(Guard):
         notes = {lane.note for queue, lane in self._known.items() if queue.topic == topic and lane.note}
         if len(notes) > 1:
             raise SinkError(
-                f"tasks of {self._producer} dealt the rows of topic {topic} to different queues: {sorted(notes)}",
+                f"tasks of {self._producer} distributed the rows of topic {topic} over different queues: "
+                f"{sorted(notes)}",
                 next_step="do not change the queues of a topic while a failed micro-batch waits to be repeated",
             )
         note = notes.pop() if notes else _note_of(route)
@@ -97,16 +99,16 @@ class ExactlyOnce(Guard):
         gone = {queue.broker for queue in queues} - self._epochs.keys()
         if gone:
             raise SinkError(
-                f"an earlier attempt dealt rows of topic {topic} to broker {', '.join(sorted(gone))}, "
+                f"an earlier attempt sent rows of topic {topic} to broker {', '.join(sorted(gone))}, "
                 "which is not registered now",
-                next_step="bring it back with its store, then start the query again",
+                next_step="start it again with its store, then restart the query",
             )
         return WriteRoute(queues, route.masters)
 
     def unsent(self, chunk: Chunk) -> Chunk | None:
-        """Return the rows that the broker does not have, after a check of those that it has.
+        """Return the rows that the broker does not have, after checking those that it has.
 
-        :raises SinkError: the broker has other rows in the place of these.
+        :raises SinkError: the broker has other rows in their place.
         """
         queue = chunk.queue
         lane = self._lanes.get(queue)
@@ -141,7 +143,7 @@ class ExactlyOnce(Guard):
     def finish(self) -> None:
         """Check that no earlier attempt had more rows.
 
-        :raises SinkError: one had.
+        :raises SinkError: an earlier attempt had more rows.
         """
         for queue, stored in self._known.items():
             lane = self._lanes.get(queue)
@@ -156,13 +158,13 @@ class ExactlyOnce(Guard):
         answer = self._ask(broker, address)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise SinkError(
-                f"broker {broker} ({address}) knows no sequences of producers, which exactly-once needs",
+                f"broker {broker} ({address}) does not support producer sequences, which exactly-once requires",
                 next_step="use CometMQ brokers, or deliveryGuarantee effectively-once",
             )
         if answer.code != ResponseCode.SUCCESS:
             raise SinkError(
                 f"broker {broker} does not open producer {self._producer}: code {answer.code}: {answer.remark}",
-                next_step="a later run has taken over, or the checkpoint is older than what the broker has seen: "
+                next_step="a later run has taken over, or the checkpoint is older than the broker's state: "
                 "stop the other run, or use a new checkpoint and a new producerId"
                 if answer.code == ResponseCode.PRODUCER_FENCED
                 else denial_step(answer.code, answer.remark),
@@ -173,7 +175,7 @@ class ExactlyOnce(Guard):
             self._known[Queue(topic, broker, int(queue_id))] = lane
 
     def _ask(self, broker: str, address: str) -> RemotingCommand:
-        """Open the producer; a broker that is busy or away is asked again until the patience is over."""
+        """Open the producer; retry with a busy or absent broker until the patience is over."""
         header = OpenProducerRequestHeader(producer=self._producer, batch=self._batch)
         patience = Patience(SYSTEM_CLOCK, self._options.send_timeout_s, _PAUSE_SECONDS)
         while True:
@@ -187,7 +189,7 @@ class ExactlyOnce(Guard):
                 reason = error.message
             if not patience.again():
                 raise SinkError(
-                    f"broker {broker} ({address}) does not open a producer: {reason}",
+                    f"broker {broker} ({address}) did not open a producer: {reason}",
                     next_step="is it running? option sendTimeoutMs waits longer",
                 )
 

@@ -1,4 +1,4 @@
-"""Routes of a sink; the queue of each row, and the chunks of a queue's rows that are sent at once.
+"""Routes of a sink; the queue of each row, and the chunks of rows that are sent in one request.
 
 The choice depends only on the row, its number in the partition and the topic's queues, so that a repeated task sends
 the same rows to the same queues in the same order:
@@ -60,7 +60,7 @@ def look_up(options: SinkOptions, topic: str) -> WriteRoute:
     data = _Cluster(ClusterOptions(options.namesrv_addr, options.access.security, timeout_s)).route(topic)
     if data is None:
         raise SinkError(
-            f"topic {topic} does not exist", next_step=f"create it: cometmq topic create {topic}, or see its spelling"
+            f"topic {topic} does not exist", next_step=f"create it: cometmq topic create {topic}, or check its spelling"
         )
     try:
         write_queues = route_of(topic, data).write_queues
@@ -68,7 +68,7 @@ def look_up(options: SinkOptions, topic: str) -> WriteRoute:
         raise SinkError(error.message, next_step=error.next_step) from error
     if not write_queues:
         raise SinkError(
-            f"topic {topic} has no queue that can be written to",
+            f"topic {topic} has no writable queue",
             next_step="its permission must have W, and a master must be registered",
         )
     return WriteRoute(
@@ -78,7 +78,7 @@ def look_up(options: SinkOptions, topic: str) -> WriteRoute:
 
 
 class Routes:
-    """The topics that a task has sent to so far; each is looked up once."""
+    """The routes of the topics that a task has sent to so far; each is looked up once."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Routes:
         known: dict[str, WriteRoute],
         settle: Callable[[str, WriteRoute], WriteRoute] = lambda _, route: route,
     ) -> None:
-        """Begin with the routes that the driver knows; ``settle`` decides on the queues of each topic."""
+        """Start with the routes that the driver knows; ``settle`` returns the queues to use for each topic."""
         self._options = options
         self._planned = known
         self._settle = settle
@@ -104,7 +104,7 @@ class Routes:
         return route
 
     def address_of(self, queue: Queue, again: bool = False) -> str:
-        """Return the address of a queue's master; ``again`` asks the nameserver anew.
+        """Return the address of a queue's master; ``again`` asks the nameserver again.
 
         :raises UnreachableError: the broker is not registered now, or no nameserver answers.
         """
@@ -117,7 +117,7 @@ class Routes:
 BLOCK_ROWS: Final = 512
 """Rows without a key that go to one queue together: half a megabyte of common messages, 3 ms of a broker."""
 RUN_BYTES: Final = 256 * 1024
-"""Bytes of neighbouring rows for one queue from which on they are sent as they stand."""
+"""Bytes of neighbouring rows for one queue from which they are sent without regrouping."""
 MAX_CHUNK_ROWS: Final = 4096
 """Most messages of a request, so that small ones do not block a broker's loop for long (brokers take 10,000)."""
 
@@ -128,13 +128,13 @@ class Chunk:
 
     queue: Queue
     data: memoryview
-    """The messages, one behind the other."""
+    """The messages, concatenated."""
     offsets: npt.NDArray[np.int64]
-    """Begin of each message in ``data``, and the end of the last."""
+    """Start of each message in ``data``, and the end of the last."""
     rows: npt.NDArray[np.int64]
-    """The number of each row in the partition."""
+    """The number of each message's row in the partition."""
     alone: bool
-    """True for a single message that cannot be in a batch."""
+    """True for a single message that is not allowed in a batch."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -145,7 +145,7 @@ class Chunk:
 
     @property
     def pieces(self) -> memoryview:
-        """The bytes of its messages."""
+        """Return the bytes of its messages."""
         return self.data[self.offsets[0] : self.offsets[-1]]
 
 
@@ -160,7 +160,7 @@ class Placing:
         self._first_of: dict[str, int] = {}
 
     def chunks(self, encoded: EncodedRows) -> Iterator[Chunk]:
-        """Cut encoded rows into chunks; those of one queue come in the order of their rows.
+        """Split encoded rows into chunks; those of one queue are in the order of their rows.
 
         :raises SinkError: a row has no topic, a topic that does not exist, or a queue that the topic does not have.
         """
@@ -185,9 +185,9 @@ class Placing:
                 first = end
 
     def _is_mixed(self, targets: npt.NDArray[np.int64], encoded: EncodedRows) -> bool:
-        """Tell whether rows are brought together by their queues: where neighbours for one queue are few bytes.
+        """Return True if rows should be regrouped by queue, because neighbours for one queue are few bytes.
 
-        A copy of large rows costs more than it saves requests.
+        Copying large rows costs more than the saved requests.
         """
         if not np.any(targets[1:] < targets[:-1]):
             return False

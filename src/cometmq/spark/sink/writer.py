@@ -1,8 +1,8 @@
 """The writers that Spark calls, for batches and streams, and one task of a write.
 
-Spark makes a writer on the driver and sends it to the tasks; ``commit`` and ``abort`` run on another copy of it.
-Consumers see a message as soon as its broker has it, so there is nothing to publish in ``commit`` or to undo in
-``abort``.
+Spark creates a writer on the driver and sends it to the tasks; ``commit`` and ``abort`` run on another copy of it.
+Consumers see a message as soon as its broker has it, so ``commit`` has nothing to publish and ``abort`` nothing to
+undo.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RocketMQWriter(_TaskWriter, DataSourceArrowWriter):
     """Writes a batch."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log what was sent."""
+        """Log the totals of the write."""
         _log("batch written: %s", summary(messages))
 
 
@@ -59,15 +59,15 @@ class RocketMQStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
-        """Log what was sent."""
+        """Log the totals of the write."""
         _log("micro-batch %d written: %s", batchId, summary(messages))
 
 
 def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> RocketMQWriter:
-    """Make the writer of ``df.write``.
+    """Create the writer of ``df.write``.
 
-    :raises OptionError: an option or a column is wrong, or the mode is ``overwrite``.
-    :raises SinkError: option ``topic`` names one that cannot be written to.
+    :raises OptionError: an option or a column is invalid, or the mode is ``overwrite``.
+    :raises SinkError: the topic in option ``topic`` is not writable.
     """
     if overwrite:
         raise OptionError("messages cannot be overwritten", next_step="use .mode('append')")
@@ -75,7 +75,7 @@ def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) 
 
 
 def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> RocketMQStreamWriter:
-    """Make the writer of ``df.writeStream``.
+    """Create the writer of ``df.writeStream``.
 
     :raises OptionError: as :func:`batch_writer`, or the output mode is ``complete``.
     :raises SinkError: as :func:`batch_writer`.
@@ -103,7 +103,7 @@ def _plan(given: Mapping[str, str], schema: StructType, *, streaming: bool) -> S
 
 @dataclass(frozen=True)
 class SinkCommit(WriterCommitMessage):
-    """The sums of one task; every message was acknowledged."""
+    """The totals of one task; every message was acknowledged."""
 
     messages: int
     bytes: int
@@ -112,7 +112,7 @@ class SinkCommit(WriterCommitMessage):
     repeated: int
     """Requests that were sent again."""
     passed_over: int = 0
-    """Messages that an earlier attempt had stored."""
+    """Messages that an earlier attempt stored."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class SinkPlan:
 
     options: SinkOptions
     producer: str | None
-    """Id of the write of a batch; a stream's tasks find the id of their query themselves."""
+    """Id of the write of a batch; a stream's tasks look up the id of their query themselves."""
     streaming: bool = False
     routes: dict[str, WriteRoute] = field(default_factory=dict)
     """Routes that were looked up when the write was planned."""

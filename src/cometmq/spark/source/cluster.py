@@ -1,4 +1,4 @@
-"""The cluster that a reader's options name, asked by the blocking client, with the errors of this package."""
+"""The cluster of a reader's options, queried by the blocking client, with the errors of this package."""
 
 from __future__ import annotations
 
@@ -22,24 +22,26 @@ from cometmq.spark.records.queues import Mark
 from cometmq.spark.source.options import SourceOptions
 
 _SAMPLE: Final = 32
-"""Records of a queue whose mean size is taken for that of all its records."""
+"""Number of records whose mean size is used for all records of a queue."""
 _MARKS_AT_ONCE: Final = 32
-"""Messages that are asked of one broker together: 128 MiB if they are as large as they may be."""
+"""Messages that are requested from one broker together: 128 MiB at their largest size."""
 
 
 class Life(Enum):
-    """The queue of a mark, compared with what the queue holds now."""
+    """The change of a queue since a mark."""
 
     ANEW = auto()
-    """It was deleted and made anew: its first message is newer than the one of the mark."""
+    """It was deleted and created again: its first message is newer than the one of the mark."""
     CUT = auto()
-    """It has older messages, but not the one of the mark: its end was lost, by a backup or a slave that took over."""
+    """It has older messages, but not the one of the mark: its end was lost, by a restored backup or a promoted
+    slave.
+    """
 
 
 class Cluster(OffsetClient):
-    """The brokers behind ``namesrvAddr``, and the topics asked for.
+    """The brokers behind ``namesrvAddr``, and the requested topics.
 
-    Its methods raise UnreachableError when servers do not answer, and SparkSourceError when they refuse.
+    Its methods raise UnreachableError when servers do not answer, and SparkSourceError when they return an error.
     """
 
     unreachable: ClassVar[type[CometMQError]] = UnreachableError
@@ -51,7 +53,7 @@ class Cluster(OffsetClient):
         self._options = options
         self._asked_at = clock.monotonic
         self.latency_ms: dict[str, float] = {}
-        """Time that each broker took for its last answer about the bounds of its queues."""
+        """Time that each broker needed for its last answer about its queues' bounds."""
         super().__init__(
             ClusterOptions(
                 options.namesrv_addr,
@@ -67,7 +69,7 @@ class Cluster(OffsetClient):
         )
 
     def queues(self) -> list[Queue]:
-        """Look up every readable queue that is asked for, on the brokers that are registered now."""
+        """Look up every requested readable queue on the registered brokers."""
         return [queue for queue in super().queues() if self._options.assigns(queue)]
 
     def _bounds_of(self, members: Sequence[Queue], patience_s: float) -> dict[Queue, Bounds]:
@@ -77,9 +79,9 @@ class Cluster(OffsetClient):
         return found
 
     def record_sizes(self, places: Sequence[tuple[Queue, int, int]]) -> list[float | None]:
-        """Return the mean size in bytes of some stored records at each place: queue, offset, number of records.
+        """Return the mean size in bytes of stored records at each place: queue, offset, number of records.
 
-        ``None`` means that nothing is stored there, or that the broker does not know the request.
+        ``None`` means that nothing is stored there, or that the broker does not support the request.
         """
         asked = [(queue, _mean_size(queue, offset, count)) for queue, offset, count in places]
         return self.ask(asked, self._options.poll_timeout_s)
@@ -97,7 +99,7 @@ class Cluster(OffsetClient):
     # Lives ----------------------------------------------------------------------------------------
 
     def marks(self, places: Mapping[Queue, int]) -> dict[Queue, Mark]:
-        """Return the mark of the message at an offset of each queue; queues that have none there are left out."""
+        """Return the mark of the message at an offset of each queue; queues without a message there are left out."""
         found: dict[Queue, Mark] = {}
         queues = sorted(places, key=lambda queue: queue.broker)
         for first in range(0, len(queues), _MARKS_AT_ONCE):
@@ -119,9 +121,9 @@ class Cluster(OffsetClient):
         return pull_one(queue, offset, self._options.consumer_group, read)._replace(answers=EVERY_ANSWER)
 
     def changed_lives(self, marks: Mapping[Queue, Mark], bounds: Mapping[Queue, Bounds]) -> dict[Queue, Life]:
-        """Return those of the queues whose mark is not the message that they hold, or held, at its offset.
+        """Return the queues whose message at the offset of their mark differs from it.
 
-        A message that retention deleted proves nothing.
+        A message that retention deleted is not compared.
         """
         held = {queue: mark for queue, mark in marks.items() if bounds[queue].first <= mark.offset < bounds[queue].end}
         there = self.marks({queue: mark.offset for queue, mark in held.items()})
@@ -132,7 +134,7 @@ class Cluster(OffsetClient):
 
 
 def _mean_size(queue: Queue, offset: int, count: int) -> Query[float | None]:
-    """Ask for the mean size of some records; the result is None where the broker does not tell."""
+    """Ask for the mean size of some records; the result is None if the broker does not report it."""
 
     def read(answer: RemotingCommand) -> float | None:
         if answer.code != ResponseCode.SUCCESS or not answer.body:

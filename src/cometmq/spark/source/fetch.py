@@ -1,13 +1,13 @@
 """Pulls ranges of queue offsets as raw record bytes, with many requests in flight on one connection.
 
 A broker answers one pull with at most 32 messages or 256 KiB (Apache's defaults), so waiting for each answer would
-leave the connection idle most of the time. Ranges are cut into segments of one answer each; how many messages an
-answer holds is learnt from the answers. The first few unfinished segments are pulled side by side: a segment that takes
-one answer is done when that arrives, so answers arrive in the order in which they are needed, and none has to wait.
-Their bytes are yielded in order, written one behind the other into one block of memory, so that many of them are one
-chunk without a copy. Memory is bounded: when later segments hold ``_AHEAD_BYTES``, only the first one goes on.
+leave the connection idle most of the time. Ranges are cut into segments of one answer each; the answers show how many
+messages an answer holds. The first few unfinished segments are pulled in parallel: most segments need one answer, so
+answers arrive in the order in which they are needed. Their bytes are yielded in order, written next to each other into
+one block of memory, so that many of them form one chunk without a copy. Memory is bounded: when later segments hold
+``_AHEAD_BYTES``, only the first one continues.
 
-A broken connection is opened again (the address looked up anew), and the segments go on where they were, until
+A broken connection is opened again after the address is looked up, and the segments continue where they were, until
 nothing has arrived for ``pollTimeoutMs``.
 """
 
@@ -39,7 +39,7 @@ from cometmq.spark.source.lives import NO_MARKS, Marks, changed_meanwhile
 from cometmq.spark.source.options import SourceOptions
 
 MAX_IN_FLIGHT: Final = 12
-"""Segments pulled side by side, once the first answer has shown how many messages an answer holds."""
+"""Segments pulled in parallel, after the first answer has shown how many messages an answer holds."""
 
 
 @dataclass(slots=True)
@@ -60,14 +60,14 @@ class Segment:
 
     @property
     def done(self) -> bool:
-        """True when all of it has arrived."""
+        """Return True when all of it has arrived."""
         return self.at >= self.part.end
 
 
 class Segments:
-    """The segments of some ranges, cut off one by one, in order.
+    """Splits ranges into segments, one by one, in order.
 
-    :param most_offsets: offsets of a segment as long as no answer has shown that an answer holds fewer.
+    :param most_offsets: offsets of a segment until an answer shows that answers hold fewer.
     """
 
     def __init__(self, ranges: Iterable[OffsetRange], most_offsets: int) -> None:
@@ -83,11 +83,11 @@ class Segments:
 
     @property
     def next_queue(self) -> Queue:
-        """The queue of the next segment."""
+        """Return the queue of the next segment."""
         return self._waiting[0].queue
 
     def cut(self) -> Segment:
-        """Take the next segment."""
+        """Return the next segment."""
         part = self._waiting.popleft()
         end = min(part.first + self._offsets, part.end)
         if end < part.end:
@@ -95,7 +95,7 @@ class Segments:
         return Segment(OffsetRange(part.queue, part.first, end), part.first)
 
     def learn(self, segment: Segment, before: int, size: int) -> None:
-        """Learn from an answer of ``size`` bytes that advanced a segment from offset ``before``."""
+        """Adjust the segment length to an answer of ``size`` bytes that advanced a segment from offset ``before``."""
         self.in_flight = MAX_IN_FLIGHT
         self._most_bytes = max(self._most_bytes, size)
         if not segment.done:  # a little fewer than in this answer, since sizes differ
@@ -117,11 +117,11 @@ class Piece:
 
     @property
     def data(self) -> memoryview:
-        """The bytes, in place."""
+        """Return the bytes, without a copy."""
         return self.block[self.begin : self.end]
 
     def is_followed_by(self, other: Piece) -> bool:
-        """Tell whether ``other`` begins where this one ends."""
+        """Return whether ``other`` begins where this piece ends."""
         return self.block is other.block and self.end == other.begin
 
     def shortened(self, size: int) -> Piece:
@@ -130,15 +130,15 @@ class Piece:
 
 
 class Blocks:
-    """Gives out memory in blocks of ``block_bytes``; a block is freed with its last piece."""
+    """Allocates pieces of blocks of ``block_bytes``; a block is freed with its last piece."""
 
     def __init__(self, block_bytes: int) -> None:
         self._block_bytes = block_bytes
         self.last = Piece(memoryview(bytearray()), 0, 0)
-        """The piece that was given out last."""
+        """The last allocated piece."""
 
     def room(self, size: int) -> memoryview:
-        """Return ``size`` bytes to write to, behind the last piece where they still fit."""
+        """Return ``size`` bytes to write to, after the last piece if they fit."""
         block, at = self.last.block, self.last.end
         if size > len(block) - at:
             block, at = np.empty(max(size, self._block_bytes), np.uint8).data, 0
@@ -147,21 +147,21 @@ class Blocks:
 
 
 def contiguous(pieces: Sequence[Piece]) -> memoryview:
-    """Join pieces: in place where they are one behind the other, else by a copy."""
+    """Join pieces: in place if they are adjacent, else by a copy."""
     if all(piece.is_followed_by(after) for piece, after in pairwise(pieces)):
         return pieces[0].block[pieces[0].begin : pieces[-1].end]
     return memoryview(b"".join(piece.data for piece in pieces))
 
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
-"""Bytes yielded at a time: the fixed cost of a chunk is a tenth of it then, and larger chunks are no faster."""
+"""Bytes yielded at a time: the fixed cost of a chunk is then a tenth, and larger chunks are not faster."""
 _SEPARATE_BYTES: Final = CHUNK_BYTES // 2
-"""A chunk of this size or more is yielded as it is; smaller ones are copied together with bytes from elsewhere."""
+"""A chunk of at least this size is yielded as it is; smaller ones are joined by a copy."""
 _AHEAD_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of answers for later segments while the first is not done; frames in flight come on top."""
+"""Bytes of answers for later segments while the first is not done, in addition to frames in flight."""
 _ANSWER_SECONDS: Final = 30.0
 _PAUSE_SECONDS: Final = 0.2
-"""Before a request is repeated, when the broker was busy or the connection broke."""
+"""Pause before a request is repeated, after the broker was busy or the connection broke."""
 _REMOVING: Final = "MESSAGE_WAS_REMOVING"
 
 log = logging.getLogger("cometmq.spark")
@@ -169,7 +169,7 @@ log = logging.getLogger("cometmq.spark")
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Whole records of one queue, in the order of their offsets."""
+    """Complete records of one queue, in the order of their offsets."""
 
     queue: Queue
     data: memoryview
@@ -184,21 +184,21 @@ class Fetcher:
         self._pause = threading.Event()
         self._blocks = Blocks(CHUNK_BYTES)
         self.lost: list[OffsetRange] = []
-        """Skipped ranges, whose messages are gone (only without ``failOnDataLoss``); neighbours are joined."""
+        """Skipped ranges of lost messages (only without ``failOnDataLoss``); neighbours are joined."""
 
     def fetch(self, ranges: Sequence[OffsetRange], marks: Marks = NO_MARKS) -> Iterator[Chunk]:
         """Yield the records of ``ranges``, in order, in chunks of about ``CHUNK_BYTES``.
 
-        :param marks: of queues that are read: a message that was there when the ranges were planned.
-        :raises DataLossError: messages are gone and ``failOnDataLoss`` is true; or a queue was made anew meanwhile.
+        :param marks: for each queue a message that it held when the ranges were planned.
+        :raises DataLossError: messages are lost and ``failOnDataLoss`` is true; or a topic was created again meanwhile.
         :raises UnreachableError: nothing arrived for ``pollTimeoutMs``.
         """
         for _, of_broker in groupby(ranges, key=lambda part: part.queue.broker):
             yield from self._chunks(self._pieces(Segments(of_broker, self._options.pull_batch_size)))
         if changed := changed_meanwhile(self._cluster, marks):  # so what was read is mixed
             raise DataLossError(
-                f"{min(changed)} was made anew while it was read",
-                next_step="start the query again, which then sees it",
+                f"{min(changed)} was created again while it was read",
+                next_step="start the query again, which then reads the new queue",
             )
 
     def _chunks(self, pieces: Iterator[tuple[Queue, Piece]]) -> Iterator[Chunk]:
@@ -216,7 +216,7 @@ class Fetcher:
                 yield Chunk(queue, contiguous(gathered))
 
     def _pieces(self, waiting: Segments) -> Iterator[tuple[Queue, Piece]]:
-        """Yield the bodies of answers in order; connect again when the connection breaks."""
+        """Yield the bodies of answers in order; reconnect when the connection breaks."""
         active: deque[Segment] = deque()
         progress_at = SYSTEM_CLOCK.monotonic()
         while waiting or active:
@@ -236,7 +236,7 @@ class Fetcher:
                 if SYSTEM_CLOCK.monotonic() - progress_at > self._options.poll_timeout_s:
                     raise UnreachableError(
                         f"nothing arrived of {where} for {self._options.poll_timeout_ms} ms: {error.message}",
-                        next_step=error.next_step or "is the broker running? option pollTimeoutMs waits longer",
+                        next_step=error.next_step or "check that the broker is running, or raise option pollTimeoutMs",
                     ) from error
                 log.warning("reading %s is interrupted and tried again: %s", where, error)
                 self._pause.wait(_PAUSE_SECONDS)
@@ -248,7 +248,7 @@ class Fetcher:
     def _exchange(
         self, connection: BlockingConnection, waiting: Segments, active: deque[Segment]
     ) -> Iterator[tuple[Queue, Piece]]:
-        """Keep requests in flight, and yield what arrives for the first segment, until all are done."""
+        """Keep requests in flight, and yield the bytes of the first segment as they arrive, until all are done."""
         asked: dict[int, Segment] = {}
         while waiting or active or asked:
             while waiting and len(active) < waiting.in_flight:
@@ -292,7 +292,7 @@ class Fetcher:
             return
         if answer.code not in _PULL_CODES:
             raise SparkSourceError(
-                f"pulling {segment.queue} at {segment.at} was refused with code {answer.code}: {answer.remark}",
+                f"pulling {segment.queue} at {segment.at} failed with code {answer.code}: {answer.remark}",
                 next_step=denial_step(answer.code, answer.remark),
             )
         after = answer.header(PullMessageResponseHeader).next_begin_offset
@@ -320,21 +320,21 @@ class Fetcher:
         if self._options.fail_on_data_loss:
             raise DataLossError(
                 f"messages {gone} cannot be read: {why}",
-                next_step="option failOnDataLoss=false goes on without them",
+                next_step="option failOnDataLoss=false skips them",
             )
         log.warning("messages %s are skipped: %s", gone, why)
         self.lost = joined([*self.lost, gone])
         segment.at = gone.end
 
     def _leave_slave(self, segment: Segment, why: str) -> NoReturn:
-        """Let the segment be asked for again: of the slave if it is only behind, else of the master.
+        """Request the segment again: from the slave if it is only behind, else from the master.
 
         :raises UnreachableError: always.
         """
         if why == _AT_END and self._cluster.has_master(segment.queue):
             raise UnreachableError("the slave is behind its master", next_step=_OF_MASTER)
         self._cluster.leave_slave(segment.queue.broker)
-        raise UnreachableError(f"only the master can say whether the messages are lost: {why} at its slave")
+        raise UnreachableError(f"only the master knows whether the messages are lost: {why} at its slave")
 
 
 _AT_END: Final = "the queue ends before them"
@@ -350,6 +350,6 @@ _PULL_CODES: Final = frozenset(
 
 
 def _up_to_end(body: Piece, part: OffsetRange) -> Piece:
-    """Cut off the records of an answer that are behind the end of its segment."""
+    """Cut off the records of an answer after the end of its segment."""
     inside = Records(body.data).between(part.first, part.end)
     return body.shortened(int(inside.sizes.sum()))

@@ -1,7 +1,7 @@
 """The lag of streaming queries: by queue, summed up as Spark's Kafka connector does, and for logs and Prometheus.
 
-A source in Python cannot add metrics to a query's progress. It can only give offsets: where a micro-batch ends
-(``endOffset``), and what the queues held when it was planned (``latestOffset``).
+A source in Python cannot add metrics to a query's progress. It can only report offsets: the end of a micro-batch
+(``endOffset``), and the ends of the queues when it was planned (``latestOffset``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cometmq.spark.source.lives import changed_queues
 from cometmq.spark.source.options import parse_options
 
 ASSIGNED: Final = "assigned"
-"""Key of an offset whose query reads the queues that its option ``assign`` names, and no others."""
+"""Key of the offset of a query that reads only the queues of its option ``assign``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class QueueLag:
 
     queue: Queue
     reached: int
-    """The offset after the last one that is read."""
+    """The offset after the last one that was read."""
     latest: int
     """The offset after the last one that the queue holds."""
 
     @property
     def behind(self) -> int:
-        """Messages that are not read yet."""
+        """Return the number of messages not read yet."""
         return max(self.latest - self.reached, 0)
 
 
@@ -53,12 +53,12 @@ class Lag:
 
     @property
     def messages(self) -> int:
-        """Messages that are not read yet, in all queues."""
+        """Return the number of messages not read yet, in all queues."""
         return sum(of.behind for of in self.queues)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The sums of the queues, under the names that Spark's Kafka connector has for the first three."""
+        """Return the totals of the queues; the first three have the names of Spark's Kafka connector."""
         behind = [of.behind for of in self.queues] or [0]
         return {
             "minOffsetsBehindLatest": min(behind),
@@ -69,27 +69,27 @@ class Lag:
 
 
 def lag_between(reached: Mapping[Queue, int], latest: Mapping[Queue, int]) -> Lag:
-    """Compare what is read with what the queues hold; nothing is read of a queue that is not in ``reached``."""
+    """Compare the offsets read with the queues' ends; a queue not in ``reached`` was not read yet."""
     return Lag(tuple(QueueLag(queue, reached.get(queue, 0), latest[queue]) for queue in sorted(latest)))
 
 
 def lag_of(source: Mapping[str, Any]) -> Lag:
-    """Return the lag at the moment when the last micro-batch was planned.
+    """Return the lag when the last micro-batch was planned.
 
     :param source: an element of ``query.lastProgress["sources"]``; offsets may be JSON or text.
-    :raises OptionError: it is no source of format ``rocketmq``.
+    :raises OptionError: it is not a source of format ``rocketmq``.
     """
     return lag_between(_offsets(source, "endOffset"), _offsets(source, "latestOffset"))
 
 
 def lag_now(source: Mapping[str, Any], namesrv: str, access: Mapping[str, str] | None = None) -> Lag:
-    """Return the lag against what the brokers hold now: messages that came during a long micro-batch count too.
+    """Return the lag behind the brokers' current offsets: messages that arrived during a long micro-batch count too.
 
     :param source: as with :func:`lag_of`.
     :param namesrv: nameservers, ``host:port`` separated by ``;``.
     :param access: credentials and TLS, by the options of the source; the environment supplies what they leave out.
-    :raises OptionError: it is no source of format ``rocketmq``, or an option of ``access`` is wrong.
-    :raises UnreachableError: no nameserver, or not every broker, answers.
+    :raises OptionError: it is not a source of format ``rocketmq``, or an option of ``access`` is invalid.
+    :raises UnreachableError: a nameserver or broker does not answer.
     """
     reached = _offsets(source, "endOffset")
     if not reached:
@@ -133,20 +133,21 @@ class QueryLag:
     input_rows_per_second: float
     processed_rows_per_second: float
     lag: Lag
-    """The sum of all its sources of format ``rocketmq``."""
+    """The total of all its sources of format ``rocketmq``."""
 
 
 class LagListener(StreamingQueryListener):
     """Keeps, logs and writes the lag of queries: ``spark.streams.addListener(LagListener())``.
 
-    Each progress is one line of the logger ``cometmq.spark``, level INFO. Queries that read no RocketMQ do not count.
+    Each progress is one line of the logger ``cometmq.spark``, level INFO. Queries that do not read RocketMQ are
+    ignored.
     """
 
     def __init__(self, prometheus: str | Path | None = None) -> None:
-        """Make a listener.
+        """Create a listener.
 
         :param prometheus: a file for :meth:`prometheus`, replaced with each progress, for the textfile collector of
-            Prometheus' node exporter (which wants a name that ends in ``.prom``).
+            Prometheus' node exporter (which needs a name that ends in ``.prom``).
         """
         self._file = None if prometheus is None else local_path(prometheus)
         self._queries: dict[str, QueryLag] = {}
@@ -154,7 +155,7 @@ class LagListener(StreamingQueryListener):
 
     @property
     def queries(self) -> tuple[QueryLag, ...]:
-        """The running queries, sorted by name."""
+        """Return the running queries, sorted by name."""
         with self._lock:
             return tuple(sorted(self._queries.values(), key=lambda of: of.name))
 

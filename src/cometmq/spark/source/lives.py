@@ -1,11 +1,11 @@
-"""Goes on in queues where an earlier read ended, or says why that cannot be done.
+"""Continues reading queues where an earlier read ended, or reports why that is impossible.
 
-A topic that is deleted and made anew is another topic, which counts its messages from 0 again. So a read that is to be
-continued keeps a mark of each queue beside its offset: a message that the queue held then (:class:`Mark`). If the queue
-holds another message there now, it is another queue, and none of its messages was read.
+A topic that was deleted and created again is another topic, which counts its messages from 0. So a read that can be
+continued stores a mark of each queue with its offset: a message that the queue held (:class:`Mark`). If the queue now
+holds another message there, it is another queue, and none of its messages was read.
 
-Only a master proves that something is lost. A slave may be behind, or not know a topic yet; while it is asked because
-no master is registered, queues that it knows less of keep their offsets and are waited for.
+Only a master proves that something is lost. A slave may be behind, or not know a topic yet. While it answers because no
+master is registered, the queues on which it is behind keep their offsets.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ NO_MARKS: Final[Marks] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """The offsets at which some queues go on."""
+    """The offsets at which some queues continue."""
 
     offsets: Offsets
     changed: Mapping[Queue, Life]
-    """Queues that are not those of their marks."""
+    """Queues that were created again since their marks."""
     doubtful: frozenset[Queue]
-    """Queues of which a slave alone says that something is lost: they keep their offsets, and must not be read."""
+    """Queues that seem lost, but only by a slave: they keep their offsets, and must not be read."""
 
 
 def continued(
     options: SourceOptions, cluster: Cluster, bounds: Mapping[Queue, Bounds], reached: Offsets, marks: Marks
 ) -> Continued:
-    """Find where reading goes on in the queues of ``bounds``; those that are not in ``reached`` begin at their first.
+    """Return where reading continues in the queues of ``bounds``; queues not in ``reached`` begin at the start.
 
     :raises DataLossError: messages are lost and ``failOnDataLoss`` is true.
     :raises UnreachableError: a broker does not answer.
@@ -68,22 +68,24 @@ def continued(
 
 def _in_other(options: SourceOptions, queue: Queue, held: Bounds, offset: int, life: Life) -> int:
     if life is Life.ANEW:
-        what, begin = f"{queue} was made anew since it was read up to offset {offset}", held.first
+        what, begin = f"{queue} was created again since it was read up to offset {offset}", held.first
     else:
-        what = f"{queue} holds other messages before offset {offset} than were read: its broker has lost the end of it"
+        what = (
+            f"{queue} holds other messages before offset {offset} than were read: its broker lost the end of the queue"
+        )
         begin = min(offset, held.end)
     if options.fail_on_data_loss:
-        raise DataLossError(what, next_step=f"option failOnDataLoss=false goes on at {begin}")
-    log.warning("%s; going on at %d", what, begin)
+        raise DataLossError(what, next_step=f"option failOnDataLoss=false continues at {begin}")
+    log.warning("%s; continuing at %d", what, begin)
     return begin
 
 
-def begun_anew(
+def start_in_recreated_queues(
     options: SourceOptions, cluster: Cluster, bounds: Mapping[Queue, Bounds], reached: Offsets, marks: Marks
 ) -> Offsets:
-    """Find where reading begins in those queues that were made anew.
+    """Return where reading begins in queues that were created again.
 
-    :raises DataLossError: there are such, and ``failOnDataLoss`` is true.
+    :raises DataLossError: such a queue exists, and ``failOnDataLoss`` is true.
     :raises UnreachableError: a broker does not answer.
     """
     changed = cluster.changed_lives({queue: marks[queue] for queue in bounds}, bounds)
@@ -95,7 +97,7 @@ def begun_anew(
 
 
 def within_bounds(options: SourceOptions, queue: Queue, held: Bounds, offset: int) -> int:
-    """Return ``offset`` if the queue holds it; else fail, or warn and return the nearest that it holds.
+    """Return ``offset`` if the queue holds it; else fail, or warn and return the nearest one that it holds.
 
     :raises DataLossError: it does not, and ``failOnDataLoss`` is true.
     """
@@ -104,28 +106,28 @@ def within_bounds(options: SourceOptions, queue: Queue, held: Bounds, offset: in
     nearest = held.first if offset < held.first else held.end
     what = f"{queue} holds offsets {held.first} to {held.end}, not {offset}"
     if options.fail_on_data_loss:
-        raise DataLossError(what, next_step=f"option failOnDataLoss=false goes on at {nearest}")
-    log.warning("%s; going on at %d", what, nearest)
+        raise DataLossError(what, next_step=f"option failOnDataLoss=false continues at {nearest}")
+    log.warning("%s; continuing at %d", what, nearest)
     return nearest
 
 
 def lost_with(options: SourceOptions, cluster: Cluster, queues: Iterable[Queue], marks: Marks) -> frozenset[Queue]:
-    """Return those of some queues that are not the ones of their marks: what was planned there is lost.
+    """Return the queues that were created again since their marks: what was planned there is lost.
 
-    :raises DataLossError: there are such, and ``failOnDataLoss`` is true.
+    :raises DataLossError: such a queue exists, and ``failOnDataLoss`` is true.
     :raises UnreachableError: a broker does not answer.
     """
     lost = frozenset(changed_queues(cluster, {queue: marks[queue] for queue in queues if queue in marks}))
     if lost:
-        what = f"{min(lost)} was made anew, or lost its end, before a planned batch was read"
+        what = f"{min(lost)} was created again, or lost its end, before a planned batch was read"
         if options.fail_on_data_loss:
-            raise DataLossError(what, next_step="option failOnDataLoss=false goes on without these messages")
+            raise DataLossError(what, next_step="option failOnDataLoss=false skips these messages")
         log.warning("%s; going on without these messages", what)
     return lost
 
 
 def changed_queues(cluster: Cluster, marks: Marks) -> dict[Queue, Life]:
-    """Return those of some queues that are not the ones of their marks, by the word of masters that answer.
+    """Return the queues that were created again since their marks, according to the masters that answer.
 
     :raises UnreachableError: no nameserver answers.
     """
@@ -135,9 +137,9 @@ def changed_queues(cluster: Cluster, marks: Marks) -> dict[Queue, Life]:
 
 
 def changed_meanwhile(cluster: Cluster, marks: Marks) -> list[Queue]:
-    """Return those of some queues that were made anew since their marks were taken.
+    """Return the queues that were created again since their marks.
 
-    It is one request for each queue, and more only where the message of a mark is gone.
+    It takes one request for each queue, more only if the message of a mark is gone.
 
     :raises UnreachableError: a broker does not answer.
     """
@@ -153,7 +155,7 @@ def _warn(error: CometMQError) -> None:
 
 
 def marks_before(cluster: Cluster, offsets: Offsets) -> dict[Queue, Mark]:
-    """Return the marks of the messages before some offsets, where they are still there.
+    """Return the marks of the messages before some offsets, if they still exist.
 
     :raises UnreachableError: a broker does not answer.
     """

@@ -1,8 +1,8 @@
-"""Resolves the options for begin and end of a read to offsets, and stores where a stream begins.
+"""Resolves the options for begin and end of a read to offsets, and stores the start of a stream.
 
-``latest`` means the moment at which it is looked up. Spark writes the offsets of a stream's first batch into its
-checkpoint, and from then on they are fixed; a driver that dies before that, and begins anew later, would begin behind
-the messages that came between. Offsets that are looked up once and stored in a file are the same for every start.
+``latest`` depends on when it is resolved. Spark writes the offsets of a stream's first batch into its checkpoint, and
+from then on they are fixed; a driver that dies before that and starts again later would skip the messages in between.
+Offsets that are resolved once and stored in a file are the same for every start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cometmq.spark.records.queues import (
     offsets_to_json,
 )
 from cometmq.spark.source.cluster import Cluster
-from cometmq.spark.source.lives import Marks, begun_anew, marks_before, within_bounds
+from cometmq.spark.source.lives import Marks, marks_before, start_in_recreated_queues, within_bounds
 from cometmq.spark.source.options import (
     EARLIEST,
     LATEST,
@@ -43,9 +43,9 @@ _NAMES: Final = ("startingOffsets", "startingTimestamp")
 
 
 def resolve_start(options: SourceOptions, cluster: Cluster, bounds: dict[Queue, Bounds], default: Start) -> Offsets:
-    """Find where reading begins in each queue.
+    """Return where reading begins in each queue.
 
-    :raises DataLossError: an offset asked for is no longer there, or not yet, and ``failOnDataLoss`` is true.
+    :raises DataLossError: a requested offset does not exist, or not any more, and ``failOnDataLoss`` is true.
     """
     if options.starting_timestamp is not None:
         first = {queue: held.first for queue, held in bounds.items()}
@@ -56,7 +56,7 @@ def resolve_start(options: SourceOptions, cluster: Cluster, bounds: dict[Queue, 
 
 
 def resolve_end(options: SourceOptions, cluster: Cluster, bounds: dict[Queue, Bounds]) -> Offsets:
-    """Find where reading ends in each queue.
+    """Return where reading ends in each queue.
 
     :raises DataLossError: as :func:`resolve_start`.
     """
@@ -68,29 +68,29 @@ def resolve_end(options: SourceOptions, cluster: Cluster, bounds: dict[Queue, Bo
 
 
 def demand_forward(start: Offsets, end: Offsets) -> None:
-    """Demand that no queue ends before it begins.
+    """Check that no queue ends before it begins.
 
-    :raises OptionError: naming one that does.
+    :raises OptionError: one does.
     """
     for queue in sorted(start):
         if start[queue] > end[queue]:
             raise OptionError(
                 f"the read of {queue} begins at offset {start[queue]} and ends before that, at {end[queue]}",
-                next_step="are begin and end exchanged?",
+                next_step="check whether begin and end are swapped",
             )
 
 
 def _times(name: str, times: Times, queues: Iterable[Queue]) -> Times:
-    """Demand that times by topic name only topics that are read."""
+    """Check that times by topic name only topics that are read."""
     if isinstance(times, dict) and (absent := sorted(set(times) - {queue.topic for queue in queues})):
         raise OptionError(f"names topic {absent[0]}, which is not read", option=name)
     return times
 
 
 def demand_topics(options: SourceOptions, queues: Iterable[Queue]) -> None:
-    """Demand that every topic asked for by name has queues that may be read, and that assigned queues are there.
+    """Check that every named topic has readable queues, and that assigned queues exist.
 
-    :raises OptionError: naming those that are not.
+    :raises OptionError: some are missing; the error names them.
     """
     if options.assign is not None:
         queues = _demand_assigned(options)
@@ -110,12 +110,12 @@ def demand_topics(options: SourceOptions, queues: Iterable[Queue]) -> None:
 def closed_topic(topic: str) -> OptionError:
     """Return the error that a topic may not be read."""
     return OptionError(
-        f"topic {topic} may not be read", next_step=f"cometmq topic alter {topic} --permission rw allows it"
+        f"topic {topic} is not readable", next_step=f"allow it: cometmq topic alter {topic} --permission rw"
     )
 
 
 def _demand_assigned(options: SourceOptions) -> list[Queue]:
-    """Demand the queues that ``assign`` names, of topics that have any; return all queues of these topics."""
+    """Check that the queues in ``assign`` exist; return all queues of their topics."""
     queues = Cluster(replace(options, assign=None)).queues()
     there = {path for queue in queues for path in ((queue.topic,), (queue.topic, queue.queue_id), tuple(queue))}
     for path in _assigned_paths(options):
@@ -137,7 +137,7 @@ def _assigned_paths(options: SourceOptions) -> Iterator[tuple[str | int, ...]]:
 
 
 def _demand_known(name: str, start: Start, queues: Iterable[Queue]) -> None:
-    """Demand that offsets in JSON name only queues that there are."""
+    """Check that offsets in JSON name only existing queues."""
     if isinstance(start, str):
         return
     known = {queue[:depth] for queue in queues for depth in (1, 2, 3)}
@@ -146,7 +146,7 @@ def _demand_known(name: str, start: Start, queues: Iterable[Queue]) -> None:
             raise OptionError(
                 f"names {'/'.join(map(str, path))}, which no registered broker has",
                 option=name,
-                next_step="the levels are topic, broker and queue; with option assign only queues that it names count",
+                next_step="use the levels topic, broker and queue; option assign limits the queues",
             )
 
 
@@ -170,13 +170,13 @@ def _resolved(
 
 
 def kept_starting_offsets(path: str | Path, options: Mapping[str, str]) -> str:
-    """Return ``startingOffsets`` as JSON: those stored in ``path``, else those of ``options``, which it then stores.
+    """Return ``startingOffsets`` as JSON: those stored in ``path``, else those of ``options``, which are then stored.
 
-    New topics are looked up now, and all topics when the options for the beginning have changed.
+    New topics are resolved now, and all topics if the options for the start have changed.
 
-    :param options: of the source, by the names of the documentation.
-    :raises OptionError: an option is wrong, or a topic is not there.
-    :raises SparkSourceError: the file is not what this function has written.
+    :param options: options of the source, by their documented names.
+    :raises OptionError: an option is invalid, or a topic does not exist.
+    :raises SparkSourceError: this function did not write the file.
     :raises UnreachableError: nameservers or brokers do not answer.
     """
     path = local_path(path)
@@ -194,7 +194,9 @@ def kept_starting_offsets(path: str | Path, options: Mapping[str, str]) -> str:
     now = resolve_start(
         parsed, cluster, {queue: held for queue, held in bounds.items() if queue.topic not in known}, LATEST
     )
-    now |= begun_anew(parsed, cluster, {queue: held for queue, held in bounds.items() if queue in marks}, begin, marks)
+    now |= start_in_recreated_queues(
+        parsed, cluster, {queue: held for queue, held in bounds.items() if queue in marks}, begin, marks
+    )
     if now:
         begin |= now
         marks = {queue: mark for queue, mark in marks.items() if queue not in now} | marks_before(cluster, now)
@@ -214,5 +216,5 @@ def _saved(path: Path, asked: Mapping[str, str]) -> tuple[Offsets, Marks]:
     except (ValueError, KeyError, TypeError, OptionError) as error:
         raise SparkSourceError(
             f"{path} does not hold the offsets where a stream begins",
-            next_step="name another file; or remove it, and the stream begins where its options say now",
+            next_step="use another file; or remove it, and the stream begins where its options state",
         ) from error

@@ -1,8 +1,8 @@
-"""Plans a batch: which offsets it holds, how large its messages are, and how it is divided into Spark partitions.
+"""Plans a batch: its offsets, the size of its messages, and its Spark partitions.
 
 Sizes come from the brokers: a consume queue has the size of every record, so a few of its units (QUERY_CONSUME_QUEUE,
-which Apache RocketMQ has too) tell without reading a message. Each queue is sampled in several places, since sizes
-change with time. The same batch gives the same plan again, so a repeated batch is cut as before.
+which Apache RocketMQ has too) are enough, without reading a message. Each queue is sampled in several places, since
+sizes change with time. The same batch gives the same plan, so a repeated batch is divided as before.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from cometmq.spark.source.cluster import Cluster
 
 SMALL_PARTITION: Final = 20_000
-"""Offsets worth a Spark partition: at 300 k rows/s they take twice the 30 ms that a partition costs."""
+"""Fewest offsets for a Spark partition: at 300 k rows/s they take twice the 30 ms that a partition costs."""
 SMALL_PARTITION_BYTES: Final = 32 * 1024 * 1024
 """The same in bytes, for large messages."""
 LARGE_PARTITION: Final = 250_000
 """Most offsets of a partition, so that a failed task repeats little."""
 _SLIVER: Final = 0.1
-"""A cut that would leave less than this share of a partition's bytes in a piece moves to the end of the piece."""
+"""A cut that would leave less than this share of a partition's bytes is moved to the end of the piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class SizedRange:
 
     @property
     def size(self) -> float:
-        """Bytes of all its records."""
+        """Return the bytes of all its records."""
         return len(self.part) * self.mean_bytes
 
 
@@ -110,16 +110,16 @@ def dealt(pieces: Sequence[SizedRange], count: int) -> list[list[OffsetRange]]:
 
 
 UNITS: Final = 16
-"""Units of one sample."""
+"""Number of units in a sample."""
 _PARTS: Final = 512
-"""Parts that are sampled, of all queues together but at least one of each: it takes a broker a tenth of a second."""
+"""Samples of all queues together, at least one of each: a broker needs a tenth of a second for them."""
 _PARTS_OF_QUEUE: Final = 8
 _UNKNOWN_BYTES: Final = 1024.0
-"""Size of a record where no broker tells it."""
+"""Size of a record if no broker reports it."""
 
 
 def sized(cluster: Cluster, ranges: Sequence[OffsetRange]) -> list[SizedRange]:
-    """Cut ranges into parts, each with the mean size of sampled records at its begin and its end.
+    """Split ranges into parts, each with the mean size of sampled records at its start and end.
 
     :raises UnreachableError: a broker does not answer.
     """

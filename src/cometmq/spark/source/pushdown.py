@@ -1,14 +1,14 @@
 """Spark's filters as bounds of a read: queues by name and number, offsets, store times.
 
-A filter only narrows what is pulled; Spark applies it again to the rows. Narrowing by ``storeTimestamp`` relies on
+A filter only reduces what is pulled; Spark applies it again to the rows. Narrowing by ``storeTimestamp`` relies on
 store times that do not decrease within a queue, which does not hold when the broker's clock was set back.
 
 Spark calls ``pushFilters`` only when ``spark.sql.python.filterPushdown.enabled`` is true; when it is false, Spark
-refuses a reader that has that method. Spark 4.3 does not tell a source which is the case. ``asked_for_filters`` looks
-for the module of Spark's push-down worker on the stack, which makes the reader only when the setting is on.
+rejects a reader that has that method. Spark 4.3 does not pass the setting to a source. ``asked_for_filters`` looks for
+the module of Spark's push-down worker on the stack, which makes the reader only when the setting is on.
 
-Spark 4.3 keeps what a query's filters left with the DataFrame: a later query of the same DataFrame without filters
-gets no more than that. So nothing is narrowed unless the option ``pushFilters`` says that this cannot happen.
+Spark 4.3 stores the filtered partitions with the DataFrame: a later query of the same DataFrame without filters gets
+only those. So nothing is pushed down unless the option ``pushFilters`` allows it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HIGHEST: Final = (1 << 63) - 1
 
 
 def asked_for_filters() -> bool:
-    """Tell whether Spark's push-down worker is the caller."""
+    """Return whether Spark's push-down worker is the caller."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename.removesuffix(".py").endswith(_WORKER):
@@ -50,7 +50,7 @@ class _Interval:
 
 @dataclass(slots=True)
 class Window:
-    """The messages that some filters leave to be read."""
+    """Bounds of the messages to read after some filters."""
 
     names: dict[str, frozenset[str]] = field(default_factory=dict)
     queue_ids: _Interval = field(default_factory=_Interval)
@@ -58,7 +58,7 @@ class Window:
     times_ms: _Interval = field(default_factory=_Interval)
 
     def holds(self, queue: Queue) -> bool:
-        """Tell whether any message of a queue can pass."""
+        """Return whether any message of a queue can pass."""
         return (
             queue.topic in self.names.get("topic", (queue.topic,))
             and queue.broker in self.names.get("brokerName", (queue.broker,))
@@ -66,7 +66,7 @@ class Window:
         )
 
     def narrowed(self, start: Offsets, end: Offsets, offsets_at: Callable[[int], Offsets]) -> tuple[Offsets, Offsets]:
-        """Move starts up and ends down to what can pass; ``offsets_at`` finds offsets by store time in ms."""
+        """Narrow starts and ends to the messages that can pass; ``offsets_at`` finds offsets by store time in ms."""
         low, high = self.offsets.low, min(self.offsets.high, _HIGHEST - 1) + 1
         start = {queue: max(offset, low) for queue, offset in start.items()}
         end = {queue: min(offset, high) for queue, offset in end.items()}
@@ -80,7 +80,7 @@ class Window:
 
 
 def window_of(filters: Iterable[Any]) -> Window:
-    """Combine filters, all of which must hold; those on other columns are ignored."""
+    """Combine filters that must all hold; those on other columns are ignored."""
     window = Window()
     intervals = {"queueId": window.queue_ids, "queueOffset": window.offsets, "storeTimestamp": window.times_ms}
     for one in filters:
@@ -116,4 +116,4 @@ _BOUNDS: Final[dict[str, Callable[[Any], tuple[int, int]]]] = {
     "LessThan": lambda value: (_LOWEST, _floor(value)),
     "LessThanOrEqual": lambda value: (_LOWEST, _floor(value)),
 }
-"""Inclusive bounds, never too narrow: those of strict comparisons are one too wide."""
+"""Return inclusive bounds, never too narrow: those of strict comparisons are one too wide."""

@@ -33,7 +33,7 @@ class RangePartition(InputPartition):
 
     ranges: tuple[OffsetRange, ...]
     marks: Marks
-    """Of their queues, as they were when the ranges were planned."""
+    """Marks of their queues when the ranges were planned."""
 
 
 @in_lasting_worker
@@ -61,7 +61,7 @@ def partitions_of(
 ) -> list[RangePartition]:
     """Divide ranges into Spark partitions.
 
-    :raises UnreachableError: a broker does not tell how large their messages are.
+    :raises UnreachableError: a broker does not report the size of its messages.
     """
     return divided(options, sized(cluster, ranges), marks)
 
@@ -77,12 +77,12 @@ def divided(options: SourceOptions, pieces: Sequence[SizedRange], marks: Marks) 
 
 
 class RocketMQReader(DataSourceReader):
-    """Reads what the queues hold between two sets of offsets."""
+    """Reads the messages between two sets of offsets."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         """Check the options.
 
-        :raises OptionError: it cannot be read as a batch.
+        :raises OptionError: an option is not allowed for a batch.
         """
         demand_batch(options)
         self._options = options
@@ -91,7 +91,7 @@ class RocketMQReader(DataSourceReader):
 
     @sentence_first()
     def partitions(self) -> Sequence[InputPartition]:
-        """Ask the brokers for their bounds and divide the offsets."""
+        """Ask the brokers for their offsets, and divide them into partitions."""
         cluster = Cluster(self._options)
         queues = cluster.queues()
         demand_topics(self._options, queues)

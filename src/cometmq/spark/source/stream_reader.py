@@ -2,25 +2,25 @@
 
 Theory of operation. For each micro-batch Spark's driver asks ``latestOffset``, writes the answer into the offset log of
 the checkpoint, asks ``partitions`` for the ranges up to it, runs their tasks, and writes the commit log. After a crash
-it repeats the last batch of the offset log. So a batch must follow from its end offset alone, whatever the queues hold
-by then: an offset holds both ends of its batch, ``{"v": 1, "from": …, "queues": …, "marks": …}``, and each end names
-every queue. A batch begins where the one before it ended; a queue that is new begins at its first message. The marks
-are the last messages of the batch, by which a queue is known again (:mod:`.lives`).
+it repeats the last batch of the offset log. So a batch must be determined by its end offset alone, whatever the queues
+hold by then: an offset holds both ends of its batch, ``{"v": 1, "from": …, "queues": …, "marks": …}``, and each end
+names every queue. A batch begins where the one before it ended; a queue that is new begins at its first message. The
+marks are the last messages of the batch, which identify the queues later (:mod:`.lives`).
 
-The first batch: Spark asks for the initial offset again when a query fails in its first batch and starts anew. An
-offset looked up then would be later, and would leave out what came between. So the initial offset is always the same
-symbol, which ``latestOffset`` resolves by the options. Its first answer differs from the symbol in any case, so that
-Spark writes it down even when there is nothing to read.
+The first batch: Spark asks for the initial offset again when a query fails in its first batch and is restarted. An
+offset resolved then would be later, and would skip messages in between. So the initial offset is always the same
+symbol, which ``latestOffset`` resolves by the options. Its first answer always differs from the symbol, so that Spark
+stores it even when there is nothing to read.
 
-Faults. A nameserver or broker that does not answer delays the stream: its queues keep their offsets, other queues go
-on. Only the first batch, and a run with ``availableNow``, fail, since they would otherwise miss or end without it. A
-queue that its broker does not have any more, and messages that were deleted before they were read, are lost:
-``failOnDataLoss`` decides between DataLossError and a warning. Only a master proves a loss: what only a slave does not
-hold, while no master is registered, is waited for.
+Faults. A nameserver or broker that does not answer delays the stream: its queues keep their offsets, other queues
+continue. Only the first batch, and a run with ``availableNow``, fail, since they would otherwise leave its messages
+out. A queue that its broker no longer has, and messages that were deleted before they were read, are lost:
+``failOnDataLoss`` decides between DataLossError and a warning. Only a master proves a loss: while only a slave is
+registered, the stream waits for what the slave lacks.
 
-Limits. ``Trigger.Once`` reads everything in one batch: Spark then gives ReadAllAvailable in place of the limit that the
-reader has by default, so that is ReadMaxRows as soon as any limit is set. ``Trigger.AvailableNow`` keeps the limits,
-and waits for no further messages.
+Limits. ``Trigger.Once`` reads everything in one batch: Spark then passes ReadAllAvailable in place of the reader's
+default limit, so the default is ReadMaxRows as soon as any limit is set. ``Trigger.AvailableNow`` keeps the limits, and
+does not wait for further messages.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from cometmq.spark.source.reader import RangePartition, divided, partitions_of, 
 VERSION: Final = 1
 INITIAL: Final = {"v": VERSION, "initial": "options"}
 LIFE_SECONDS: Final = 10.0
-"""Time after which it is looked whether queues without new messages are still the same."""
+"""Interval of the check whether queues without new messages are still the same."""
 _PAUSE_SECONDS: Final = 0.5
 _NEVER_SO_MANY: Final = 10**18
 
@@ -69,12 +69,12 @@ log = logging.getLogger("cometmq.spark")
 
 
 class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads queues from batch to batch; the driver has one for each query."""
+    """Reads queues batch by batch; the driver has one reader for each query."""
 
     def __init__(self, options: SourceOptions, schema: StructType, *, clock: Clock = SYSTEM_CLOCK) -> None:
         """Check the options.
 
-        :raises OptionError: it cannot be read as a stream.
+        :raises OptionError: an option is not allowed for a stream.
         """
         demand_stream(options)
         self._options = options
@@ -84,11 +84,11 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: Offsets = {}
         self._reached: Offsets = {}
         self._planned: dict[str, Any] | None = None
-        """The end offset that was chosen at the last look, None if there was nothing new …"""
+        """The end offset chosen by the last poll, None if there was nothing new …"""
         self._pieces: list[SizedRange] = []
         """… and the ranges of its micro-batch with their sizes."""
         self._shown: OffsetsJson = {}
-        """The offsets that were last committed to ``commitGroup``."""
+        """The offsets last committed to ``commitGroup``."""
         self._clock = clock
         self._planned_at = clock.monotonic()
         self._look_at_all = clock.monotonic()
@@ -96,11 +96,11 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Offsets --------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's names here and below)
-        """Return the symbol for "as the options say"."""
+        """Return the symbol that the options resolve."""
         return dict(INITIAL)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return ``maxOffsetsPerTrigger`` as a limit; one that is never met if there are only other limits."""
+        """Return ``maxOffsetsPerTrigger`` as a limit, or an unreachable one if only other limits are set."""
         options = self._options
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
@@ -109,7 +109,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @sentence_first()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the end of this run at what the queues hold now."""
+        """Fix the end of this run at the current ends of the queues."""
         queues = self._cluster.queues()
         demand_topics(self._options, queues)
         bounds = self._cluster.bounds(queues)
@@ -119,7 +119,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Choose the next batch; ``start`` itself if there is nothing new.
 
-        :raises DataLossError: messages after ``start`` are gone and ``failOnDataLoss`` is true.
+        :raises DataLossError: messages after ``start`` are lost and ``failOnDataLoss`` is true.
         :raises SparkSourceError: the query begins, and no broker has one of its topics.
         :raises UnreachableError: the query begins, or reads what is available now, and no server answers.
         """
@@ -137,7 +137,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return chosen
 
     def _show(self, done: dict[str, Any]) -> None:
-        """Commit the query's offsets to the group ``commitGroup``; reading goes by the checkpoint alone.
+        """Commit the query's offsets to the group ``commitGroup``; reading uses only the checkpoint.
 
         Spark calls a reader's ``commit`` only when the next batch is planned, so this is done here: everything up to
         the start of the batch that is planned has been processed. After a failure the next batch tries again.
@@ -179,9 +179,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset if self._options.assign is None else offset | {ASSIGNED: True}
 
     def _begin(self, start: dict[str, Any] | None) -> tuple[dict[Queue, Bounds], Offsets, dict[Queue, Mark]]:
-        """Find what may be read now, where it begins, and the marks that are known of these queues.
+        """Return the readable offsets, where reading begins, and the known marks of these queues.
 
-        :param start: of the batch; None for the first one.
+        :param start: start of the batch; None for the first one.
         """
         if start is None:
             queues = self._cluster.queues()
@@ -212,9 +212,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return bounds
 
     def _is_too_little(self, begin: Offsets, end: Offsets, bounds: Mapping[Queue, Bounds]) -> bool:
-        """Tell whether the next batch waits for more messages (``minOffsetsPerTrigger``, ``maxTriggerDelay``).
+        """Return whether the next batch waits for more messages (``minOffsetsPerTrigger``, ``maxTriggerDelay``).
 
-        It never waits when it is full by ``maxBytesPerTrigger``.
+        It never waits when ``maxBytesPerTrigger`` fills it.
         """
         options = self._options
         if options.min_offsets_per_trigger <= 1 or self._target is not None:
@@ -230,10 +230,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return sum((last - begin[queue]) * means.get(queue, 0.0) for queue, last in end.items()) < most_bytes
 
     def _unsure(self, bounds: Mapping[Queue, Bounds], reached: Offsets, marks: Marks) -> Marks:
-        """Return the marks to look at: where there is something to read, and of all queues now and then.
+        """Return the marks to check: of queues with new messages, and sometimes of all queues.
 
-        An idle query asks many times a second; a queue that is made anew under it, and soon holds as many messages as
-        before, is found a little later.
+        An idle query polls many times a second; a queue that was created again and soon holds as many messages as
+        before is noticed a little later.
         """
         now = self._clock.monotonic()
         if now >= self._look_at_all:
@@ -242,45 +242,45 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {queue: mark for queue, mark in marks.items() if queue in bounds and bounds[queue].end != reached[queue]}
 
     def _doubt(self, doubtful: frozenset[Queue]) -> None:
-        """Warn of queues that a slave knows less of than was read, or fail if they are read up to now."""
+        """Warn of queues on which a slave is behind the read offsets, or fail in a run that ends now."""
         if not doubtful:
             return
         what = (
-            f"no master of {min(doubtful)} is registered, and its slave does not hold what was read of "
+            f"no master of {min(doubtful)} is registered, and its slave does not hold the messages read of "
             f"{len(doubtful)} queues"
         )
         if self._target is not None:
-            raise UnreachableError(what, next_step="start the master; option pollTimeoutMs waits longer")
+            raise UnreachableError(what, next_step="start the master, or raise option pollTimeoutMs")
         log.warning("%s; they are waited for", what)
 
     def _gone(self, unrouted: set[Queue]) -> list[Queue]:
-        """Return the queues of the last batch that a registered master does not have any more: their rest is lost."""
+        """Return the queues of the last batch that a registered master no longer has: the rest is lost."""
         here = self._cluster.masters() if unrouted else frozenset()
         gone = sorted(queue for queue in unrouted if queue.broker in here)
         if gone:
-            what = f"{len(gone)} queues are no more on their brokers, or cannot be read there, the first is {gone[0]}"
+            what = f"{len(gone)} queues no longer exist on their brokers, or are not readable; the first is {gone[0]}"
             if self._options.fail_on_data_loss:
                 raise DataLossError(
                     what,
-                    next_step="was the topic deleted, or is it not asked for any more? option failOnDataLoss=false "
-                    "goes on without them, and reads a topic that is made anew from its beginning",
+                    next_step="check whether the topic was deleted, or is no longer requested; option "
+                    "failOnDataLoss=false skips them, and reads a topic that is created again from its beginning",
                 )
             log.warning("%s; going on without them", what)
         return gone
 
     def _miss(self, absent: set[Queue]) -> None:
-        """Warn of queues of the last batch whose broker is away: they keep their offsets and are waited for."""
+        """Warn of queues of the last batch whose broker is not registered: they keep their offsets."""
         if not absent:
             return
         what = f"{len(absent)} queues are on brokers that are away, the first is {min(absent)}"
         if self._target is not None and self._options.fail_on_data_loss:
-            raise DataLossError(what, next_step="start the broker; or option failOnDataLoss=false goes on without it")
+            raise DataLossError(what, next_step="start the broker; option failOnDataLoss=false continues without it")
         log.warning("%s; they are waited for", what)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return what the queues held at the last look, and figures of the micro-batch that was chosen then.
+        """Return the queues' ends at the last poll, and figures of the micro-batch chosen then.
 
-        A source in Python has no other way to add to the query's progress.
+        A Python source has no other way to add to the query's progress.
         """
         if not self._latest:
             return None
@@ -293,7 +293,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"v": VERSION, "queues": offsets_to_json(self._latest), "metrics": metrics}
 
     def stop(self) -> None:
-        """Do nothing: idle connections close by themselves."""
+        """Do nothing: idle connections close automatically."""
 
     # Reading --------------------------------------------------------------------------------------
 
@@ -325,7 +325,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class WrongStreamReader(DataSourceStreamReader):
-    """A reader with wrong options: its first use says which."""
+    """A reader with invalid options: its first use raises the error."""
 
     def __init__(self, error: OptionError) -> None:
         self._error = error
@@ -359,6 +359,7 @@ def _is_initial(offset: dict[str, Any]) -> bool:
     if offset.get("v") != VERSION:
         raise SparkSourceError(
             f"the checkpoint holds an offset of version {offset.get('v')}, this source writes version {VERSION}",
-            next_step="is it the checkpoint of another source, or of a later CometMQ?",
+            next_step="check that the checkpoint belongs to this source, and to this version of CometMQ or an "
+            "older one",
         )
     return "initial" in offset

@@ -38,15 +38,15 @@ class LogFile:
     start: int
     end: int
     last: bool
-    """True when the log may end within it."""
+    """True if the log may end within it."""
 
 
 def log_files(directory: str | Path) -> list[LogFile]:
     """List the log's files in a store's directory, or in the directory ``commitlog`` itself.
 
-    Empty files behind the log's end, which a broker makes before it needs them, are left out.
+    Empty files after the log's end, which a broker creates in advance, are left out.
 
-    :raises NoStoreError: there are none.
+    :raises NoStoreError: no log files exist.
     :raises StoreReadError: the directory cannot be read.
     """
     root = local_path(directory)
@@ -57,13 +57,13 @@ def log_files(directory: str | Path) -> list[LogFile]:
             found.pop()
     except OSError as error:
         raise StoreReadError(
-            f"the store {root} cannot be read: {error.strerror}",
-            next_step="is the directory the same on all executors?",
+            f"cannot read the store {root}: {error.strerror}",
+            next_step="check that the directory is the same on all executors",
         ) from error
     if not found:
         raise NoStoreError(
-            f"{log} holds no file of a log",
-            next_step="name the directory that has commitlog/ in it; the files have names of 20 digits",
+            f"{log} has no log files",
+            next_step="use the directory that contains commitlog/, whose files have names of 20 digits",
         )
     return [
         LogFile(str(path), start, start + path.stat().st_size, last=path == found[-1][1])
@@ -93,10 +93,10 @@ class QueueUnits:
                 self._units.append(np.memmap(path, UNIT_DTYPE, "r", shape=(count,)))
 
     def disowned(self, queue_offsets: Positions, log_offsets: Positions) -> npt.NDArray[np.bool_]:
-        """Mark records that are not those that the queue has at their offsets.
+        """Mark records that differ from the queue's records at their offsets.
 
-        An offset with an empty unit marks nothing, nor does one behind the last: the queue may end before the log does.
-        Unless the last one leads further in the log: then the record is of an earlier life of the topic.
+        Offsets with an empty unit are not marked, nor those after the queue's last: the queue may end before the log.
+        But if its last record is later in the log, the record is of an earlier generation of the topic.
         """
         _, end = self.bounds()
         last = self.last_record()
@@ -109,7 +109,7 @@ class QueueUnits:
         return wrong
 
     def has_other(self, mark: Mark) -> bool:
-        """Tell whether the queue has another message at the offset of a mark."""
+        """Return whether the queue has another message at the offset of a mark."""
         return bool(self.disowned(np.array([mark.offset]), np.array([mark.physical_offset]))[0])
 
     def bounds(self) -> tuple[int, int]:
@@ -129,7 +129,7 @@ class QueueUnits:
         return None
 
     def record_from(self, log_offset: int) -> int | None:
-        """Return the log offset of the queue's first message at or behind ``log_offset``."""
+        """Return the log offset of the queue's first message at or after ``log_offset``."""
         for units in self._units:
             filled = int(np.count_nonzero(units["size"]))
             if filled and units["offset"][filled - 1] >= log_offset:
@@ -148,11 +148,11 @@ class ConsumeQueues:
         self._known: dict[tuple[str, int], QueueUnits | None] = {}
 
     def has_topic(self, topic: str) -> bool:
-        """Tell whether the topic exists: a deleted one has no queue and no configuration, though its records remain."""
+        """Return whether the topic exists: a deleted one has records, but no queue and no configuration."""
         return any((self._root / topic).glob("*/*")) or topic in (self._topics.names or ())
 
     def begin_of(self, topic: str) -> int:
-        """Return the log offset below which all records of the topic are of earlier lives."""
+        """Return the log offset below which all records of the topic are of earlier generations."""
         return self._topics.begin_of(topic)
 
     def topics(self) -> set[str]:
@@ -161,7 +161,7 @@ class ConsumeQueues:
         return found | (self._topics.names or set())
 
     def units(self, topic: str, queue_id: int) -> QueueUnits | None:
-        """Return the units of a queue, ``None`` when it has no files."""
+        """Return the units of a queue, or ``None`` if it has no files."""
         key = (topic, queue_id)
         if key not in self._known:
             directory = self._root / topic / str(queue_id)
@@ -191,7 +191,7 @@ class ConsumeQueues:
 
 
 def newest_store_time(directory: str | Path) -> int | None:
-    """Return the store time, in ms, of the last message that a consume queue knows; ``None`` for an empty store."""
+    """Return the store time, in ms, of the last message in a consume queue; ``None`` for an empty store."""
     queues = ConsumeQueues(directory)
     known = (queues.units(topic, queue_id) for topic, queue_id in queues.named())
     newest = max((at for units in known if units is not None and (at := units.last_record()) is not None), default=None)
@@ -208,8 +208,8 @@ def newest_store_time(directory: str | Path) -> int | None:
 def boundaries(file: LogFile, parts: int, queues: list[QueueUnits]) -> list[int]:
     """Cut a log file into about ``parts`` parts that begin with a record; return their ends, the file's last.
 
-    Only a queue tells where a record begins without reading everything before it; without queues, or where their units
-    are wrong, there are fewer parts.
+    Only consume queues show where records begin without reading everything before; without queues, or if units are
+    wrong, there are fewer parts.
     """
     cuts: list[int] = []
     with Path(file.path).open("rb") as log:

@@ -1,8 +1,8 @@
 """Reads topics from the files of a store, in parallel: no broker, no network, every record checked.
 
 The log is cut into splits (:mod:`~cometmq.spark.store.scan`), one Spark partition each. Rows are the messages that a
-consumer would get: records of deleted topics, of an earlier life of a topic, half messages and rolled-back ones are
-left out by the consume queues and the table of deleted topics. Where these were not saved, the log alone decides.
+consumer would get: the consume queues and the table of deleted topics exclude records of deleted topics, of earlier
+generations of a topic, half messages and rolled-back ones. If these files are missing, only the log decides.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cometmq.store.log.record_scan import NO_QUEUE_OFFSET
 
 
 class StoreScan:
-    """The records of a store that a consumer of the chosen topics would get."""
+    """The records of a store that a consumer of the chosen topics would receive."""
 
     def __init__(self, options: StoreOptions) -> None:
         self._options = options
@@ -38,10 +38,10 @@ class StoreScan:
         self._wanted: dict[str, bool] = {}
 
     def records(self, split: LogSplit, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Records]:
-        """Yield sound records in the order of the log; damage goes to ``badRecordsPath``.
+        """Yield valid records in log order; damaged ones are written to ``badRecordsPath``.
 
         :param chunk_bytes: bytes of the log that are yielded together.
-        :raises StoreReadError: a record is damaged and there is no such path.
+        :raises StoreReadError: a record is damaged and the path is not set.
         """
         for found in sound_records(split, self._options.bad_records_path, chunk_bytes):
             visible = self._visible(found)
@@ -87,7 +87,7 @@ class StoreScan:
 
 
 def demand_stored(options: StoreOptions) -> bool:
-    """Demand that topics asked for by name are in the store; return whether it has consume queues to check that.
+    """Check that named topics are in the store; return whether its consume queues could show that.
 
     :raises OptionError: a topic is not in the store.
     """
@@ -112,7 +112,7 @@ class StoreReader(DataSourceReader):
 
     @sentence_first()
     def partitions(self) -> Sequence[InputPartition]:
-        """Cut the log into splits."""
+        """Divide the log into splits."""
         found = splits(self._options)
         demand_stored(self._options)
         return found

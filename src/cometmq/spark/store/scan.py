@@ -1,8 +1,8 @@
-"""The splits of a store's log, one for each Spark task, and the sound records of a split.
+"""The splits of a store's log, one for each Spark task, and the valid records of a split.
 
-A split is read record by record. A sound record has the magic, its own log offset, lengths that add up, a legal topic,
-and a body that matches its CRC. Behind a damaged record, reading continues at the next position where magic and log
-offset are right; the bytes between are :class:`Damage` and never decoded. Damaged records go to the directory of
+A split is read record by record. A valid record has the magic, its own log offset, consistent lengths, a legal topic,
+and a body that matches its CRC. After a damaged record, reading continues at the next position with the right magic and
+log offset; the bytes between are :class:`Damage` and never decoded. Damaged records are written to the directory of
 ``badRecordsPath``: a line of JSON with place, reason and the first 64 KiB.
 """
 
@@ -47,7 +47,7 @@ from cometmq.store.log.record_scan import is_stored_topic, read_log_record
 CHUNK_BYTES: Final = 32 * 1024 * 1024
 """Bytes of records that are checked together by default; one record may be larger."""
 _CHUNK_RECORDS: Final = 64 * 1024
-"""Most records that are checked together: each takes some 300 bytes beside its own."""
+"""Most records that are checked together: each uses some 300 bytes in addition to its own."""
 _SIZE: Final = RECORD.struct("size")
 _LINK: Final = RECORD.struct("size", "magic", "physical_offset")
 _PHYSICAL_OFFSET: Final = RECORD.struct("physical_offset")
@@ -55,7 +55,7 @@ _PHYSICAL_OFFSET: Final = RECORD.struct("physical_offset")
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes of the log that are not a sound record."""
+    """Bytes of the log that are not a valid record."""
 
     log_offset: int
     size: int
@@ -68,7 +68,7 @@ KEPT_DAMAGE_BYTES: Final = 64 * 1024
 
 
 def scan(file: LogFile, begin: int, end: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Records | Damage]:
-    """Yield the sound records that begin at ``begin <= log offset < end`` and the damage between them, in order.
+    """Yield the valid records that begin at ``begin <= log offset < end`` and the damage between them, in order.
 
     ``begin`` is the start of the file or of a record. Yielded records stay mapped as long as they are used.
     """
@@ -96,7 +96,7 @@ def scan(file: LogFile, begin: int, end: int, chunk_bytes: int = CHUNK_BYTES) ->
 
 
 def _follow(fd: int, view: mmap.mmap, base: int, begin: int, limit: int) -> tuple[Records | None, int]:
-    """Follow sizes from ``begin`` towards ``limit``; return the whole records with right log offsets, and their end."""
+    """Follow sizes from ``begin`` towards ``limit``; return complete records with right log offsets, and their end."""
     places: list[int] = []
     at, stop, size_at = begin, min(limit, len(view) - MIN_RECORD_BYTES + 1), _SIZE.unpack_from
     for _ in range(_CHUNK_RECORDS):
@@ -109,7 +109,7 @@ def _follow(fd: int, view: mmap.mmap, base: int, begin: int, limit: int) -> tupl
         at += size
     if not places:
         return None, begin
-    # All of them are checked together afterwards: following the size of what is no record does no harm.
+    # All of them are checked together afterwards: following the size of an invalid record does no harm.
     found = Records(_mapped(fd, view, begin, min(at, len(view))), np.array(places, np.int64) - begin)
     true = found.whole & (found.physical_offsets == found.starts + (base + begin))
     if true.all():
@@ -119,7 +119,7 @@ def _follow(fd: int, view: mmap.mmap, base: int, begin: int, limit: int) -> tupl
 
 
 def _mapped(fd: int, view: mmap.mmap, begin: int, end: int) -> memoryview:
-    """Map bytes of the file on their own, until their last use, and free their pages in ``view``."""
+    """Map bytes of the file separately, until their last use, and free their pages in ``view``."""
     first = begin - begin % mmap.ALLOCATIONGRANULARITY
     view.madvise(mmap.MADV_DONTNEED, first, end - first)
     return memoryview(mmap.mmap(fd, end - first, offset=first, access=mmap.ACCESS_READ))[begin - first :]
@@ -128,7 +128,7 @@ def _mapped(fd: int, view: mmap.mmap, begin: int, end: int) -> memoryview:
 def _fault(fd: int, view: mmap.mmap, base: int, at: int, stored_at: int) -> str | None:
     """Return why no record begins at ``at``; None if a record or the filler does.
 
-    :param stored_at: store timestamp of the last sound record before it.
+    :param stored_at: store timestamp of the last valid record before it.
     """
     if _is_filler(view, at):
         return "it marks the end of the file, and records follow" if _goes_on(fd, view, base, at, stored_at) else None
@@ -149,7 +149,7 @@ def _fault(fd: int, view: mmap.mmap, base: int, at: int, stored_at: int) -> str 
 
 
 def _is_filler(view: mmap.mmap, at: int) -> bool:
-    """Tell whether the rest of the file is the filler behind the last record."""
+    """Return whether the rest of the file is the filler after the last record."""
     if len(view) - at < FILLER.size:
         return False
     size, magic = FILLER.unpack_from(view, at)
@@ -157,9 +157,9 @@ def _is_filler(view: mmap.mmap, at: int) -> bool:
 
 
 def _goes_on(fd: int, view: mmap.mmap, base: int, at: int, stored_at: int) -> bool:
-    """Tell whether a sound record, stored at ``stored_at`` or later, follows the filler at ``at``.
+    """Return whether a valid record, stored at ``stored_at`` or later, follows the filler at ``at``.
 
-    Older records are those that Apache has cut off without removing them.
+    Older records are ones that Apache truncated without removing them.
     """
     with memoryview(view) as bytes_of_file:
         return any(
@@ -170,7 +170,7 @@ def _goes_on(fd: int, view: mmap.mmap, base: int, at: int, stored_at: int) -> bo
 
 
 def _next_record(view: mmap.mmap, base: int, at: int, limit: int) -> int:
-    """Return where the next record or the filler seems to begin, else ``limit``."""
+    """Return the position where the next record or the filler seems to begin, else ``limit``."""
     nearest = limit
     for magic, confirmed in _SIGNS:
         found = find_bytes(view, magic, at + MAGIC_AT, nearest + FILLER.size)
@@ -191,11 +191,11 @@ _SIGNS: Final = (
     (struct.pack(">i", MESSAGE_MAGIC_V2), _names_its_place),
     (struct.pack(">i", BLANK_MAGIC), lambda view, _, at: _is_filler(view, at)),
 )
-"""Magics, each with a second check: a body may contain any four bytes."""
+"""Magics, each with a second check, since a body may contain any four bytes."""
 
 
 def _checked(records: Records, base: int) -> Iterator[Records | Damage]:
-    """Separate whole records into sound ones and damage, in order."""
+    """Separate complete records into valid ones and damage, in order."""
     first = 0
     for row in np.flatnonzero(~_sound(records)).tolist() if len(records) else ():
         if row > first:
@@ -228,9 +228,9 @@ def _sound(records: Records) -> npt.NDArray[np.bool_]:
 
 
 SPLIT_BYTES: Final = 128 * 1024 * 1024
-"""Bytes of the log in one split, where the consume queues know a record to cut at."""
+"""Log bytes of one split, if the consume queues know a record to cut at."""
 _QUEUES_ASKED: Final = 16
-"""Most consume queues that are searched for the begin of a record; one with messages of that place is enough."""
+"""Most consume queues that are searched for the start of a record; one with messages there is enough."""
 
 
 @dataclass
@@ -243,7 +243,7 @@ class LogSplit(InputPartition):
 
 
 class BadRecord(msgspec.Struct, frozen=True, rename="camel"):
-    """One line of the side output: bytes of the log that are no sound record, and the reason."""
+    """One line of the side output: bytes of the log that are not a valid record, and the reason."""
 
     file: str
     log_offset: int
@@ -256,7 +256,7 @@ class BadRecord(msgspec.Struct, frozen=True, rename="camel"):
 def splits(options: StoreOptions) -> list[LogSplit]:
     """Cut the log into splits.
 
-    :raises StoreReadError: there is no log.
+    :raises StoreReadError: the log is missing.
     """
     files = log_files(options.path)
     queues = ConsumeQueues(options.path).largest(_QUEUES_ASKED) if options.use_consume_queue else []
@@ -271,7 +271,7 @@ def splits(options: StoreOptions) -> list[LogSplit]:
 
 
 def sound_records(split: LogSplit, bad_records_path: str | None, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Records]:
-    """Yield the sound records of a split in the order of the log; damage goes to ``bad_records_path``.
+    """Yield the valid records of a split in log order; damaged ones are written to ``bad_records_path``.
 
     :param chunk_bytes: bytes of the log that are yielded together.
     :raises StoreReadError: a record is damaged and there is no such path.
@@ -283,7 +283,7 @@ def sound_records(split: LogSplit, bad_records_path: str | None, chunk_bytes: in
         elif bad_records_path is None:
             raise StoreReadError(
                 f"{split.file.path}: the record at log offset {found.log_offset} is damaged: {found.reason}",
-                next_step="option badRecordsPath names a directory for damaged records; all others are read then",
+                next_step="set option badRecordsPath to a directory for damaged records; all others are then read",
             )
         else:
             lines.append(_line(split.file, found))

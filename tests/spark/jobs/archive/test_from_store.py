@@ -107,7 +107,7 @@ def test_two_lives_of_a_topic_are_not_mixed(tmp_path: Path) -> None:
     assert [(part.queue_id, part.first, part.end) for part in covered] == [(0, 2, 3), (1, 0, 3), (2, 0, 3)]
     by_queue = next(iter(StoreScan(options).records(split))).by_queue()
     twice = {Queue(topic, "b", queue_id): [records, records] for topic, queue_id, records in by_queue}
-    with pytest.raises(ArchiveError, match="earlier life"):
+    with pytest.raises(ArchiveError, match="deleted topic"):
         list(job._write(options, twice, tmp_path / "other", flush_file))
 
 

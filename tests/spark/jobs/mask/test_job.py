@@ -102,7 +102,7 @@ def test_a_masked_archive_has_each_message_once_and_no_secret(
     )
     assert (report.messages, report.total, report.finished, report.complete) == (300, 300, True, False)
     assert report.values == {"$.phone": 300, "keys": 300, "$.email": 300}
-    assert report.apart == {"its body is no JSON": 4}
+    assert report.apart == {"its body is not JSON": 4}
     assert len(steps) == 4
     assert sum(steps) == 300
     rows = rows_of(spark, tmp_path / "copy")
@@ -155,7 +155,7 @@ def test_archives_and_stores_are_copied_too(
 
 def test_wrong_use_and_bodies_that_must_not_pass(spark: Any, topics: Topics, people: str, tmp_path: Path) -> None:
     source = MessageSource(topics.namesrv)
-    with pytest.raises(SparkSourceError, match="cannot be masked: its body is no JSON"):
+    with pytest.raises(SparkSourceError, match="cannot be masked: its body is not JSON"):
         mask(source, people, rules_from_options(["$.a=drop"], not_json="fail"), tmp_path / "copy", spark=spark)
     with pytest.raises(OptionError, match="file for the keys"):
         mask(source, people, ENCRYPTED, tmp_path / "copy", hash_secret_file=__file__, spark=spark)

@@ -1,8 +1,8 @@
 """The archive job from the files of a store: no broker, every record checked, the same archive as from a broker.
 
-Spark tasks read the splits of the log (:mod:`cometmq.spark.store.scan`) side by side, and each writes the
-files of its split; the driver commits some splits at a time, in the order of the log. Offsets of a queue rise
-along the log, so the archive's totals say what a killed run has left to do: messages below them are passed over.
+Spark tasks read the splits of the log (:mod:`cometmq.spark.store.scan`) in parallel, and each writes the files of its
+split; the driver commits some splits at a time, in log order. Offsets of a queue rise along the log, so a run after a
+crash skips the messages below the archive's totals.
 """
 
 from __future__ import annotations
@@ -44,30 +44,31 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SPLITS_IN_COMMIT: Final = 64
-"""8 GiB of log a commit: a minute of work of two cores to repeat after a crash, few enough commits for terabytes."""
+"""Log bytes per commit: a crash repeats a minute of work on two cores, and terabytes need few commits."""
 _CHUNK_BYTES: Final = SPLIT_BYTES * 9 // 16
-"""Bytes of the log that are checked together: a split, which ends with a record, is a little more than two halves."""
+"""Log bytes that are checked together: a split, which ends with a record, is a little more than two such parts."""
 _GATHERED_BYTES: Final = SPLIT_BYTES
-"""Bytes that a task holds before it writes files."""
+"""Bytes that a task buffers before it writes files."""
 _KNOWN_BYTES: Final = 200
-"""Bytes that a record needs beside its own."""
+"""Bytes of overhead per record."""
 _DECODED_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of records of one queue that become columns at a time."""
+"""Bytes of a queue's records that are converted to columns at a time."""
 
 
 @job(ArchiveStoreOptions)
 def archive_store(options: ArchiveStoreOptions) -> ArchiveReport:
     """Archive the topics in a store's files and return the report.
 
-    ``store`` holds ``commitlog/``, on driver and executors. ``broker_name`` is the one that the broker has: an archive
-    made from the broker itself then has the same queues. Without ``topics`` all ordinary topics are archived, or those
-    of ``subscribePattern`` in ``options``.
+    ``store`` contains ``commitlog/``, on driver and executors. ``broker_name`` is the broker's own name, so that an
+    archive made from the broker itself has the same queues. Without ``topics`` all ordinary topics are archived, or
+    those of ``subscribePattern`` in ``options``.
 
-    :raises OptionError: an argument is wrong, or a topic is not there; where the consume queues were not saved only
-        the log says so, after all of it has been read.
+    :raises OptionError: an argument is invalid, or a topic does not exist; without consume queues that is known only
+        after the whole log has been read.
     :raises ArchiveError: another job holds the archive.
-    :raises NoStoreError: there is no log.
-    :raises SparkSourceError: damaged records, and no ``badRecordsPath``; or offsets do not follow the archive's.
+    :raises NoStoreError: the directory has no log.
+    :raises SparkSourceError: a record is damaged and ``badRecordsPath`` is not set; or offsets do not follow the
+        archive's.
     """
     named = [options.topics] if isinstance(options.topics, str) else list(options.topics)
     given = {
@@ -78,7 +79,9 @@ def archive_store(options: ArchiveStoreOptions) -> ArchiveReport:
     if named:
         given["topic"] = ",".join(named)
     if not options.broker_name:
-        raise OptionError("the broker's name is missing", next_step="no file says whose store it is; see broker.conf")
+        raise OptionError(
+            "the broker's name is missing", next_step="set it as in broker.conf; the store does not contain it"
+        )
     wanted = parse_store_options(given)
     parts = splits(wanted)
     is_checked = demand_stored(wanted)
@@ -109,7 +112,7 @@ def archive_store(options: ArchiveStoreOptions) -> ArchiveReport:
 
 
 def _demand_found(options: StoreOptions, found: Iterable[Queue]) -> None:
-    """Demand that the log had messages of the named topics, if nothing else could say so before."""
+    """Check that the log had messages of the named topics, if the consume queues could not show it before."""
     demand_present(
         options.topics,
         (queue.topic for queue in found),
@@ -119,7 +122,7 @@ def _demand_found(options: StoreOptions, found: Iterable[Queue]) -> None:
 
 
 def _new_in(spark: SparkSession, given: Mapping[str, str], archived: Offsets) -> dict[OffsetRange, int]:
-    """The offsets of each queue that a store holds and the archive does not, with their number of messages."""
+    """Return the offsets of each queue that the store holds and the archive does not, with their message counts."""
     limits = [(*queue, end) for queue, end in archived.items()]
     known = spark.createDataFrame(limits, "topic string, brokerName string, queueId int, archivedTo bigint")
     place = ["topic", "brokerName", "queueId"]
@@ -149,9 +152,9 @@ def _split_written(
 def write_split(
     options: StoreOptions, split: LogSplit, root: Path, archived: Offsets, marks: Marks = NO_MARKS
 ) -> Iterator[Manifest]:
-    """Write the messages of a split that the archive does not hold yet; yield flushed files, and what they cover.
+    """Write the messages of a split that the archive does not hold yet; yield flushed files and their offsets.
 
-    :raises ArchiveError: a queue is not the archived one: it has another message at the offset of its mark.
+    :raises ArchiveError: a queue was created again: it has another message at the offset of its mark.
     """
     gathered: dict[Queue, list[Records]] = {}
     made: list[Manifest] = []
@@ -191,8 +194,10 @@ def _write(
         if (steps <= 0).any():
             at = int(offsets[int(np.argmax(steps <= 0)) + 1])
             raise ArchiveError(
-                f"{queue} has offset {at} behind a later one: the log holds an earlier life of its topic",
-                next_step="read it with its consume queues, which tell the two apart, or from startingTimestamp on",
+                f"{queue} has offset {at} after a later one: the log holds messages of a deleted topic with the "
+                "same name",
+                next_step="add the store's consume queues, or set startingTimestamp to when the topic was "
+                "created again",
             )
         writer = QueueWriter(root, queue, schema, flush=flush)
         with bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body:

@@ -8,12 +8,12 @@ A crash can come
 
 * before the commit: Spark repeats the batch with the same offsets; the files get the same names again;
 * after the commit, before Spark's own: Spark repeats the batch, tasks and driver see that it is committed and skip it;
-* with the loss of the checkpoint: a new one goes on where the archive's last commit ends;
-* before Spark has written the offsets of the first batch: the job moves the remains away and begins the query anew
-  where it would have begun (:mod:`cometmq.spark.source.offsets`). Spark writes ``metadata``, then
-  ``offsets/0``, then, when batch 0 is done, ``commits/0``, each under a hidden name that it renames. Killed while it
-  writes ``offsets/0`` it leaves a directory in which it refuses to begin
-  (``STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY``), although no batch was ever planned there.
+* with the loss of the checkpoint: a new one continues where the archive's last commit ends;
+* before Spark has written the offsets of the first batch: the job moves the remains away and starts the query again
+  from the same offsets (:mod:`cometmq.spark.source.offsets`). Spark writes ``metadata``, then ``offsets/0``, then, when
+  batch 0 is done, ``commits/0``, each under a hidden name that it renames. If it is killed while it writes
+  ``offsets/0``, the directory that it leaves makes it refuse to start (``STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY``),
+  although no batch was planned.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ if TYPE_CHECKING:
 
 AVAILABLE_NOW: Final = "availableNow"
 LOOKED_EVERY: Final = "1s"
-"""Interval at which the job looks at the queues while messages wait for their commit."""
+"""Interval at which the job polls for commits."""
 STARTING_OFFSETS: Final = "_starting_offsets.json"
-"""File of a checkpoint with the starting offsets of its first start."""
+"""File in a checkpoint with the starting offsets of its first start."""
 _NEVER_SO_MANY: Final = str(10**18 - 1)
 _POLL_SECONDS: Final = 1
 _INTERVAL: Final = replace(DURATION, words=f"{AVAILABLE_NOW} or an interval such as 30s, 5m or 1h", minimum=1)
@@ -71,9 +71,9 @@ _INTERVAL: Final = replace(DURATION, words=f"{AVAILABLE_NOW} or an interval such
 def archive(options: ArchiveOptions) -> ArchiveReport:
     """Archive topics into a directory and return the report.
 
-    :raises OptionError: an argument is wrong, or a topic is not there.
+    :raises OptionError: an argument is invalid, or a topic does not exist.
     :raises ArchiveError: another job holds the archive, or another checkpoint has continued it.
-    :raises SparkSourceError: the query failed; what was committed stays.
+    :raises SparkSourceError: the query failed; committed messages stay.
     """
     checkpoint, trigger = options.checkpoint, options.trigger
     named = [options.topics] if isinstance(options.topics, str) else list(options.topics)
@@ -115,10 +115,10 @@ def archive(options: ArchiveOptions) -> ArchiveReport:
 
 
 def _demand_what_is_read(options: SourceOptions, *, is_new: bool) -> None:
-    """Ask the nameservers before Spark is started, which takes seconds.
+    """Ask the nameservers first, since starting Spark takes seconds.
 
-    :raises UnreachableError: none answers.
-    :raises OptionError: a new archive is to have a topic that is nowhere.
+    :raises UnreachableError: no nameserver answers.
+    :raises OptionError: a topic of a new archive does not exist.
     """
     queues = Cluster(options).queues()
     if is_new:
@@ -126,7 +126,7 @@ def _demand_what_is_read(options: SourceOptions, *, is_new: bool) -> None:
 
 
 def _new_at(given: Mapping[str, str], archived: Offsets) -> dict[OffsetRange, int]:
-    """The messages of each queue that brokers hold and the archive does not."""
+    """Count the messages of each queue that brokers hold and the archive does not."""
     options = parse_options(given)
     cluster = Cluster(options)
     queues = cluster.queues()
@@ -138,14 +138,14 @@ def _new_at(given: Mapping[str, str], archived: Offsets) -> dict[OffsetRange, in
 
 
 def _timing(trigger: str) -> dict[str, Any]:
-    """Arguments of Spark's ``trigger``."""
+    """Return the arguments of Spark's ``trigger``."""
     if trigger == AVAILABLE_NOW:
         return {"availableNow": True}
     return {"processingTime": f"{parse_option('trigger', _INTERVAL, trigger)} milliseconds"}
 
 
 def _continuation(log: ArchiveLog, checkpoint: str | Path) -> dict[str, str]:
-    """Return the options with which a new query goes on where the archive ends; an old one has its checkpoint for that.
+    """Return the options for a new query to continue where the archive ends; an old query uses its checkpoint.
 
     :raises ArchiveError: checkpoint and archive do not belong together.
     """
@@ -155,12 +155,12 @@ def _continuation(log: ArchiveLog, checkpoint: str | Path) -> dict[str, str]:
     if committed is not None and (archived is None or archived < committed):
         raise ArchiveError(
             f"the checkpoint {checkpoint} has batches that {log.root} does not hold",
-            next_step="use the directory that the checkpoint was made with, or a new checkpoint",
+            next_step="use the directory that the checkpoint was created with, or a new checkpoint",
         )
     if last is not None and archived is not None and query_id != last.query_id:
         raise ArchiveError(
             f"the archive {log.root} was last written from another checkpoint than {checkpoint}",
-            next_step="use that one, or a new one, which goes on where the archive ends",
+            next_step="use that checkpoint, or a new one, which continues where the archive ends",
         )
     if last is None or archived is not None or not last.queues:
         return {}
@@ -225,7 +225,7 @@ class _Run:
             if self._failure is not None:
                 raise SparkSourceError(
                     f"a batch could not be committed: {self._failure}",
-                    next_step="run it again when that is mended; nothing that was committed is lost",
+                    next_step="fix the cause and run it again; committed messages are not lost",
                 ) from self._failure
             raise self._failed(error) from error
         self._collect()
@@ -233,7 +233,7 @@ class _Run:
         return self._done.report(finished=not stopped or "availableNow" not in timing)
 
     def _failed(self, error: Exception) -> SparkSourceError:
-        """Return the error in Spark's words; if it is about the checkpoint, with the way to do without it."""
+        """Return the error with Spark's message; if it is about the checkpoint, with the way to replace it."""
         cause = cause_of(str(error))
         if str(self._checkpoint) not in cause:
             return SparkSourceError(cause)
@@ -254,9 +254,9 @@ class _Run:
 
 
 class BatchCommits:
-    """The function that Spark calls with each micro-batch; holds nothing that cannot be pickled.
+    """The function that Spark calls with each micro-batch; it can be pickled.
 
-    :param tell: called with each commit, in the process that makes it.
+    :param tell: called with each commit, in the process that commits.
     """
 
     def __init__(
@@ -267,7 +267,7 @@ class BatchCommits:
         self._tell = tell
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the arguments only: the connections of a catalog stay in their process."""
+        """Pickle only the arguments: the connections of a catalog stay in their process."""
         return BatchCommits, self._given
 
     @cached_property
@@ -276,9 +276,9 @@ class BatchCommits:
         return ArchiveLog(root, wanted)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Commit what the tasks of a batch have written, unless it is committed already.
+        """Commit the files that the tasks of a batch have written, unless the batch is committed already.
 
-        :raises ArchiveError: it overlaps what is archived.
+        :raises ArchiveError: it overlaps archived offsets.
         """
         query_id = query_id_of(self._checkpoint)
         assert query_id is not None, "Spark writes the checkpoint's metadata before the first batch"
@@ -289,17 +289,17 @@ class BatchCommits:
 
 
 _TOLD: Final = "_told"
-"""Directory of an archive for commits on their way to the job."""
+"""Directory of an archive for commits not yet passed to the job."""
 
 
 class CommitMailbox:
-    """Commits on their way from the process of the batches to that of the job, as files."""
+    """Commits passed from the process of the batches to the process of the job, as files."""
 
     def __init__(self, root: Path) -> None:
         self._directory = root / _TOLD
 
     def clear(self) -> None:
-        """Delete the commits that a dead run has left."""
+        """Delete the commits that a killed run left behind."""
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def post(self, commit: Commit) -> None:
@@ -308,23 +308,23 @@ class CommitMailbox:
         replace_file(self._directory / f"{commit.sequence:020d}.json", msgspec.json.encode(commit))
 
     def collect(self) -> Iterator[Commit]:
-        """Take the commits, in their order."""
+        """Read and delete the commits, in order."""
         for path in sorted(self._directory.glob("[0-9]*.json")):
             yield msgspec.json.decode(path.read_bytes(), type=Commit)
             path.unlink()
 
 
 SET_ASIDE: Final = "_dead"
-"""Directory of a checkpoint for the remains of dead starts."""
+"""Directory of a checkpoint for the remains of killed starts."""
 _LOGS: Final = ("offsets", "commits")
 
 _log = logging.getLogger(__name__)
 
 
 def query_id_of(checkpoint: str | Path) -> str | None:
-    """Read the id that Spark gave to the query; None if the checkpoint is new.
+    """Return the id that Spark gave the query, or None if the checkpoint is new.
 
-    :raises ArchiveError: it is no checkpoint.
+    :raises ArchiveError: it is not a checkpoint.
     """
     path = Path(checkpoint) / "metadata"
     if not path.is_file():
@@ -335,24 +335,24 @@ def query_id_of(checkpoint: str | Path) -> str | None:
     except (ValueError, KeyError, TypeError) as error:
         raise ArchiveError(
             f"{path} is not the metadata of a Spark checkpoint",
-            next_step="name another checkpoint: a new one goes on where the archive's last commit ends",
+            next_step="use another checkpoint: a new one continues where the archive's last commit ends",
         ) from error
 
 
 def last_committed_batch(checkpoint: str | Path) -> int | None:
-    """Find the last batch that Spark has marked as done."""
+    """Return the last batch that Spark has marked as done."""
     return max(_batches(Path(checkpoint) / "commits"), default=None)
 
 
 def has_begun(checkpoint: str | Path) -> bool:
-    """Return True if a batch was ever planned: from then on the checkpoint says where the query goes on."""
+    """Return True if a batch was ever planned: from then on the checkpoint decides where the query continues."""
     return any(_batches(Path(checkpoint) / name) for name in _LOGS)
 
 
 def set_aside_dead_start(checkpoint: str | Path) -> Path | None:
     """Move the remains of a start that was killed before its first batch; return their new place, or None.
 
-    Nothing of a checkpoint that has begun is touched.
+    A checkpoint with a planned batch is not changed.
     """
     root = Path(checkpoint)
     if not (root / "offsets").is_dir() or has_begun(root):
@@ -370,7 +370,7 @@ def set_aside_dead_start(checkpoint: str | Path) -> Path | None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):  # a driver of Spark Connect may still be at it
             path.rename(target)
-    _log.warning("a start that died had left %s without a first batch; what it wrote is in %s", root, aside)
+    _log.warning("a killed start left %s without a first batch; its files are now in %s", root, aside)
     return aside
 
 

@@ -1,4 +1,4 @@
-"""The report of the archive job, and the sums of a run from which it is made."""
+"""The report of the archive job, and the totals of a run that it is built from."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ArchivedBatch(Step):
 
 @dataclass(frozen=True)
 class ArchiveReport(RunReport):
-    """The messages that a run of the archive job wrote, and those that the archive holds now."""
+    """The messages that a run of the archive job wrote, and those that the archive now holds."""
 
     TITLE = "Archive {0.directory}"
     COMPUTED = ("total_rows", "complete")
@@ -46,13 +46,13 @@ class ArchiveReport(RunReport):
     finished: bool
     warnings: tuple[str, ...]
     queues: tuple[QueueTotals, ...]
-    """Every queue in the archive, with the messages of all runs; of a dry run, as they would be then."""
+    """Every queue in the archive, with the messages of all runs; for a dry run, as they would be after it."""
     dry_run: bool = False
-    """True if nothing was written, and ``rows`` is the number that a run would bring."""
+    """True if nothing was written; ``rows`` is then the number that a run would add."""
 
     @property
     def total_rows(self) -> int:
-        """Messages in the archive."""
+        """Return the number of messages in the archive."""
         return sum(queue.rows for queue in self.queues)
 
     def _figures(self) -> list[tuple[str, str]]:
@@ -80,7 +80,7 @@ class ArchiveReport(RunReport):
             [(of.topic, of.broker, of.queue_id, of.first, of.next, of.rows) for of in self.queues],
             "Queues",
         )
-        yield from self._ending("with the same checkpoint to go on")
+        yield from self._ending("with the same checkpoint to continue")
 
     def _plots(self) -> list[Plot]:
         counts = ((f"{of.topic} {of.broker} {of.queue_id}", of.rows) for of in self.queues)
@@ -90,8 +90,8 @@ class ArchiveReport(RunReport):
 def expected(log: ArchiveLog, new: Mapping[OffsetRange, int], *, seconds: float) -> ArchiveReport:
     """Return the report of a dry run.
 
-    :param new: messages that a run would bring, by the offsets of a queue in which they lie.
-    :param seconds: how long it took to find them.
+    :param new: messages that a run would add, by queue offsets.
+    :param seconds: time it took to find them.
     """
     totals = {of.queue: of for of in log.queues()}
     for part, rows in new.items():
@@ -117,7 +117,7 @@ _MOST_GAPS: Final = 100
 
 
 class ArchiveRun:
-    """The sums of one run so far; ``on_batch`` is called with each commit."""
+    """The totals of one run so far; ``on_batch`` is called with each commit."""
 
     def __init__(self, log: ArchiveLog, on_batch: Callable[[ArchivedBatch], object] | None = None) -> None:
         self._log = log
@@ -149,7 +149,7 @@ class ArchiveRun:
             )
 
     def report(self, *, finished: bool) -> ArchiveReport:
-        """Sum the run up."""
+        """Build the report of the run."""
         warnings = [f"messages {gap} were gone before they were read" for gap in self._gaps]
         if self._gap_count > len(self._gaps):
             warnings.append(f"{self._gap_count - len(self._gaps):,} more gaps: see gaps in the archive's commits")

@@ -1,11 +1,10 @@
-"""Upkeep of an archive: join small files, take old hours out, delete files that the table does not name.
+"""Upkeep of an archive: join small files, remove old hours, delete files that the table does not name.
 
-:func:`compact` joins files that are neighbours in the order of offsets up to a size. Tasks write the new files, and
-one commit puts them in the place of the old ones: readers see the old files or the new ones, never both. A run that
-was killed leaves at most files that no commit names; the next one plans what is left. :func:`expire` takes whole
-files out, by one commit: only files that the table names and whose last message was stored before the keep window.
-How far each queue is archived stays as it was. The files of both stay on the disk, for readers that have begun with
-them, until :func:`vacuum` deletes them.
+:func:`compact` joins files that are neighbours in the order of offsets up to a size. Tasks write the new files, and one
+    commit replaces the old ones: readers see the old files or the new ones, never both. A killed run leaves at most
+    files that no commit names; the next run plans the rest. :func:`expire` removes whole files in one commit: files
+    whose last message was stored before the keep window. The archived end of each queue stays the same. Both leave the
+    old files on disk, for readers that already use them, until :func:`vacuum` deletes them.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class HourChange:
-    """The change of a topic's hour of store time."""
+    """The change to the files of one topic and hour."""
 
     topic: str
     hour: str
@@ -59,7 +58,7 @@ class HourChange:
 
 @dataclass(frozen=True)
 class UpkeepReport(Report):
-    """The files that one run joined, took out or deleted, or would."""
+    """The files that one run joined, removed or deleted, or in a dry run would."""
 
     TITLE = "{0.what} of {0.directory}"
     COMPUTED = ("files_before", "files_after", "bytes_before", "rows")
@@ -77,32 +76,32 @@ class UpkeepReport(Report):
 
     @property
     def files_before(self) -> int:
-        """Files that were joined, taken out or deleted."""
+        """Return the number of files that were joined, removed or deleted."""
         return sum(hour.files_before for hour in self.hours)
 
     @property
     def files_after(self) -> int:
-        """Files in their place."""
+        """Return the number of files that replace them."""
         return sum(hour.files_after for hour in self.hours)
 
     @property
     def bytes_before(self) -> int:
-        """Bytes of the files that were joined, taken out or deleted."""
+        """Return the bytes of the files that were joined, removed or deleted."""
         return sum(hour.bytes_before for hour in self.hours)
 
     @property
     def rows(self) -> int:
-        """Messages in them."""
+        """Return the number of messages in them."""
         return sum(hour.rows for hour in self.hours)
 
     @property
     def exit_code(self) -> int:
-        """3 if the run was stopped."""
+        """Return 3 if the run was stopped."""
         return 0 if self.finished else PARTLY_DONE
 
     @property
     def verdict(self) -> str:
-        """The run came to its end, or stopped before."""
+        """Return whether the run finished or was stopped."""
         return "The run is complete" if self.finished else "The run was stopped before its end"
 
     def _figures(self) -> list[tuple[str, str]]:
@@ -138,7 +137,7 @@ class UpkeepReport(Report):
 
 
 class Upkeep:
-    """The sums of a run so far; ``on_step`` is called after each commit."""
+    """The totals of a run so far; ``on_step`` is called after each commit."""
 
     def __init__(
         self, what: str, log: ArchiveLog, dry_run: bool, on_step: Callable[[Upkeep], object] = lambda _: None
@@ -153,20 +152,20 @@ class Upkeep:
 
     @property
     def files(self) -> int:
-        """Files joined so far."""
+        """Return the number of files joined so far."""
         return sum(sums[0] for sums in self._hours.values())
 
     def __str__(self) -> str:
-        """One line of progress."""
+        """Return one line of progress."""
         return f"{quantity(self.files, 'file')} joined in {quantity(self.commits, 'commit')}"
 
     def changed(self, before: Sequence[DataFile], after: Sequence[int] = ()) -> None:
-        """Add files of one hour that left, and the sizes of the files in their place."""
+        """Count removed files of one hour, and the sizes of the files that replace them."""
         sizes, rows = sum(file.bytes for file in before), sum(file.rows for file in before)
         self._add(place_of(before[0].path), len(before), len(after), sizes, sum(after), rows)
 
     def deleted(self, path: str, size: int) -> None:
-        """Add a file that no table named."""
+        """Count a deleted file that the table did not name."""
         self._add(place_of(path), 1, 0, size, 0, 0)
 
     def _add(self, place: tuple[str, str], *more: int) -> None:
@@ -180,7 +179,7 @@ class Upkeep:
         self._on_step(self)
 
     def report(self, *, finished: bool) -> UpkeepReport:
-        """Sum the run up."""
+        """Build the report of the run."""
         return UpkeepReport(
             what=self._what,
             directory=str(self._log.root),
@@ -194,18 +193,18 @@ class Upkeep:
 
 
 COMMIT_BYTES: Final = 2 * 1024 * 1024 * 1024
-"""Bytes joined in one commit: a minute or so to repeat after a crash."""
+"""Bytes joined in one commit: a crash repeats about a minute of work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """Files of one queue and hour, in the order of offsets, that become one."""
+    """Files of one queue and hour, in offset order, that become one file."""
 
     files: tuple[DataFile, ...]
 
     @property
     def bytes(self) -> int:
-        """Bytes of all files."""
+        """Return the bytes of all files."""
         return sum(file.bytes for file in self.files)
 
 
@@ -213,14 +212,14 @@ class Joining:
 def compact(options: CompactOptions) -> UpkeepReport:
     """Join small files of an archive, and return the report.
 
-    Files are joined as long as the result is not larger than ``target_bytes``; larger ones stay as they are.
+    Files are joined up to ``target_bytes``; larger files stay unchanged.
 
-    :raises OptionError: an argument is wrong, or there is no archive, or none of a topic.
-    :raises ArchiveError: another upkeep of it is under way, or a file cannot be joined as it is.
+    :raises OptionError: an argument is invalid, or the archive or a topic in it does not exist.
+    :raises ArchiveError: another upkeep job of it is running, or a file is damaged.
     """
     topics, dry_run, clock = options.topics, options.dry_run, options.clock
     if options.target_bytes < 1:
-        raise OptionError(f"files of {options.target_bytes} bytes cannot be made")
+        raise OptionError(f"invalid target size of {options.target_bytes} bytes")
     log = ArchiveLog(options.archive, clock=clock)
     log.demand_any(topics)
     work = Upkeep(COMPACT, log, dry_run, options.on_step)
@@ -245,7 +244,7 @@ def compact(options: CompactOptions) -> UpkeepReport:
 
 
 def planned_joinings(files: Iterable[DataFile], target_bytes: int, ended_before_ms: int) -> list[Joining]:
-    """Choose the files to join: neighbours in the order of offsets, two at least, up to ``target_bytes`` together."""
+    """Choose the files to join: at least two neighbours in offset order, up to ``target_bytes`` together."""
     hours: dict[str, list[DataFile]] = {}
     for file in files:
         if hour_ended_ms(file.path) <= ended_before_ms:
@@ -278,9 +277,9 @@ def _joined(root: Path, joining: Joining) -> list[DataFile]:
 
 
 def join_files(root: Path, files: Sequence[DataFile]) -> DataFile:
-    """Write the messages of some files of one queue and hour, in the order of offsets, into one file.
+    """Write the messages of some files of one queue and hour into one file, in offset order.
 
-    :raises ArchiveError: it is not the messages that the table says.
+    :raises ArchiveError: the files do not hold the messages that the table states.
     """
     import numpy as np
     import pyarrow.parquet as pq
@@ -307,25 +306,25 @@ def join_files(root: Path, files: Sequence[DataFile]) -> DataFile:
 def _demand(good: bool, file: DataFile) -> None:
     if not good:
         raise ArchiveError(
-            f"{file.path} does not hold the {file.rows} messages that the table says",
-            next_step="see what is damaged: cometmq pipeline audit; then restore it from a backup",
+            f"{file.path} does not hold the {file.rows} messages that the table states",
+            next_step="find the damage with cometmq pipeline audit, then restore the file from a backup",
         )
 
 
 LEAST_KEPT_MS: Final = 3_600_000
-"""Shortest keep window: an hour that still gets messages never leaves."""
+"""Shortest keep window: an hour that still gets messages is never removed."""
 
 
 @job(ExpireOptions)
 def expire(options: ExpireOptions) -> UpkeepReport:
-    """Take hours that ended longer than ``keep_ms`` ago out of an archive, and return the report.
+    """Remove hours that ended longer than ``keep_ms`` ago from an archive, and return the report.
 
-    :raises OptionError: the window is shorter than an hour, or there is no archive, or none of a topic.
-    :raises ArchiveError: another upkeep of it is under way.
+    :raises OptionError: the window is shorter than an hour, or the archive or a topic in it does not exist.
+    :raises ArchiveError: another upkeep job of it is running.
     """
     keep_ms, topics, dry_run, clock = options.keep_ms, options.topics, options.dry_run, options.clock
     if keep_ms < LEAST_KEPT_MS:
-        raise OptionError(f"a keep window of {keep_ms} ms is too short", next_step="keep an hour at least")
+        raise OptionError(f"a keep window of {keep_ms} ms is too short", next_step="keep at least one hour")
     log = ArchiveLog(options.archive, clock=clock)
     log.demand_any(topics)
     work = Upkeep(EXPIRE, log, dry_run)
@@ -352,7 +351,7 @@ def vacuum(options: VacuumOptions) -> UpkeepReport:
 
     Files that belonged to the archive within ``keep_ms`` stay, for readers of an older version.
 
-    :raises ArchiveError: another upkeep of it is under way.
+    :raises ArchiveError: another upkeep job of it is running.
     """
     log = ArchiveLog(options.archive, clock=options.clock)
     work = Upkeep(VACUUM, log, options.dry_run)

@@ -35,7 +35,7 @@ PATH_OPTION: Final = "archivePath"
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """One result of a task: exactly one of the three is set."""
+    """One result of a task; exactly one of the three fields is set."""
 
     file: DataFile | None = None
     covered: Covered | None = None
@@ -47,9 +47,9 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def commit_written(log: ArchiveLog, query_id: str, batch_id: int, manifests: Sequence[Manifest]) -> Commit | None:
-    """Commit what the tasks of a batch have written; None if it is committed already.
+    """Commit the files that the tasks of a batch have written; return None if the batch is committed already.
 
-    :raises ArchiveError: it overlaps what is archived, or one of its files is not there.
+    :raises ArchiveError: it overlaps archived offsets, or one of its files is missing.
     """
     return log.append(
         query_id,
@@ -62,7 +62,7 @@ def commit_written(log: ArchiveLog, query_id: str, batch_id: int, manifests: Seq
 
 @dataclass
 class ArchivePartition(InputPartition):
-    """Ranges of one task, and how far their queues are archived: no message below that is written again."""
+    """Ranges of one task, and the archived end of their queues: messages below it are not written again."""
 
     ranges: tuple[OffsetRange, ...]
     marks: Marks
@@ -82,22 +82,25 @@ class ArchiveWriterSource(DataSource):
         return "manifest string"
 
     def streamReader(self, schema: StructType) -> ArchiveStreamReader:  # noqa: N802 (Spark's name)
-        """Make the reader."""
+        """Create the reader."""
         given = {name: value for name, value in self.options.items() if name.lower() != PATH_OPTION.lower()}
         return ArchiveStreamReader(parse_options(given), schema, self.options[PATH_OPTION])
 
 
 class ArchiveStreamReader(RocketMQStreamReader):
-    """Plans as the rocketmq stream does; its tasks write files."""
+    """Plans batches like the rocketmq stream; its tasks write files."""
 
     def __init__(self, options: SourceOptions, schema: StructType, root: str) -> None:
         if options.is_filtered:
-            raise OptionError("an archive holds every message of a topic", next_step="leave tags and sqlFilter out")
+            raise OptionError(
+                "tags and sqlFilter are not allowed: an archive holds every message of a topic",
+                next_step="leave them out",
+            )
         super().__init__(options, schema)
         self._root = root
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Deal a batch to tasks, with how far the archive is: nothing is read of a batch that is committed already."""
+        """Divide a batch into tasks that know the archived ends; a batch that is committed already reads nothing."""
         archived = ArchiveLog(self._root).next_offsets()
         dealt = super().partitions(start, end)
         return [
@@ -110,7 +113,7 @@ class ArchiveStreamReader(RocketMQStreamReader):
 
     @in_lasting_worker
     def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
-        """Write one partition; of ranges that are archived only the offsets go to the driver, which judges them."""
+        """Write one partition; for ranges already archived send only the offsets to the driver, which checks them."""
         if isinstance(partition, ArchivePartition):
             archived, ranges = partition.archived, partition.ranges
             new = [part for part in ranges if part.first >= archived.get(part.queue, part.first)]
@@ -124,7 +127,7 @@ class ArchiveStreamReader(RocketMQStreamReader):
 def write_ranges(
     options: SourceOptions, ranges: Sequence[OffsetRange], root: Path, marks: Marks = NO_MARKS
 ) -> Iterator[Manifest]:
-    """Read ranges and write them below ``root``; yield what was written, and every range when it is whole."""
+    """Read ranges and write them below ``root``; yield written files, and each range when it is complete."""
     from cometmq.spark.records.bad_messages import bad_bodies
     from cometmq.spark.records.decode import Records, decode
     from cometmq.spark.source.fetch import Fetcher

@@ -1,4 +1,4 @@
-"""The messages of the parties of an audit as Spark frames, and the sums of them that come to the driver.
+"""The messages of each party of an audit as Spark frames, and the aggregates that the driver gets.
 
 Columns of a party: ``brokerName``, ``queueId``, ``queueOffset``, ``uniqKey``, ``bornTimestamp``, ``storeTimestamp``;
 the archive's has ``archivedTimestamp``, the time of the commit that brought the message, too.
@@ -35,7 +35,7 @@ _COLUMNS: Final = [field.split()[0] for field in _SCHEMA.split(", ")]
 def stored_frame(
     spark: SparkSession, servers: Mapping[str, str], topic: str, bounds: Mapping[Queue, Bounds]
 ) -> DataFrame:
-    """The messages that brokers hold within ``bounds``; what they turn out not to hold is left out.
+    """Return the messages that brokers hold within ``bounds``; deleted ones are left out.
 
     :param servers: options that reach the brokers.
     """
@@ -54,7 +54,7 @@ def stored_frame(
 
 
 def not_deleted(stored: DataFrame, held_from: Mapping[Queue, int]) -> DataFrame:
-    """Return the messages that brokers still held after they were read: the others are complete in some queues only.
+    """Return the messages that brokers still held after the read; earlier ones may be incomplete.
 
     :param held_from: first offset of each queue that was not deleted meanwhile.
     """
@@ -64,7 +64,7 @@ def not_deleted(stored: DataFrame, held_from: Mapping[Queue, int]) -> DataFrame:
 
 
 def archived_frame(spark: SparkSession, log: ArchiveLog, topic: str) -> DataFrame:
-    """The messages of a topic in an archive."""
+    """Return the messages of a topic in an archive."""
     files = [file for file in log.files() if file.topic == topic]
     if not files:
         return spark.createDataFrame([], f"{_SCHEMA}, archivedTimestamp timestamp")
@@ -80,7 +80,7 @@ def archived_frame(spark: SparkSession, log: ArchiveLog, topic: str) -> DataFram
 def produced_frame(spark: SparkSession, servers: Mapping[str, str], trace_topic: str, topic: str) -> DataFrame:
     """Return the sends in the trace topic: ``uniqKey`` and the first ``producedTimestamp``.
 
-    Nobody checks what clients write there: a time that cannot be is none.
+    Brokers do not check what clients write there, so an impossible time becomes null.
     """
     bodies = (
         spark.read.format("rocketmq")
@@ -108,11 +108,11 @@ def minutes_of(
     archived: DataFrame | None,
     limits: list[tuple[str, int, int, int, int, int, int]],
 ) -> DataFrame:
-    """Count the messages of both parties per queue and minute of store time, with the greatest lateness, in one pass.
+    """Count the messages of both parties per queue and minute of store time, with the greatest delays, in one pass.
 
-    :param limits: for each queue its broker and number, the offsets ``first`` and ``end`` between which both parties
-        should have the same, but for those before a third one that were stored before a time (ms), which the archive
-        has let go of; and the offset up to which all groups have consumed.
+    :param limits: for each queue: broker and number; the offsets ``first`` and ``end`` between which both parties
+        should hold the same messages; an offset and a time (ms): messages before both were removed from the archive;
+        and the offset up to which all groups have consumed.
     """
     nothing = f.lit(None).cast("timestamp").alias("archivedTimestamp")
     every = stored.select(*_COLUMNS, nothing, f.lit(True).alias("isStored"))
@@ -157,14 +157,14 @@ def minutes_of(
 
 
 def took(begin: str, end: str) -> str:
-    """The time between two columns, ms, as Spark SQL."""
+    """Return Spark SQL for the time between two columns, ms."""
     return f"unix_millis({end}) - unix_millis({begin})"
 
 
 def gaps_in(frame: DataFrame, queues: list[tuple[str, int, int]], most: int) -> list[tuple[str, int, int, int]]:
     """Return the first gaps in the offsets of a party, as broker, queue, first, end.
 
-    :param queues: broker, number, and the offset from which on it should have them all.
+    :param queues: broker, number, and the first offset of which none should be missing.
     """
     chosen = frame.sparkSession.createDataFrame(queues, "brokerName string, queueId int, since bigint")
     before = f.lag("queueOffset").over(Window.partitionBy(*QUEUE).orderBy("queueOffset"))

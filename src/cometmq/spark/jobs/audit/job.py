@@ -1,7 +1,7 @@
 """The audit job: whether what was produced, stored, consumed and archived of a topic agrees, per queue and minute.
 
-Every message is looked at, its body never. Spark counts; what comes to the driver are sums (:mod:`.frames`), and the
-first disagreements of each kind: each check yields disagreements and notes.
+Every message is compared, without its body. Spark counts; the driver gets aggregates (:mod:`.frames`) and the first
+disagreements of each kind. Each check yields disagreements and notes.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 def audit(options: AuditOptions) -> AuditReport:
     """Compare the produced, stored, consumed and archived messages of a topic.
 
-    :raises OptionError: the topic does not exist, there is no archive of it in the directory, a name is wrong, or
-        ``detail`` exists.
-    :raises ArchiveError: files that the archive names are lost.
+    :raises OptionError: the topic does not exist, the directory has no archive of it, a name is invalid, or ``detail``
+        exists.
+    :raises ArchiveError: the archive has lost files.
     """
     topic = options.topic
     new_directory(options.detail)
@@ -80,7 +80,7 @@ def _log_of(directory: Path, topic: str) -> ArchiveLog:
 
 
 class _Audit:
-    """One audit; messages that come after its begin are left out."""
+    """One audit; messages that arrive after its start are left out."""
 
     def __init__(
         self,
@@ -151,12 +151,12 @@ class _Audit:
         if any(taken):
             text = (
                 f"{quantity(sum(taken), 'message')} of {quantity(sum(map(bool, taken)), 'queue')} expired while they "
-                "were read: brokers deleted them, and those that were not read before are left out"
+                "were read: brokers deleted them, and those not read before are left out"
             )
             self._found.append(Note(text))
 
     def _produced(self, stored: DataFrame, archived: DataFrame | None) -> int | None:
-        """Check the sends in the trace topic and return their number, None if the topic has none."""
+        """Check the sends in the trace topic and return their number, or None if the topic has no traces."""
         trace_topic = self._options.trace_topic
         if not Cluster(parse_options({**self._servers, "topic": trace_topic})).queues():
             return None
@@ -178,7 +178,7 @@ _SAID_BY_COMMITS: Final = "the commits of the archive (gaps) say whether they we
 
 
 class Note(NamedTuple):
-    """A remark that is no disagreement."""
+    """A remark that is not a disagreement."""
 
     text: str
 
@@ -202,7 +202,7 @@ def stored_offsets(parties: Parties, stored: DataFrame, counted: Mapping[Queue, 
         for first, end in ((held_from, ends[0]), (max(ends[1], held_from), held.end)):
             if first < end:
                 yield Disagreement(
-                    f"{queue}: the broker says it holds offsets {first:,} to {end:,}, and hands on none of them",
+                    f"{queue}: the broker reports offsets {first:,} to {end:,}, but returns none of them",
                     "read its log (cometmq doctor, then pipeline rebuild --dry-run on its store)",
                 )
     if bad:
@@ -223,44 +223,50 @@ def group_offsets(parties: Parties) -> Findings:
             if offset > held.end:
                 yield Disagreement(
                     f"{queue}: group {group} has consumed up to {offset:,}, and the queue ends at {held.end:,}",
-                    "was the topic made anew, or did the broker lose its end? cometmq group reset-offset",
+                    "was the topic created again, or did the broker lose the end of the queue? cometmq group "
+                    "reset-offset",
                 )
             elif offset < held.first:
                 yield Disagreement(
-                    f"{queue}: {quantity(held.first - offset, 'message')} went before group {group} had consumed them",
+                    f"{queue}: {quantity(held.first - offset, 'message')} were deleted before group {group} had "
+                    "consumed them",
                     "an archive may hold them: cometmq pipeline replay",
                 )
 
 
 def other_lives(parties: Parties, changed: Iterable[Queue]) -> Findings:
-    """Check that the queues of the brokers are those that were archived."""
+    """Check that no queue was created again since it was archived."""
     for queue in sorted(changed):
         if queue in parties.bounds:
             yield Disagreement(
-                f"{queue} is not the archived one: its topic was made anew, or the broker lost its end",
-                "archive it into another directory; this archive keeps the messages of before",
+                f"{queue} is not the archived one: its topic was created again, or the broker lost the end of the "
+                "queue",
+                "archive it into another directory; this archive keeps the earlier messages",
             )
 
 
 def coverage(parties: Parties) -> Findings:
-    """Check that archive and brokers meet in each queue."""
+    """Check that each queue has no gap between archive and broker."""
     late = 0
     for queue in sorted({*parties.bounds, *parties.totals}):
         held, of = parties.bounds.get(queue), parties.totals.get(queue)
         if held is None and of is not None:
-            yield Disagreement(f"{queue} is in the archive, and no broker has it", "is a broker away? cometmq cluster")
+            yield Disagreement(
+                f"{queue} is in the archive, but no broker has it", "check whether a broker is down: cometmq cluster"
+            )
         elif held is not None and of is None:
             late += held.end - held.first
         elif held is not None and of is not None and of.next > held.end:
             yield Disagreement(
                 f"{queue}: the archive goes up to {of.next:,}, and the queue ends at {held.end:,}",
-                "was the topic made anew, or did the broker lose its end? archive it into another directory",
+                "was the topic created again, or did the broker lose the end of the queue? archive it into "
+                "another directory",
             )
         elif held is not None and of is not None:
             held_from = parties.held_from[queue]
             if held_from > of.next:
                 yield Disagreement(
-                    f"{queue}: offsets {of.next:,} to {held_from:,} went before they were archived",
+                    f"{queue}: offsets {of.next:,} to {held_from:,} were deleted before they were archived",
                     "archive more often, or keep messages longer (fileReservedTime)",
                 )
             late += held.end - max(held_from, of.next)
@@ -269,7 +275,7 @@ def coverage(parties: Parties) -> Findings:
 
 
 def archived_offsets(parties: Parties, archived: DataFrame, counted: Mapping[Queue, Any]) -> Findings:
-    """The archive's files hold what its log says, each offset once."""
+    """Check that the archive's files hold what its log states, each offset once."""
     bad = []
     for queue, of in sorted(parties.totals.items()):
         row = counted.get(queue)
@@ -291,8 +297,8 @@ def archived_offsets(parties: Parties, archived: DataFrame, counted: Mapping[Que
                     )
         if of.expired_to:
             yield Note(
-                f"{queue}: retention has taken out what was stored before {moment(of.expired_before_ms, 'm')} UTC, "
-                f"up to offset {of.expired_to:,}; the archive is looked at for gaps from there on"
+                f"{queue}: retention has removed messages stored before {moment(of.expired_before_ms, 'm')} UTC, "
+                f"up to offset {of.expired_to:,}; the archive is checked for gaps from there on"
             )
     for broker, queue_id, first, end in gaps_in(archived, bad, FIRST) if bad else ():
         yield Disagreement(
@@ -344,16 +350,16 @@ def unique_keys(stored: DataFrame, *, allowed: bool) -> Findings:
     else:
         yield Disagreement(
             text,
-            "producers that send again after a failure make copies; --allow-duplicates takes them for normal",
+            "producers that send again after a failure create copies; --allow-duplicates accepts them",
         )
 
 
 def acknowledged(produced: DataFrame, there: DataFrame, known: DataFrame) -> Findings:
     """Check that every send that producers have traced is stored, or archived.
 
-    :param produced: as of :func:`.frames.produced_frame`.
-    :param there: what is stored or archived, with ``uniqKey``.
-    :param known: of it what is there of all queues, back to the oldest ``bornTimestamp`` and ``storeTimestamp``.
+    :param produced: result of :func:`.frames.produced_frame`.
+    :param there: stored or archived messages, with ``uniqKey``.
+    :param known: messages of ``there`` from the offsets where all queues are complete, with their times.
     """
     since = known.selectExpr("unix_millis(greatest(min(bornTimestamp), min(storeTimestamp))) AS since").collect()[0][0]
     missing = produced.join(there, "uniqKey", "left_anti")
@@ -365,5 +371,5 @@ def acknowledged(produced: DataFrame, there: DataFrame, known: DataFrame) -> Fin
         yield Disagreement(
             f"{quantity(lost, 'message')} that producers had acknowledged {are(lost)} neither stored nor archived: "
             + ", ".join(row["uniqKey"] for row in first),
-            "see what became of one: cometmq message trace; did a broker lose its disk?",
+            "follow one with cometmq message trace; check whether a broker lost its disk",
         )

@@ -38,12 +38,12 @@ class QueueAudit:
     archived_from: int | None
     archived_to: int | None
     consumed: Mapping[str, int]
-    """Next offset of each group that has one."""
+    """Next offset of each group that consumes the queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """The time that messages took for a part of their way, ms."""
+    """The latency of one stage of the messages, ms."""
 
     way: str
     median_ms: int
@@ -53,13 +53,13 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Messages by the time they were stored at, in one of at most some hundred equal spans."""
+    """Messages by store time, in one of some hundred equal intervals."""
 
     at_ms: int
     stored: int
     archived: int
     consumed: int
-    """Messages that the slowest group has consumed; 0 without groups."""
+    """Messages consumed by the slowest group; 0 without groups."""
 
 
 @dataclass(frozen=True)
@@ -83,17 +83,17 @@ class AuditReport(Report):
 
     @property
     def agrees(self) -> bool:
-        """True if there is no disagreement."""
+        """Return True if there is no disagreement."""
         return not self.disagreements
 
     @property
     def exit_code(self) -> int:
-        """3 if something disagrees."""
+        """Return 3 if something disagrees."""
         return 0 if self.agrees else PARTLY_DONE
 
     @property
     def verdict(self) -> str:
-        """The agreement of everything that was counted."""
+        """Return whether everything that was counted agrees."""
         return quantity(len(self.disagreements), "disagreement") if self.disagreements else "Everything agrees"
 
     def _figures(self) -> list[tuple[str, str]]:
@@ -171,13 +171,13 @@ class AuditReport(Report):
 
 @dataclass(frozen=True, slots=True)
 class Parties:
-    """The offsets that each party states."""
+    """The offsets stated by each party."""
 
     topic: str
     bounds: Mapping[Queue, Bounds]
-    """The offsets that brokers held when the audit began …"""
+    """Offsets that brokers held when the audit began …"""
     held_from: Mapping[Queue, int]
-    """… and the first of them that they did not delete while the audit read."""
+    """… and the first of them that were not deleted during the audit."""
     totals: Mapping[Queue, QueueTotals]
     """The totals of the archive's log; empty without an archive."""
     consumed: Mapping[str, Mapping[Queue, int]]
@@ -185,23 +185,23 @@ class Parties:
 
     @property
     def held(self) -> int:
-        """Messages that brokers held when the audit began."""
+        """Return the number of messages that brokers held when the audit began."""
         return sum(held.end - held.first for held in self.bounds.values())
 
     @property
     def archived(self) -> int:
-        """Messages in the archive, by its log."""
+        """Return the number of messages in the archive, by its log."""
         return sum(of.rows for of in self.totals.values())
 
     def without_deleted(self, now: Mapping[Queue, Bounds]) -> Parties:
-        """The same, where brokers hold only ``now`` of it any more."""
+        """Return the statements of parties for the offsets ``now`` that brokers still hold."""
         held_from = {
             queue: min(max(held.first, self.bounds[queue].first), self.bounds[queue].end) for queue, held in now.items()
         }
         return replace(self, held_from={**self.held_from, **held_from})
 
     def deleted(self) -> list[int]:
-        """Count the messages of each queue that brokers deleted meanwhile."""
+        """Count the messages of each queue that brokers deleted during the audit."""
         return [self.held_from[queue] - held.first for queue, held in self.bounds.items()]
 
     def limits(self) -> list[tuple[str, int, int, int, int, int, int]]:
@@ -218,7 +218,7 @@ class Parties:
     def queues(self, counted: Mapping[Queue, Any]) -> tuple[QueueAudit, ...]:
         """Return every queue, for the report.
 
-        :param counted: as of :func:`.frames.counted`.
+        :param counted: result of :func:`.frames.counted`.
         """
         found = []
         for queue in sorted({*self.bounds, *self.totals}):

@@ -1,7 +1,7 @@
-"""The delay job: how exact delayed messages were, what waits until when, and what is stuck.
+"""The delay job: how late delayed messages were, how many wait until when, and which are stuck.
 
 :mod:`.rows` joins what waits or waited with what was delivered; the rows lie on the executors' disks between the
-passes. The driver gets sums, each of one pass, and as many messages as are to be named.
+passes. The driver gets aggregates, each from one pass, and the messages to list.
 """
 
 from __future__ import annotations
@@ -47,27 +47,20 @@ if TYPE_CHECKING:
 
 @job(DelayOptions)
 def delay(options: DelayOptions) -> DelayReport:
-    """Measure delayed messages, of delay levels and of any delay, retries among them.
+    """Measure delayed messages, with delay levels and with any delay, including retries.
 
-    :raises OptionError: an argument is wrong, or a topic is not there.
+    :raises OptionError: an argument is invalid, or a topic does not exist.
     :raises CometMQError: brokers do not answer, or the messages cannot be read.
     """
     source, topics, grace_ms = options.source, options.topics, options.grace_ms
     days, top, on_step = options.days, options.top, options.on_step
     if not 1 <= days <= MAX_DAYS or grace_ms < 0:
-        raise OptionError(f"days must be from 1 to {MAX_DAYS}, and grace_ms not below 0")
+        raise OptionError(f"days must be from 1 to {MAX_DAYS}, and grace_ms must not be negative")
     began = SYSTEM_CLOCK.monotonic()
     there = source.topics("")
     at_ms = _moment_of(source, options.clock)
     progress = progress_of(source, options.delay_levels)
-    named = tuple(dict.fromkeys(topics))
-    demand_present(named, there, f"{source} has no topic", next_step="without --topic it reads all that there are")
-    users = named or tuple(name for name in there if name not in SYSTEM_TOPICS)
-    readable = source.readable(users)
-    closed = [name for name in users if name not in readable]
-    if closed and named:
-        raise closed_topic(closed[0])
-    named = tuple(name for name in users if name in readable)
+    named, closed = _topics_to_measure(source, topics, there)
     waiting_topics = [name for name in (SCHEDULE_TOPIC, TIMER_TOPIC) if name in there]
     with job_session(options, "cometmq delay") as session:
         on_step(f"reading {quantity(len(named), 'topic')} and what waits")
@@ -114,8 +107,22 @@ def delay(options: DelayOptions) -> DelayReport:
             )
 
 
+def _topics_to_measure(
+    source: MessageSource, topics: Sequence[str], there: Sequence[str]
+) -> tuple[tuple[str, ...], list[str]]:
+    """Return the readable topics, and the ones that are left out because they are not readable."""
+    named = tuple(dict.fromkeys(topics))
+    demand_present(named, there, f"{source} has no topic", next_step="leave out --topic to read all topics")
+    users = named or tuple(name for name in there if name not in SYSTEM_TOPICS)
+    readable = source.readable(users)
+    closed = [name for name in users if name not in readable]
+    if closed and named:
+        raise closed_topic(closed[0])
+    return tuple(name for name in users if name in readable), closed
+
+
 def _moment_of(source: MessageSource, clock: Clock) -> int:
-    """The moment to speak of: for files the last at which anything is known to have been stored."""
+    """Return the time of the report: for files, the last time at which a message was stored."""
     if source.end_ms is not None:
         return source.end_ms
     if source.archive is not None:
@@ -126,7 +133,7 @@ def _moment_of(source: MessageSource, clock: Clock) -> int:
 
 
 def _seen_ms(source: MessageSource, there: Sequence[str], at_ms: int) -> Column:
-    """The time until which the messages of a topic are known; null for a topic that does not exist."""
+    """Return the time until which the messages of a topic are known; null for a topic that does not exist."""
     if source.archive is None:
         return f.when(f.col("topic").isin(list(there)), f.lit(at_ms).cast("bigint"))
     newest: dict[str, int] = {}
@@ -136,7 +143,7 @@ def _seen_ms(source: MessageSource, there: Sequence[str], at_ms: int) -> Column:
 
 
 def _state(source: MessageSource, at_ms: int, grace_ms: int) -> Column:
-    """The state of a message: delivered, waiting, stuck, or untold if it is unknown."""
+    """Return the column of a message's state: delivered, waiting, stuck, or unknown."""
     # A topic that is not there: brokers and stores have deleted it, no archive job was asked for it.
     unseen = f.lit(None).cast("bigint") if source.archive is not None else f.lit(at_ms)
     until = f.when(f.col("topic") == "", f.lit(at_ms)).otherwise(f.coalesce("seenMs", unseen))
@@ -147,7 +154,7 @@ def _state(source: MessageSource, at_ms: int, grace_ms: int) -> Column:
     return (
         f.when(f.col("deliveredMs").isNotNull(), DELIVERED)
         .when(overdue & known, STUCK)
-        .when(overdue | f.col("dueMs").isNull(), UNTOLD)
+        .when(overdue | f.col("dueMs").isNull(), UNKNOWN)
         .otherwise(WAITING)
     )
 
@@ -167,37 +174,37 @@ def _notes(
 ) -> Iterator[str]:
     if by_born := counts.by_born(DELIVERED):
         yield (
-            f"{by_born:,} delivered messages of delay levels have no waiting record any more: they are measured by "
-            "their born time, which is their producer's clock"
+            f"{by_born:,} delivered messages of delay levels have no waiting record any more: they are measured "
+            "by their born time, set by the producer's clock"
         )
     if unmeasured := counts.unmeasured(DELIVERED):
         yield f"{unmeasured:,} delivered messages cannot be measured: their due time is unknown"
-    if untold := counts.messages(UNTOLD):
-        why = "they were due before the time asked for" if since_ms is not None else "their topics end before"
-        held = f"of {quantity(untold, 'message')} it is unknown whether they were delivered"
+    if unknown := counts.messages(UNKNOWN):
+        why = "they were due before the requested time" if since_ms is not None else "their topics end before"
+        held = f"of {quantity(unknown, 'message')} it is unknown whether they were delivered"
         yield f"{held}: {why}, or their due time is unknown"
     if SCHEDULE_TOPIC not in waiting_topics:
-        yield f"there is no {SCHEDULE_TOPIC} here, so that nothing is known of messages that wait for a level"
+        yield f"{SCHEDULE_TOPIC} does not exist here, so messages that wait for a delay level are unknown"
     if any(of.timer_counts for of in progress) and TIMER_TOPIC not in waiting_topics:
         yield (
-            f"these brokers let nobody read {TIMER_TOPIC}: of messages with any delay that wait only their counts are "
-            "known; their stores tell more (--store)"
+            f"these brokers do not allow reading {TIMER_TOPIC}: only the counts of waiting messages with any "
+            "delay are known; their stores have more details (--store)"
         )
         return
     for of in progress:
         counted = sum(count.count for count in of.timer_counts.values())
         if (beyond := counted - counts.any_delay_of(of.broker)) > 0:
             yield (
-                f"{beyond:,} more messages with any delay wait at {of.broker}, whose log has them no more: cometmq "
-                "delay list names them, and its store says when they are due (--store)"
+                f"{beyond:,} more messages with any delay wait at {of.broker}, but are no longer in its log: "
+                "cometmq delay list lists them, and its store has their due times (--store)"
             )
 
 
-DELIVERED, WAITING, STUCK, UNTOLD = "delivered", "waiting", "stuck", "untold"
-"""States of a message; untold: nothing says whether it was delivered."""
+DELIVERED, WAITING, STUCK, UNKNOWN = "delivered", "waiting", "stuck", "unknown"
+"""States of a message; unknown: it may or may not have been delivered."""
 DAY_MS: Final = 24 * HOUR_MS
 _HOURS: Final = 24
-"""Hours from now that the report lists one by one; then come days."""
+"""Hours from now that the report lists one by one, before it lists days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +263,7 @@ def lateness(late: DataFrame, by: Column, top: int) -> tuple[Lateness, ...]:
 
 
 def lateness_by_time(late: DataFrame) -> tuple[Lateness, ...]:
-    """Measure lateness by the hour in which messages were due, or by a multiple of it if there were too many."""
+    """Measure lateness by the hour in which messages were due, or by a multiple of it to limit the rows."""
     [(first_ms, last_ms)] = late.agg(f.min("dueMs"), f.max("dueMs")).collect()
     if first_ms is None:
         return ()
@@ -271,7 +278,7 @@ def _lateness(name: str, row: Any) -> Lateness:
 
 
 def latest(late: DataFrame, top: int) -> tuple[LateMessage, ...]:
-    """The messages that came latest, if any came late."""
+    """Return the messages that were delivered latest, if any were late."""
     found = late.where("lateMs > 0").orderBy(f.desc("lateMs"), "dueMs", "deliveredId").limit(top)
     names = ("topic", "level", "uniqKey", "deliveredId", "dueMs", "lateMs")
     return tuple(LateMessage(*row) for row in found.select(*names).collect())
@@ -287,7 +294,7 @@ def waiting_by_topic(waits: DataFrame, top: int) -> tuple[WaitingTopic, ...]:
 
 
 def due_by_topic(waits: DataFrame, topics: Sequence[str], at_ms: int, days: int) -> tuple[DueInterval, ...]:
-    """Return due messages by hour of the next day, then by day; by topic for ``topics``, together for all others."""
+    """Return due messages by hour of the next day, then by day; by topic for ``topics``, summed up for all others."""
     first_ms = at_ms - at_ms % HOUR_MS
     hour = f.floor((f.col("dueMs") - first_ms) / HOUR_MS)
     day = f.floor((f.col("dueMs") - first_ms) / DAY_MS)
@@ -324,7 +331,7 @@ def stuck_by_reason(stuck: DataFrame, top: int) -> tuple[StuckReason, ...]:
 
 
 def first_stuck(stuck: DataFrame, top: int) -> tuple[StuckMessage, ...]:
-    """The stuck messages that were due first."""
+    """Return the stuck messages that were due first."""
     rows = stuck.orderBy("dueMs", "waitingId").limit(top).collect()
     return tuple(
         StuckMessage(
@@ -343,7 +350,7 @@ def first_stuck(stuck: DataFrame, top: int) -> tuple[StuckMessage, ...]:
 def with_reasons(stuck: DataFrame, progress: Sequence[BrokerProgress]) -> DataFrame:
     """Add column ``reason`` to stuck rows of :func:`.rows.delayed_rows`.
 
-    :param stuck: also has ``seenMs``, null where the topic is not there.
+    :param stuck: also has ``seenMs``, null if the topic does not exist.
     """
     reached = {f"{of.broker}/{level}": offset for of in progress for level, offset in of.reached.items()}
     until = {of.broker: of.timer_until_ms for of in progress if of.timer_until_ms is not None}
@@ -364,7 +371,7 @@ def with_reasons(stuck: DataFrame, progress: Sequence[BrokerProgress]) -> DataFr
 
 
 def looked_up(table: Mapping[str, int], key: Column) -> Column:
-    """The number that a table has for a key, null where it has none; the expression is flat, however long it is."""
+    """Return the number for a key in a table, or null; the expression is flat for a table of any length."""
     if not table:
         return f.lit(None).cast("bigint")
     entries = [f.lit(part) for name, value in table.items() for part in (name, value)]

@@ -1,4 +1,4 @@
-"""The progress of brokers with delayed messages: asked of them, or read from a store's files.
+"""The progress of brokers with delayed messages: from the brokers, or from a store's files.
 
 A broker keeps, for each delay level, the offset of the next message in its queue of ``SCHEDULE_TOPIC_XXXX``
 (``delayOffset.json``), and for messages with any delay the time until which all are delivered: CometMQ in
@@ -29,7 +29,7 @@ from cometmq.store.timer.position import TimerPosition, read_position
 
 _OFFSET_KEY: Final = re.compile(r"scheduleMessageOffset_([0-9]{1,4})")
 _TIMER_CHECK: Final = struct.Struct(">q")
-"""The time until which RocketMQ 5 has read its wheel; more follows."""
+"""Layout of the time until which RocketMQ 5 has read its wheel; more fields follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,36 +44,36 @@ class BrokerProgress:
     has_timer: bool | None = None
     """False if it delivers no messages with any delay."""
     timer_until_ms: int | None = None
-    """Messages with any delay that were due until then are delivered."""
+    """Messages with any delay that were due until this time are delivered."""
     timer_behind_s: int = 0
-    """Seconds that its timer is behind, by its own statement."""
+    """Seconds that the broker reports its timer to be behind."""
     timer_counts: dict[str, TopicTimerMetrics] = field(default_factory=dict)
-    """Its own count of messages that wait with any delay, by topic."""
+    """The broker's own count of waiting messages with any delay, by topic."""
 
     def counting(self, is_chosen: Callable[[str], bool]) -> BrokerProgress:
-        """The progress with the counts of some topics only."""
+        """Return the progress with the counts of some topics only."""
         counts = {topic: count for topic, count in self.timer_counts.items() if is_chosen(topic)}
         return replace(self, timer_counts=counts)
 
 
 def delays_of(text: str) -> tuple[int, ...]:
-    """The delays in ms that a ``messageDelayLevel`` stands for.
+    """Parse a ``messageDelayLevel`` into delays in ms.
 
-    :raises OptionError: it is none.
+    :raises OptionError: it is malformed.
     """
     try:
         return StoreConfig(message_delay_level=text).delays_ms
     except (ValueError, KeyError, IndexError) as error:
         raise OptionError(
-            f"{text!r} are no delays of levels", next_step="write them as in broker.conf: 1s 5s 10s 30s 1m …"
+            f"invalid delay levels {text!r}", next_step="write them as in broker.conf: 1s 5s 10s 30s 1m …"
         ) from error
 
 
 def progress_of(source: MessageSource, delay_levels: str | None) -> list[BrokerProgress]:
-    """Find out how far the brokers of a source are.
+    """Return the progress of each broker of a source.
 
-    :param delay_levels: the brokers' ``messageDelayLevel``; what they say themselves without it, or the usual one.
-    :raises OptionError: ``delay_levels`` is none.
+    :param delay_levels: the brokers' ``messageDelayLevel``; by default the one they report, or RocketMQ's default.
+    :raises OptionError: ``delay_levels`` is malformed.
     :raises CometMQError: nameserver or brokers do not answer.
     """
     delays = None if delay_levels is None else delays_of(delay_levels)
@@ -131,7 +131,7 @@ async def _ask_one(admin: Admin, broker: str, address: str, delays_ms: tuple[int
 
 
 def _from_the_start(delays_ms: tuple[int, ...]) -> dict[int, int]:
-    """Return offset 0 for all levels: brokers do not name levels without a delivery."""
+    """Return offset 0 for all levels: brokers do not list levels without a delivery."""
     return dict.fromkeys(range(1, len(delays_ms) + 1), 0)
 
 
@@ -148,7 +148,7 @@ def _saved_offsets(store: Path, delays_ms: tuple[int, ...]) -> dict[int, int]:
 
 
 def timer_position(store: Path) -> TimerPosition | None:
-    """Return how far a store's messages with any delay are delivered; ``None`` where no file says it."""
+    """Return the time until which a store's messages with any delay are delivered; None if no file states it."""
     position = read_position(store / "comet" / "timer" / "position.json")
     if position is None:
         try:

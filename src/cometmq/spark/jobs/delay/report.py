@@ -14,7 +14,7 @@ from cometmq.spark.jobs.report.report import PARTLY_DONE, Report
 
 
 class Reason(StrEnum):
-    """The reason why a message is stuck, as far as it is known."""
+    """The reason why a message is stuck, if it is known."""
 
     NOT_REACHED = "not reached"
     NO_TIMER = "no timer"
@@ -29,17 +29,17 @@ WORDS: Final = {
     Reason.NO_TIMER: "its broker is RocketMQ 4, which delivers no message with a delay of its own",
     Reason.NO_TOPIC: "its topic is not there any more",
     Reason.NOWHERE: "its record is damaged, or does not name the topic and queue where it belongs",
-    Reason.PASSED: "delivery went past it, and it is not in its topic: lost, unless the topic was made anew since",
+    Reason.PASSED: "delivery went past it, and it is not in its topic: lost, unless the topic was created again since",
     Reason.UNKNOWN: "nothing here tells how far delivery was",
 }
-"""Each reason in words."""
+"""The description of each reason."""
 _DRAWN: Final = 12
 """Most topics in one plot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """The time from due to stored of some delayed messages, ms."""
+    """The time from due time to delivery of some delayed messages, ms."""
 
     name: str
     """A topic, a level, or when the messages were due (UTC)."""
@@ -80,7 +80,7 @@ class DueInterval:
     """The messages that are due in one interval: an hour of the next day, or a day after that."""
 
     topic: str
-    """Empty for the sum of all other topics."""
+    """Empty for the total of all other topics."""
     begin_ms: int | None
     """``None`` for messages that are due already and not yet too late."""
     end_ms: int | None
@@ -90,13 +90,13 @@ class DueInterval:
 
 @dataclass(frozen=True, slots=True)
 class TimerCount:
-    """A broker's own count of messages that wait with any delay, also of those that have left its log."""
+    """A broker's own count of waiting messages with any delay, including those that are no longer in its log."""
 
     broker: str
     topic: str
     messages: int
     first_due_ms: int | None
-    """Apache's brokers do not say when they are due."""
+    """Apache's brokers do not report due times."""
     last_due_ms: int | None
 
 
@@ -110,7 +110,7 @@ class TimerBehind:
 
 @dataclass(frozen=True, slots=True)
 class StuckReason:
-    """The number of messages that are stuck for one reason."""
+    """The number of messages stuck for one reason."""
 
     reason: Reason
     broker: str
@@ -120,7 +120,7 @@ class StuckReason:
 
 @dataclass(frozen=True, slots=True)
 class StuckMessage:
-    """A message that was due long ago and is not in its topic."""
+    """An overdue message that is not in its topic."""
 
     broker: str
     topic: str
@@ -135,19 +135,19 @@ class StuckMessage:
 
 @dataclass(frozen=True)
 class DelayReport(Report):
-    """Lateness of delivered messages, due times of waiting ones, and stuck ones."""
+    """Lateness of delivered messages, due times of waiting messages, and stuck messages."""
 
     TITLE = "Delayed messages of {0.source}"
     COMPUTED = ("is_stuck",)
 
     source: str
     at_ms: int
-    """The moment of the report, ms since 1970."""
+    """Time of the report, ms since 1970."""
     grace_ms: int
-    """A message that is overdue by this time is stuck."""
+    """A message that is overdue by more than this time is stuck."""
     delivered: int
     by_born: int
-    """Delivered messages whose due time comes from their born time."""
+    """Delivered messages whose due time was computed from their born time."""
     topics: tuple[Lateness, ...]
     levels: tuple[Lateness, ...]
     hours: tuple[Lateness, ...]
@@ -169,16 +169,16 @@ class DelayReport(Report):
 
     @property
     def is_stuck(self) -> bool:
-        """True if a message is stuck, or a whole timer."""
+        """Return True if a message or a broker's timer is stuck."""
         return bool(self.stuck or self.timers_behind)
 
     @property
     def exit_code(self) -> int:
-        """3 if something is stuck."""
+        """Return 3 if something is stuck."""
         return PARTLY_DONE if self.is_stuck else 0
 
     def due_by_time(self) -> list[tuple[str, int]]:
-        """The intervals with their messages of all topics."""
+        """Return the intervals with their messages of all topics."""
         sums: dict[tuple[int | None, int | None], int] = {}
         for of in self.due:
             key = (of.begin_ms, of.end_ms)
@@ -187,7 +187,7 @@ class DelayReport(Report):
 
     @property
     def verdict(self) -> str:
-        """The state of messages and timers: some are stuck, or none."""
+        """Return whether messages or timers are stuck."""
         found = [f"{quantity(self.stuck, 'message')} {are(self.stuck)} stuck"] if self.stuck else []
         late = len(self.timers_behind)
         found += [f"{quantity(late, 'timer')} {are(late)} behind"] if late else []
@@ -276,12 +276,12 @@ def _stuck_line(of: StuckReason) -> str:
 
 
 def level_name(level: int) -> str:
-    """A delay level in a table."""
+    """Format a delay level for a table."""
     return str(level) if level else "any"
 
 
 def interval_name(begin_ms: int | None, end_ms: int | None) -> str:
-    """An interval of time in a table."""
+    """Format a time interval for a table."""
     if begin_ms is None:
         return "due now"
     if end_ms is None:

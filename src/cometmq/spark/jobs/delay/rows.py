@@ -1,13 +1,13 @@
 """Delayed messages as rows: each waiting record joined with its delivery.
 
-While it waits, a message is a record of ``SCHEDULE_TOPIC_XXXX`` (a delay level) or ``rmq_sys_wheel_timer`` (any
-delay); when it is due the broker stores it again in its own topic, with REAL_TOPIC still among its properties. The two
-records are joined by the fields that delivery does not change. The due time is exact: for levels it is the store time
-plus the level's delay, for any delay the time that the producer named (TIMER_DELIVER_MS) or the broker computed
-(TIMER_OUT_MS). Only where a level's waiting record is gone it is computed from the born time, by the producer's clock.
+While it waits, a message is a record of ``SCHEDULE_TOPIC_XXXX`` (a delay level) or ``rmq_sys_wheel_timer`` (any delay);
+when it is due the broker stores it again in its own topic, with REAL_TOPIC still among its properties. The two records
+are joined by the fields that delivery does not change. The due time is exact: for levels it is the store time plus the
+level's delay, for any delay the time that the producer named (TIMER_DELIVER_MS) or the broker computed (TIMER_OUT_MS).
+If a level's waiting record is gone, the due time is computed from the born time, by the producer's clock.
 
-A message that waits longer than the log is kept is in ``comet/timer`` alone (:mod:`cometmq.store.timer.log`). One Spark
-task reads each day's files, hour by hour.
+A message that waits longer than the log's retention is only in ``comet/timer`` (:mod:`cometmq.store.timer.log`). One
+Spark task reads each day's files, hour by hour.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 ROLLS: Final = "TIMER_ROLL_TIMES"
-"""Property in which RocketMQ 5 counts how often it has stored a waiting message again, each time as another record."""
+"""Property in which RocketMQ 5 counts how often it stored a waiting message again, each time as another record."""
 _COLUMNS: Final = (
     *("topic", "brokerName", "queueId", "queueOffset", "msgId", "uniqKey", "properties"),
     *("bornTimestamp", "storeTimestamp", "reconsumeTimes", "bodyCrc"),
 )
 _IDENTITY: Final = ("broker", "topic", "uniqKey", "queueId", "anyDelay", "bornMs", "bodyCrc", "reconsumeTimes")
-"""Columns that a waiting record and its delivery have in common; repeated sends have the same: ``nth`` counts them."""
+"""Columns equal in a waiting record and its delivery; repeated sends have equal ones too: ``nth`` counts them."""
 _WAITS, _DELIVERED = "waits", "delivered"
 
 
@@ -72,11 +72,11 @@ def delayed_rows(
     """One row for each delayed message.
 
     Columns: ``broker``, ``topic`` (of its own), ``queueId``, ``anyDelay``, ``level`` (0 for any delay), ``uniqKey``,
-    ``dueMs``, ``byBorn`` (that is reckoned from the born time), ``deliveredMs``, ``deliveredId`` (both null: not
+    ``dueMs``, ``byBorn`` (it was computed from the born time), ``deliveredMs``, ``deliveredId`` (both null: not
     delivered), ``waitingId``, ``waitingOffset`` (null: that record is gone).
 
-    :param topics: whose deliveries are read; what waits is of every topic.
-    :param waiting_topics: which of the two topics where messages wait there are.
+    :param topics: topics whose deliveries are read; waiting messages are of every topic.
+    :param waiting_topics: the topics with waiting messages that exist.
     """
     waiting = _waiting(_waiting_records(spark, source, waiting_topics), progress)
     delivered = _delivered(source.read(spark, topics, _COLUMNS), progress)
@@ -115,13 +115,13 @@ def _number(name: str) -> Column:
 
 
 def _wanted_ms() -> Column:
-    """The due time of a message with any delay: the time that its producer named, if it did."""
+    """Return the due time of a message with any delay: the one that its producer set, if any."""
     names_a_delay = property_of(TIMER_DELAY_SEC).isNotNull() | property_of(TIMER_DELAY_MS).isNotNull()
     return f.coalesce(f.when(~names_a_delay, _number(TIMER_DELIVER_MS)), _number(TIMER_OUT_MS))
 
 
 def _delay_ms(level: Column, progress: Sequence[BrokerProgress]) -> Column:
-    """The delay of a level at the broker of the row; null where it has no such level."""
+    """Return the delay of a level at the row's broker; null if it has no such level."""
     delay = f.lit(None).cast("bigint")
     for delays in {of.delays_ms for of in progress}:
         brokers = [of.broker for of in progress if of.delays_ms == delays]
@@ -133,7 +133,7 @@ def _delay_ms(level: Column, progress: Sequence[BrokerProgress]) -> Column:
 def _side(
     side: str, topic: Column, queue_id: Column, any_delay: Column, level: Column, due: dict[str, Column]
 ) -> list[Column]:
-    """The columns that both sides have; ``due`` names when a message is due, exactly or by its born time."""
+    """Return the columns of both sides; ``due`` is the due time, exact or computed from the born time."""
     return [
         f.lit(side).alias("side"),
         f.col("brokerName").alias("broker"),
@@ -210,24 +210,23 @@ def _delivered(messages: DataFrame, progress: Sequence[BrokerProgress]) -> DataF
 
 
 _WINDOW_MS: Final = 3_600_000
-"""Messages due within this time are looked at together, 56 bytes each …"""
+"""Messages due within this time are read together, 56 bytes each …"""
 _BLOCK_BYTES: Final = 8 * 1024 * 1024
-"""… and so many bytes of their records are decoded together; one may be larger."""
+"""… and up to this many bytes of their records are decoded together; one record may be larger."""
 _NOBODY: Final = encode_host("0.0.0.0", 0)
 
 
 def has_timer_files(store: Path) -> bool:
-    """Return True if a message with any delay ever waited in this store."""
+    """Return True if this store ever held a message with any delay."""
     return (store / "comet" / "timer").is_dir()
 
 
 def read_timer_files(
     spark: SparkSession, store: Path, broker: str, position: TimerPosition, columns: Sequence[str]
 ) -> DataFrame:
-    """The messages that the timer log holds and that were not delivered when ``position`` was saved.
+    """Yield the messages in the timer log that were not delivered when ``position`` was saved.
 
-    Their queue offset is the one they have in ``rmq_sys_wheel_timer``. One whose record is damaged has no other
-    properties than when it is due.
+    Their queue offset is the one in ``rmq_sys_wheel_timer``. A message with a damaged record has only its due time.
     """
     days = sorted(
         {number for path in (store / "comet" / "timer").iterdir() if (number := day_number_of(path)) is not None}

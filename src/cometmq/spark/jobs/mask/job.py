@@ -1,8 +1,8 @@
 """The mask job: a copy of topics, an archive or a store with fields dropped, masked, hashed or encrypted.
 
-The copy is an archive (:mod:`cometmq.spark.archives.log`): tasks write files, the driver commits them step by step,
-and a run goes on where the last commit ends, so that each message is there once whatever is killed. The replay job
-sends it from there to a topic, each message once. Messages are only ever written masked.
+The copy is an archive (:mod:`cometmq.spark.archives.log`): tasks write files, the driver commits them step by step, and
+a run continues where the last commit ends, so that each message is copied once, even if processes are killed. The
+replay job sends the copy to a topic, each message once. Only masked messages are ever written.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class MaskedSample:
     queue_id: int
     queue_offset: int
     before: str
-    """The body as text; this is not masked."""
+    """The body as text, not masked."""
     after: str
-    """The masked body, or the reason why it would be left out."""
+    """The masked body, or the reason why the message would be left out."""
     properties_before: dict[str, str]
     properties_after: dict[str, str]
 
@@ -79,7 +79,7 @@ class MaskReport(RunReport):
     messages: int
     """Messages that this run copied, or in a dry run would copy."""
     total: int
-    """Messages that the copy holds now."""
+    """Messages that the copy now holds."""
     values: dict[str, int]
     """Masked values, by the field of the rule."""
     apart: dict[str, int]
@@ -87,20 +87,20 @@ class MaskReport(RunReport):
     steps: tuple[Step, ...]
     warnings: tuple[str, ...]
     replayed: ReplayReport | None
-    """The report of the replay to a topic."""
+    """Report of the replay to a topic."""
     seconds: float
     topics: tuple[str, ...] = ()
     samples: tuple[MaskedSample, ...] = ()
-    """Shown in a dry run only."""
+    """Shown only in a dry run."""
 
     @property
     def complete(self) -> bool:
-        """True if everything was copied."""
+        """Return True if everything was copied."""
         return self.finished and not self.apart and (self.replayed is None or self.replayed.complete)
 
     @property
     def title(self) -> str:
-        """The title of the page."""
+        """Return the title of the page."""
         return f"Masked copy of {', '.join(self.topics)}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class MaskReport(RunReport):
 
     @property
     def verdict(self) -> str:
-        """The copy is complete, or what is not in it."""
+        """Return whether the copy is complete, or what it lacks."""
         if self.apart:
             return f"{quantity(sum(self.apart.values()), 'message')} {are(sum(self.apart.values()))} not in the copy"
         if self.replayed is not None and not self.replayed.complete:
@@ -147,7 +147,7 @@ class MaskReport(RunReport):
         return plots
 
     def render_samples(self) -> str:
-        """The samples of a dry run; they show what is not masked yet."""
+        """Return the samples of a dry run; they show unmasked values."""
         lines = []
         for of in self.samples:
             lines += ["", f"{of.topic} at {of.broker}, queue {of.queue_id}, offset {of.queue_offset}:"]
@@ -174,14 +174,14 @@ class _Job(msgspec.Struct, frozen=True):
 def mask(options: MaskOptions) -> MaskReport:
     """Copy topics into an archive with fields masked, and return the report.
 
-    ``to`` is a directory that driver and executors share; the same one again goes on where the last run stopped. A
-    store is read in one step, since its log is read as a whole.
+    ``to`` is a directory that driver and executors share; the same one continues where the last run stopped. A store is
+    read in one step, since its log is read completely.
 
-    :raises OptionError: an argument is wrong, a secret is missing, or a topic is not there.
-    :raises ArchiveError: another job holds the copy, or it is another one.
+    :raises OptionError: an argument is invalid, a secret is missing, or a topic does not exist.
+    :raises ArchiveError: another job holds the copy, or it was made with other options.
     :raises MaskError: the keys cannot be opened.
-    :raises SparkSourceError: a message cannot be masked and may not be left out, or cannot be read; what was committed
-        stays.
+    :raises SparkSourceError: a message cannot be masked and may not be left out, or cannot be read; committed messages
+        stay.
     """
     source, topics, rules, dry_run = options.source, options.topics, options.rules, options.dry_run
     named = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
@@ -224,7 +224,7 @@ def mask(options: MaskOptions) -> MaskReport:
 def mask_to_topic(options: MaskToTopicOptions) -> MaskReport:
     """Copy one topic into another, each message once, with fields masked.
 
-    ``work`` is a directory that keeps the masked messages and how far they are sent; the same one again goes on.
+    ``work`` is a directory that keeps the masked messages and the progress of sending; the same one continues.
     ``namesrv`` and ``to_access`` reach the topic ``to``, which must exist.
 
     :raises CometMQError: as :func:`mask` and :func:`cometmq.spark.replay`.
@@ -253,13 +253,13 @@ def mask_to_topic(options: MaskToTopicOptions) -> MaskReport:
 
 
 def _demand_secrets(task: MaskTask, *, dry_run: bool) -> None:
-    """Look here first: a task that finds none fails after minutes."""
+    """Check the secrets first: a task without them fails after minutes."""
     if HASH in task.rules.actions:
         task.hash_secret.read()
     if ENCRYPT in task.rules.actions and not dry_run:
         if task.keys is None:
             raise OptionError(
-                "rules that encrypt need a file for the keys of subjects", next_step="name one: --keys FILE"
+                "rules with encrypt need a file for the keys of subjects", next_step="set it: --keys FILE"
             )
         KeyStore(task.keys, task.master, make=True).close()
 
@@ -268,14 +268,14 @@ def _demand_same_job(root: Path, log: ArchiveLog, job: _Job) -> None:
     path = root / _JOB
     if not path.exists():
         if log.last() is not None:
-            raise ArchiveError(f"{root} holds an archive that is not masked", next_step="name another directory")
+            raise ArchiveError(f"{root} holds an archive that is not masked", next_step="use another directory")
         return
     saved = read_json(path, _Job)
     changed = [name for name in job.__struct_fields__ if getattr(job, name) != getattr(saved, name)]
     if changed:
         raise ArchiveError(
-            f"{root} is another copy: {', '.join(changed)} differ",
-            next_step="say the same as before to go on, or name another directory",
+            f"{root} is a copy with other options: {', '.join(changed)} differ",
+            next_step="use the same options as before to continue, or use another directory",
         )
 
 
@@ -288,7 +288,7 @@ def _left(bounds: dict[Queue, Bounds], reached: Offsets) -> list[OffsetRange]:
 
 
 class _Run:
-    """One run and its sums."""
+    """One run and its totals."""
 
     def __init__(self, spark: SparkSession, options: MaskOptions, task: MaskTask, topics: tuple[str, ...]) -> None:
         self._began = SYSTEM_CLOCK.monotonic()
@@ -313,7 +313,7 @@ class _Run:
         return rows
 
     def _results(self, task: MaskTask, ranges: Sequence[OffsetRange]) -> list[MaskResult]:
-        """Run the tasks; a row comes back for each file, and one for each task."""
+        """Run the tasks; return a row for each file, and one for each task."""
         rows = self._rows(ranges).mapInArrow(partial(mask_batches, task), RESULT_DDL).collect()
         results = [msgspec.json.decode(row[0], type=MaskResult) for row in rows]
         for result in results:
@@ -323,7 +323,7 @@ class _Run:
         return results
 
     def count(self, ranges: Sequence[OffsetRange]) -> None:
-        """Mask and write nothing."""
+        """Mask without writing anything."""
         if ranges:
             self._results(replace(self._task, root=None, keys=None), ranges)
 
@@ -339,7 +339,7 @@ class _Run:
         self._options.on_step(done)
 
     def samples(self, bounds: dict[Queue, Bounds], most: int) -> Iterator[MaskedSample]:
-        """Yield some messages before and after; they are encrypted with keys that are stored nowhere."""
+        """Return some messages before and after; they are encrypted with keys that are not stored."""
         first = [
             OffsetRange(queue, held.first, held.end) for queue, held in sorted(bounds.items()) if held.first < held.end
         ]
@@ -365,7 +365,7 @@ class _Run:
     def report(
         self, root: Path, log: ArchiveLog, *, finished: bool, samples: tuple[MaskedSample, ...] = ()
     ) -> MaskReport:
-        """Sum the run up."""
+        """Build the report of the run."""
         warnings = [f"{gap} was gone before it could be copied" for gap in self._gaps]
         if self._messages:
             warnings += [f"no message has {field}" for field, count in self._values.items() if not count]

@@ -1,9 +1,9 @@
 """The keys of a masked copy: one for each subject, wrapped by a master key, in one SQLite file.
 
-Dropping a subject's key erases everything that was encrypted with it, wherever copies of it are. The file names a
-subject by an HMAC only. After its key is dropped the subject stays there as erased: later copies drop its values
-instead of encrypting them. Secrets are read from a file or from the environment where they are used; plans, options
-and logs never hold them.
+Dropping a subject's key erases everything that was encrypted with it, in every copy. The file names a subject only by
+an HMAC. After its key is dropped, the subject stays in the file as erased: later copies drop its values instead of
+encrypting them. Secrets are read from a file or from the environment where they are used; plans, options and logs never
+hold them.
 
 The file: table ``subjects(name, key_id, wrapped)``, ``wrapped`` is nonce (12 bytes) and AES-256-GCM of the key under
 the master key with ``name`` as associated data, null once it is dropped; table ``master(mark)`` identifies the master
@@ -11,7 +11,7 @@ key.
 
 An encrypted value is the text ``enc:1:`` and, in base64url, the key's id (16 bytes), nonce (12) and AES-256-GCM of the
 value's JSON, so that a number comes back as a number. :class:`Revealer` opens such values again: a value whose key was
-dropped stays as it is, and is counted; a message with a value that was changed is left out, nothing of it is shown.
+dropped stays encrypted and is counted; a message with a tampered value is left out completely.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ KEY_ID_BYTES: Final = 16
 NONCE_BYTES: Final = 12
 _LEAST_SECRET_BYTES: Final = 16
 _BUSY_SECONDS: Final = 60.0
-"""Longest wait for another task that makes keys."""
+"""Longest wait for another task that creates keys."""
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS master (mark BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS subjects (name BLOB PRIMARY KEY, key_id BLOB NOT NULL UNIQUE, wrapped BLOB) WITHOUT ROWID;
@@ -53,46 +53,46 @@ CREATE TABLE IF NOT EXISTS subjects (name BLOB PRIMARY KEY, key_id BLOB NOT NULL
 
 @dataclass(frozen=True, slots=True)
 class SecretPlace:
-    """The place of a secret; it travels to executors, the secret does not."""
+    """The place of a secret; it is sent to executors, the secret is not."""
 
     what: str
     variable: str
     file: str | None = None
 
     def read(self) -> bytes:
-        """The secret's text.
+        """Read the secret's text.
 
-        :raises OptionError: it is not there.
+        :raises OptionError: it is missing.
         """
         try:
             text = os.environ.get(self.variable, "") if self.file is None else Path(self.file).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise OptionError(f"{self.what}: {self.file} cannot be read") from error
+            raise OptionError(f"{self.what}: cannot read {self.file}") from error
         if len(text.strip()) < _LEAST_SECRET_BYTES:
             where = f"${self.variable} is" if self.file is None else f"{self.file} holds"
             raise OptionError(
                 f"{self.what}: {where} missing or shorter than {_LEAST_SECRET_BYTES} characters",
-                next_step="make one: openssl rand -base64 32",
+                next_step="create one: openssl rand -base64 32",
             )
         return text.strip().encode()
 
 
 def master_key_place(file: str | Path | None) -> SecretPlace:
-    """Return the place of the master key: a file, or the environment without one."""
+    """Return the place of the master key: a file, by default the environment."""
     return SecretPlace("the master key", MASTER_VARIABLE, None if file is None else str(local_path(file).absolute()))
 
 
 def hash_secret_place(file: str | Path | None) -> SecretPlace:
-    """Return the place of the secret of hashes: a file, or the environment without one."""
+    """Return the place of the secret of hashes: a file, by default the environment."""
     return SecretPlace(
         "the secret of hashes", HASH_VARIABLE, None if file is None else str(local_path(file).absolute())
     )
 
 
 def master_key(place: SecretPlace) -> bytes:
-    """The master key, 32 bytes.
+    """Read the master key, 32 bytes.
 
-    :raises OptionError: it is not there, or no key.
+    :raises OptionError: it is missing or malformed.
     """
     try:
         key = base64.b64decode(place.read(), validate=True)
@@ -100,7 +100,7 @@ def master_key(place: SecretPlace) -> bytes:
         key = b""
     if len(key) != KEY_BYTES:
         raise OptionError(
-            f"{place.what} is not {KEY_BYTES} bytes in base64", next_step="make one: openssl rand -base64 32"
+            f"{place.what} is not {KEY_BYTES} bytes in base64", next_step="create one: openssl rand -base64 32"
         )
     return key
 
@@ -116,10 +116,10 @@ class KeyStore:
     """The keys in one file, which processes of one host (or a file system with working locks) share."""
 
     def __init__(self, path: str | Path, master: SecretPlace, *, make: bool = False) -> None:
-        """Open the file; ``make`` makes a missing one.
+        """Open the file; ``make`` creates it if it is missing.
 
-        :raises OptionError: there is no master key.
-        :raises MaskError: there is no file, it is none, or belongs to another master key.
+        :raises OptionError: the master key is missing.
+        :raises MaskError: the file is missing, damaged, or belongs to another master key.
         """
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -129,7 +129,9 @@ class KeyStore:
         self._naming = hmac.digest(key, b"names of subjects", "sha256")
         self._known: dict[str, DataKey | None] = {}
         if not make and not self._path.is_file():
-            raise MaskError(f"there is no key store {self._path}", next_step="name the one that the copy was made with")
+            raise MaskError(
+                f"the key store {self._path} does not exist", next_step="use the one that the copy was created with"
+            )
         if make and not self._path.exists():
             self._path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY, 0o600))
@@ -139,7 +141,7 @@ class KeyStore:
             self._table.execute("PRAGMA synchronous = FULL")
             self._demand_master(hmac.digest(key, b"mark of the master key", "sha256"), make)
         except sqlite3.DatabaseError as error:
-            raise MaskError(f"the key store {self._path} cannot be opened: {error}") from error
+            raise MaskError(f"cannot open the key store {self._path}: {error}") from error
 
     def _demand_master(self, mark: bytes, make: bool) -> None:
         if make:
@@ -166,9 +168,9 @@ class KeyStore:
         return hmac.digest(self._naming, subject.encode("utf-8", "surrogatepass"), "sha256")
 
     def keys_for(self, subjects: Iterable[str]) -> dict[str, DataKey | None]:
-        """The key of each subject, made for those that have none; ``None`` for those that are erased.
+        """Return the key of each subject, creating missing ones; ``None`` for erased subjects.
 
-        When this returns the keys are on the disk.
+        The keys are on disk when this returns.
         """
         wanted = dict.fromkeys(subjects)
         missing = [subject for subject in wanted if subject not in self._known]
@@ -200,14 +202,14 @@ class KeyStore:
             raise MaskError(f"the key store {self._path} is damaged", next_step="restore it from a backup") from error
 
     def key_of(self, key_id: bytes) -> bytes | None:
-        """The key with this id; ``None`` where it was dropped, or never was in this file."""
+        """Return the key with this id; ``None`` if it was dropped, or was never in this file."""
         row = self._table.execute("SELECT name, wrapped FROM subjects WHERE key_id = ?", (key_id,)).fetchone()
         return None if row is None or row[1] is None else self._unwrapped(row[0], row[1])
 
     def forget(self, subject: str) -> bool:
-        """Drop the key of a subject for ever; return whether there was one.
+        """Drop the key of a subject permanently; return whether it had one.
 
-        What is copied later is dropped for this subject, also when it had no key yet.
+        Later copies drop this subject's values, even if it had no key yet.
         """
         name = self._name(subject)
         with self._transaction():
@@ -220,12 +222,12 @@ class KeyStore:
         return row is not None and row[0] is not None
 
     def has_key(self, subject: str) -> bool:
-        """Return True if :meth:`forget` would find a key of the subject."""
+        """Return True if the subject has a key."""
         row = self._wrapped(self._name(subject))
         return row is not None and row[0] is not None
 
     def _wrapped(self, name: bytes) -> tuple[bytes | None] | None:
-        """The wrapped key of a subject, ``(None,)`` after its erasure; ``None`` for one that the file does not have."""
+        """Return the wrapped key of a subject, ``(None,)`` after its erasure; ``None`` for an unknown subject."""
         row: tuple[bytes | None] | None = self._table.execute(
             "SELECT wrapped FROM subjects WHERE name = ?", (name,)
         ).fetchone()
@@ -237,30 +239,30 @@ class KeyStore:
 
 
 def subject_text(value: object) -> str | None:
-    """Return the name of a subject, a text or a whole number; ``None`` for anything else."""
+    """Return the name of a subject from a text or an integer; ``None`` for anything else."""
     if isinstance(value, str):
         return value or None
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def digest(secret: bytes, text: str) -> str:
-    """The hash that stands for a text: HMAC-SHA256, hex."""
+    """Return the hash that replaces a text: HMAC-SHA256, hex."""
     return hmac.new(secret, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
 
 _PREFIX: Final = "enc:1:"
 _TOKEN: Final = re.compile(r"enc:1:([A-Za-z0-9_-]{59,})")
-"""At least 44 bytes: id, nonce, and the tag of an empty text."""
+"""The shortest value has 44 bytes: id, nonce, and the tag of an empty text."""
 
 KeyOf = Callable[[bytes], bytes | None]
 
 
 class ErasedError(Exception):
-    """The key of a value is not there any more."""
+    """The key of a value no longer exists."""
 
 
 def sealed(value: Any, key: DataKey) -> str:
-    """The text that stands for a value."""
+    """Return the encrypted text of a value."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     nonce = os.urandom(NONCE_BYTES)
@@ -270,21 +272,21 @@ def sealed(value: Any, key: DataKey) -> str:
 
 
 def opened(text: str, key_of: KeyOf) -> Any:
-    """The value that a whole text stands for.
+    """Decrypt a complete text into its value.
 
-    :raises ErasedError: its key is not there, so that nobody can tell.
-    :raises ValueError: it stands for none, or was changed.
+    :raises ErasedError: its key no longer exists.
+    :raises ValueError: it is not an encrypted value, or was changed.
     """
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     match = _TOKEN.fullmatch(text)
     if match is None:
-        raise ValueError("no encrypted value")
+        raise ValueError("not an encrypted value")
     try:
         raw = base64.urlsafe_b64decode(match[1] + "=" * (-len(match[1]) % 4))
     except binascii.Error as error:
-        raise ValueError("no encrypted value") from error
+        raise ValueError("not an encrypted value") from error
     key_id, nonce, rest = raw[:KEY_ID_BYTES], raw[KEY_ID_BYTES : KEY_ID_BYTES + NONCE_BYTES], raw[28:]
     key = key_of(key_id)
     if key is None:
@@ -314,7 +316,7 @@ class Revealer:
         """Values whose key was dropped."""
 
     def value(self, value: Any) -> Any:
-        """A JSON value with everything in it opened.
+        """Decrypt every encrypted value inside a JSON value.
 
         :raises ValueError: an encrypted value was changed.
         """
@@ -341,12 +343,12 @@ class Revealer:
         return found
 
     def text(self, text: str) -> str:
-        """A property with everything in it opened; words are opened one by one, as KEYS are masked."""
+        """Decrypt a property word by word, since KEYS are masked one by one."""
         words = [self.value(word) for word in text.split(KEY_SEPARATOR)]
         return KEY_SEPARATOR.join(word if isinstance(word, str) else json.dumps(word) for word in words)
 
     def body(self, body: bytes) -> str:
-        """A body as text, with everything in it opened."""
+        """Return a body as text, with every value decrypted."""
         text = body.decode("utf-8", "replace")
         try:
             document = json.loads(text)
@@ -359,10 +361,10 @@ class Revealer:
 def revealed_messages(
     archive: str | Path, revealer: Revealer, topics: Sequence[str] = (), *, apart: Callable[[BadMessage], object]
 ) -> Iterator[dict[str, Any]]:
-    """The messages of a masked archive with everything in them opened, file by file; no Spark.
+    """Yield the decrypted messages of a masked archive, file by file; needs no Spark.
 
-    :param apart: called with each message that is left out, since an encrypted value in it was changed.
-    :raises OptionError: there is no archive, or none of a topic.
+    :param apart: called with each message that is left out because an encrypted value in it was changed.
+    :raises OptionError: the archive or a topic in it does not exist.
     """
     import pyarrow.parquet as pq
 

@@ -1,10 +1,9 @@
 """The executors' side of the mask job: rows of a source become files of an archive, masked.
 
-The masked message is encoded as a stored record and decoded again, so that all columns of the archive describe the
-masked message and nothing else: body, its CRC, sizes, keys, tags, properties and their text. A message that cannot be
-masked for certain is never passed on as it is: it becomes a line of JSON with its place in the source and the reason,
-and nothing of its content. A body that is JSON is always written anew: of two members of one name the rules see only
-the last, and only the last is kept.
+The masked message is encoded as a stored record and decoded again, so that all columns of the archive describe only the
+masked message: body, its CRC, sizes, keys, tags, properties and their text. A message that cannot be masked safely is
+never copied: it becomes a line of JSON with its place in the source and the reason, without its content. A JSON body is
+always re-encoded: the rules see only the last of several members with the same name, and only the last is kept.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from cometmq.spark.records.queues import Queue
 
 STAR: Final = "*"
 NOTHING: Final = b"null"
-"""The body that is left where it is dropped: JSON, and not empty, which RocketMQ does not take."""
+"""The body that replaces a dropped one: JSON, and not empty, since RocketMQ rejects empty bodies."""
 
 KeysFor = Callable[[Iterable[str]], Mapping[str, DataKey | None]]
 
@@ -59,7 +58,7 @@ class Plain(NamedTuple):
 
 
 class RefusedError(Exception):
-    """A message that cannot be masked; the text is the reason and tells nothing of its content."""
+    """A message that cannot be masked; the text is the reason, without any of its content."""
 
 
 class _Wanted(NamedTuple):
@@ -71,10 +70,10 @@ class _Wanted(NamedTuple):
 
 
 class Masker:
-    """Applies rules to messages, some at a time, so that their keys are fetched together.
+    """Applies rules to batches of messages, so that their keys are fetched together.
 
-    :param keys_for: keys of subjects, for ``encrypt``.
-    :param hash_secret: needed for ``hash`` only.
+    :param keys_for: returns the keys of subjects, for ``encrypt``.
+    :param hash_secret: needed only for ``hash``.
     """
 
     def __init__(self, rules: MaskRules, keys_for: KeysFor, hash_secret: bytes | None) -> None:
@@ -135,7 +134,7 @@ class Masker:
         path: JsonPath = self._subjects[rule.subject]
         text = subject_text(path.at(document, indices[: len(path.wildcards)]))
         if text is None:
-            raise RefusedError(f"no subject {rule.subject}")
+            raise RefusedError(f"missing subject {rule.subject}")
         return text
 
     # Then everything at once -------------------------------------------------------------------------
@@ -194,7 +193,7 @@ class Masker:
         return join_properties(properties)
 
     def _value(self, rule: Rule, value: Any, key: DataKey | None) -> Any:
-        """Return the value in a value's place; ``_GONE`` for nothing."""
+        """Return the replacement of a value; ``_GONE`` to remove it."""
         match rule.action:
             case action if action == MASK:
                 return _starred(value, rule.keep_first, rule.keep_last)
@@ -207,7 +206,7 @@ class Masker:
 
 
 class _Begun(NamedTuple):
-    """A message that was looked at."""
+    """A message with its parsed parts."""
 
     message: Plain
     properties: dict[str, str]
@@ -230,7 +229,7 @@ _GONE: Final = object()
 
 
 def _remove(places: Iterable[Place]) -> None:
-    """Take values away: elements of arrays from the last on, so that the others stay where they are."""
+    """Remove values; elements of arrays from the last to the first, so that the other indices stay valid."""
     arrays: dict[int, tuple[Any, set[int]]] = {}
     for place in places:
         if isinstance(place.container, dict):
@@ -246,11 +245,11 @@ def _parsed(body: bytes) -> Any:
     try:
         return json.loads(body.decode("utf-8"), parse_float=_exact, parse_constant=_refused)
     except (ValueError, RecursionError) as error:
-        raise RefusedError("its body is no JSON") from error
+        raise RefusedError("its body is not JSON") from error
 
 
 def _exact(text: str) -> float:
-    """A number that comes out as it went in.
+    """Parse a number that is written back unchanged.
 
     :raises RefusedError: it has more digits than a double.
     """
@@ -262,12 +261,12 @@ def _exact(text: str) -> float:
     except InvalidOperation:  # an exponent that no decimal has either
         is_exact = False
     if not is_exact:
-        raise RefusedError("its body has a number of more digits than can be kept")
+        raise RefusedError("its body has a number with too many digits")
     return number
 
 
 def _refused(_: str) -> float:
-    raise RefusedError("its body is no JSON")
+    raise RefusedError("its body is not JSON")
 
 
 def _written(document: Any) -> bytes:
@@ -282,7 +281,7 @@ def _canonical(value: Any) -> str:
 
 
 def _starred(value: Any, first: int, last: int) -> Any:
-    """Return stars for all characters but some at the ends; in arrays and objects for each value."""
+    """Replace all characters but some at the ends by stars; in arrays and objects for each value."""
     if isinstance(value, dict):
         return {name: _starred(inner, first, last) for name, inner in value.items()}
     if isinstance(value, list):
@@ -302,31 +301,31 @@ MASKED_COLUMNS: Final = (
     *("topic", "brokerName", "queueId", "queueOffset", "physicalOffset", "body", "propertiesText", "flag", "sysFlag"),
     *("bornTimestamp", "bornHost", "storeTimestamp", "storeHost", "reconsumeTimes", "preparedTransactionOffset"),
 )
-"""Columns from which a message is made anew."""
+"""Columns from which a message is rebuilt."""
 _WRITTEN_ROWS: Final = 4096
 """Messages that are masked together, and whose keys are fetched together."""
 _WRITTEN_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of records that are decoded and written together; one may be larger."""
-_UNREADABLE: Final = RefusedError("its body cannot be unpacked")
+"""Bytes of records that are decoded and written together; one record may be larger."""
+_UNREADABLE: Final = RefusedError("its body cannot be decompressed")
 
 
 @dataclass(frozen=True, slots=True)
 class MaskTask:
-    """The work of every task; it names secrets and does not hold them."""
+    """The work of every task; it names secrets but does not contain them."""
 
     root: str | None
-    """Directory of the copy; without one messages are masked and counted only …"""
+    """Directory of the copy; without it messages are only masked and counted …"""
     rules: MaskRules
     keys: str | None
-    """File of the keys, if a rule encrypts; … with keys that are stored nowhere."""
+    """File of the keys, if a rule encrypts; … with keys that are not stored."""
     master: SecretPlace
     hash_secret: SecretPlace
 
     @contextmanager
     def masker(self) -> Iterator[Masker]:
-        """Give the masker of this process, with the keys open within the block.
+        """Yield the masker of this process, with the keys open within the block.
 
-        :raises OptionError: a secret is not there.
+        :raises OptionError: a secret is missing.
         :raises MaskError: the keys cannot be opened.
         """
         secret = self.hash_secret.read() if HASH in self.rules.actions else None
@@ -338,7 +337,7 @@ class MaskTask:
 
 
 def _passing_keys(subjects: Iterable[str]) -> dict[str, DataKey | None]:
-    """Make keys that are stored nowhere."""
+    """Create keys that are not stored."""
     return {subject: DataKey(os.urandom(KEY_ID_BYTES), os.urandom(KEY_BYTES)) for subject in subjects}
 
 
@@ -347,7 +346,7 @@ class MaskResult(msgspec.Struct, frozen=True):
 
     file: DataFile | None = None
     messages: int = 0
-    """Messages that the whole task masked."""
+    """Messages that the task masked."""
     values: dict[str, int] | None = None
     """Masked values, by the field of the rule."""
     apart: dict[str, int] | None = None
@@ -391,7 +390,7 @@ def _masked(task: MaskTask, masker: Masker, batches: Iterable[pa.RecordBatch]) -
 
 
 def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return rows with times in ms: a producer may claim a born time that no calendar has."""
+    """Return rows with times in ms, since a producer may send a born time outside the calendar."""
     columns = {name: batch.column(name) for name in MASKED_COLUMNS}
     for name in ("bornTimestamp", "storeTimestamp"):
         columns[name] = columns[name].cast(pa.int64())
@@ -403,7 +402,7 @@ def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 class _Writing:
-    """Cuts rows into runs of one queue with rising offsets, each written by its own writer."""
+    """Splits rows into runs of one queue with rising offsets, each written by its own writer."""
 
     def __init__(self, root: Path | None) -> None:
         self._root = root
@@ -417,7 +416,7 @@ class _Writing:
         self._files: list[DataFile] = []
 
     def add(self, row: dict[str, Any], outcome: Plain | RefusedError) -> str | None:
-        """Take a message; return the reason if it is left out."""
+        """Write a message; return the reason if it is left out."""
         queue = Queue(row["topic"], row["brokerName"], row["queueId"])
         if queue != self._queue or row["queueOffset"] <= self._last:
             self._end()

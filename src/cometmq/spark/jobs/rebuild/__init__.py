@@ -1,1 +1,1 @@
-"""The rebuild job: consume queues and index made anew from a store's log."""
+"""The rebuild job: consume queues and index rebuilt from a store's log."""

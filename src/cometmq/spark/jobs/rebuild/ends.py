@@ -1,7 +1,7 @@
-"""The ends of queues whose last messages the log has no more: no offset of theirs is given again.
+"""The ends of queues whose last messages are no longer in the log: their offsets are not used again.
 
-Retention has removed them, a damaged record was one, or the log was lost. The old files have units of theirs, which the
-rebuilt queue keeps behind those that come from the log.
+Retention removed the messages, a record was damaged, or the log was lost. The old files still have their units, which
+the rebuilt queue keeps after those from the log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cometmq.store.recovery.queue_units import last_rising_unit, read_units
 
 
 def old_queues(root: Path, layout: Layout, known: KnownTopics, log_end: int) -> Iterator[tuple[QueueKey, ConsumeQueue]]:
-    """Yield the queues of known topics that have messages; they end behind their last unit that can be one."""
+    """Yield the queues of known topics that have messages; they end after their last valid unit."""
     table = ConsumeQueueTable(root / "consumequeue", layout.queue_file_bytes, layout.delays_ms)
     for topic, queue_id, directory in queue_directories_of(root):
         if topic not in known:
@@ -38,9 +38,9 @@ def old_queues(root: Path, layout: Layout, known: KnownTopics, log_end: int) -> 
 
 
 def keep_end(old: ConsumeQueue, made: Path, made_end: int, log_begin: int) -> None:
-    """Write the units of ``old`` from ``made_end`` on into the queue below ``made``, and flush them.
+    """Copy the units of ``old`` from ``made_end`` on into the queue below ``made``, and flush them.
 
-    A queue without messages in the log gets those of its last file; units that lead nowhere become blank.
+    A queue without messages in the log gets the units of its last file; units without a record become blank.
     """
     end = old.max_offset()
     if end <= made_end:
@@ -58,7 +58,7 @@ def keep_end(old: ConsumeQueue, made: Path, made_end: int, log_begin: int) -> No
 
 
 def _units_of(queue: ConsumeQueue, begin: int) -> Units:
-    """The units from ``begin`` to the end of a queue; those without a file are zeros."""
+    """Return the units from ``begin`` to the end of a queue; zeros where a file is missing."""
     end = queue.max_offset()
     found = np.zeros(end - begin, UNIT_DTYPE)
     for start in queue.files:

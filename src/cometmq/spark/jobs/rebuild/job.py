@@ -1,13 +1,13 @@
-"""The rebuild job: consume queues and index of a store made anew from its log, byte for byte as a broker writes them.
+"""The rebuild job: consume queues and index of a store, rebuilt from its log, byte for byte as a broker writes them.
 
-1. Each split of the log is searched for how far each queue goes and where a topic begins a new generation.
-2. The splits are read again, side by side, and write their units; one more task writes the index.
-3. When all of it is on the disk, ``comet/position.json`` says so, and the broker that opens the store next checks all
-   of it; then the new directories replace the old ones, which go to ``comet/quarantine/``.
+1. Each split of the log is searched for the ends of queues, and for new generations of topics.
+2. Tasks read the splits again in parallel and write their units; one more task writes the index.
+3. When everything is on disk, ``comet/position.json`` says so, and the broker that opens the store next checks it; then
+   the new directories replace the old ones, which are moved to ``comet/quarantine/``.
 
-Until the third step the store is unchanged. A run that died in the second goes on: ``plan`` in its workshop says what
-is made of which files of the log, and ``done`` has a file for each split that is on the disk, and for the index.
-Where the plan has changed, and after a death in the third step, it begins again.
+Until the third step the store is unchanged. After a crash in the second step the next run continues: ``plan`` in its
+workshop states the log files and settings, and ``done`` has a file for each finished split, and for the index. If the
+plan has changed, or after a crash in the third step, it starts again.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class QueueUnits:
     topic: str
     queue_id: int
     units: int
-    """Messages of the log that have one."""
+    """Messages of the log with a unit."""
     differ: int
     """Units of the files that differ from the log; 0 for a queue that was rebuilt."""
 
@@ -84,27 +84,27 @@ class RebuildReport(Report):
     dry_run: bool
     queues: tuple[QueueUnits, ...]
     indexed: int
-    """Messages that have index entries; 0 in a dry run, which does not look at the index."""
+    """Messages that have index entries; 0 in a dry run, which does not check the index."""
     seconds: float
 
     @property
     def messages(self) -> int:
-        """Messages of all queues."""
+        """Return the number of messages of all queues."""
         return sum(of.units for of in self.queues)
 
     @property
     def differ(self) -> int:
-        """Units that differ from the log, of all queues."""
+        """Return the number of units that differ from the log."""
         return sum(of.differ for of in self.queues)
 
     @property
     def title(self) -> str:
-        """The title of the page."""
+        """Return the title of the page."""
         return f"{'Comparison' if self.dry_run else 'Rebuild'} of {self.store}"
 
     @property
     def exit_code(self) -> int:
-        """1 if queues differ from the log."""
+        """Return 1 if queues differ from the log."""
         return FAILED if self.differ else 0
 
     @property
@@ -113,7 +113,7 @@ class RebuildReport(Report):
 
     @property
     def verdict(self) -> str:
-        """The agreement of queues and log."""
+        """Return whether queues and log agree."""
         if self.differ:
             return f"{quantity(self.differ, 'unit')} of queues differ{'s' * (self.differ == 1)} from the log"
         return "All queues agree with the log" if self.dry_run else "Queues and index are rebuilt"
@@ -145,22 +145,22 @@ class RebuildReport(Report):
 
 
 SPLITS_OF_JOB: Final = 256
-"""Splits of the log that one Spark job searches: the driver gets a row for each queue in each, for 32 GiB."""
+"""Splits of the log that one Spark job searches: 32 GiB, with a row for each queue and split for the driver."""
 WORKSHOP: Final = "comet/rebuild"
 """Directory of the new files, below the store."""
 _PLAN, _DONE, _INDEX = "plan", "done", "index"
-"""Its files that say how far the work is."""
+"""Its files that record the progress."""
 _DIRECTORIES: Final = ("consumequeue", "index")
 
 
 @job(RebuildOptions)
 def rebuild(options: RebuildOptions) -> RebuildReport:
-    """Make the consume queues and the index of a store anew from its log.
+    """Rebuild the consume queues and the index of a store from its log.
 
     :raises StoreLockedError: a broker runs on the store.
-    :raises NoStoreError: there is no log.
-    :raises StoreError: the log has no message although the queues have some, or a newer version wrote the store.
-    :raises ConfigError: the file of the configuration cannot be used.
+    :raises NoStoreError: the directory has no log.
+    :raises StoreError: the log is empty although the queues have messages, or a newer version wrote the store.
+    :raises ConfigError: the configuration file is invalid.
     :raises SparkSourceError: the log has damaged records and ``bad_records_path`` is not given, or cannot be read.
     """
     began = SYSTEM_CLOCK.monotonic()
@@ -191,9 +191,9 @@ def rebuild(options: RebuildOptions) -> RebuildReport:
 
 
 def _config(given: StoreConfig | Path | None, root: Path, tell: Tell) -> StoreConfig:
-    """The broker's configuration with the sizes that the store's files have.
+    """Return the broker's configuration with the sizes of the store's files.
 
-    The place of the store in a file may be one on another machine.
+    The store path in the file is ignored: it may be that of another machine.
     """
     mark = demand_readable(root)
     sizes = mark.sizes if mark is not None else None
@@ -213,7 +213,7 @@ def _config(given: StoreConfig | Path | None, root: Path, tell: Tell) -> StoreCo
 
 @dataclass(slots=True)
 class _Generation:
-    """The last generation of a queue: where it begins, and how many messages it has."""
+    """The last generation of a queue: its begin and its number of messages."""
 
     begins_at: int
     first: int
@@ -222,7 +222,7 @@ class _Generation:
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    """Everything that decides the units and the index; a workshop belongs to one plan."""
+    """Everything that determines the units and the index; a workshop belongs to one plan."""
 
     layout: Layout
     live_from: list[tuple[str, int, int]]
@@ -275,7 +275,7 @@ class _Passes:
             yield self._parts[first : first + SPLITS_OF_JOB]
 
     def write(self, queues: Mapping[QueueKey, _Generation]) -> int:
-        """Make the new directories aside, or what is missing in them; gives how many messages the index has."""
+        """Write the new directories, or what they lack; return how many messages the index has."""
         workshop, live_from = self._root / WORKSHOP, _live_from(queues)
         files = [(file.name, *_identity(file)) for file in sorted((self._root / "commitlog").glob("*"))]
         begins = [(*key, at) for key, at in sorted(live_from.items())]
@@ -312,7 +312,7 @@ def _write(
     aside: str | None,
     split: LogSplit | None,
 ) -> tuple[Seen, ...]:
-    """Write the units of a split, or with ``None`` the index; an earlier attempt may have died at it."""
+    """Write the units of a split, or with ``None`` the index; an earlier attempt may have died meanwhile."""
     if split is None:
         shutil.rmtree(workshop / _INDEX)
         (workshop / _INDEX).mkdir()  # messages without keys leave it empty

@@ -1,7 +1,7 @@
 """The tasks of the rebuild job for one split of the log: find the generations of queues, write or compare units.
 
-A unit has its place by its queue offset, so tasks write into the same files without ever meeting. Offsets of a queue
-rise along the log, except where a topic was deleted and made anew: only its last life is rebuilt.
+The queue offset determines the place of a unit, so tasks write into the same files without conflicts. Offsets of a
+queue rise along the log, except where a topic was deleted and created again: only its last generation is rebuilt.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ INDEX_BLOCKS: Final = 64
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """The part of a broker's configuration that decides the form of queues and index."""
+    """The part of a broker's configuration that determines the layout of queues and index."""
 
     queue_file_bytes: int
     hash_slots: int
@@ -47,7 +47,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """A queue as one split holds it."""
+    """The part of a queue in one split."""
 
     topic: str
     queue_id: int
@@ -73,7 +73,7 @@ class Compared(msgspec.Struct, frozen=True):
 
 
 def by_queue(records: Records, known: KnownTopics) -> Iterator[tuple[QueueKey, Records]]:
-    """Yield the records of each queue; those of deleted topics, and of earlier lives, are left out."""
+    """Yield the records of each queue, without those of deleted topics and earlier generations."""
     placed = records.rows((records.sys_flags & NO_QUEUE_OFFSET) == 0)
     for topic, queue_id, part in placed.by_queue():
         if topic in known:
@@ -83,7 +83,7 @@ def by_queue(records: Records, known: KnownTopics) -> Iterator[tuple[QueueKey, R
 
 
 def generations(split: LogSplit, known: KnownTopics, bad_records_path: str | None) -> list[Seen]:
-    """Find how far each queue goes in a split, and whether it begins anew there."""
+    """Return the extent of each queue in a split, and where a new generation begins."""
     found: dict[QueueKey, list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]] = {}
     for records in sound_records(split, bad_records_path):
         for key, part in by_queue(records, known):
@@ -174,7 +174,7 @@ def _index(index: IndexService, records: Records) -> int:
 
 
 def fill_blank(root: Path, topic: str, queue_id: int, first: int, blank: bytes, file_bytes: int) -> None:
-    """Put blank units before the first one of a queue that does not begin at 0, as brokers do."""
+    """Write blank units before the first one of a queue that does not begin at 0, as brokers do."""
     byte = first * CQ_UNIT_BYTES
     start = byte - byte % file_bytes
     if byte > start:
@@ -199,7 +199,7 @@ def _units(
 
 
 def units_of(records: Records, key: QueueKey, layout: Layout) -> Units:
-    """The units of some messages of one queue."""
+    """Return the units of some messages of one queue."""
     topic, queue_id = key
     units = np.empty(len(records), UNIT_DTYPE)
     units["offset"] = records.physical_offsets
@@ -216,7 +216,7 @@ def units_of(records: Records, key: QueueKey, layout: Layout) -> Units:
 def _runs(
     directory: Path, units: Units, offsets: npt.NDArray[np.int64], file_bytes: int
 ) -> Iterator[tuple[Path, int, Units]]:
-    """Cut units into runs without a gap, each in one file: path, byte in it, units."""
+    """Split units into runs without a gap, each in one file; yield path, position and units."""
     per_file = file_bytes // CQ_UNIT_BYTES
     breaks = np.flatnonzero((np.diff(offsets) != 1) | (np.diff(offsets // per_file) != 0)) + 1
     edges = [0, *breaks.tolist(), len(offsets)]
@@ -234,5 +234,5 @@ def _read(path: Path, at: int, size: int) -> bytes:
     except FileNotFoundError:
         return b""
     except OSError as error:
-        raise StoreReadError(f"{path} cannot be read: {error.strerror}") from error
+        raise StoreReadError(f"cannot read {path}: {error.strerror}") from error
     return data[: len(data) - len(data) % CQ_UNIT_BYTES]

@@ -1,12 +1,12 @@
-"""The replay job: an archive's messages back into a topic, in steps that a run which died takes up again.
+"""The replay job: an archive's messages back into a topic, in steps that the next run resumes after a crash.
 
-1. What the archive holds and no step has sent is cut into steps. Before a step sends anything, its plan is kept: the
-   ranges of the archive, and where each queue of the topic ends.
-2. Tasks send (:mod:`.sender`), in the order of offsets of each queue, and write where each message came to
-   stand: the mapping. Without a rate each queue of the topic has a task. With one there are few tasks, which add up
-   to it, and each sends to its queues in turn, so that all of them go on together.
-3. The step is marked as done. One that was killed is repeated with its plan: what it has sent is found behind the
-   ends that the plan names, by the origin in every message, and is not sent again.
+1. Archived messages that no step has sent are divided into steps. Before a step sends anything, its plan is stored: the
+   ranges of the archive, and the end of each queue of the topic.
+2. Tasks send (:mod:`.sender`), in the order of offsets of each queue, and write the mapping: the new offset of each
+   message. Without a rate each queue of the topic has a task. With a rate a few tasks share it, and each sends to its
+   queues in turn, so that all queues progress together.
+3. The step is marked as done. A killed step is repeated with its plan: messages that it sent already are found after
+   the planned ends, by the origin in every message, and are not sent again.
 """
 
 from __future__ import annotations
@@ -68,22 +68,22 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 STEP_OFFSETS: Final = 200_000
-"""Least offsets of one step by default: with a narrow selection most of them send nothing."""
+"""Fewest offsets of a step by default: with a narrow selection most of them send nothing."""
 STEP_SECONDS: Final = 20
-"""Longest duration of a step at a rate, beyond the fewest offsets: a stop waits for its end."""
+"""Longest duration of a step at a rate, if it has more than the fewest offsets: a stop waits for its end."""
 MOST_STEP_OFFSETS: Final = 500_000
-"""Most of them: after a crash a task has the places of what its queues have got of it in memory, 300 bytes each."""
+"""Most offsets of a step: after a crash a task holds the places of the messages it sent in memory, 300 bytes each."""
 
 
 @job(ReplayOptions)
 def replay(options: ReplayOptions) -> ReplayReport:
     """Send messages of an archive to a topic, and return the report.
 
-    ``translate_groups`` are consumer groups that go on in the new topic where they are in the old one.
+    ``translate_groups`` are consumer groups that continue in the new topic where they are in the old one.
 
-    :raises OptionError: an argument is wrong, the archive has no such topic, or the one to send to does not fit.
-    :raises ArchiveError: another job holds the ledger, or it is about another replay.
-    :raises SparkSourceError: messages could not be sent; what was done stays.
+    :raises OptionError: an argument is invalid, the archive does not have the topic, or the target topic does not fit.
+    :raises ArchiveError: another job holds the ledger, or it belongs to another replay.
+    :raises SparkSourceError: messages could not be sent; finished steps stay.
     """
     log, topic, to, groups = ArchiveLog(options.archive), options.topic, options.to, options.translate_groups
     if topic is None:
@@ -96,7 +96,7 @@ def replay(options: ReplayOptions) -> ReplayReport:
     groups_namesrv = options.groups_namesrv or options.namesrv
     if groups and (to, groups_namesrv) == (topic, options.namesrv):
         raise OptionError(
-            f"the groups are in topic {to} already", next_step="translate offsets to another topic or cluster only"
+            f"the groups already consume topic {to}", next_step="translate offsets only to another topic or cluster"
         )
     servers = server_options(options.namesrv, options.access)
     groups_servers = server_options(
@@ -112,7 +112,7 @@ def replay(options: ReplayOptions) -> ReplayReport:
 
 
 def target_queues(servers: Mapping[str, str], topic: str) -> tuple[Queue, ...]:
-    """The queues that messages are to go to.
+    """Return the queues to send messages to.
 
     :param servers: options that reach the topic's nameservers.
     :raises OptionError: the topic does not exist, or nothing can be written to it.
@@ -129,19 +129,19 @@ def _only_topic(log: ArchiveLog) -> str:
     if len(topics) == 1:
         return topics[0]
     if topics:
-        raise OptionError(f"the archive holds several topics: {', '.join(topics)}", next_step="name one")
-    raise OptionError(f"{log.root} holds no archive", next_step="make one: cometmq pipeline archive")
+        raise OptionError(f"the archive holds several topics: {', '.join(topics)}", next_step="choose one")
+    raise OptionError(f"{log.root} holds no archive", next_step="create one: cometmq pipeline archive")
 
 
 def step_of(per_second: float | None) -> int:
-    """Return the offsets of one step at a rate: each step costs Spark about a second."""
+    """Return the number of offsets of a step at a rate; each step costs Spark about a second."""
     if per_second is None:
         return MOST_STEP_OFFSETS
     return int(min(max(STEP_OFFSETS, per_second * STEP_SECONDS), MOST_STEP_OFFSETS))
 
 
 def _counted(mapping: Path) -> tuple[int, int]:
-    """Messages of a step that were sent, and that were there already: one column of some files, no job of Spark's."""
+    """Count the messages of a step that were sent and those that were already there, without Spark."""
     rows = found = 0
     for path in mapping.glob("*.parquet"):
         column = pq.read_table(path, columns=["found"]).column("found")
@@ -171,7 +171,7 @@ class _Run:
     # What it does -----------------------------------------------------------------------------------
 
     def dry(self, spark: SparkSession) -> ReplayReport:
-        """Count what would be sent."""
+        """Count the messages that would be sent."""
         steps = self._ledger.steps()
         ranges = [
             Range(part.broker, part.queue_id, part.first, part.end)
@@ -187,10 +187,10 @@ class _Run:
         )
 
     def wet(self, spark: SparkSession) -> ReplayReport:
-        """Send."""
+        """Send the messages of all steps."""
         if spark.conf.get("spark.speculation", "false") == "true":
             raise OptionError(
-                "spark.speculation runs a task twice at a time, and messages would be sent twice",
+                "spark.speculation runs tasks twice at the same time, which would send messages twice",
                 next_step="switch it off for this job",
             )
         with self._ledger.opened(self._job, uuid.uuid4().hex[:12], self._log) as replay_id:
@@ -218,14 +218,14 @@ class _Run:
             )
 
     def _demand_same_topic(self, plan: Plan | None) -> None:
-        """Demand that the topic is the one that messages were sent to before; a new one has none of them."""
+        """Check that the topic was not deleted and created again since messages were sent to it."""
         ends = [] if plan is None else plan.ends
         marks = {Queue(self._job.to, of.broker, of.queue_id): of.mark for of in ends if of.mark is not None}
         if changed := changed_queues(self._cluster, marks):
             raise ArchiveError(
-                f"{min(changed)} is not the queue that the replay sent to before: topic {self._job.to} was made anew, "
-                "or its broker lost its end",
-                next_step="name a new ledger, and everything is sent again",
+                f"{min(changed)} is not the queue that the replay sent to before: topic {self._job.to} was "
+                "created again, or its broker lost the end of the queue",
+                next_step="use a new ledger to send everything again",
             )
 
     def _planned(self, number: int, ranges: list[Range]) -> Plan:
@@ -240,8 +240,8 @@ class _Run:
         queues = tuple(Queue(self._job.to, end.broker, end.queue_id) for end in plan.ends)
         if queues != self._queues:
             raise ArchiveError(
-                f"the queues of {self._job.to} have changed since step {plan.step} was begun",
-                next_step="give the topic the queues it had, all brokers up, and run it again",
+                f"the queues of {self._job.to} have changed since step {plan.step} began",
+                next_step="restore the topic's queues, start all its brokers, and run it again",
             )
         sent = found = 0
         if (frame := self._selected(spark, plan.ranges)) is not None:
@@ -277,7 +277,7 @@ class _Run:
                 sent, found = _counted(self._ledger.mapping_of(plan.step))
             except Exception as error:
                 raise SparkSourceError(
-                    cause_of(str(error)), next_step="run it again with the same ledger when that is mended"
+                    cause_of(str(error)), next_step="fix the cause and run it again with the same ledger"
                 ) from error
         self._ledger.write_done(plan, sent, found)
         total = sum(step.messages for step in done) + sent + found
@@ -287,7 +287,7 @@ class _Run:
     def translated(
         self, spark: SparkSession, report: ReplayReport, groups: Sequence[str], servers: Mapping[str, str]
     ) -> ReplayReport:
-        """Translate the offsets of groups, and set them unless it is a dry run."""
+        """Translate the offsets of groups, and set them except in a dry run."""
         mappings = [path for path in self._ledger.mappings() if Path(path).is_dir()]
         found, warnings = translate(spark, mappings, self._job.topic, groups, servers, self._log.next_offsets())
         if not report.dry_run:
@@ -304,7 +304,7 @@ class _Run:
     # Parts ------------------------------------------------------------------------------------------
 
     def _selected(self, spark: SparkSession, ranges: Sequence[Range]) -> DataFrame | None:
-        """The messages of some ranges to send, with column ``target``; ``None`` if there are surely none."""
+        """Return the messages of some ranges to send, with column ``target``; None if no file can hold any."""
         files = files_of(self._files, self._job.topic, ranges, self._job.selection)
         if not files:
             return None
@@ -315,7 +315,7 @@ class _Run:
         return chosen.select("*", target.alias("target")).selectExpr("target", "progress", *SENT_COLUMNS)
 
     def _loads(self, ranges: Sequence[Range]) -> list[int]:
-        """Messages for each queue of the topic, about: by key they are taken to spread evenly."""
+        """Estimate the messages for each queue of the topic; by key they are assumed to spread evenly."""
         loads = [1] * len(self._queues)
         for part in ranges:
             target = (self._same_queues or {}).get(Queue(self._job.topic, part.broker, part.queue_id))

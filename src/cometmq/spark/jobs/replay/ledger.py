@@ -1,4 +1,4 @@
-"""The ledger of a replay: its identity, the steps that were begun and done; and the plan of a step. No Spark here.
+"""The ledger of a replay: its identity, its started and finished steps, and the plan of a step. Needs no Spark.
 
 Layout below the ledger's directory::
 
@@ -8,8 +8,8 @@ Layout below the ledger's directory::
     mapping/step=<step>/*.parquet         the new place of each message of the step
     _lock                                 held while a job runs
 
-A plan names the ranges of the archive that its step sends, and where each queue of the topic ended before. A step that
-was killed finds the messages that it has sent behind those ends, by the origin in every message.
+A plan states the archive ranges that its step sends, and the end of each queue of the topic before. A step that was
+killed finds the messages that it sent after those ends, by the origin in every message.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _DIGITS: Final = 20
 
 
 class ReplayJob(msgspec.Struct, frozen=True):
-    """The replay that a ledger belongs to; a run with other options needs another ledger."""
+    """The identity of a replay; a run with other options needs another ledger."""
 
     archive: str
     topic: str
@@ -77,26 +77,26 @@ class TargetEnd(msgspec.Struct, frozen=True):
     queue_id: int
     end: int
     mark: Mark | None = None
-    """The message before that, by which the queue is known again."""
+    """The message before the end, which identifies the queue later."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """One step before it is done."""
+    """The plan of one step."""
 
     step: int
     ranges: list[Range]
     ends: list[TargetEnd]
-    """The end of every queue that may be sent to; their order numbers the queues."""
+    """The end of every writable queue; the index is the queue's number."""
 
 
 class StepDone(msgspec.Struct, frozen=True):
-    """One step that is done."""
+    """One finished step."""
 
     step: int
     ranges: list[Range]
     sent: int
     found: int
-    """Messages that were there already, after a run that died or a request that was not answered."""
+    """Messages that the topic already held, after a killed run or an unanswered request."""
     committed_ms: int
 
 
@@ -108,10 +108,10 @@ class ReplayLedger:
 
     @contextmanager
     def opened(self, job: ReplayJob, new_id: str, log: ArchiveLog) -> Iterator[str]:
-        """Hold the ledger for this job; gives the id of its replay, ``new_id`` in a new ledger.
+        """Lock the ledger for this job; yield the id of its replay, ``new_id`` in a new ledger.
 
         :param log: the archive of the job.
-        :raises ArchiveError: another process holds it, or it is about another job, or the archive is another one.
+        :raises ArchiveError: another process holds it, or it belongs to another replay or another archive.
         """
         with locked(self.root):
             saved = self._saved()
@@ -122,8 +122,8 @@ class ReplayLedger:
             elif saved.job != job:
                 changed = [name for name in job.__struct_fields__ if getattr(job, name) != getattr(saved.job, name)]
                 raise ArchiveError(
-                    f"the ledger {self.root} is about another replay: {', '.join(changed)} differ",
-                    next_step="say the same as before to go on, or name a new ledger",
+                    f"the ledger {self.root} belongs to another replay: {', '.join(changed)} differ",
+                    next_step="use the same options as before to continue, or use a new ledger",
                 )
             self._demand_same_archive(log, {Queue(job.topic, broker, of): mark for broker, of, mark in saved.marks})
             yield saved.replay_id
@@ -134,8 +134,9 @@ class ReplayLedger:
         shorter = [queue for queue, mark in marks.items() if ends.get(queue, 0) <= mark.offset]
         if other := [*differing(marks, there), *shorter]:
             raise ArchiveError(
-                f"the archive {log.root} has other messages of {min(other)} than when the ledger {self.root} was begun",
-                next_step="name a new ledger",
+                f"the archive {log.root} has other messages of {min(other)} than when the ledger {self.root} was "
+                "created",
+                next_step="use a new ledger",
             )
 
     @property
@@ -148,7 +149,7 @@ class ReplayLedger:
         return read_json(self._job_path, _SavedJob)
 
     def plan_of(self, step: int) -> Plan | None:
-        """Read the plan of a step that was begun."""
+        """Read the plan of a step that was started."""
         path = self._path("plans", step)
         return read_json(path, Plan) if path.exists() else None
 
@@ -157,7 +158,7 @@ class ReplayLedger:
         replace_file(self._path("plans", plan.step), msgspec.json.encode(plan))
 
     def write_done(self, plan: Plan, sent: int, found: int) -> None:
-        """Write that a step is done."""
+        """Mark a step as done."""
         done = StepDone(plan.step, plan.ranges, sent, found, SYSTEM_CLOCK.now_ms())
         replace_file(self._path("commits", plan.step), msgspec.json.encode(done))
 
@@ -180,7 +181,7 @@ class ReplayLedger:
 def ranges_left(
     queues: Iterable[QueueTotals], topic: str, done: Iterable[StepDone], most: int
 ) -> Iterator[list[Range]]:
-    """Cut the messages of a topic that no step has sent yet into steps of about ``most`` offsets.
+    """Divide the messages of a topic that no step has sent yet into steps of about ``most`` offsets.
 
     Each step takes an equal share of every queue, in the order of offsets.
     """
@@ -197,13 +198,13 @@ def ranges_left(
 
 _SEPARATOR: Final = "\x01"
 TASK_PER_SECOND: Final = 20_000
-"""Messages a second that one task surely sends; several tasks share a higher rate."""
+"""Messages a second that one task can always send; several tasks share a higher rate."""
 
 
 def select(frame: DataFrame, topic: str, selection: Selection) -> DataFrame:
-    """The rows of an archive that a selection takes.
+    """Return the rows of an archive that a selection chooses.
 
-    :raises OptionError: its predicate is no Spark SQL on the archive's columns.
+    :raises OptionError: its predicate is not valid Spark SQL on the archive's columns.
     """
     frame = frame.where(f.col("topic") == topic)
     if selection.since_ms is not None:
@@ -222,14 +223,14 @@ def select(frame: DataFrame, topic: str, selection: Selection) -> DataFrame:
             frame.schema  # noqa: B018 (Spark looks at the predicate now)
         except (AnalysisException, ParseException) as error:
             raise OptionError(
-                f"the predicate {selection.where!r} cannot be read: {str(error).strip().splitlines()[0]}",
-                next_step="it is Spark SQL on the columns of an archive, as in \"tags = 'paid' AND queueId < 2\"",
+                f"invalid predicate {selection.where!r}: {str(error).strip().splitlines()[0]}",
+                next_step="write Spark SQL on the columns of an archive, as in \"tags = 'paid' AND queueId < 2\"",
             ) from error
     return frame
 
 
 def files_of(files: Iterable[DataFile], topic: str, ranges: Sequence[Range], selection: Selection) -> list[DataFile]:
-    """The files that may hold messages of some ranges that the selection takes."""
+    """Return the files that may hold messages of some ranges and the selection."""
     by_queue = {(part.broker, part.queue_id): part for part in ranges}
     found = []
     for file in files:
@@ -245,9 +246,9 @@ def files_of(files: Iterable[DataFile], topic: str, ranges: Sequence[Range], sel
 
 
 def same_queues(sources: Iterable[Queue], targets: Sequence[Queue]) -> dict[Queue, int]:
-    """Return for each archived queue the index of the queue with its number, on the broker of its name or the only one.
+    """Map each archived queue to the index of the target queue of its number, on the same broker or the only one.
 
-    :raises OptionError: the topic has no such queue.
+    :raises OptionError: the topic lacks a queue.
     """
     sources = sorted(sources)
     index = {(target.broker, target.queue_id): at for at, target in enumerate(targets)}
@@ -261,15 +262,15 @@ def same_queues(sources: Iterable[Queue], targets: Sequence[Queue]) -> dict[Queu
         if at is None:
             raise OptionError(
                 f"topic {targets[0].topic} has no queue for {source}",
-                next_step=f"give it as many queues on as many brokers ({', '.join(sorted(brokers))} there), or spread "
-                "messages anew with --by-key",
+                next_step=f"give it as many queues on as many brokers ({', '.join(sorted(brokers))} there), or "
+                "spread messages with --by-key",
             )
         found[source] = at
     return found
 
 
 def target_by_queue(targets: dict[Queue, int]) -> Column:
-    """The target of each row where queues are saved."""
+    """Return the column of each row's target when queues are kept."""
     pairs: list[Any] = []
     for source, at in targets.items():
         pairs += [f.lit(f"{source.broker}{_SEPARATOR}{source.queue_id}"), f.lit(at)]
@@ -278,20 +279,20 @@ def target_by_queue(targets: dict[Queue, int]) -> Column:
 
 
 class Shares(NamedTuple):
-    """The task that sends to each target, and its messages a second."""
+    """The number of the task that sends to each target, and the task's messages a second."""
 
     tasks: tuple[int, ...]
     per_second: tuple[float, ...] | None
 
 
 def shares_of(loads: Sequence[int], per_second: float | None, at_a_time: int) -> Shares:
-    """Deal targets to tasks: one each without a rate; with a rate as few tasks as it needs.
+    """Assign targets to tasks: one task per target without a rate; with a rate as few tasks as it needs.
 
-    The shares of the tasks add up to the rate and are as their loads, so that all tasks end together; one task alone
-    keeps the rate however its messages are spread.
+    The tasks' shares add up to the rate and are proportional to their loads, so that all tasks end together; a single
+    task keeps the rate for any distribution of messages.
 
-    :param loads: messages of each target, as far as is known.
-    :param at_a_time: tasks that run together: one that had to wait would leave its share unused.
+    :param loads: estimated messages of each target.
+    :param at_a_time: tasks that run at the same time: a waiting task would leave its share unused.
     """
     if per_second is None:
         return Shares(tuple(range(len(loads))), None)
@@ -306,7 +307,7 @@ def shares_of(loads: Sequence[int], per_second: float | None, at_a_time: int) ->
 
 
 def target_by_key(queues: int) -> Column:
-    """The target of each row by its sharding key, else its first key, else its unique key, else its place.
+    """Return the column of each row's target, by its sharding key, else first key, else unique key, else place.
 
     It is the queue that Java's ``SelectMessageQueueByHash`` chooses for that string.
     """

@@ -1,8 +1,8 @@
-"""The report of a replay, and the offsets at which consumer groups go on in the new topic.
+"""The report of a replay, and the offsets at which consumer groups continue in the new topic.
 
-In each queue of the new topic a group goes on at the first message that it had not consumed in the old one. If queues
-were kept that is exact. If messages were spread anew, a queue holds messages of several old ones, and messages behind
-that first one that the group had consumed come again: none is left out.
+In each queue of the new topic a group continues at the first message that it had not consumed in the old one. If queues
+were kept, that is exact. If messages were spread by key, a queue holds messages of several old queues: the group gets
+some messages after that offset twice, and none is missed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedStep(Step):
-    """One step that has just been done."""
+    """One step that was just finished."""
 
     step: int
     found: int
@@ -40,7 +40,7 @@ class ReplayedStep(Step):
 
 @dataclass(frozen=True, slots=True)
 class QueueReplayed:
-    """The messages that one queue of the topic got, or in a dry run would get."""
+    """The messages that one queue of the topic received, or in a dry run would receive."""
 
     broker: str
     queue_id: int
@@ -48,13 +48,13 @@ class QueueReplayed:
     found: int
     """Messages that were there already, after a run that died or a request that was not answered."""
     first: int | None
-    """New offsets: the first, and the one after the last; none in a dry run."""
+    """New offsets: the first, and the one after the last; None in a dry run."""
     next: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class TranslatedOffset:
-    """The offset at which a group goes on in one queue of the new topic."""
+    """The offset at which a group continues in one queue of the new topic."""
 
     group: str
     broker: str
@@ -80,7 +80,7 @@ class ReplayReport(RunReport):
     messages: int
     found: int
     earlier: int
-    """Messages that earlier runs with this ledger have sent."""
+    """Messages that earlier runs with this ledger sent."""
     steps: tuple[ReplayedStep, ...]
     queues: tuple[QueueReplayed, ...]
     translated: tuple[TranslatedOffset, ...]
@@ -101,8 +101,7 @@ class ReplayReport(RunReport):
             yield f"{held} {are(self.messages)} now in {self.to}, {self.seconds:.1f} s ({speed:,.0f} messages/s)"
             if self.found:
                 yield (
-                    f"{self.found:,} of them were there already, after a run or a request that failed, "
-                    "and were not sent again"
+                    f"{self.found:,} of them were already there, after a failed run or request, and were not sent again"
                 )
         if self.earlier:
             yield f"earlier runs with {self.ledger} have sent {self.earlier:,}"
@@ -120,7 +119,7 @@ class ReplayReport(RunReport):
                 [(of.group, of.broker, of.queue_id, of.offset, of.note) for of in self.translated],
                 f"G{goes_on[1:]}",
             )
-        yield from self._ending("with the same ledger to go on")
+        yield from self._ending("with the same ledger to continue")
 
     def _plots(self) -> list[Plot]:
         counts = ((f"{of.broker} {of.queue_id}", of.messages) for of in self.queues)
@@ -134,7 +133,7 @@ class ReplayReport(RunReport):
 def queues_replayed(
     queues: Sequence[Queue], counts: Mapping[int, tuple[int, int, int | None, int | None]]
 ) -> tuple[QueueReplayed, ...]:
-    """Return the queues with messages, found, first and next, by the queue's number in the plan."""
+    """Return the messages, the ones already there, first and next offset of each queue, by its number in the plan."""
     return tuple(
         QueueReplayed(queues[at].broker, queues[at].queue_id, *counts[at]) for at in sorted(counts) if counts[at][0]
     )
@@ -142,18 +141,18 @@ def queues_replayed(
 
 @dataclass(frozen=True, slots=True)
 class GroupOffset:
-    """The offset at which a group goes on in one queue."""
+    """The offset at which a group continues in one queue."""
 
     group: str
     broker: str
     queue_id: int
     offset: int
     again: int
-    """Messages from there on that the group has consumed in the old topic."""
+    """Messages from this offset on that the group has consumed in the old topic."""
 
     @property
     def note(self) -> str:
-        """A remark for people."""
+        """A remark for the user."""
         return f"{quantity(self.again, 'message')} come again" if self.again else ""
 
 
@@ -165,11 +164,11 @@ def translate(
     servers: Mapping[str, str],
     archived: Mapping[Queue, int],
 ) -> tuple[list[GroupOffset], list[str]]:
-    """Translate the offsets that groups have in ``topic`` now; return warnings too.
+    """Translate the current offsets of groups in ``topic``; return warnings too.
 
     :param mappings: directories of a replay's mapping.
     :param servers: options that reach the brokers of the old topic.
-    :param archived: where the archive that was replayed ends.
+    :param archived: ends of the archive that was replayed.
     :raises OptionError: a group has no offsets in the topic.
     """
     cluster = Cluster(parse_options({**servers, "topic": topic}))
@@ -180,7 +179,7 @@ def translate(
         committed = cluster.committed_offsets(old, group)
         if not committed:
             raise OptionError(
-                f"group {group} has no offsets in topic {topic}", next_step=f"see cometmq group offsets {group}"
+                f"group {group} has no offsets in topic {topic}", next_step=f"check cometmq group offsets {group}"
             )
         beyond = sum(max(0, committed.get(queue, 0) - end) for queue, end in archived.items() if queue.topic == topic)
         if beyond:
@@ -217,7 +216,7 @@ def translate(
 
 
 def write_offsets(cluster: Cluster, topic: str, offsets: Sequence[GroupOffset]) -> None:
-    """Write offsets into the groups, on the brokers of the new topic.
+    """Set the offsets of the groups on the brokers of the new topic.
 
     :raises UnreachableError: a broker does not answer.
     """

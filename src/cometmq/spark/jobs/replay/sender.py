@@ -1,18 +1,18 @@
 """The executors' side of a replay: messages in the order of their queues, each sent once.
 
-A queue has one request under way at a time. When the fate of a request is unknown (the connection broke, the broker
-was too busy to answer), the sender pauses, so that a request that is still on its way arrives, and then reads the end
-of the queue for the origins of its messages; it sends only missing ones again. Every task begins by reading from where
-the queue ended when the step was planned: so a task, or a job, that died is simply run again.
+A queue has one request in flight at a time. When the result of a request is unknown (the connection broke, the broker
+was too busy to answer), the sender pauses, so that a request in flight can arrive, then searches the end of the queue
+for the origins of its messages, and sends only missing ones again. Every task first reads its queues from their ends
+when the step was planned, so a task or job that died is simply run again.
 
 A message is sent with the same body, flag and properties. Its origin is the property ``REPLAY_ORIGIN``,
-``<replay>/<queue>/<offset>/<born, ms>/<broker>``: a replay recognises its messages by it, and consumers find there the
-values that the new broker's header cannot hold. Properties that would make a broker hold the message back, or take it
-for half of a transaction, are kept under their names with ``REPLAYED_`` before them.
+``<replay>/<queue>/<offset>/<born, ms>/<broker>``: a replay recognises its messages by it, and consumers find there
+values that the new broker's header cannot hold. Properties that would make a broker delay the message, or treat it as a
+half message of a transaction, are kept under their names with the prefix ``REPLAYED_``.
 
-It shares the sender of the client with the sink, but none of the sink's guards: those know a row by its number or its
-id, and a replay must find its messages, whose ids are those of the old topic, at Apache's brokers too. The mapping
-needs the new offset of each message, and packed bodies stay as they are, one a request.
+It uses the client's sender as the sink does, but not the sink's guards: those identify a row by its number or id, while
+a replay must find its messages on Apache's brokers too, and their ids are those of the old topic. The mapping needs the
+new offset of each message. Compressed bodies are sent unchanged, one per request.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from cometmq.spark.source.options import SourceOptions, parse_options
 REPLAY_ORIGIN: Final = "REPLAY_ORIGIN"
 REPLAYED: Final = "REPLAYED_"
 ACTING: Final = frozenset({DELAY, TRAN_MSG, TIMER_DEL_UNIQKEY, "INNER_MULTI_DISPATCH", *TIMER_NAMES})
-"""Properties that ask a broker for something that was done already."""
+"""Properties that ask a broker for an action that was already done."""
 _TOUCHED: Final = re.compile(
     f"(?:^|{PROPERTY_SEPARATOR})(?:{'|'.join(sorted(ACTING | {REPLAY_ORIGIN}))}){NAME_VALUE_SEPARATOR}"
 )
@@ -89,28 +89,28 @@ class Resent(NamedTuple):
     born_ms: int
     flag: int
     sys_flag: int
-    """The flags of the body's compression; others are not copied."""
+    """Return the flags of the body's compression; others are not copied."""
     body: bytes
     properties: bytes
 
     @property
     def packed(self) -> bool:
-        """True if the body is compressed: RocketMQ has no such messages in batches."""
+        """Return True if the body is compressed: RocketMQ does not allow such messages in batches."""
         return bool(self.sys_flag & COMPRESSED)
 
     @property
     def piece(self) -> bytes:
-        """Return its form in a batch."""
+        """Encode it as an entry of a batch."""
         return b"".join(encode_piece(self.flag, self.body, self.properties))
 
 
 def origin_text(replay_id: str, origin: Origin, born_ms: int) -> str:
-    """The value of ``REPLAY_ORIGIN``."""
+    """Return the value of ``REPLAY_ORIGIN``."""
     return f"{replay_id}/{origin.queue_id}/{origin.offset}/{born_ms}/{origin.broker}"
 
 
 def origin_of(replay_id: str, text: str | None) -> Origin | None:
-    """Undo :func:`origin_text`; ``None`` if it belongs to another replay."""
+    """Parse the result of :func:`origin_text`; None if it belongs to another replay."""
     match = None if text is None else _ORIGIN.fullmatch(text)
     if match is None or match[1] != replay_id:
         return None
@@ -118,7 +118,7 @@ def origin_of(replay_id: str, text: str | None) -> Origin | None:
 
 
 def properties_with(text: str, origin: str) -> str:
-    """The properties of a message with its origin, and with those that act on a broker put aside."""
+    """Return the properties of a message with its origin, and with those that act on a broker renamed."""
     if _TOUCHED.search(text):
         pieces = []
         for piece in text.split(PROPERTY_SEPARATOR):
@@ -130,7 +130,7 @@ def properties_with(text: str, origin: str) -> str:
 
 
 def messages_of(batch: pa.RecordBatch, replay_id: str) -> Iterator[Resent]:
-    """The messages of a batch with ``SENT_COLUMNS``.
+    """Yield the messages of a batch with ``SENT_COLUMNS``.
 
     :raises SinkError: one cannot be sent again.
     """
@@ -148,9 +148,9 @@ def messages_of(batch: pa.RecordBatch, replay_id: str) -> Iterator[Resent]:
         properties = properties_with(text or "", origin_text(replay_id, origin, born_ms)).encode()
         if len(properties) > MAX_PROPERTIES_BYTES:
             raise SinkError(
-                f"message {offset} of queue {queue_id} of {broker} has no room for the property {REPLAY_ORIGIN}: "
-                f"{len(properties)} bytes of properties with it, at most {MAX_PROPERTIES_BYTES} can be stored",
-                next_step="leave it out with a predicate (--where)",
+                f"message {offset} of queue {queue_id} of {broker} is too large with the property {REPLAY_ORIGIN}: "
+                f"{len(properties)} bytes of properties, at most {MAX_PROPERTIES_BYTES} are allowed",
+                next_step="exclude it with a predicate (--where)",
             )
         packing = sys_flag & (COMPRESSED | COMPRESSION_TYPE_MASK)
         yield Resent(origin, born_ms, flag, packing if packing & COMPRESSED else 0, body, properties)
@@ -161,12 +161,12 @@ GROUP: Final = "cometmq_replay"
 MAX_CHUNK_ROWS: Final = 1024
 MAX_CHUNK_BYTES: Final = 1024 * 1024
 SETTLE_SECONDS: Final = 1.0
-"""Pause after a request whose fate is unknown: it may still be on its way to the broker's log."""
+"""Pause after a request whose result is unknown: it may still reach the broker's log."""
 
 SENT_DDL: Final = (
     "brokerName string, queueId int, queueOffset bigint, toBroker string, toQueue int, toOffset bigint, found boolean"
 )
-"""Columns of the mapping: the old place of a message, its new place, and whether it was there already."""
+"""Columns of the mapping: old place, new place, and whether the topic already held the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,16 +177,16 @@ class ReplayTask:
     """Options that reach the brokers."""
     replay_id: str
     queues: tuple[Queue, ...]
-    """The queues that messages go to; column ``target`` numbers them."""
+    """The queues that messages are sent to; column ``target`` is their index."""
     ends: tuple[int, ...]
-    """The end of each of them when the step was planned."""
+    """The end of each target when the step was planned."""
     per_second: tuple[float, ...] | None
-    """The messages a second of the task that sends to each of them."""
+    """The messages a second of the task that sends to each target."""
     keep_born_time: bool
     timeout_ms: int
 
     def source_options(self, topic: str) -> SourceOptions:
-        """Return the options with which the ends of queues are read."""
+        """Return the options for reading the ends of queues."""
         return parse_options(
             {
                 **self.servers,
@@ -225,7 +225,7 @@ def send_batches(task: ReplayTask, batches: Iterable[pa.RecordBatch]) -> Iterato
 
 
 def _chunks(messages: Iterable[Resent], task: ReplayTask) -> Iterator[list[Resent]]:
-    """Cut messages into requests: compressed ones go alone, and with ``keep_born_time`` only equal times together."""
+    """Group messages into requests: compressed ones alone; with ``keep_born_time`` only equal born times."""
     chunk: list[Resent] = []
     size = 0
     for message in messages:
@@ -245,7 +245,7 @@ def _chunks(messages: Iterable[Resent], task: ReplayTask) -> Iterator[list[Resen
 
 
 Outcome = list[tuple[Origin, int, bool]]
-"""Each message's origin, its new offset, and whether it was there already."""
+"""Return the rows of the mapping for a chunk."""
 
 
 def _rows(queue: Queue, outcome: Outcome) -> Any:
@@ -265,7 +265,7 @@ def _rows(queue: Queue, outcome: Outcome) -> Any:
 
 
 class TaskSender(Sender):
-    """The sender of a task: its queues take turns on one connection to each broker."""
+    """The sender of a task: its queues share one connection to each broker in turn."""
 
     def __init__(self, task: ReplayTask) -> None:
         options = parse_sink_options({**task.servers, "topic": task.queues[0].topic})
@@ -287,22 +287,22 @@ class TaskSender(Sender):
 
 
 class QueueSender:
-    """Sends to one queue; it finds the messages that this replay has sent before, and passes over them."""
+    """Sends to one queue; finds the messages that this replay sent before, and skips them."""
 
     def __init__(self, task: ReplayTask, target: int, pace: Pace, sender: TaskSender) -> None:
         self.queue = task.queues[target]
         self._task = task
         self._seen = task.ends[target]
-        """The queue is known up to here."""
+        """The queue was searched up to this offset."""
         self._pace = pace
         self._found: dict[Origin, int] = {}
         self._placed: dict[Origin, tuple[int, bool]] = {}
-        """New offsets of the messages of :meth:`send`, and whether each was there already."""
+        """New offsets of the messages of :meth:`send`, and whether the topic already held each."""
         self._sender = sender
         self._look()
 
     def send(self, chunk: list[Resent]) -> Outcome:
-        """Send what is not there yet; return when all of it is.
+        """Send the messages that the queue does not hold yet; return when it holds all.
 
         :raises SinkError: the broker refuses a message, or did not acknowledge some in time.
         """
@@ -313,7 +313,7 @@ class QueueSender:
         return [(message.origin, *self._placed[message.origin]) for message in chunk]
 
     def request(self, chunk: list[Resent]) -> _Request | None:
-        """Make a request, at the replay's rate, of the messages that are not known to be there."""
+        """Build a request, at the replay's rate, of the messages that the queue is not known to hold."""
         left = []
         for message in chunk:
             offset = self._found.get(message.origin)
@@ -327,12 +327,12 @@ class QueueSender:
         return _Request(self, left)
 
     def left(self, chunk: list[Resent]) -> _Request | None:
-        """Make a request of the messages that the queue does not hold after a failure."""
+        """Build a request of the messages that the queue does not hold after a failure."""
         self._look()
         return self.request(chunk)
 
     def sent(self, messages: list[Resent], first: int) -> None:
-        """Take note that messages stand in the queue from offset ``first`` on."""
+        """Record that the queue holds messages from offset ``first`` on."""
         self._placed |= {message.origin: (first + at, False) for at, message in enumerate(messages)}
         self._seen = max(self._seen, first + len(messages))
 
@@ -349,9 +349,9 @@ class QueueSender:
         return encoder.frame(RequestCode.SEND_BATCH_MESSAGE, queue, opaque, body, "", 0, 0, born_ms)
 
     def _look(self) -> None:
-        """Read what the queue has beyond what is known of it, and note the messages of this replay.
+        """Read the unsearched end of the queue, and record the messages of this replay.
 
-        :raises SinkError: the topic has dropped messages, so that it is unknown what was sent.
+        :raises SinkError: the topic has deleted messages, so it is unknown which were sent.
         """
         options = self._task.source_options(self.queue.topic)
         try:
@@ -365,9 +365,8 @@ class QueueSender:
                         self._found[origin] = offset
         except DataLossError as error:
             raise SinkError(
-                f"it is unknown what the replay has sent to {self.queue} already: {error.message}",
-                next_step="the topic has dropped messages since the run that died; replay to a fresh topic, with a "
-                "new ledger",
+                f"it is unknown which messages the replay sent to {self.queue} before: {error.message}",
+                next_step="the topic deleted messages since that run; replay to a new topic, with a new ledger",
             ) from error
         self._seen = max(self._seen, end)
 

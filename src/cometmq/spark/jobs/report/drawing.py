@@ -1,8 +1,8 @@
-"""Draws plots with matplotlib, as SVG that fits the page: each plot once for wide and once for narrow screens.
+"""Draws plots with matplotlib as SVG: each plot once for wide and once for narrow screens.
 
-Title and legend are HTML beside the picture, so that they wrap. Letters are text in the SVG, so that the reader's
-browser shows those of every language. Colours are variables, which a rule inside the SVG sets for light and dark
-screens. A picture is an image of its own (``data:``), so nothing in it can run or change the page.
+Title and legend are HTML next to the picture, so that they wrap. Letters are text in the SVG, so that the browser shows
+every script. Colours are variables, which a rule inside the SVG sets for light and dark screens. A picture is an image
+of its own (``data:``), so nothing in it can run or change the page.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from cometmq.spark.jobs.report.plots import Bars, Line, Plot, Spans
 
 _CHINESE: Final = ("Noto Sans CJK SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "Microsoft YaHei", "PingFang SC")
 MOST_BARS: Final = 500
-"""Bars that a plot can show one by one, as wide as it is; each costs a millisecond."""
+"""Most bars that a plot shows; each takes a millisecond to draw."""
 _MOST_SPANS: Final = 100
 _FEW_POINTS: Final = 60
-"""Points of a line up to which each is marked: one alone would not be seen."""
+"""Lines of at most so many points mark each point: a single one would be invisible otherwise."""
 _INK: Final = TEXT["ink"][0]
 _LINE: Final = TEXT["line"][0]
 _SHADE: Final = TEXT["bad"][0]
@@ -45,7 +45,7 @@ class Size:
     height: float
     font: float
     name_chars: int
-    """Cells of one line of a name: longer ones would leave no room for the bars."""
+    """Width of one line of a name, in cells: longer ones would leave no room for the bars."""
 
     @property
     def room(self) -> float:
@@ -54,7 +54,7 @@ class Size:
 
     @property
     def ticks(self) -> int:
-        """Numbers such as 1,200,000 that have room below an axis."""
+        """Most numbers such as 1,200,000 below an axis."""
         return max(2, int(self.room / (9 * _CHAR_EM * self.font)) - 1)
 
 
@@ -70,7 +70,7 @@ def figures(plots: Sequence[Plot]) -> list[str] | None:
 
 
 def png(plot: Plot) -> bytes:
-    """Draw a plot as a picture of its own, with a legend, for light backgrounds."""
+    """Draw a plot as a standalone picture, with a legend, for light backgrounds."""
     return _drawn(plot, WIDE, "png", legend=True)
 
 
@@ -88,7 +88,7 @@ def _figure(plot: Plot) -> str:
 
 
 def title_of(plot: Plot) -> str:
-    """The title of a plot; it says what is not drawn."""
+    """Return the title of a plot; it mentions what is not drawn."""
     most = {Bars: MOST_BARS, Spans: _MOST_SPANS}.get(type(plot))
     if isinstance(plot, Line) or most is None or len(plot.names) <= most:
         return plot.title
@@ -96,7 +96,7 @@ def title_of(plot: Plot) -> str:
 
 
 def _svg(drawn: bytes) -> str:
-    """Return a picture as an address, with its colours as variables."""
+    """Return a picture as a data URL, with its colours as variables."""
     text = drawn.decode()
     text = text[text.index("<svg") :]
     names = {light: f"var(--{name})" for name, (light, _) in TEXT.items()}
@@ -140,7 +140,7 @@ def _height(plot: Plot, size: Size) -> float:
 
 
 def _families() -> list[str]:
-    """The usual font, and behind it those that are here of the ones that systems have for Chinese."""
+    """Return the default font, followed by installed fonts for Chinese."""
     from matplotlib import font_manager
 
     here = set(font_manager.get_font_names())

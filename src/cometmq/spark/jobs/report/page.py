@@ -1,7 +1,7 @@
 """The pages of jobs and of the demo: one design, from 390 pixels on, for light and dark screens.
 
 A page needs no other file and no network. Its one script sorts tables; the page's policy allows that script alone, so
-that nothing in a message can run even if it came to the page as markup. All text is escaped.
+that nothing in a message can run even if it reached the page as markup. All text is escaped.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ SERIES: Final = (("#0e7490", "#22d3ee"), ("#d97706", "#fbbf24"), ("#a21caf", "#e
 """Colours of plots."""
 NO_PLOTS: Final = "<p>Plots need matplotlib: <code>pip install 'cometmq[plot]'</code></p>"
 _SHORT_CELLS: Final = 32
-"""Width of a text up to which it stands on one line of a table."""
+"""Longest text that a table keeps on one line."""
 _MOST_ROWS: Final = 1000
 """Rows of a table on the page; more would make a browser slow."""
 
 
 def color_rules(scheme: int) -> str:
-    """The colours as variables of CSS: 0 for light screens, 1 for dark ones."""
+    """Return the colours as CSS variables: 0 for light screens, 1 for dark ones."""
     named = {**TEXT, **{f"s{at}": pair for at, pair in enumerate(SERIES)}}
     return " ".join(f"--{name}: {pair[scheme]};" for name, pair in named.items())
 
@@ -123,7 +123,7 @@ _POLICY: Final = (
 
 
 def page(title: str, inside: str) -> bytes:
-    """The whole page.
+    """Return the complete page.
 
     :param title: plain text.
     :param inside: HTML.
@@ -147,11 +147,11 @@ def body(
     parts: Sequence[Part],
     plots: Sequence[str] | None,
 ) -> str:
-    """The content of a report's page as HTML: the verdict, the figures, the plots, and the other parts.
+    """Return the content of a report's page as HTML: the verdict, the figures, the plots, and the other parts.
 
     :param header: a line below the title; empty for none.
     :param figures: numbers that are shown large, with their captions.
-    :param plots: HTML of the plots; ``None`` if they cannot be drawn here.
+    :param plots: HTML of the plots; ``None`` if matplotlib is not installed.
     """
     first: list[Part] = [part for part in parts[:1] if isinstance(part, str)]
     urgent: list[Part] = [part for part in parts if isinstance(part, Notes) and part.urgent]
@@ -169,7 +169,7 @@ def body(
 
 
 def verdict_card(verdict: str, *, is_good: bool, below: str = "") -> str:
-    """The verdict with its mark.
+    """Return the verdict with its mark.
 
     :param below: HTML.
     """
@@ -178,13 +178,13 @@ def verdict_card(verdict: str, *, is_good: bool, below: str = "") -> str:
 
 
 def cards(figures: Sequence[tuple[str, str]]) -> str:
-    """Numbers that are shown large, with their captions."""
+    """Return large numbers with their captions."""
     items = "".join(f"<li><b>{text(number)}</b><span>{text(caption)}</span></li>" for number, caption in figures)
     return f'<ol class="way">{items}</ol>'
 
 
 def part_html(part: Part) -> str:
-    """A part of a report as HTML."""
+    """Return a part of a report as HTML."""
     if isinstance(part, Table):
         return table(part)
     if isinstance(part, Notes):
@@ -204,9 +204,9 @@ def _notes(notes: Notes) -> str:
 
 
 def table(of: Table, foot: Sequence[Cell] = ()) -> str:
-    """A table that sorts by a click on a head; where it does not fit it is scrolled sideways.
+    """Return a table that sorts by a click on a heading, and scrolls sideways if it does not fit.
 
-    :param foot: a last row that stays the last.
+    :param foot: a row that stays last.
     """
     kinds = ["num" if head.startswith(">") else "" for head in of.heads]
     heads = []
@@ -248,7 +248,7 @@ def text(plain: str) -> str:
 
 
 def shown(plain: str) -> str:
-    """Return text with a mark in place of each character that cannot be shown: of controls and of half characters."""
+    """Replace control characters and lone surrogates by a visible mark."""
     return _NOT_SHOWN.sub("\ufffd", plain)
 
 

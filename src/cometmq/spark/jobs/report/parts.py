@@ -33,18 +33,18 @@ class Table:
     """A table; in the text each column is as wide as its widest cell, so that most tables fit into 80 characters."""
 
     heads: Sequence[str]
-    """One for each column, with ``<`` in front where it is flush left, ``>`` where flush right."""
+    """One for each column, with the prefix ``<`` if aligned left, ``>`` if aligned right."""
     rows: Sequence[Sequence[Cell]]
-    """Text as it is; numbers get commas, and None is a dash."""
+    """Cells: text unchanged, numbers with commas, None as a dash."""
     caption: str
     """Title on the page."""
     most: int | None = None
-    """Rows that the text shows; the JSON has all …"""
+    """Number of rows that the text shows; the JSON has all …"""
     what: str = "rows"
     """… of these."""
 
     def lines(self) -> list[str]:
-        """The lines of the table, its heads first, each indented by two blanks."""
+        """Return the lines of the table, headings first, each indented by two blanks."""
         shown = self.rows[: self.most]
         cells = [[head[1:] for head in self.heads], *([cell_text(value) for value in row] for row in shown)]
         widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
@@ -56,17 +56,17 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """Sentences below each other."""
+    """A list of sentences."""
 
     items: Sequence[str]
     title: str = ""
     next_steps: Sequence[str] = ()
-    """The next step for each of the items, or nothing."""
+    """The next step for each item, or none."""
     urgent: bool = False
-    """True for what stands beside the verdict, at the top of the page."""
+    """True to show it next to the verdict, at the top of the page."""
 
     def lines(self) -> list[str]:
-        """The title and the items, indented, behind an empty line."""
+        """Return the title and the indented items, after an empty line."""
         lines = ["", self.title] if self.title else [""]
         for at, item in enumerate(self.items):
             lines.append(f"  {item}")
@@ -76,12 +76,12 @@ class Notes:
 
 @dataclass(frozen=True, slots=True)
 class TextOnly:
-    """A line that only the text has: the page says the same in its verdict or in a caption."""
+    """A line of the text only: the page has the same in its verdict or in a caption."""
 
     text: str
 
     def lines(self) -> list[str]:
-        """The line behind an empty one."""
+        """Return the line after an empty one."""
         return ["", self.text]
 
 
@@ -89,14 +89,14 @@ Part = str | Table | Notes | TextOnly
 
 
 def bar_rows(counts: Iterable[tuple[str, int]], chars: int = _BAR_CHARS) -> list[tuple[str, int, Bar]]:
-    """Rows of a table with a bar of at most so many characters behind each count."""
+    """Return rows of a table with a bar after each count."""
     found = list(counts)
     most = max((count for _, count in found), default=0)
     return [(name, count, Bar(count / most, chars)) for name, count in found]
 
 
 def cell_text(value: Cell) -> str:
-    """The text of a cell."""
+    """Return the text of a cell."""
     if value is None:
         return "–"
     return f"{value:,}" if isinstance(value, int) else str(value)

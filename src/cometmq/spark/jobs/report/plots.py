@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """A plot with a bar for each name and series; without names there is no picture."""
+    """A plot with a bar for each name and series; without names it is not drawn."""
 
     title: str
     unit: str
@@ -33,12 +33,12 @@ class Line:
     at: Sequence[float]
     series: Mapping[str, Sequence[float]]
     shaded: tuple[str, float, float] | None = None
-    """A part of the plot that is shaded: its name, begin and end."""
+    """A shaded part of the plot: its name, start and end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """A waterfall: one bar below the other, each from its begin over its length."""
+    """A waterfall: one bar below the other, each from its start over its length."""
 
     title: str
     label: str

@@ -1,6 +1,6 @@
 """The base of all reports.
 
-A job's own report has its figures as fields. It says its verdict, and which parts and plots show the figures.
+A job's report has its figures as fields, and defines its verdict, its parts and its plots.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ PARTLY_DONE: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step that a job has just committed; its text is a line of progress."""
+    """One step that a job just committed; its text is a line of progress."""
 
     messages: int
     total: int
-    """Messages of this run so far."""
+    """Return the messages of this run so far."""
     seconds: float
-    """Duration of this run so far."""
+    """Return the duration of this run so far."""
 
     def __str__(self) -> str:
         return f"{self._done()}; {self.total:,} so far, {per_second(self.total, self.seconds):,.0f} messages/s"
@@ -40,47 +40,47 @@ class Step:
 
 
 class Report:
-    """The base of all reports; its subclasses are frozen dataclasses that say what their text and page show."""
+    """The base of all reports; subclasses are frozen dataclasses that define their text and page."""
 
     TITLE: ClassVar[str]
-    """Title of the page, a format of the report's attributes: ``Audit of {0.topic}``."""
+    """Title of the page, a format string of the report's attributes: ``Audit of {0.topic}``."""
     COMPUTED: ClassVar[tuple[str, ...]] = ()
-    """Properties that the JSON has beside the fields."""
+    """Properties that the JSON has in addition to the fields."""
 
     @property
     def title(self) -> str:
-        """The title of the page."""
+        """Return the title of the page."""
         return self.TITLE.format(self)
 
     @property
     def verdict(self) -> str:
-        """The result in a few words; the page begins with it."""
+        """Return the result in a few words; the page begins with it."""
         raise NotImplementedError
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the job's command; anything but 0 gives the page the mark of something to look at."""
+        """Return the exit code of the job's command; the page marks any code but 0."""
         return 0
 
     def _parts(self) -> Iterator[Part]:
-        """Give the paragraphs, tables and notes; the first is a line that sums up."""
+        """Yield the paragraphs, tables and notes; the first is a summary line."""
         raise NotImplementedError
 
     def _plots(self) -> Sequence[Plot]:
-        """Give the plots of the page."""
+        """Yield the plots of the page."""
         return ()
 
     def _figures(self) -> Sequence[tuple[str, str]]:
-        """Give the few numbers that the page shows large, each with its caption."""
+        """Yield the few numbers that the page shows large, each with its caption."""
         return ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Title, verdict and all figures as plain values, for JSON."""
+        """Return title, verdict and all figures as plain values, for JSON."""
         plain: dict[str, Any] = {"title": self.title, "verdict": self.verdict} | msgspec.to_builtins(self)
         return plain | {name: getattr(self, name) for name in self.COMPUTED}
 
     def render(self) -> str:
-        """A summary to read in a terminal."""
+        """Return a summary to read in a terminal."""
         lines: list[str] = []
         for part in self._parts():
             lines += [part] if isinstance(part, str) else part.lines()
@@ -113,7 +113,7 @@ class Report:
 
 
 class RunReport(Report):
-    """The base of reports of runs that can be stopped and go on."""
+    """The base of reports of runs that can be stopped and resumed."""
 
     finished: bool
     """False if the run was stopped before its end."""
@@ -121,22 +121,22 @@ class RunReport(Report):
 
     @property
     def complete(self) -> bool:
-        """True if nothing is missing: the run came to its end without warnings."""
+        """Return True if nothing is missing: the run finished without warnings."""
         return self.finished and not self.warnings
 
     @property
     def exit_code(self) -> int:
-        """3 if something is missing."""
+        """Return 3 if something is missing."""
         return 0 if self.complete else PARTLY_DONE
 
     @property
     def verdict(self) -> str:
-        """The end of the run, complete or not, and the number of warnings."""
+        """Return whether the run is complete, and the number of warnings."""
         ended = "The run is complete" if self.finished else "The run was stopped before its end"
         return f"{ended}, with {quantity(len(self.warnings), 'warning')}" if self.warnings else ended
 
     def _ending(self, going_on: str) -> Iterator[Part]:
-        """Give the last parts."""
+        """Yield the last parts."""
         if not self.finished:
             yield Notes((), f"stopped before the end; run it again {going_on}", urgent=True)
         if self.warnings:
