@@ -35,7 +35,7 @@ _numbers = itertools.count(1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the ``pytest.ini`` settings."""
+    """Add the settings of ``pytest.ini``."""
     parser.addini("cometmq_brokers", "brokers of a test's CometMQ cluster", default="1")
     parser.addini("cometmq_queues", "queues of a test's topic on each broker", default="4")
 
@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _async_fixture(config: pytest.Config) -> Callable[[Any], Any]:
     if config.pluginmanager.hasplugin("asyncio"):
-        import pytest_asyncio  # its own decorator makes the fixture work in strict mode as well
+        import pytest_asyncio  # with its own decorator the fixture works in strict mode, too
 
         return pytest_asyncio.fixture(name="cometmq_cluster")
     return _needs_a_plugin
@@ -84,14 +84,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
 # --- fixtures ---------------------------------------------------------------------------------
 @pytest.fixture
 def cometmq_topic(request: pytest.FixtureRequest) -> str:
-    """A topic name in this test's cluster; no other test has the same."""
+    """The name of this test's own topic in the cluster."""
     name = re.sub("[^a-zA-Z0-9_-]", "_", request.node.name)[:_NAME_CHARS]
     return f"{name}-{os.getpid()}-{next(_numbers)}"
 
 
 @pytest.fixture
 def cometmq_clock(request: pytest.FixtureRequest) -> Clock:
-    """The clock of the cluster: a VirtualClock in coroutines, else the real one; the marker's ``real_time`` decides."""
+    """The clock of the cluster: a VirtualClock in coroutines, the real one elsewhere; ``real_time`` of the marker
+    overrides."""
     from cometmq.clock import SYSTEM_CLOCK
 
     try:
@@ -105,7 +106,7 @@ def cometmq_clock(request: pytest.FixtureRequest) -> Clock:
 
 
 async def _cluster(request: pytest.FixtureRequest, cometmq_clock: Clock, cometmq_topic: str) -> AsyncIterator[Cluster]:
-    """Yield a CometMQ cluster on the test's own event loop."""
+    """A CometMQ cluster on the test's own event loop."""
     from cometmq.testing import Cluster
 
     options = _options(request)
@@ -136,7 +137,7 @@ def cometmq_sync_cluster(
 
 
 def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Return the options of the ini-file, overridden by the markers from the module down to the test."""
+    """Return the options from the ini file, overridden by the markers of module, class and test."""
     found: dict[str, Any] = {
         "brokers": int(request.config.getini("cometmq_brokers")),
         "queues": int(request.config.getini("cometmq_queues")),
@@ -151,8 +152,8 @@ def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
         unknown = sorted(marker.kwargs.keys() - _OPTIONS)
         if unknown or marker.args:
             pytest.fail(
-                f"the marker cometmq has no option {', '.join(unknown) or repr(marker.args[0])}; "
-                f"it has {', '.join(sorted(_OPTIONS))}",
+                f"unknown option of the marker cometmq: {', '.join(unknown) or repr(marker.args[0])}; "
+                f"use {', '.join(sorted(_OPTIONS))}",
                 pytrace=False,
             )
         keys: Mapping[str, str] = marker.kwargs.get("broker_keys", {})

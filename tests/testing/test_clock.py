@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import cometmq
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.testing import VirtualClock
-from cometmq.testing.idle import NeverIdleError, busy_threads, is_idle, settle
+from cometmq.testing.idle import NeverIdleError, busy_pool_threads, is_idle, settle
 
 HOUR_S = 3600.0
 DAY_MS = 86_400_000
@@ -161,7 +161,7 @@ async def test_settling_waits_for_chains_of_callbacks_sockets_and_threads() -> N
     await settle()
     assert steps == ["turns", "socket", "thread"]
     assert is_idle()
-    assert not busy_threads()
+    assert not busy_pool_threads()
     await task
     writer.close()
     await writer.wait_closed()
@@ -209,7 +209,7 @@ REAL_TIME = {
     "broker/replication/ha_service.py": "gives slaves in other processes time to catch up when it stops",
     "clock.py": "is the clock",
     "client/instance.py": "makes names unique by it",
-    "testing/idle.py": "gives up, in real seconds, on a loop that does not come to rest",
+    "testing/idle.py": "gives up, in real seconds, on a loop that does not become idle",
     "remoting/tls/certificates.py": "dates certificates, which other programs compare with the real date",
     "remoting/listener.py": "gives the system's sockets a moment to close when a server stops",
     "testing/stall.py": "notices, in real seconds, that nobody moves the clock",

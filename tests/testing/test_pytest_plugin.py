@@ -116,8 +116,8 @@ def test_wrong_use_says_what_to_do(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(
         [
             "*install pytest-asyncio, or use cometmq_sync_cluster*",
-            "*the marker cometmq has no option broker; it has accounts, broker_keys, brokers, links, queues*",
-            "*ConfigError: a broker has no key noSuchKey*",
+            "*unknown option of the marker cometmq: broker; use accounts, broker_keys, brokers, links, queues*",
+            "*ConfigError: unknown broker key noSuchKey*",
         ]
     )
 
@@ -162,8 +162,8 @@ def test_failed_and_interrupted_tests_leave_nothing_behind(
     result = run(pytester, "--asyncio-mode=auto", "-s")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["*KeyboardInterrupt*"])
-    result.stdout.fnmatch_lines(["*1 message expected from test_fails-*none came:*"])
-    result.stdout.fnmatch_lines(["*broker 0 does not run: see start_broker*"])
+    result.stdout.fnmatch_lines(["*1 message expected from test_fails-*none arrived:*"])
+    result.stdout.fnmatch_lines(["*broker 0 is not running: see start_broker*"])
     result.stdout.fnmatch_lines(["*threads []*", "directories []*", "sockets 0*"])
 
 

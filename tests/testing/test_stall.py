@@ -17,7 +17,7 @@ pytest_plugins = ["pytester"]
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stall, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(stall, "CHECK_SECONDS", 0.02)
 
 
 async def refused(cluster: Cluster) -> None:
@@ -63,10 +63,10 @@ async def test_a_test_that_waits_for_something_else_or_moves_the_clock_goes_on()
         async with LitePullConsumer("g", instance=cluster.client_instance()) as consumer:
             await consumer.subscribe("orders")
             poll = asyncio.create_task(consumer.poll(5))
-            await asyncio.sleep(0.02 * 2 * stall.STALLED_LOOKS)
+            await asyncio.sleep(0.02 * 2 * stall.STALLED_CHECKS)
             await clock.run_for(6)
             assert await poll == []
-        await asyncio.to_thread(time.sleep, 0.02 * 2 * stall.STALLED_LOOKS)
+        await asyncio.to_thread(time.sleep, 0.02 * 2 * stall.STALLED_CHECKS)
     assert cluster.stalled is None
 
 
@@ -76,7 +76,7 @@ def test_the_fixture_fails_the_test_with_the_sentence(pytester: pytest.Pytester)
         """
         from cometmq.client import Message, Producer
         from cometmq.testing import stall
-        stall.LOOK_SECONDS = 0.02
+        stall.CHECK_SECONDS = 0.02
 
         async def test_stalled(cometmq_cluster, cometmq_topic):
             async with Producer("p", instance=cometmq_cluster.client_instance()) as producer:

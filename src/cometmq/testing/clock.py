@@ -1,4 +1,4 @@
-"""The clocks of tests: one that stands still until a test moves it, and one that can be stopped for one process."""
+"""Clocks for tests: one that only a test moves, and one that can be stopped for a single process."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from cometmq.testing.idle import is_idle, settle
 T = TypeVar("T")
 
 _LOOK_SECONDS: Final = 0.005
-"""Seconds of the real clock between two looks at a condition."""
+"""Seconds of the real clock between two checks of a condition."""
 SIMULATED_SECONDS: Final = 150.0
 """Seconds that pass on a virtual clock before it skips to an alarm: longer than any lease or time-out."""
 AFTER_ALARM_SECONDS: Final = 10.0
 """Seconds that pass after an alarm before it skips again: longer than a client's pauses between retries."""
 LONG_SLEEP_SECONDS: Final = 1800.0
-"""A timer for longer than this belongs to somebody who waits; housekeeping takes 15 minutes at most."""
+"""A timer longer than this belongs to a caller that waits; housekeeping timers last 15 minutes at most."""
 
 
 class _VirtualTimer:
@@ -41,17 +41,17 @@ class _VirtualTimer:
 _Heap = list[tuple[float, int, _VirtualTimer]]
 
 _ROUNDING_MS: Final = 0.25
-"""An alarm fires this much before its millisecond, so that rounding never lets the date pass it."""
+"""Seconds by which an alarm fires early, so that rounding never moves the date past it."""
 _LOOP_LOOK_TIMERS: Final = 256
-"""Timers in a row after which the event loop gets a turn although it is idle: its own timers may be due."""
+"""After so many timers in a row the event loop gets a turn although it is idle: its own timers may be due."""
 
 
 class VirtualClock:
     """Time that stands still until it is moved.
 
-    * ``advance`` (no ``await``) fires what falls due, in order; the event loop does nothing in between.
-    * ``run_for`` goes from one due timer to the next and waits at each until the event loop is idle, as if the time
-      had really passed.
+    * ``advance`` (no ``await``) fires the timers that fall due, in order; the event loop does not run in between.
+    * ``run_for`` moves from timer to timer and waits after each until the event loop is idle, as if the time had really
+      passed.
     * ``skip`` moves the date from alarm to alarm while monotonic time stands still, as if the machine had been
       suspended. A month costs as much as the alarms in it.
 
@@ -65,28 +65,28 @@ class VirtualClock:
         """Seconds by which the date is ahead of monotonic time."""
         self._timers: _Heap = []
         self._alarms: _Heap = []
-        """Ordered by seconds of the date since the start."""
+        """Alarms, ordered by the date's seconds since the start."""
         self._order = itertools.count()
         self._at_rest = 0
         """Timers in a row that left the event loop idle."""
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC."""
+        """Return the milliseconds since 1970-01-01 UTC."""
         return self._start_ms + round((self._elapsed + self._skipped) * 1000)
 
     def monotonic(self) -> float:
-        """Seconds since the start, without those skipped."""
+        """Return the seconds since the start, without those skipped."""
         return self._elapsed
 
     def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> TimerHandle:
-        """Fire after ``delay_s`` seconds; skipped seconds do not count."""
+        """Call back after ``delay_s`` seconds; skipped seconds do not count."""
         timer = _VirtualTimer(delay_s, callback, args)
-        return self._put(self._timers, self._elapsed + max(0.0, delay_s), timer)
+        return self._add_timer(self._timers, self._elapsed + max(0.0, delay_s), timer)
 
     def call_at(self, when_ms: int, callback: Callable[..., object], *args: Any) -> TimerHandle:
-        """Fire when the date reaches ``when_ms``; a past date fires at the next move."""
+        """Call back when the date reaches ``when_ms``; for a past date, at the next move."""
         timer = _VirtualTimer((when_ms - self.now_ms()) / 1000, callback, args)
-        return self._put(self._alarms, (when_ms - self._start_ms - _ROUNDING_MS) / 1000, timer)
+        return self._add_timer(self._alarms, (when_ms - self._start_ms - _ROUNDING_MS) / 1000, timer)
 
     async def sleep(self, seconds: float) -> None:
         """Wait ``seconds``; skipped seconds do not count."""
@@ -104,14 +104,14 @@ class VirtualClock:
 
     # --- moving -------------------------------------------------------------------------------
     def advance(self, seconds: float) -> None:
-        """Move time on and fire what falls due, in order, timers set meanwhile included."""
+        """Move time on and fire the timers that fall due, in order, including those set meanwhile."""
         target = self._elapsed + seconds
         while self.next_in() <= target - self._elapsed:
             self._fire_next()
         self._elapsed = target
 
     async def run_for(self, seconds: float) -> None:
-        """Let time pass: fire one due timer after the other and wait after each until the event loop is idle.
+        """Let time pass: fire due timers one by one, and wait after each until the event loop is idle.
 
         :raises NeverIdleError: the event loop does not become idle.
         """
@@ -139,7 +139,7 @@ class VirtualClock:
             task.cancel()
             await asyncio.wait([task])
         self._elapsed = max(self._elapsed, target)
-        raise TimeoutError(f"it took longer than {within_s:g} s of the virtual clock")
+        raise TimeoutError(f"it took longer than {within_s:g} s on the virtual clock")
 
     async def step(self, within_s: float) -> bool:
         """Move to the next timer or alarm in the next ``within_s`` seconds; return False when there is none.
@@ -159,7 +159,7 @@ class VirtualClock:
     async def skip(self, seconds: float) -> None:
         """Move the date on from alarm to alarm and wait after each until the event loop is idle.
 
-        Monotonic time stands still: connections, leases and calls under way do not notice.
+        Monotonic time stands still, so connections, leases and running calls notice nothing.
 
         :raises NeverIdleError: the event loop does not become idle.
         """
@@ -173,28 +173,28 @@ class VirtualClock:
 
     # --- timers -------------------------------------------------------------------------------
     def next_in(self) -> float:
-        """Seconds until the next timer or alarm; ``inf`` when there is none."""
-        self._forget_cancelled()
+        """Return the seconds until the next timer or alarm, ``inf`` without one."""
+        self._drop_cancelled()
         due = self._timers[0][0] if self._timers else math.inf
         if self._alarms:
             due = min(due, self._alarms[0][0] - self._skipped)
         return max(0.0, due - self._elapsed)
 
     def next_alarm_in(self) -> float:
-        """Seconds of the date until the next alarm; ``inf`` when there is none."""
-        self._forget_cancelled()
+        """Return the seconds until the date of the next alarm, ``inf`` without one."""
+        self._drop_cancelled()
         return max(0.0, self._alarms[0][0] - self._skipped - self._elapsed) if self._alarms else math.inf
 
-    def has_timer_over(self, seconds: float) -> bool:
+    def has_timer_longer_than(self, seconds: float) -> bool:
         """Return True when a timer (not an alarm) was set for longer than ``seconds``."""
         return any(timer.delay_s > seconds and not timer.cancelled for _, _, timer in self._timers)
 
-    def _put(self, heap: _Heap, due: float, timer: _VirtualTimer) -> TimerHandle:
+    def _add_timer(self, heap: _Heap, due: float, timer: _VirtualTimer) -> TimerHandle:
         heapq.heappush(heap, (due, next(self._order), timer))
         return timer
 
     def _fire_next(self) -> None:
-        """Move to the earliest timer or alarm and fire it; of two at one moment, the first that was set."""
+        """Move to the earliest timer or alarm and fire it; ties fire in the order in which they were set."""
         heap = self._timers
         if self._alarms:
             due, order, _ = self._alarms[0]
@@ -204,7 +204,7 @@ class VirtualClock:
         self._elapsed = max(self._elapsed, due - self._skipped if heap is self._alarms else due)
         timer.callback(*timer.args)
 
-    def _forget_cancelled(self) -> None:
+    def _drop_cancelled(self) -> None:
         for heap in (self._timers, self._alarms):
             while heap and heap[0][2].cancelled:
                 heapq.heappop(heap)
@@ -233,7 +233,7 @@ class _StoppableTimer:
 
 
 class StoppableClock:
-    """The time of another clock, for one process that can be stopped while time goes on for others (SIGSTOP, SIGCONT).
+    """The clock of one process, which can be stopped while time goes on for others (SIGSTOP, SIGCONT).
 
     While it is stopped no timer fires; those that fell due fire in order when it goes on.
     """
@@ -248,34 +248,34 @@ class StoppableClock:
         self.stopped = True
 
     def go_on(self) -> None:
-        """Fire what fell due during the stop."""
+        """Fire the timers that fell due during the stop."""
         self.stopped = False
         overdue, self.overdue = self.overdue, []
         for timer in overdue:
             timer.fire()
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC."""
+        """Return the milliseconds since 1970-01-01 UTC."""
         return self._clock.now_ms()
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary start; a stop counts."""
+        """Return the seconds since an arbitrary start, including those of stops."""
         return self._clock.monotonic()
 
     def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> TimerHandle:
-        """Call ``callback(*args)`` after ``delay_s`` seconds; if the clock is stopped then, when it goes on."""
+        """Call ``callback(*args)`` after ``delay_s`` seconds, or when a stopped clock goes on."""
         timer = _StoppableTimer(self, callback, args)
         timer.inner = self._clock.call_later(delay_s, timer.fire)
         return timer
 
     def call_at(self, when_ms: int, callback: Callable[..., object], *args: Any) -> TimerHandle:
-        """Call ``callback(*args)`` at a date; if the clock is stopped then, when it goes on."""
+        """Call ``callback(*args)`` at a date, or when a stopped clock goes on."""
         timer = _StoppableTimer(self, callback, args)
         timer.inner = self._clock.call_at(when_ms, timer.fire)
         return timer
 
     async def sleep(self, seconds: float) -> None:
-        """Wait ``seconds``; if the clock is stopped then, until it goes on."""
+        """Wait ``seconds``, or until a stopped clock goes on."""
         woken = asyncio.Event()
         timer = self.call_later(seconds, woken.set)
         try:
@@ -289,8 +289,8 @@ async def wait_until(clock: Clock, holds: Callable[[], object], within: float | 
 
     A :class:`VirtualClock` is moved: time passes for :data:`SIMULATED_SECONDS`; then the date skips to the next alarm
     or to the end, whichever comes first, and after an alarm time passes again for :data:`AFTER_ALARM_SECONDS`. While
-    something sleeps for longer than :data:`LONG_SLEEP_SECONDS`, all of the time passes. Real time is spent only
-    until the event loop is idle.
+    something sleeps for longer than :data:`LONG_SLEEP_SECONDS`, nothing is skipped. Real time passes only until the
+    event loop is idle.
 
     :raises NeverIdleError: the event loop does not become idle.
     """
@@ -312,7 +312,7 @@ async def _move_until(clock: VirtualClock, holds: Callable[[], object], seconds:
     await settle()
     while not holds():
         left = (end_ms - clock.now_ms()) / 1000
-        if clock.monotonic() > skips_at and not clock.has_timer_over(LONG_SLEEP_SECONDS):
+        if clock.monotonic() > skips_at and not clock.has_timer_longer_than(LONG_SLEEP_SECONDS):
             alarm = clock.next_alarm_in()
             await clock.skip(min(alarm, left))
             skips_at = clock.monotonic() + AFTER_ALARM_SECONDS

@@ -29,10 +29,10 @@ from cometmq.proxy.beside_broker import BrokerEndpoint
 from cometmq.remoting.security import Security
 from cometmq.testing.clock import StoppableClock, VirtualClock
 from cometmq.testing.inbox import Inbox
-from cometmq.testing.killed import leave_as_killed
+from cometmq.testing.killed import stop_as_killed
 from cometmq.testing.link import Link
 from cometmq.testing.ports import free_port
-from cometmq.testing.secured import secured
+from cometmq.testing.secured import secure_cluster
 from cometmq.testing.stall import StalledClockError, StallWatch
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ T = TypeVar("T")
 HOST: Final = "127.0.0.1"
 
 LINK_HOST: Final = "127.0.0.2"
-"""The loopback address of a broker behind a link; its port is that on :data:`HOST`."""
+"""The loopback address of a broker behind a link; it has the same port as on :data:`HOST`."""
 
 SMALL_STORE: Final = {
     "mappedFileSizeCommitLog": "16777216",
@@ -51,17 +51,17 @@ SMALL_STORE: Final = {
     "diskMaxUsedSpaceRatio": "95",
     "diskSpaceWarningLevelRatio": "100",
 }
-"""Small store files, which do not depend on how full the machine's disk is; ``broker_keys`` may override all.
+"""Small store files, whatever room the disk has; ``broker_keys`` may override every key.
 
-Messages are refused only when a write finds no room.
+Messages are refused only when a write fails for lack of room.
 """
 
 SEND_SECONDS: Final = 60.0
-"""A virtual clock is moved so far for a send that is refused: longer than all its attempts."""
+"""Seconds that a virtual clock is moved for a refused send: longer than all its attempts."""
 
 
-def own_keys(index: int, port: int, root: Path, namesrv_address: str) -> dict[str, str]:
-    """Return the keys of ``broker.conf`` that each broker of a cluster has to itself."""
+def keys_of_broker(index: int, port: int, root: Path, namesrv_address: str) -> dict[str, str]:
+    """Return the keys of ``broker.conf`` that differ for each broker of a cluster."""
     return {
         "brokerName": f"broker-{index}",
         "brokerIP1": HOST,
@@ -73,7 +73,7 @@ def own_keys(index: int, port: int, root: Path, namesrv_address: str) -> dict[st
 
 
 class OtherLoopError(CometMQError):
-    """A cluster was used on another event loop than its own."""
+    """A cluster was used on an event loop that is not its own."""
 
 
 class Cluster:
@@ -85,13 +85,13 @@ class Cluster:
     :param slaves: number of slaves of each broker; with ``brokerRole=SYNC_MASTER`` in ``broker_keys`` sends wait for
         one of them.
     :param clock: the clock of all servers; the test moves a :class:`~cometmq.testing.VirtualClock`.
-    :param data: directory for the stores, which stays; a temporary one by default.
+    :param data: directory for the stores, which is kept; a temporary one by default.
     :param broker_keys: keys of ``broker.conf`` for every broker.
-    :param links: True puts links between brokers, clients and nameserver that a test can disturb (:meth:`link`,
+    :param links: connect brokers, clients and nameserver through links that a test can disturb (:meth:`link`,
         :meth:`pause_broker`); messages then take about twice as long.
-    :param tls: all servers take TLS only, with certificates that are made for them.
-    :param accounts: all servers check signatures and permissions (ACL 1.0); entries of ``plain_acl.yml``, besides which
-        there is an account for :attr:`security`.
+    :param tls: all servers accept only TLS, with certificates issued for them.
+    :param accounts: all servers check signatures and permissions (ACL 1.0); these are entries of ``plain_acl.yml``. An
+        account for :attr:`security` is added.
     :param grpc: each broker has an endpoint for clients of RocketMQ 5 (:attr:`grpc_address`).
     """
 
@@ -109,13 +109,13 @@ class Cluster:
         grpc: bool = False,
     ) -> None:
         if brokers < 1:
-            raise ValueError(f"a cluster has at least one broker, not {brokers}")
+            raise ValueError(f"a cluster needs at least one broker, not {brokers}")
         if slaves and links:
-            raise ValueError("a cluster has either slaves or links")
+            raise ValueError("a cluster cannot have both slaves and links")
         self.clock = clock
         self._temporary = TemporaryDirectory(prefix="cometmq-") if data is None else None
         self.data = Path(self._temporary.name) if self._temporary is not None else data or Path()
-        self._secured = secured(self.data, (HOST, LINK_HOST), tls=tls, accounts=accounts)
+        self._secured = secure_cluster(self.data, (HOST, LINK_HOST), tls=tls, accounts=accounts)
         self._keys = {**SMALL_STORE, **self._secured.keys, **(broker_keys or {})}
         self._ports = [free_port(HOST) for _ in range(brokers)]
         self._grpc_ports = [free_port(HOST) for _ in range(brokers)] if grpc else []
@@ -129,7 +129,7 @@ class Cluster:
         }
         self._namesrv: NameServer | None = None
         self._producer: Producer | None = None
-        """Sends for :meth:`send`."""
+        """The producer of :meth:`send`."""
         self._watch: StallWatch | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._with_links = links
@@ -175,16 +175,16 @@ class Cluster:
         :raises ValueError: the cluster has none.
         """
         if not self._grpc_ports:
-            raise ValueError("the cluster has no endpoint for gRPC: make it with grpc=True (marker: grpc=True)")
+            raise ValueError("the cluster has no gRPC endpoint: create it with grpc=True (marker: grpc=True)")
         return f"{HOST}:{self._grpc_ports[0]}"
 
     def endpoint(self, index: int) -> BrokerEndpoint:
-        """Return the gRPC endpoint of one broker; KeyError when there is none."""
+        """Return the gRPC endpoint of one broker; KeyError if it has none."""
         return self._endpoints[index]
 
     @property
     def security(self) -> Security:
-        """The credentials and TLS of a client that may do everything; for others ``replace(security, …)``."""
+        """The credentials and TLS of a client that may do everything; ``replace(security, …)`` makes others."""
         return self._secured.security
 
     @property
@@ -193,7 +193,7 @@ class Cluster:
         return [self._running[index] for index in sorted(self._running)]
 
     def broker(self, index: int) -> Broker:
-        """Return the broker of that number; KeyError when it is stopped."""
+        """Return the broker with this number; KeyError when it is stopped."""
         return self._running[index]
 
     @property
@@ -207,9 +207,9 @@ class Cluster:
         return self._running.keys()
 
     def client_instance(self) -> ClientInstance:
-        """Return the instance with which a client uses this cluster and its clock: ``Producer(group, instance=…)``.
+        """Return an instance that lets a client use this cluster and its clock: ``Producer(group, instance=…)``.
 
-        :raises OtherLoopError: on another event loop than the cluster's.
+        :raises OtherLoopError: this is not the cluster's event loop.
         """
         self._demand_own_loop()
         return ClientInstance(self.namesrv_address, security=self.security, clock=self.clock)
@@ -224,7 +224,7 @@ class Cluster:
             await admin.create_topic(topic, queues=queues)
 
     async def send(self, message: Message) -> SendResult:
-        """Send a message, as another application would; a virtual clock is moved while a broker refuses it."""
+        """Send a message, as another application would; while a broker refuses it, a virtual clock is moved."""
         if self._producer is None:
             self._producer = Producer("cometmq-testing", instance=self.client_instance())
             await self._producer.start()
@@ -270,7 +270,7 @@ class Cluster:
     async def stop(self) -> None:
         """Stop everything cleanly and remove the temporary directory.
 
-        :raises OtherLoopError: on another event loop than the cluster's; the directory is removed.
+        :raises OtherLoopError: this is not the cluster's event loop; the directory is removed.
         """
         try:
             self._demand_own_loop()
@@ -297,14 +297,14 @@ class Cluster:
         if self._loop is not None and self._loop is not asyncio.get_running_loop():
             raise OtherLoopError(
                 "this cluster runs on another event loop" + (", which is closed" if self._loop.is_closed() else ""),
-                next_step="use and stop it on the loop that it was started on; pytest-asyncio: give fixtures "
+                next_step="use and stop it on the loop that started it; with pytest-asyncio give fixtures "
                 "the loop scope of the tests (asyncio_default_fixture_loop_scope)",
             )
 
     async def start_broker(self, index: int) -> Broker:
         """Start a stopped broker on its store and port."""
-        assert index not in self._running, f"broker {index} runs"
-        broker = self._running[index] = await self._started(
+        assert index not in self._running, f"broker {index} is running"
+        broker = self._running[index] = await self._start_or_stop(
             Broker(self._config(index), clock=self._broker_clock(index))
         )
         if self._grpc_ports:
@@ -313,7 +313,7 @@ class Cluster:
         return broker
 
     @staticmethod
-    async def _started(broker: Broker) -> Broker:
+    async def _start_or_stop(broker: Broker) -> Broker:
         try:
             await broker.start()
         except BaseException:
@@ -335,10 +335,10 @@ class Cluster:
         return await self.start_broker(index)
 
     async def kill_broker(self, index: int) -> None:
-        """End a broker as SIGKILL does: connections end, it does not unregister, nothing more reaches its files.
+        """End a broker as SIGKILL does: connections break, it does not unregister, nothing more reaches its files.
 
         Its directory stays as the operating system has it at that moment, with its ``abort`` file, and
-        :meth:`start_broker` recovers from it. Pages that are not flushed survive, as they do not in a power cut.
+        :meth:`start_broker` recovers from it. Pages that are not flushed survive, unlike in a power cut.
         """
         broker = self._running.pop(index)
         endpoint = self._endpoints.pop(index, None)
@@ -349,22 +349,22 @@ class Cluster:
         if self._with_links:
             self.link(index).cut()
             self.resume_broker(index)
-        await leave_as_killed(broker, self.store_root(index))
+        await stop_as_killed(broker, self.store_root(index))
 
     # --- slaves -------------------------------------------------------------------------------
     def slave(self, index: int = 0, number: int = 1) -> Broker:
-        """Return a slave of the broker of that number; KeyError when there is none, or it is stopped."""
+        """Return a slave of the broker with this number; KeyError if it does not exist or is stopped."""
         broker = self._slaves[index, number].broker
         if broker is None:
-            raise KeyError(f"slave {number} of broker {index} does not run")
+            raise KeyError(f"slave {number} of broker {index} is not running")
         return broker
 
     async def start_slave(self, index: int = 0, number: int = 1) -> Broker:
         """Start a stopped slave on its store and port."""
         slave = self._slaves[index, number]
-        assert slave.broker is None, f"slave {number} of broker {index} runs"
+        assert slave.broker is None, f"slave {number} of broker {index} is running"
         config = self._configured(index, slave.port, slave.root, {"brokerRole": "SLAVE", "brokerId": str(number)})
-        slave.broker = await self._started(Broker(config, clock=self.clock))
+        slave.broker = await self._start_or_stop(Broker(config, clock=self.clock))
         return slave.broker
 
     async def stop_slave(self, index: int = 0, number: int = 1) -> None:
@@ -378,19 +378,19 @@ class Cluster:
         broker = self.slave(index, number)
         self._slaves[index, number].broker = None
         await broker.cut_off()
-        await leave_as_killed(broker, self._slaves[index, number].root)
+        await stop_as_killed(broker, self._slaves[index, number].root)
 
     def empty_slave(self, index: int = 0, number: int = 1) -> None:
         """Remove the store of a stopped slave: it then copies everything from its master."""
         slave = self._slaves[index, number]
-        assert slave.broker is None, f"slave {number} of broker {index} runs"
+        assert slave.broker is None, f"slave {number} of broker {index} is running"
         shutil.rmtree(slave.root, ignore_errors=True)
 
     def has_replicated(self, index: int = 0, number: int = 1) -> bool:
-        """Return True when a slave has all of its master's log, topics and groups.
+        """Return True when a slave has its master's complete log, topics and groups.
 
-        Wait for it with :func:`~cometmq.testing.wait_until`: the log arrives at once, tables three seconds after the
-        start and then every ten.
+        Wait for it with :func:`~cometmq.testing.wait_until`: the log arrives immediately, tables three seconds after
+        the start and then every ten.
         """
         slave, master = self.slave(index, number), self.broker(index)
         return (
@@ -400,12 +400,12 @@ class Cluster:
         )
 
     async def promote_slave(self, index: int = 0, number: int = 1) -> Broker:
-        """Make a slave the master in place of one that was stopped or killed; return the new master.
+        """Make a slave the master in place of a stopped or killed one; return the new master.
 
-        The old master's store and port become those of the slave, for :meth:`start_slave`. If the old master had
-        messages that the new one lacks, :meth:`empty_slave` must come first; the slave's log says so.
+        The old master's store and port become the slave's, for :meth:`start_slave`. If the old master had
+        messages that the new one lacks, call :meth:`empty_slave` first; otherwise the slave's log asks for it.
         """
-        assert index not in self._running, f"broker {index} runs"
+        assert index not in self._running, f"broker {index} is running"
         slave = self._slaves[index, number]
         if slave.broker is not None:
             await self.stop_slave(index, number)
@@ -439,9 +439,9 @@ class Cluster:
     def pause_broker(self, index: int) -> ExitStack:
         """Stop a broker as SIGSTOP does: it answers no request, sends nothing and fires no timer.
 
-        Connections stay, and new ones are accepted. A flush that has begun may still end. With
-        ``with cluster.pause_broker(0):`` the broker goes on at the end of the block, also when the test fails there:
-        closing clients wait for its answer, on a clock that nobody moves any more.
+        Connections stay, and new ones are accepted. A flush that has begun may still end. ``with
+        cluster.pause_broker(0):`` resumes the broker at the end of the block, even if the test fails there: clients
+        that close wait for its answer, on a clock that nobody moves any more.
 
         :raises ValueError: the cluster has no links.
         """
@@ -454,7 +454,7 @@ class Cluster:
         return until
 
     def resume_broker(self, index: int) -> None:
-        """Resume a paused broker, which then gets all that was sent meanwhile; other faults of its link stay."""
+        """Resume a paused broker, which then receives all that was sent meanwhile; other faults of its link stay."""
         self._demand_links()
         self._broker_clocks[index].go_on()
         self._links[index].resume()
@@ -462,7 +462,7 @@ class Cluster:
 
     def _demand_links(self) -> None:
         if not self._with_links:
-            raise ValueError("the cluster has no links to disturb: make it with links=True (marker: links=True)")
+            raise ValueError("the cluster has no links: create it with links=True (marker: links=True)")
 
     def _config(self, index: int) -> BrokerConfig:
         if not self._with_links:
@@ -472,10 +472,10 @@ class Cluster:
         return self._configured(index, self._ports[index], self._roots[index], keys)
 
     def _configured(self, index: int, port: int, root: Path, further: Mapping[str, str]) -> BrokerConfig:
-        keys = {**own_keys(index, port, root, self.namesrv_address), **self._keys, **further}
+        keys = {**keys_of_broker(index, port, root, self.namesrv_address), **self._keys, **further}
         unknown = sorted(keys.keys() - spellings_of(BrokerConfig).keys())
         if unknown:
-            raise ConfigError(f"a broker has no key {', '.join(unknown)}")
+            raise ConfigError(f"unknown broker key {', '.join(unknown)}")
         return _parsed(BrokerConfig, keys)
 
 

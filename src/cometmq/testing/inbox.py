@@ -27,14 +27,14 @@ _numbers = itertools.count(1)
 WITHIN_SECONDS: Final = 5.0
 """Seconds of the cluster's clock that an expectation waits by default."""
 _SAMPLE: Final = 1000
-"""Messages of a topic whose tags are counted."""
+"""So many messages of a topic are searched for tags."""
 _BODY_BYTES: Final = 60
 _LISTED: Final = 20
-"""Messages, or topics, that get a line each."""
+"""So many messages, or topics, get a line each."""
 
 
 class ExpectationError(AssertionError):
-    """Other messages arrived than a test expected; the text names them, and where the others are."""
+    """The messages that arrived are not those expected; the text lists them, and where the missing ones are."""
 
 
 class Servers(Protocol):
@@ -52,7 +52,7 @@ class Servers(Protocol):
 
     @property
     def running(self) -> Set[int]:
-        """Their numbers."""
+        """The numbers of the running brokers."""
 
     @property
     def size(self) -> int:
@@ -77,7 +77,7 @@ class Inbox:
     :param topics: at least one; missing ones are created with four queues.
     :param expression: the subscription to all topics, of type ``expression_type``: tags or SQL92.
     :param group: the consumer group; by default a new one.
-    :param answer: the listener's answer to every message: success or ``Retry()``.
+    :param answer: the listener's result for every message: success or ``Retry()``.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class Inbox:
         answer: Verdict = None,
     ) -> None:
         if not topics:
-            raise ValueError("an inbox needs a topic")
+            raise ValueError("an inbox needs at least one topic")
         self.topics: Final = tuple(topics)
         self.group: Final = group or f"inbox-{os.getpid()}-{next(_numbers)}"
         self.messages: Final[list[MessageExt]] = []
-        """Everything that has arrived, in order; a message delivered again is there again."""
+        """All messages that have arrived, in order; a redelivered message appears again."""
         self._expression = expression
         self._expression_type = expression_type
         self._answer = answer
@@ -103,7 +103,7 @@ class Inbox:
         self._handed_out = 0
         self._consumer = PushConsumer(
             self.group,
-            self._take,
+            self._collect,
             config=PushConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET),
             instance=cluster.client_instance(),
         )
@@ -119,13 +119,13 @@ class Inbox:
     async def __aexit__(self, *_: object) -> None:
         await self._consumer.close()
 
-    async def _take(self, messages: Sequence[MessageExt]) -> Verdict:
+    async def _collect(self, messages: Sequence[MessageExt]) -> Verdict:
         self.messages.extend(messages)
         return self._answer
 
     @property
     def waiting(self) -> list[MessageExt]:
-        """Messages that have arrived and were not returned yet."""
+        """Messages that have arrived but were not returned yet."""
         return self.messages[self._handed_out :]
 
     async def expect(self, count: int, within: float | timedelta = WITHIN_SECONDS) -> list[MessageExt]:
@@ -137,34 +137,37 @@ class Inbox:
         :raises ExpectationError: fewer arrived.
         """
         if not await wait_until(self._cluster.clock, lambda: len(self.waiting) >= count, within):
-            raise ExpectationError(self._too_few(count, within))
+            raise ExpectationError(self._shortfall(count, within))
         taken = self.waiting[:count]
         self._handed_out += count
         return taken
 
     async def expect_none(self, within: float | timedelta = WITHIN_SECONDS) -> None:
-        """Let ``within`` seconds of the cluster's clock pass, in which no message may arrive.
+        """Let ``within`` seconds of the cluster's clock pass and check that no message arrives.
 
-        :raises ExpectationError: one arrives, or waits already.
+        :raises ExpectationError: one arrives, or was waiting already.
         """
         if await wait_until(self._cluster.clock, lambda: self.waiting, within):
-            lines = [f"no message was expected from {self._name()}{_time(within)}, but there came:"]
+            lines = [f"no message was expected from {self._topics_text()}{_within_text(within)}, but these arrived:"]
             raise ExpectationError("\n".join([*lines, *_describe_all(self.waiting)]))
 
     # --- the text of a failed expectation ---
-    def _name(self) -> str:
+    def _topics_text(self) -> str:
         topics = " and ".join(self.topics)
         return topics if self._expression == ALL else f"{topics} ({self._expression})"
 
-    def _too_few(self, count: int, within: float | timedelta) -> str:
+    def _shortfall(self, count: int, within: float | timedelta) -> str:
         waiting = self.waiting
         places = _stored(self._cluster.brokers, self.group)
-        lines = [f"{_messages(count)} expected from {self._name()}{_time(within)}, {len(waiting) or 'none'} came:"]
+        lines = [
+            f"{_quantity(count)} expected from {self._topics_text()}{_within_text(within)}, "
+            f"{len(waiting) or 'none'} arrived:"
+        ]
         lines += _describe_all(waiting)
         if self._handed_out:
-            lines.append(f"  (and {self._handed_out} that earlier expectations took)")
+            lines.append(f"  (and {self._handed_out} that earlier expectations returned)")
         lines.append(
-            f"{_messages(count - len(waiting))} missing. Messages on the running brokers, for group {self.group}:"
+            f"{_quantity(count - len(waiting))} missing. Messages on the running brokers, for group {self.group}:"
         )
         lines += _describe_cluster(places, self.topics, self.group)
         lines += [f"→ {step}" for step in self._next_steps(places)]
@@ -174,24 +177,25 @@ class Inbox:
         cluster = self._cluster
         stopped = [index for index in range(cluster.size) if index not in cluster.running]
         if stopped:
-            yield f"broker {', '.join(map(str, stopped))} does not run: see start_broker"
+            yield f"broker {', '.join(map(str, stopped))} is not running: see start_broker"
         own = [places[topic] for topic in self.topics if topic in places]
         if any(place.lag for place in own):
-            yield "the group has not got everything: is the broker paused, or a link to it cut?"
+            yield "the group has not received everything: is the broker paused, or a link to it cut?"
         left_out = sum(place.count for place in own) - len({message.offset_msg_id for message in self.messages})
         if self._expression != ALL and left_out > 0:
             tags = sorted({str(tag) for place in own for tag in place.tags})
-            yield f"the subscription {self._expression!r} leaves messages out; the tags stored are {', '.join(tags)}"
+            yield f"the subscription {self._expression!r} filters messages out; the stored tags are {', '.join(tags)}"
         if dlq_topic(self.group) in places:
             yield f"messages failed too often and are in {dlq_topic(self.group)}"
         if SCHEDULE_TOPIC in places:
-            yield f"messages wait for their time in {SCHEDULE_TOPIC}: give them more with within=…{self._next_alarm()}"
+            yield f"messages are delayed in {SCHEDULE_TOPIC}: wait longer with within=…{self._next_alarm()}"
         if TRANS_HALF_TOPIC in places:
             yield f"half messages in {TRANS_HALF_TOPIC} wait for a commit or rollback, or for a check"
         others = [topic for topic in places if topic not in self.topics and topic[0] != "%" and topic != SCHEDULE_TOPIC]
         if not own:
             if others:
-                yield f"nothing was sent to {self._name()}, but to {', '.join(sorted(others))}: is the topic right?"
+                only_to = ", ".join(sorted(others))
+                yield f"nothing was sent to {self._topics_text()}, only to {only_to}: is the topic right?"
             else:
                 yield f"nothing was sent to this cluster; its nameserver is {cluster.namesrv_address}"
 
@@ -202,15 +206,15 @@ class Inbox:
         return f" (the next is due in {clock.next_alarm_in():.0f} s)"
 
 
-def _messages(count: int) -> str:
+def _quantity(count: int) -> str:
     return f"{count} message" if count == 1 else f"{count} messages"
 
 
-def _time(within: float | timedelta) -> str:
+def _within_text(within: float | timedelta) -> str:
     return f" within {within if isinstance(within, timedelta) else f'{within:g} s'}"
 
 
-# --- the messages of a cluster, for the person who reads a failed expectation ------------------
+# --- the messages of a cluster, for the text of a failed expectation ------------------
 @dataclass(frozen=True)
 class _Stored:
     """The messages of one topic on all running brokers."""
@@ -230,7 +234,7 @@ class _Stored:
 
 
 def _stored(brokers: Iterable[Broker], group: str) -> dict[str, _Stored]:
-    """Return every topic with messages on these brokers, by name."""
+    """Return every topic that has messages on these brokers, by name."""
     found: dict[str, _Stored] = {}
     for broker in brokers:
         for topic, queues in broker.store.queues().items():
@@ -257,7 +261,7 @@ def _tags(broker: Broker, topic: str, queue_id: int, first: int, end: int) -> It
 
 
 def _describe(message: MessageExt) -> str:
-    """Return one message as one line."""
+    """Return a message as one line of text."""
     parts = [f"{message.topic} {message.broker_name}/{message.queue_id} at {message.queue_offset}"]
     if message.keys:
         parts.append(f"keys {' '.join(message.keys)}")
@@ -279,12 +283,12 @@ def _describe_all(messages: list[MessageExt]) -> Iterator[str]:
 
 
 def _describe_cluster(places: dict[str, _Stored], topics: Iterable[str], group: str) -> Iterator[str]:
-    """Yield a line for each topic: first the consumed ones with their retries and dead letters."""
+    """Yield a line for each topic, first the consumed ones with their retries and dead letters."""
     first = [*topics, retry_topic(group), dlq_topic(group)]
     for topic in first:
         place = places.get(topic)
         if place is not None:
-            yield f"  {topic}: {place.count} stored, the group has {place.lag} to do"
+            yield f"  {topic}: {place.count} stored, {place.lag} not consumed by the group"
         elif topic in topics:
             yield f"  {topic}: nothing stored"
     others = sorted(places.keys() - set(first))

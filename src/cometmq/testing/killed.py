@@ -1,4 +1,4 @@
-"""The files of a broker that is killed."""
+"""Leave a broker's files as a kill would."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from cometmq.broker.controller import Broker
 
 
-async def leave_as_killed(broker: Broker, root: Path) -> None:
-    """Stop a broker that is cut off, and restore its directory as it was before."""
+async def stop_as_killed(broker: Broker, root: Path) -> None:
+    """Stop a broker whose connections are cut, and restore its directory as it was before."""
     left = root.with_name(f"{root.name}.killed")
     try:
-        # No request is answered from here on, but worker threads go on with what they have begun. A kill ends all of
-        # them at one moment, so the copy must be of one: it is made again when anything has changed meanwhile.
+        # No request is answered from here on, but worker threads finish what they have begun. A kill ends all of
+        # them at one moment, so the copy is repeated until nothing has changed while it was made.
         while True:
             before = _state(root)
             shutil.copytree(root, left, ignore=shutil.ignore_patterns("*.tmp"), copy_function=_copy_if_there)
@@ -29,7 +29,7 @@ async def leave_as_killed(broker: Broker, root: Path) -> None:
 
 
 def _state(root: Path) -> dict[str, tuple[int, int, int]]:
-    """Inode, size and time of the last change of each file."""
+    """Return inode, size and time of the last change of each file."""
     found = {}
     for directory, _, names in os.walk(root):
         for name in names:

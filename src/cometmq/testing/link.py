@@ -1,7 +1,8 @@
 """A TCP relay between clients and a server that a test can disturb.
 
-The link does not know frames; it passes bytes on as they come. A fault holds for all connections of the link, future
-ones included, until :meth:`Link.restore`. Fault model: an end stops answering (:meth:`Link.pause`); the network loses
+The link knows nothing of frames; it passes bytes on as they arrive. A fault affects all connections of the link,
+including future ones, until :meth:`Link.restore`. Fault model: an end stops answering (:meth:`Link.pause`); the network
+loses
 everything in one direction or both (:meth:`Link.drop`), is slow (:meth:`Link.delay`), breaks (:meth:`Link.cut`), or
 breaks in the middle of a frame (:meth:`Link.cut_after`). Like TCP, the link never loses or reorders single bytes.
 """
@@ -19,7 +20,7 @@ Address = tuple[str, int]
 
 
 class Direction(Enum):
-    """A direction of bytes."""
+    """The direction in which bytes flow."""
 
     TO_SERVER = "to server"
     TO_CLIENT = "to client"
@@ -73,34 +74,34 @@ class Link:
 
     # --- faults -------------------------------------------------------------------------------
     def pause(self) -> None:
-        """Hold everything in both directions; connections stay, new ones are accepted, nothing is lost."""
+        """Hold all bytes in both directions; connections stay, new ones are accepted, nothing is lost."""
         self._paused = True
         self._apply_pause()
 
     def resume(self) -> None:
-        """End a pause and pass on what has come since."""
+        """End a pause and pass on the held bytes."""
         self._paused = False
         self._apply_pause()
 
     def drop(self, *directions: Direction) -> None:
-        """Lose everything that goes in these directions, by default in both; connections stay."""
+        """Lose all bytes in these directions, by default in both; connections stay."""
         self._dropped = frozenset(directions or BOTH)
 
     def delay(self, seconds: float) -> None:
-        """Delay everything in both directions by ``seconds`` of the clock."""
+        """Delay all bytes in both directions by ``seconds`` of the clock."""
         self._delay_s = seconds
 
     def cut_after(self, size_bytes: int, direction: Direction) -> None:
-        """Break, once, the connection that carries the byte after the next ``size_bytes`` in a direction."""
+        """Let ``size_bytes`` more pass in a direction, then break the connection that carries the next byte; once."""
         self._cut_after[direction] = size_bytes
 
     def cut(self) -> None:
-        """End every connection at once; new ones are accepted."""
+        """End every connection immediately; new ones are accepted."""
         for pair in list(self._pairs):
             pair.abort()
 
     def restore(self) -> None:
-        """End every fault; held bytes pass now, dropped ones stay lost."""
+        """End every fault; held bytes pass, dropped ones stay lost."""
         self._dropped, self._delay_s = frozenset(), 0.0
         self._cut_after.clear()
         self.resume()
@@ -124,7 +125,7 @@ class Link:
         pair.pause_reading(paused=self._paused)
 
     def ended(self, pair: _Pair) -> None:
-        """Forget a pair whose ends are closed, or will be."""
+        """Forget a pair whose ends are closed or about to close."""
         self._pairs.discard(pair)
 
     def take(self, pair: _Pair, direction: Direction, data: bytes | None) -> None:
@@ -155,10 +156,10 @@ class _Pair:
         self.client = _End(self, Direction.TO_SERVER)
         self.server = _End(self, Direction.TO_CLIENT)
         self.due: dict[Direction, float] = {}
-        """Arrival time of the last delayed bytes of a direction: later ones do not overtake them."""
+        """Arrival time of the last delayed bytes by direction; later bytes do not overtake them."""
 
     def pass_on(self, direction: Direction, data: bytes | None) -> None:
-        """Write to the receiving end of a direction; None closes the connection after everything written before."""
+        """Write to the receiving end of a direction; None closes the connection once all earlier bytes are written."""
         end = self.server if direction is Direction.TO_SERVER else self.client
         if end.transport is None or end.transport.is_closing():
             return
@@ -170,7 +171,7 @@ class _Pair:
             self.link.ended(self)
 
     def abort(self) -> None:
-        """End both ends at once."""
+        """Abort both ends."""
         self.client.abort()
         self.server.abort()
         self.link.ended(self)
@@ -193,7 +194,7 @@ class _End(asyncio.Protocol):
         """Store the transport."""
         self.transport = cast(asyncio.Transport, transport)
         if self is self._pair.client:
-            # The loops of Python 3.11.2 and older begin to read after this call, whatever it does.
+            # the loops of Python 3.11.2 and older begin to read after this call in any case
             asyncio.get_running_loop().call_soon(self.transport.pause_reading)
             self._pair.link.opened(self._pair)
 
@@ -212,11 +213,11 @@ class _End(asyncio.Protocol):
             self._pair.link.take(self._pair, self._direction, None)
 
     def pause_writing(self) -> None:
-        """Stop reading the other end: this one is slow."""
+        """Stop reading the other end, because this one is slow."""
         self._other.pause_reading(paused=True)
 
     def resume_writing(self) -> None:
-        """Read the other end again: this one has caught up."""
+        """Read the other end again, because this one has caught up."""
         self._other.pause_reading(paused=False)
 
     @property
@@ -224,7 +225,7 @@ class _End(asyncio.Protocol):
         return self._pair.server if self is self._pair.client else self._pair.client
 
     def abort(self) -> None:
-        """Close at once."""
+        """Abort the connection."""
         if self.transport is not None:
             self.transport.abort()
 

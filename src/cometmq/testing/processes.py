@@ -1,4 +1,4 @@
-"""A nameserver and brokers as processes, which a test may kill at any moment."""
+"""Run a nameserver and brokers as processes that a test may kill at any moment."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Final, Self
 
 from cometmq.errors import CometMQError
-from cometmq.testing.cluster import HOST, SMALL_STORE, own_keys
+from cometmq.testing.cluster import HOST, SMALL_STORE, keys_of_broker
 from cometmq.testing.ports import free_port
-from cometmq.testing.secured import secured
+from cometmq.testing.secured import secure_cluster
 
 READY_MARK: Final = b" ready: "
-"""Part of the line that a server prints when it is ready."""
+"""Text in the line that a server prints when it is ready."""
 START_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 30.0
-"""Many times the duration of a start or a stop; a machine under full load is slow."""
+"""Limits in seconds: many times the usual duration, since a machine under full load is slow."""
 _SERVER: Final = """
 import os, runpy, signal, threading
 
@@ -35,21 +35,22 @@ def end_with_the_starter():
 threading.Thread(target=end_with_the_starter, daemon=True).start()
 runpy.run_module("cometmq", run_name="__main__", alter_sys=True)
 """
-"""``python -m cometmq``, and a thread that kills it when the process that started it is gone.
+"""``python -m cometmq`` with a thread that kills it when the process that started it ends.
 
-That process has the other end of its standard input, which closes with it, whatever ends it.
+That process holds the other end of its standard input, which closes with it, whatever ends it.
 """
 
 
 class ProcessFailedError(CometMQError):
-    """A server did not start, or did not stop; the message ends with its last output."""
+    """A server did not start or stop; the message ends with its last output."""
 
 
 class ServerProcess:
-    """One ``python -m cometmq …`` server: started, stopped, killed, started again; it ends with this process."""
+    """One ``python -m cometmq …`` server, which can be started, stopped and killed again and again; it ends with this
+    process."""
 
     popen: ClassVar[Callable[..., subprocess.Popen[bytes]]] = subprocess.Popen
-    """Starts the process."""
+    """The thread that starts the process."""
 
     def __init__(self, name: str, arguments: Sequence[str], log: Path) -> None:
         self.name = name
@@ -59,15 +60,15 @@ class ServerProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id, None while it does not run."""
+        """The process id; None while it is not running."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     def start(self) -> None:
-        """Start it and wait until it is ready.
+        """Start the server and wait until it is ready.
 
         :raises ProcessFailedError: it ends first, or is not ready in time.
         """
-        assert self.pid is None, f"{self.name} runs"
+        assert self.pid is None, f"{self.name} is running"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = self.popen(
@@ -76,9 +77,9 @@ class ServerProcess:
         self._wait_ready(self._process)
 
     def stop(self) -> None:
-        """Stop it cleanly.
+        """Stop the server cleanly.
 
-        :raises ProcessFailedError: it does not end in time, and is killed; or it ends with an error.
+        :raises ProcessFailedError: it ended with an error, or did not end in time and was killed.
         """
         process = self._process
         if process is None or process.poll() is not None:
@@ -88,13 +89,13 @@ class ServerProcess:
             code = process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise ProcessFailedError(f"{self.name} did not stop in {STOP_SECONDS:g} s: {self.last_words()}") from None
+            raise ProcessFailedError(f"{self.name} did not stop in {STOP_SECONDS:g} s: {self.last_output()}") from None
         self._forget(process)
         if code != 0:
-            raise ProcessFailedError(f"{self.name} stopped with exit code {code}: {self.last_words()}")
+            raise ProcessFailedError(f"{self.name} stopped with exit code {code}: {self.last_output()}")
 
     def kill(self) -> None:
-        """End it as a crash does (SIGKILL)."""
+        """Kill the server with SIGKILL, as a crash would."""
         process = self._process
         if process is None:
             return
@@ -103,8 +104,8 @@ class ServerProcess:
         process.wait()
         self._forget(process)
 
-    def last_words(self) -> str:
-        """Return the end of its stderr."""
+    def last_output(self) -> str:
+        """Return the last lines of its stderr."""
         return self.log.read_text(errors="replace")[-2000:].strip() if self.log.exists() else ""
 
     def _wait_ready(self, process: subprocess.Popen[bytes]) -> None:
@@ -116,12 +117,12 @@ class ServerProcess:
             while READY_MARK not in said:
                 if not selector.select(max(0.0, deadline - time.monotonic())):
                     self.kill()
-                    raise ProcessFailedError(f"{self.name} is not ready in {START_SECONDS:g} s: {self.last_words()}")
+                    raise ProcessFailedError(f"{self.name} is not ready in {START_SECONDS:g} s: {self.last_output()}")
                 chunk = os.read(process.stdout.fileno(), 4096)
                 if not chunk:
                     code = process.wait()
                     self._forget(process)
-                    raise ProcessFailedError(f"{self.name} ended with exit code {code}: {self.last_words()}")
+                    raise ProcessFailedError(f"{self.name} ended with exit code {code}: {self.last_output()}")
                 said += chunk
 
     def _forget(self, process: subprocess.Popen[bytes]) -> None:
@@ -132,16 +133,16 @@ class ServerProcess:
 
 
 class ProcessCluster:
-    """A nameserver and brokers as processes, on free ports of the loopback; they end when this process does.
+    """A nameserver and brokers as processes, on free ports of the loopback; they end with this process.
 
-    Use it as ``with ProcessCluster() as cluster:``; a coroutine calls its methods by ``asyncio.to_thread``, so that the
-    event loop goes on.
+    Use it as ``with ProcessCluster() as cluster:``; a coroutine calls its methods with ``asyncio.to_thread``, so that
+    the event loop keeps running.
 
     :param brokers: number of brokers, each with its own store.
     :param slaves: number of slaves of each broker.
-    :param data: directory for stores and logs, which stays; a temporary one by default.
+    :param data: directory for stores and logs, which is kept; a temporary one by default.
     :param broker_keys: keys of ``broker.conf`` for every broker.
-    :param tls: all servers take TLS only.
+    :param tls: all servers accept only TLS.
     :param accounts: all servers check accounts; as for :class:`~cometmq.testing.cluster.Cluster`.
     """
 
@@ -166,7 +167,7 @@ class ProcessCluster:
         self._slave_roots = {
             (index, number): self.data / f"broker-{index}-slave-{number}" for index, number in self._slave_ports
         }
-        made = secured(self.data, (HOST,), tls=tls, accounts=accounts)
+        made = secure_cluster(self.data, (HOST,), tls=tls, accounts=accounts)
         self.security: Final = made.security
         """The credentials and TLS of a client that may do everything."""
         self._keys = {**SMALL_STORE, **made.keys, **(broker_keys or {})}
@@ -179,7 +180,7 @@ class ProcessCluster:
         )
         self.brokers: Final = [self._broker(index) for index in range(brokers)]
         self.slaves: Final = {place: self._slave(*place) for place in self._slave_ports}
-        """Slaves by the number of their broker and their own number, from 1 on."""
+        """Slaves by the number of their broker and their own number, which starts at 1."""
 
     def __enter__(self) -> Self:
         try:
@@ -224,12 +225,12 @@ class ProcessCluster:
             server.stop()
 
     def kill(self) -> None:
-        """End everything at once."""
+        """Kill all processes."""
         for server in (*self.slaves.values(), *self.brokers, self.namesrv):
             server.kill()
 
     def kill_broker(self, index: int) -> None:
-        """SIGKILL one broker."""
+        """Kill one broker with SIGKILL."""
         self.brokers[index].kill()
 
     def start_broker(self, index: int) -> None:
@@ -242,7 +243,7 @@ class ProcessCluster:
         self.brokers[index].start()
 
     def kill_slave(self, index: int = 0, number: int = 1) -> None:
-        """SIGKILL one slave."""
+        """Kill one slave with SIGKILL."""
         self.slaves[index, number].kill()
 
     def start_slave(self, index: int = 0, number: int = 1) -> None:
@@ -251,15 +252,15 @@ class ProcessCluster:
 
     def empty_slave(self, index: int = 0, number: int = 1) -> None:
         """Remove the store of a stopped slave: it then copies everything from its master."""
-        assert self.slaves[index, number].pid is None, f"slave {number} of broker {index} runs"
+        assert self.slaves[index, number].pid is None, f"slave {number} of broker {index} is running"
         shutil.rmtree(self._slave_roots[index, number], ignore_errors=True)
 
     def promote_slave(self, index: int = 0, number: int = 1) -> None:
-        """Make a slave the master in place of one that was stopped or killed.
+        """Make a slave the master in place of a stopped or killed one.
 
-        The old master's store and port become those of the slave, for :meth:`start_slave`.
+        The old master's store and port become the slave's, for :meth:`start_slave`.
         """
-        assert self.brokers[index].pid is None, f"broker {index} runs"
+        assert self.brokers[index].pid is None, f"broker {index} is running"
         place = index, number
         self.slaves[place].stop()
         self._ports[index], self._slave_ports[place] = self._slave_ports[place], self._ports[index]
@@ -280,6 +281,6 @@ class ProcessCluster:
         return self._server(f"broker-{index}-slave-{number}", index, port, root, role)
 
     def _server(self, name: str, index: int, port: int, root: Path, role: Mapping[str, str]) -> ServerProcess:
-        keys = {**own_keys(index, port, root, self.namesrv_address), **self._keys, **role}
+        keys = {**keys_of_broker(index, port, root, self.namesrv_address), **self._keys, **role}
         options = [text for key, value in keys.items() for text in ("-o", f"{key}={value}")]
         return ServerProcess(name, ["broker", *options], self.data / f"{name}.log")

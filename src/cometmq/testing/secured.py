@@ -1,4 +1,4 @@
-"""TLS and accounts of a test cluster: its files, the keys of its servers, and what its clients need."""
+"""Set up TLS and accounts for a test cluster: files, server keys, and the security of its clients."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from cometmq.remoting.tls.contexts import Tls
 OPERATOR: Final = "cometmq-testing"
 """The account of the cluster's servers and of its own clients."""
 _DAYS: Final = 3_650
-"""Tests move the clock, but not that of the certificates."""
+"""Days for which the certificates are valid; TLS uses the real clock, which tests do not move."""
 
 
 @dataclass(frozen=True)
-class Secured:
+class ClusterSecurity:
     """The keys of every server, and the security of a client that may do everything."""
 
     keys: Mapping[str, str]
     security: Security
 
 
-def secured(
+def secure_cluster(
     directory: Path, hosts: Sequence[str], *, tls: bool, accounts: Sequence[Mapping[str, Any]] | None
-) -> Secured:
-    """Write the files of a cluster; ``accounts`` are entries of ``plain_acl.yml``, ``None`` for no access control."""
+) -> ClusterSecurity:
+    """Write the security files of a cluster; ``accounts`` are entries of ``plain_acl.yml``, None for no accounts."""
     keys: dict[str, str] = {}
     credentials: Credentials | None = None
     trusted: Tls | None = None
@@ -56,7 +56,7 @@ def secured(
         )
         _write_private(directory / "tools.yml", dump_yaml(operator))
         keys |= {"aclEnable": "true", "aclPath": str(directory)}
-    return Secured(keys, Security(credentials, trusted))
+    return ClusterSecurity(keys, Security(credentials, trusted))
 
 
 def _write_private(path: Path, content: bytes) -> None:

@@ -1,12 +1,12 @@
-"""Fails a test that waits for a virtual clock which nobody moves; it would wait until its time limit.
+"""Fail a test that waits for a virtual clock that nobody moves, instead of letting it run into its time limit.
 
-A test is stalled when, for :data:`STALLED_LOOKS` looks of the real clock in a row, the event loop is idle, the virtual
-clock stands still, and the task that the loop was started for is inside a call of CometMQ's client, or sleeps on the
-clock. Then that task is cancelled, and from there on the watch moves the clock itself, so that everything ends. A test
-that waits for something else, as a process or a real timer, is never stalled.
+A test is stalled when :data:`STALLED_CHECKS` checks in a row, timed by the real clock, find the event loop idle, the
+virtual clock unmoved, and the loop's main task inside a call of CometMQ's client or asleep on the clock. That task is
+then cancelled, and the watch moves the clock itself so that everything ends. A test that waits for something else, such
+as a process or a real timer, never counts as stalled.
 
-As :mod:`cometmq.testing.idle` this reads private fields of asyncio: the callbacks of a task. Where they are missing, no
-test is stalled.
+Like :mod:`cometmq.testing.idle` this reads private fields of asyncio: the callbacks of a task. Where they are missing,
+no test counts as stalled.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from cometmq.errors import CometMQError
 from cometmq.testing.clock import VirtualClock
 from cometmq.testing.idle import NeverIdleError, is_idle
 
-LOOK_SECONDS: Final = 0.25
-"""Real seconds between two looks."""
-STALLED_LOOKS: Final = 16
-"""Looks in a row that find nothing to do: four seconds."""
+CHECK_SECONDS: Final = 0.25
+"""Real seconds between two checks."""
+STALLED_CHECKS: Final = 16
+"""Checks in a row that find nothing to do; together four seconds."""
 _DRIVE_SECONDS: Final = 0.001
 
 _ROOT: Final = Path(__file__).parents[1]
@@ -46,46 +46,46 @@ class StallWatch:
         self._looks = 0
         self._seen = (0.0, 0)
         self.error: StalledClockError | None = None
-        """The failure, once the test was stalled."""
-        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+        """The error of a stalled test; None before."""
+        self._timer = self._loop.call_later(CHECK_SECONDS, self._check)
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._timer.cancel()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         try:
             idle = is_idle()
-        except NeverIdleError:  # not a loop of asyncio's own: nobody can move this clock
+        except NeverIdleError:  # not asyncio's own loop: nobody can move this clock
             return
         if self.error is not None:
-            self._drive(idle)
+            self._move_clock(idle)
             return
         seen = (self._clock.monotonic(), self._clock.now_ms())
         self._looks = self._looks + 1 if idle and seen == self._seen else 0
         self._seen = seen
-        if self._looks >= STALLED_LOOKS:
+        if self._looks >= STALLED_CHECKS:
             self._fail()
-        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+        self._timer = self._loop.call_later(CHECK_SECONDS, self._check)
 
     def _fail(self) -> None:
         task = _main_task(self._loop)
-        waits = None if task is None else waiting_call(task)
+        waits = None if task is None else awaited_call(task)
         if task is None or waits is None:
             return
         self.error = StalledClockError(
-            f"{waits} waits for time to pass, and nothing moves the virtual clock, which has stood still for "
-            f"{LOOK_SECONDS * STALLED_LOOKS:g} s of real time",
-            next_step=f"let time pass while it waits: `await clock.run_until({_as_written(waits)}(…), 60)`",
+            f"{waits} waits for time to pass, but nothing has moved the virtual clock for "
+            f"{CHECK_SECONDS * STALLED_CHECKS:g} s of real time",
+            next_step=f"let time pass while it waits: `await clock.run_until({_as_called(waits)}(…), 60)`",
         )
         task.cancel(str(self.error))
 
-    def _drive(self, idle: bool) -> None:
+    def _move_clock(self, idle: bool) -> None:
         """Move the clock from timer to timer, so that clients close and the test ends."""
         step = self._clock.next_in()
         if idle and step < float("inf"):
             self._clock.advance(step)
-        self._timer = self._loop.call_later(_DRIVE_SECONDS, self._look)
+        self._timer = self._loop.call_later(_DRIVE_SECONDS, self._check)
 
 
 def _main_task(loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any] | None:
@@ -97,11 +97,11 @@ def _main_task(loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any] | None:
     return None
 
 
-def waiting_call(task: asyncio.Task[Any]) -> str | None:
-    """Return the name of the client's, or the clock's, function that a task is in; None if it waits for others."""
+def awaited_call(task: asyncio.Task[Any]) -> str | None:
+    """Return the name of the client or clock function that a task waits in; None if it waits for something else."""
     for call in _calls(task.get_coro()):
         if call.cr_code.co_filename.startswith(_CLIENT):
-            return call.__qualname__  # of the method, also where its code is that of a wrapper
+            return call.__qualname__  # the name of the method, even if a wrapper runs
         if call.cr_code.co_filename in _CLOCKS:
             return "clock.sleep" if call.cr_code.co_name == "sleep" else None
     return None
@@ -113,7 +113,7 @@ def _calls(awaited: object) -> Iterator[CoroutineType[Any, Any, Any]]:
         awaited = awaited.cr_await
 
 
-def _as_written(qualified: str) -> str:
+def _as_called(qualified: str) -> str:
     """Return ``producer.send`` for ``TransactionProducer.send``."""
     owner, _, name = qualified.rpartition(".")
     variable = next((kind for kind in ("producer", "consumer") if owner.lower().endswith(kind)), owner.lower())

@@ -26,10 +26,10 @@ R = TypeVar("R")
 THREAD: Final = "cometmq-cluster"
 
 
-def waited(
+def run_on_loop(
     method: Callable[Concatenate[Cluster, P], Coroutine[Any, Any, object]],
 ) -> Callable[Concatenate[SyncCluster, P], None]:
-    """Return the method that runs a method of the cluster on its loop and waits for it."""
+    """Wrap a coroutine method of the cluster: the result runs it on the cluster's loop and waits for it."""
 
     @functools.wraps(method)
     def call(self: SyncCluster, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -69,8 +69,8 @@ class SyncCluster:
             tls=tls,
             accounts=accounts,
         )
-        """The cluster itself; use it only on its own loop, by :meth:`call` or :meth:`run`."""
-        self._loop = asyncio.new_event_loop()  # not uvloop's, which does not tell when it is idle
+        """The cluster itself; use it only on its own loop, through :meth:`call` or :meth:`run`."""
+        self._loop = asyncio.new_event_loop()  # not uvloop's, which cannot be asked whether it is idle
         self._thread = threading.Thread(target=self._loop.run_forever, name=THREAD, daemon=True)
 
     def __enter__(self) -> Self:
@@ -121,7 +121,7 @@ class SyncCluster:
         """``host:port`` for clients."""
         return self.cluster.namesrv_address
 
-    create_topic = waited(Cluster.create_topic)
+    create_topic = run_on_loop(Cluster.create_topic)
 
     def send(self, message: Message) -> SendResult:
         """Send a message, as another application would."""
@@ -144,27 +144,27 @@ class SyncCluster:
 
         return SyncInbox(self, self.call(make()))
 
-    start_broker = waited(Cluster.start_broker)
-    stop_broker = waited(Cluster.stop_broker)
-    restart_broker = waited(Cluster.restart_broker)
-    kill_broker = waited(Cluster.kill_broker)
-    start_slave = waited(Cluster.start_slave)
-    kill_slave = waited(Cluster.kill_slave)
-    promote_slave = waited(Cluster.promote_slave)
+    start_broker = run_on_loop(Cluster.start_broker)
+    stop_broker = run_on_loop(Cluster.stop_broker)
+    restart_broker = run_on_loop(Cluster.restart_broker)
+    kill_broker = run_on_loop(Cluster.kill_broker)
+    start_slave = run_on_loop(Cluster.start_slave)
+    kill_slave = run_on_loop(Cluster.kill_slave)
+    promote_slave = run_on_loop(Cluster.promote_slave)
 
     def empty_slave(self, index: int = 0, number: int = 1) -> None:
-        """Remove the store of a slave that does not run."""
+        """Remove the store of a stopped slave."""
         self.run(lambda cluster: cluster.empty_slave(index, number))
 
     def pause_broker(self, index: int) -> ExitStack:
-        """Stop a broker as SIGSTOP does, see :meth:`Cluster.pause_broker`."""
+        """Stop a broker as SIGSTOP does; see :meth:`Cluster.pause_broker`."""
         self.run(lambda cluster: cluster.pause_broker(index))
         until = ExitStack()
         until.callback(self.resume_broker, index)
         return until
 
     def resume_broker(self, index: int) -> None:
-        """Let a paused broker go on."""
+        """Resume a paused broker."""
         self.run(lambda cluster: cluster.resume_broker(index))
 
     def run_for(self, seconds: float) -> None:
@@ -172,7 +172,7 @@ class SyncCluster:
         self.call(self.clock.run_for(seconds) if isinstance(self.clock, VirtualClock) else self.clock.sleep(seconds))
 
     def skip(self, seconds: float) -> None:
-        """Move the date from alarm to alarm, see :meth:`VirtualClock.skip`.
+        """Move the date from alarm to alarm; see :meth:`VirtualClock.skip`.
 
         :raises TypeError: the cluster uses the real clock.
         """
@@ -197,19 +197,19 @@ class SyncInbox:
 
     @property
     def messages(self) -> list[MessageExt]:
-        """Everything that has arrived, in order."""
+        """All messages that have arrived, in order."""
         return list(self._inbox.messages)
 
     def expect(self, count: int, within: float | timedelta = WITHIN_SECONDS) -> list[MessageExt]:
-        """Return the next ``count`` messages, see :meth:`Inbox.expect`.
+        """Return the next ``count`` messages; see :meth:`Inbox.expect`.
 
         :raises ExpectationError: fewer arrived.
         """
         return self._cluster.call(self._inbox.expect(count, within))
 
     def expect_none(self, within: float | timedelta = WITHIN_SECONDS) -> None:
-        """Let time pass in which no message may arrive, see :meth:`Inbox.expect_none`.
+        """Let time pass and check that no message arrives; see :meth:`Inbox.expect_none`.
 
-        :raises ExpectationError: one arrives, or waits already.
+        :raises ExpectationError: one arrives, or was waiting already.
         """
         self._cluster.call(self._inbox.expect_none(within))
