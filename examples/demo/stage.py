@@ -18,7 +18,7 @@ from examples.demo.lake import Lake
 from examples.demo.orders import COPY, GROUP, TOPIC
 from examples.demo.process import Process, Sent, Server, Worker
 
-from cometmq.cli.admin.doctor import port_taken
+from cometmq.cli.admin.doctor import is_port_taken
 from cometmq.client.admin import Admin
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
@@ -297,7 +297,9 @@ class Stage:
 def _free_port() -> int:
     """Return a port that is free, as are those that a broker uses beside it."""
     return next(
-        port for port in random.sample(PORTS, len(PORTS)) if not any(port_taken(port + distance) for distance in BESIDE)
+        port
+        for port in random.sample(PORTS, len(PORTS))
+        if not any(is_port_taken(port + distance) for distance in BESIDE)
     )
 
 

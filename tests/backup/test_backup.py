@@ -141,7 +141,7 @@ def test_what_is_there_is_not_written_over(
     assert (again.code, "is not empty" in again.err) == (1, True)
     over = cometmq("backup", "restore", str(backup), str(store))
     assert "is not empty; nothing was restored (move the old store away" in over.err
-    assert "TARGET is inside of STORE" in cometmq("backup", "create", str(store), str(store / "b")).err
+    assert "TARGET is inside STORE" in cometmq("backup", "create", str(store), str(store / "b")).err
     nothing = cometmq("backup", "create", str(tmp_path / "nothing"), str(tmp_path / "x"))
     assert "is not a store" in nothing.err
     assert not (tmp_path / "x").exists()

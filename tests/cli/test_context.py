@@ -13,7 +13,7 @@ import pytest
 from tests.cli.conftest import CommandLine
 from tests.cli.test_help import ALL
 
-from cometmq.cli.contexts import ContextError, adopt, read_contexts
+from cometmq.cli.contexts import ContextError, read_contexts, use_context
 from cometmq.cli.main import adopt_tools_file
 from cometmq.remoting.security import VARIABLES, Security
 from cometmq.testing import ProcessCluster
@@ -44,7 +44,7 @@ def test_contexts_from_creation_to_deletion(home: Path) -> None:
     assert (created.code, created.out) == (0, "")
     assert stat.S_IMODE(home.stat().st_mode) == 0o600
     taken = cometmq("context", "create", "prod", "-n", "c:3")
-    assert (taken.code, taken.err) == (1, "cometmq: there is a context prod (add --replace to replace it)\n")
+    assert (taken.code, taken.err) == (1, "cometmq: context prod already exists (add --replace to replace it)\n")
     assert cometmq("context", "create", "test", "-n", "c:3", "--use").code == 0
     rows = {row["name"]: row for row in cometmq("context", "list", "-o", "json").json()}
     assert (rows["prod"]["current"], rows["test"]["current"]) == ("", "*")
@@ -57,7 +57,7 @@ def test_contexts_from_creation_to_deletion(home: Path) -> None:
     }
     unconfirmed = cometmq("context", "delete", "prod")
     assert unconfirmed.code == 2
-    assert "leaves none in use" in unconfirmed.err
+    assert "leaves no context in use" in unconfirmed.err
     assert cometmq("context", "delete", "prod", "-y").code == 0
     assert cometmq("context", "show").code == 2
     assert read_contexts().current == ""
@@ -70,9 +70,9 @@ def test_an_unknown_context_names_the_nearest(home: Path) -> None:
         refused = cometmq(*words)
         assert (refused.code, refused.err) == (
             1,
-            "cometmq: there is no context prodution (did you mean production?)\n",
+            "cometmq: context prodution does not exist (did you mean production?)\n",
         )
-    assert "there are production" in cometmq("context", "use", "xyz").err
+    assert "known: production" in cometmq("context", "use", "xyz").err
 
 
 def test_commands_connect_as_the_context_says(home: Path, cluster: ProcessCluster) -> None:
@@ -103,18 +103,18 @@ def test_secrets_are_read_where_the_context_says(home: Path, tmp_path: Path) -> 
     references = ("--access-key-env", "SHOP_KEY", "--secret-key-env", "SHOP_SECRET")
     cometmq("context", "create", "env", "-n", "a:1", *references, "--use")
     with pytest.raises(ContextError, match=r"context env: \$SHOP_KEY is not set"):
-        adopt("env")
+        use_context("env")
     os.environ |= {"SHOP_KEY": "of-the-env", "SHOP_SECRET": "hidden-in-env"}
     try:
-        adopt(None)
+        use_context(None)
         credentials = Security.from_environment().credentials
         assert credentials is not None
         assert (credentials.access_key, credentials.secret_key) == ("of-the-env", "hidden-in-env")
-        adopt("file")
+        use_context("file")
         credentials = Security.from_environment().credentials
         assert credentials is not None
         assert credentials.access_key == "of-the-file"
-        adopt(None)
+        use_context(None)
         assert Security.from_environment().credentials == credentials, "the environment has precedence"
     finally:
         del os.environ["SHOP_KEY"], os.environ["SHOP_SECRET"]
@@ -131,7 +131,7 @@ def test_credentials_of_mqadmin_come_after_the_context(home: Path, tmp_path: Pat
     os.environ["ROCKETMQ_HOME"] = str(tmp_path / "mqadmin")
     adopt_tools_file()
     os.environ["COMETMQ_CONTEXT"] = "c"
-    adopt(None)
+    use_context(None)
     credentials = Security.from_environment().credentials
     assert credentials is not None
     assert credentials.access_key == "of-context"
@@ -142,7 +142,7 @@ def test_tls_of_a_context(home: Path, tmp_path: Path) -> None:
     authority.touch()
     tls = ("--tls", "--tls-trust-cert", str(authority), "--no-tls-check-host")
     assert Bare()("context", "create", "safe", "-n", "a:1", *tls, "--use").code == 0
-    adopt(None)
+    use_context(None)
     found = Security.from_environment().tls
     assert found is not None
     assert (found.trust_cert_path, found.check_host, found.auth_server) == (str(authority), False, True)
@@ -151,12 +151,12 @@ def test_tls_of_a_context(home: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("none", "-n", "a:1"), "is no name of a context"),
-        (("../x", "-n", "a:1"), "is no name of a context"),
+        (("none", "-n", "a:1"), "is not a valid context name"),
+        (("../x", "-n", "a:1"), "is not a valid context name"),
         (("c", "-n", "nonsense"), "-n nonsense"),
-        (("c", "-n", "a:1", "--credentials-file", "/nowhere"), "--credentials-file /nowhere: there is no such file"),
-        (("c", "-n", "a:1", "--access-key-env", "A"), "go together"),
-        (("c", "-n", "a:1", "--tls-cert", __file__), "go with --tls"),
+        (("c", "-n", "a:1", "--credentials-file", "/nowhere"), "--credentials-file /nowhere: file not found"),
+        (("c", "-n", "a:1", "--access-key-env", "A"), "must be used together"),
+        (("c", "-n", "a:1", "--tls-cert", __file__), "need --tls"),
     ],
 )
 def test_what_create_refuses(home: Path, words: tuple[str, ...], sentence: str) -> None:

@@ -7,7 +7,7 @@ import sys
 import pytest
 from tests.cli.conftest import CommandLine
 
-from cometmq.cli.part import Part, matching
+from cometmq.cli.part import Part, matching_names
 from cometmq.client import Message
 from cometmq.client.sync import SyncProducer
 
@@ -26,13 +26,13 @@ NAMES = [f"orders-{number:02d}" for number in range(25)]
     ],
 )
 def test_a_pattern_is_that_of_a_shell_and_fits_whole_names(pattern: str | None, found: int) -> None:
-    assert len(matching(NAMES, pattern)) == found
+    assert len(matching_names(NAMES, pattern)) == found
 
 
 @pytest.mark.parametrize(
     ("part", "names", "told"),
     [
-        (Part(limit=10), NAMES[:10], "Rows 1 to 10 of 25: --page 2 shows the next, "),
+        (Part(limit=10), NAMES[:10], "Rows 1 to 10 of 25: --page 2 shows more, "),
         (Part(limit=10, number=3), NAMES[20:], "Rows 21 to 25 of 25: --match"),
         (Part(limit=10, number=9), [], "Rows none of 25: --match"),
         (Part("orders-1*", 4, 3), NAMES[18:20], "Rows 9 to 10 of 10: --match"),
@@ -70,7 +70,7 @@ def test_groups_have_the_same_options(filled: CommandLine) -> None:
         assert filled("group", "create", f"part-group-{number}").code == 0
     found = filled("group", "list", "--match", "part-group-*", "--limit", "2", "-o", "json")
     assert [row["group"] for row in found.json()] == ["part-group-0", "part-group-1"]
-    assert "--page 2 shows the next" in found.err
+    assert "--page 2 shows more" in found.err
 
 
 def test_on_a_terminal_a_table_is_a_page(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,7 +135,9 @@ def test_screens_are_as_kept(orders: CommandLine, columns: int) -> None:
     assert shown == kept.read_text()
     assert orders("topic", "delete", "screen-sent", "--yes").code == 0
     tables = [
-        line for line in shown.splitlines() if not line.startswith(("cometmq: ", "There was no topic ", "$ ", "{"))
+        line
+        for line in shown.splitlines()
+        if not line.startswith(("cometmq: ", "Topic screen-sent did not exist ", "$ ", "{"))
     ]
     assert max(map(len, tables)) <= columns
 

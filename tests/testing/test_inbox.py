@@ -108,7 +108,7 @@ async def test_waiting_on_the_real_clock() -> None:
             await producer.send(Message("orders", b"now"))
             assert [message.body for message in await inbox.expect(1, within=30)] == [b"now"]
             await inbox.expect_none(within=0.05)
-            with pytest.raises(ExpectationError, match=r"within 0\.05 s, none came"):
+            with pytest.raises(ExpectationError, match=r"within 0\.05 s, none arrived"):
                 await inbox.expect(1, within=0.05)
 
 
@@ -129,7 +129,7 @@ async def test_a_failed_expectation_shows_the_way_to_a_wrong_topic(cluster: Clus
         with pytest.raises(ExpectationError, match=f"nothing was sent to this cluster.* {cluster.namesrv_address}"):
             await inbox.expect(1)
         await producer.send(Message("Orders", b"x"))
-        with pytest.raises(ExpectationError, match="nothing was sent to orders, but to Orders: is the topic right"):
+        with pytest.raises(ExpectationError, match="nothing was sent to orders, only to Orders: is the topic right"):
             await inbox.expect(1)
 
 
@@ -160,5 +160,5 @@ async def test_expecting_none_says_what_came(cluster: Cluster, producer: Produce
 
 
 async def test_an_inbox_needs_a_topic(cluster: Cluster) -> None:
-    with pytest.raises(ValueError, match="needs a topic"):
+    with pytest.raises(ValueError, match="needs at least one topic"):
         cluster.inbox()

@@ -1,1 +1,1 @@
-"""The commands. Each is a module that is loaded only when it is called."""
+"""The commands; each is a module that is imported only when it is called."""

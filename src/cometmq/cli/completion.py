@@ -1,4 +1,4 @@
-"""``cometmq completion``: the script by which a shell completes commands, options and names."""
+"""``cometmq completion``: print the script with which a shell completes commands, options and names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import click
 from click.shell_completion import get_completion_class
 
 VARIABLE = "_COMETMQ_COMPLETE"
-"""The variable by which the script asks click for completions."""
+"""The variable with which the script asks click for completions."""
 
 
 @click.command("completion")

@@ -1,4 +1,4 @@
-"""Connect a command to a cluster: the ``-n`` option, a short-lived :class:`Admin`, checks of names."""
+"""Connect a command to a cluster: the ``-n`` option, a short-lived :class:`Admin`, name checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from cometmq.cli.contexts import CONTEXT_VARIABLE, NAMESRV_VARIABLE, adopt, context_names
+from cometmq.cli.contexts import CONTEXT_VARIABLE, NAMESRV_VARIABLE, context_names, use_context
 from cometmq.cli.dry_run import READING_ONLY, is_dry_run
 from cometmq.cli.failures import PARTLY, WrongUseError
 from cometmq.cli.output import DEFAULT_FORM, tell
@@ -47,7 +47,7 @@ class _ContextName(click.ParamType[str]):
 
 
 def _use_context(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    connection = adopt(value or ctx.find_root().params.get("context"))
+    connection = use_context(value or ctx.find_root().params.get("context"))
     if connection is not None:
         ctx.meta[DEFAULT_FORM] = connection.output
 
@@ -58,29 +58,29 @@ CONTEXT_OPTION: Final[dict[str, Any]] = {
     "is_eager": True,
     "expose_value": False,
     "callback": _use_context,
-    "help": f"Connect as this context says (cometmq context); also from ${CONTEXT_VARIABLE}.",
+    "help": f"Use this context (cometmq context); also from ${CONTEXT_VARIABLE}.",
 }
-"""Arguments of the option."""
+"""Arguments of the ``--context`` option."""
 context_option = click.option("--context", **CONTEXT_OPTION)
-"""The ``--context`` of every command that connects; the options behind it read the environment that it made."""
+"""The ``--context`` of every command that connects; the options after it read the environment that it sets."""
 NAMESRV_OPTION: Final[dict[str, Any]] = {
     "envvar": NAMESRV_VARIABLE,
     "default": DEFAULT_NAMESRV,
     "show_default": True,
     "metavar": "HOST:PORT[;…]",
     "callback": _checked_addresses,
-    "help": f"Nameservers; also from ${NAMESRV_VARIABLE} and from a context.",
+    "help": f"Nameservers; also from ${NAMESRV_VARIABLE} or a context.",
 }
-"""Arguments of the option."""
+"""Arguments of the ``-n`` option."""
 
 
 def namesrv_alone(command: Callable[..., T]) -> Callable[..., T]:
-    """Add ``-n`` and ``--context``, which every command has that talks to a running CometMQ or RocketMQ."""
+    """Add ``-n`` and ``--context``, for commands that connect to a running CometMQ or RocketMQ."""
     return context_option(click.option("-n", "--namesrv", **NAMESRV_OPTION)(command))
 
 
 def namesrv_option(command: Callable[..., T]) -> Callable[..., T]:
-    """Add ``-n`` and ``--timeout``, which :func:`timeout_s` returns while the command runs."""
+    """Add ``-n``, ``--context`` and ``--timeout``; :func:`timeout_s` returns the latter."""
     command = namesrv_alone(command)
     return click.option(
         "--timeout",
@@ -88,7 +88,7 @@ def namesrv_option(command: Callable[..., T]) -> Callable[..., T]:
         expose_value=False,
         callback=_keep_timeout,
         metavar="SECONDS",
-        help="Seconds that a server has for an answer, instead of 3 to 5.",
+        help="Seconds to wait for a server's answer, instead of 3 to 5.",
     )(command)
 
 
@@ -112,9 +112,9 @@ def administer(namesrv: str, work: Callable[[Admin], Awaitable[T]]) -> T:
 
 
 def survey(namesrv: str, work: Callable[[Admin], Awaitable[T]]) -> T:
-    """As :func:`administer`, for work that only looks: brokers that do not answer are named and left out.
+    """Like :func:`administer`, for work that only reads: brokers that do not answer are reported and left out.
 
-    The command then ends with 3.
+    The exit code is then 3.
 
     :raises CometMQError: no nameserver can be reached, the work fails, or no broker answers.
     """
@@ -140,7 +140,7 @@ def _administer(namesrv: str, work: Callable[[Admin], Awaitable[T]], *, partly: 
     try:
         result = asyncio.run(run())
     except RemotingConnectError as error:
-        raise explained(error, namesrv) from error
+        raise explain_connect_error(error, namesrv) from error
     for silence in silent.values():
         tell(f"cometmq: left out: {silence.message}")
     if silent:
@@ -148,22 +148,22 @@ def _administer(namesrv: str, work: Callable[[Admin], Awaitable[T]], *, partly: 
     return result
 
 
-def explained(error: RemotingConnectError, namesrv: str) -> CometMQError:
-    """Return a clearer error when the address that failed is the nameserver's, unless TLS is what failed."""
+def explain_connect_error(error: RemotingConnectError, namesrv: str) -> CometMQError:
+    """Return a clearer error if the nameserver could not be reached, unless TLS was the cause."""
     if isinstance(error.cause, ssl.SSLError):
         return error
     if error.address in namesrv_addresses(namesrv):
         return CometMQError(
-            f"no nameserver at {namesrv}", next_step="start one with cometmq serve, or name another with -n HOST:PORT"
+            f"no nameserver at {namesrv}", next_step="start one with cometmq serve, or set another with -n HOST:PORT"
         )
     return error
 
 
-async def only_of_cometmq(name: str, asking: Awaitable[T], what: str, next_step: str) -> T:
-    """Await a request that only brokers of CometMQ answer.
+async def ask_cometmq_broker(name: str, asking: Awaitable[T], what: str, next_step: str) -> T:
+    """Await a request that only CometMQ's brokers support.
 
-    :param what: the work that another broker cannot do.
-    :raises CometMQError: the broker is not CometMQ's.
+    :param what: the action, for the error message.
+    :raises CometMQError: the broker is not a CometMQ broker.
     """
     try:
         return await asking
@@ -180,7 +180,7 @@ def demand_topic_name(topic: str) -> None:
     """
     wrong = check_topic(topic)
     if wrong is not None:
-        raise WrongUseError(f"{topic!r} is no topic name: {wrong}")
+        raise WrongUseError(f"{topic!r} is not a valid topic name: {wrong}")
 
 
 def demand_group_name(group: str) -> None:
@@ -190,13 +190,13 @@ def demand_group_name(group: str) -> None:
     """
     wrong = check_group(group)
     if wrong is not None:
-        raise WrongUseError(f"{group!r} is no group name: {wrong}")
+        raise WrongUseError(f"{group!r} is not a valid group name: {wrong}")
 
 
 def confirm_deletion(what: str, consequence: str) -> None:
     """Ask the user to confirm a deletion.
 
-    :raises WrongUseError: stdin is no terminal, so ``--yes`` is needed.
+    :raises WrongUseError: stdin is not a terminal, so ``--yes`` is needed.
     :raises CometMQError: the answer was no.
     """
     _confirm(f"deleting {what} {consequence}", "nothing was deleted")
@@ -205,7 +205,7 @@ def confirm_deletion(what: str, consequence: str) -> None:
 def confirm_change(what: str) -> None:
     """Ask the user to confirm a change that was shown before.
 
-    :raises WrongUseError: stdin is no terminal, so ``--yes`` is needed.
+    :raises WrongUseError: stdin is not a terminal, so ``--yes`` is needed.
     :raises CometMQError: the answer was no.
     """
     _confirm(f"this changes {what}", "nothing was changed")
@@ -216,5 +216,5 @@ def _confirm(sentence: str, otherwise: str) -> None:
         return
     if not sys.stdin.isatty():
         raise WrongUseError(f"{sentence}; {otherwise}", next_step="add --yes to confirm")
-    if not click.confirm(f"{sentence[0].upper()}{sentence[1:]}. Go on?", err=True):
+    if not click.confirm(f"{sentence[0].upper()}{sentence[1:]}. Continue?", err=True):
         raise CometMQError(otherwise)

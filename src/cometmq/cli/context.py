@@ -1,4 +1,4 @@
-"""``cometmq context``: make, choose, list, show and delete named connections to clusters."""
+"""``cometmq context``: create, choose, list, show and delete named connections to clusters."""
 
 from __future__ import annotations
 
@@ -40,33 +40,35 @@ _file: Final = LocalPath(path_type=Path, dir_okay=False)
 
 @click.group("context")
 def command() -> None:
-    """Keep connections to clusters under names: addresses, where credentials are, TLS.
+    """Store connections to clusters under names: addresses, source of credentials, TLS.
 
-    An option has precedence over the environment, and the environment over the context in use. A context names the
-    file or the variable that has a secret; it never holds one.
+    Options take precedence over the environment, and the environment over the context in use. A context names the file
+    or variable that holds a secret; it never contains one.
     """
 
 
 @command.command("create")
 @click.argument("name")
 @click.option("-n", "--namesrv", required=True, metavar="HOST:PORT[;…]", help="Nameservers.")
-@click.option("--description", default="", help="A line for people.")
-@click.option("-o", "--output", type=click.Choice(FORMATS), help="Form of results without -o.")
+@click.option("--description", default="", help="A description.")
+@click.option("-o", "--output", type=click.Choice(FORMATS), help="Output format without -o.")
 @click.option("--credentials-file", type=_file, help="File with accessKey and secretKey, like tools.yml.")
-@click.option("--access-key-env", metavar="VARIABLE", help="Variable that has the access key.")
-@click.option("--secret-key-env", metavar="VARIABLE", help="Variable that has the secret key.")
-@click.option("--security-token-env", metavar="VARIABLE", help="Variable that has the token of a temporary key.")
+@click.option("--access-key-env", metavar="VARIABLE", help="Environment variable with the access key.")
+@click.option("--secret-key-env", metavar="VARIABLE", help="Environment variable with the secret key.")
+@click.option(
+    "--security-token-env", metavar="VARIABLE", help="Environment variable with the token of a temporary key."
+)
 @click.option("--tls", is_flag=True, help="Connect with TLS.")
-@click.option("--tls-trust-cert", type=_file, help="Authorities that servers are trusted by, PEM.")
-@click.option("--tls-cert", type=_file, help="Certificate of this client, PEM.")
+@click.option("--tls-trust-cert", type=_file, help="Certificate authorities to trust, PEM.")
+@click.option("--tls-cert", type=_file, help="This client's certificate, PEM.")
 @click.option("--tls-key", type=_file, help="Key of that certificate, PEM.")
-@click.option("--tls-key-password-env", metavar="VARIABLE", help="Variable that has the password of the key.")
-@click.option("--no-tls-auth-server", is_flag=True, help="Trust any server.")
-@click.option("--no-tls-check-host", is_flag=True, help="Trust a certificate of another host.")
-@click.option("--replace", is_flag=True, help="Replace the context that has this name.")
+@click.option("--tls-key-password-env", metavar="VARIABLE", help="Environment variable with the key's password.")
+@click.option("--no-tls-auth-server", is_flag=True, help="Do not verify certificates.")
+@click.option("--no-tls-check-host", is_flag=True, help="Accept a certificate issued for another host.")
+@click.option("--replace", is_flag=True, help="Replace an existing context of this name.")
 @click.option("--use", "use_it", is_flag=True, help="Use the context from now on.")
 def create(name: str, replace: bool, use_it: bool, **settings: Any) -> None:
-    """Make a context."""
+    """Create a context."""
     connection = _connection(settings)
 
     def change(contexts: Contexts) -> Contexts:
@@ -74,17 +76,17 @@ def create(name: str, replace: bool, use_it: bool, **settings: Any) -> None:
         return msgspec.structs.replace(more, current=name) if use_it else more
 
     change_contexts(change)
-    tell(f"Context {name} is in {contexts_file()}.")
+    tell(f"Stored context {name} in {contexts_file()}.")
     if use_it:
         _tell_use(name)
     else:
-        tell(f"cometmq context use {name} chooses it; --context {name} takes it for one command.")
+        tell(f"Use it with cometmq context use {name}, or for one command with --context {name}.")
 
 
 @command.command("use")
 @click.argument("name", type=CONTEXT)
 def use(name: str) -> None:
-    """Use a context from now on; none ends that."""
+    """Use a context from now on; none stops using one."""
     if name == NO_CONTEXT:
         change_contexts(lambda contexts: msgspec.structs.replace(contexts, current=""))
         tell("No context is in use.")
@@ -116,7 +118,7 @@ def show_context(name: str | None, output: str) -> None:
     contexts = read_contexts()
     name = name or chosen_name(None, contexts)
     if name is None:
-        raise WrongUseError("no context is in use", next_step="name one, or choose one with cometmq context use")
+        raise WrongUseError("no context is in use", next_step="give a name, or choose one with cometmq context use")
     connection = contexts.named(name)
     show_one({"name": name, **msgspec.to_builtins(connection)}, output, title=f"Context {name}")
 
@@ -130,15 +132,15 @@ def delete(name: str, yes: bool) -> None:
     contexts.named(name)
     if not yes:
         was_used = contexts.current == name
-        confirm_deletion(f"context {name}", "leaves none in use" if was_used else "keeps all other contexts")
+        confirm_deletion(f"context {name}", "leaves no context in use" if was_used else "keeps all other contexts")
     change_contexts(lambda now: now.without(name))
-    tell(f"Context {name} is deleted.")
+    tell(f"Deleted context {name}.")
 
 
 def _connection(settings: dict[str, Any]) -> Connection:
     """Return the connection that the options of ``create`` describe.
 
-    :raises WrongUseError: the options do not fit together, or a file does not exist.
+    :raises WrongUseError: the options contradict each other, or a file does not exist.
     """
     namesrv = settings.pop("namesrv")
     try:
@@ -150,14 +152,14 @@ def _connection(settings: dict[str, Any]) -> Connection:
     for name, value in values.items():
         if isinstance(value, Path):
             if not value.is_file():
-                raise WrongUseError(f"--{name.replace('_', '-')} {value}: there is no such file")
+                raise WrongUseError(f"--{name.replace('_', '-')} {value}: file not found")
             values[name] = str(value.absolute())
     if ("access_key_env" in values) != ("secret_key_env" in values):
-        raise WrongUseError("--access-key-env and --secret-key-env go together")
+        raise WrongUseError("--access-key-env and --secret-key-env must be used together")
     if "credentials_file" in values and "access_key_env" in values:
         raise WrongUseError("--credentials-file and --access-key-env exclude each other")
     if not settings["tls"] and (any(name.startswith("tls_") for name in values) or not (auth_server and check_host)):
-        raise WrongUseError("options of TLS go with --tls")
+        raise WrongUseError("the TLS options need --tls")
     return Connection(namesrv, tls_auth_server=auth_server, tls_check_host=check_host, **values)
 
 
@@ -165,7 +167,7 @@ def _tell_use(name: str) -> None:
     tell(f"Context {name} is in use.")
     for variable in (CONTEXT_VARIABLE, NAMESRV_VARIABLE):
         if os.environ.get(variable):
-            tell(f"${variable} is set here and has precedence: unset {variable}")
+            tell(f"${variable} is set and takes precedence: unset {variable}")
 
 
 def _row(name: str, connection: Connection, *, current: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Contexts: named connections to clusters, in one file of the user; a context names secrets, and never holds them."""
+"""Contexts: named connections to clusters, in one file of the user; secrets stay outside of it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONTEXT_VARIABLE: Final = "COMETMQ_CONTEXT"
 NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
 """Environment variable with the nameserver's address; Apache's clients read the same one."""
 NO_CONTEXT: Final = "none"
-"""The name that stands for no context."""
+"""The name that means no context."""
 MAX_CONTEXTS: Final = 1_000
 MAX_FILE_BYTES: Final = 1 << 20
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -48,7 +48,7 @@ _TLS: Final = tuple(name for name in VARIABLES if name not in _CREDENTIALS)
 
 
 class ContextError(CometMQError):
-    """A context does not exist, or cannot be used or stored."""
+    """A context does not exist, cannot be used, or cannot be stored."""
 
 
 class Connection(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -57,11 +57,11 @@ class Connection(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     nameservers: str
     description: str = ""
     output: str = ""
-    """Form of results; empty for a table."""
+    """Output format; empty for a table."""
     credentials_file: str = ""
     """A file like ``tools.yml``."""
     access_key_env: str = ""
-    """The environment variable that has the access key, beside the one with the secret key."""
+    """The environment variables with the access key and with the secret key."""
     secret_key_env: str = ""
     security_token_env: str = ""
     tls: bool = False
@@ -73,9 +73,9 @@ class Connection(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     tls_check_host: bool = True
 
     def credentials(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables by which clients get these credentials.
+        """Return the environment variables from which clients read these credentials.
 
-        :raises ContextError: a variable that should have a secret is not set.
+        :raises ContextError: a variable for a secret is not set.
         """
         found = {
             CREDENTIALS_FILE_VARIABLE: self.credentials_file,
@@ -86,9 +86,9 @@ class Connection(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
         return {name: value for name, value in found.items() if value}
 
     def tls_settings(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables by which clients get this TLS; none without TLS.
+        """Return the environment variables from which clients read these TLS settings; none without TLS.
 
-        :raises ContextError: a variable that should have a secret is not set.
+        :raises ContextError: a variable for a secret is not set.
         """
         if not self.tls:
             return {}
@@ -113,37 +113,37 @@ class Contexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def named(self, name: str) -> Connection:
         """Return one context.
 
-        :raises ContextError: there is none of that name.
+        :raises ContextError: no context has this name.
         """
         try:
             return self.contexts[name]
         except KeyError:
             near = nearest(name, self.contexts)
             known = ", ".join(sorted(self.contexts)[:10])
-            step = f"did you mean {near}?" if near else f"there are {known}" if known else "cometmq context create"
-            raise ContextError(f"there is no context {name}", next_step=step) from None
+            step = f"did you mean {near}?" if near else f"known: {known}" if known else "cometmq context create"
+            raise ContextError(f"context {name} does not exist", next_step=step) from None
 
     def with_context(self, name: str, connection: Connection, *, replace: bool) -> Contexts:
-        """Return these contexts and one more.
+        """Return these contexts and a new one.
 
-        :param replace: it may take the place of one with its name.
-        :raises ContextError: the name is not allowed or taken, or there are too many.
+        :param replace: it may replace one of the same name.
+        :raises ContextError: the name is invalid or taken, or there are too many.
         """
         if not _NAME.fullmatch(name) or name == NO_CONTEXT:
             raise ContextError(
-                f"{name!r} is no name of a context",
-                next_step=f"take at most 64 letters, digits, dots, dashes and underscores; not {NO_CONTEXT}",
+                f"{name!r} is not a valid context name",
+                next_step=f"use at most 64 letters, digits, dots, dashes and underscores; {NO_CONTEXT} is reserved",
             )
         if name in self.contexts and not replace:
-            raise ContextError(f"there is a context {name}", next_step="add --replace to replace it")
+            raise ContextError(f"context {name} already exists", next_step="add --replace to replace it")
         if len(self.contexts) >= MAX_CONTEXTS and name not in self.contexts:
-            raise ContextError(f"there are {MAX_CONTEXTS} contexts already", next_step="delete one")
+            raise ContextError(f"there are already {MAX_CONTEXTS} contexts", next_step="delete one")
         return msgspec.structs.replace(self, contexts=dict(sorted({**self.contexts, name: connection}.items())))
 
     def without(self, name: str) -> Contexts:
-        """Return these contexts without one; if it was in use, none is.
+        """Return these contexts without one; if it was in use, none is in use.
 
-        :raises ContextError: there is none of that name.
+        :raises ContextError: no context has this name.
         """
         self.named(name)
         left = {other: found for other, found in self.contexts.items() if other != name}
@@ -151,14 +151,14 @@ class Contexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def contexts_file() -> Path:
-    """Return the file of the contexts, in the user's configuration directory."""
+    """Return the path of the contexts file in the user's configuration directory."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "cometmq" / "contexts.json"
 
 
 def read_contexts() -> Contexts:
-    """Read the contexts; none where there is no file.
+    """Read the contexts; without a file there are none.
 
-    :raises ContextError: the file cannot be read, or others may write it.
+    :raises ContextError: the file cannot be read, or other users may write it.
     """
     path = contexts_file()
     try:
@@ -171,7 +171,7 @@ def read_contexts() -> Contexts:
         raise ContextError(f"{path}: {reason_of(error)}", next_step="check its permissions") from None
     if writers:
         raise ContextError(
-            f"others may write {path}, and so send commands to other servers", next_step=f"chmod 600 {path}"
+            f"other users may write {path} and redirect commands to other servers", next_step=f"chmod 600 {path}"
         )
     if len(text) > MAX_FILE_BYTES:
         raise ContextError(f"{path} has more than {MAX_FILE_BYTES:,} bytes", next_step="move it away")
@@ -190,9 +190,9 @@ def context_names() -> list[str]:
 
 
 def change_contexts(change: Callable[[Contexts], Contexts]) -> Contexts:
-    """Read the contexts, store what ``change`` makes of them, and return that.
+    """Read the contexts, apply ``change``, store the result and return it.
 
-    Another process that changes them meanwhile waits.
+    Other processes wait with their changes.
 
     :raises ContextError: the file cannot be read or written.
     """
@@ -208,19 +208,19 @@ def change_contexts(change: Callable[[Contexts], Contexts]) -> Contexts:
 
 
 def chosen_name(option: str | None, contexts: Contexts) -> str | None:
-    """Return the name of the context for a command: of its option, of the environment, or the one in use."""
+    """Return the context's name from the option, from the environment, or the one in use."""
     name = option or os.environ.get(CONTEXT_VARIABLE) or contexts.current
     return None if not name or name == NO_CONTEXT else name
 
 
-def adopt(option: str | None) -> Connection | None:
-    """Let this process, and processes that it starts, connect as a context says; return the context.
+def use_context(option: str | None) -> Connection | None:
+    """Make this process, and those it starts, connect with a context; return the context.
 
-    Nameservers, credentials and TLS each are taken whole from one place: from the context if the option names it, else
-    from the environment if that gives any, else from the context. ``tools.yml`` comes last.
+    Nameservers, credentials and TLS each come completely from one source: from the context if the option names it, else
+    from the environment if it sets any, else from the context in use. ``tools.yml`` comes last.
 
     :param option: the ``--context`` of the command.
-    :raises ContextError: there is no such context, or a secret of it is missing.
+    :raises ContextError: the context does not exist, or one of its secrets is missing.
     """
     contexts = read_contexts()
     name = chosen_name(option, contexts)
@@ -248,7 +248,7 @@ def adopt(option: str | None) -> Connection | None:
 
 
 def tools_file() -> Path | None:
-    """Return ``$ROCKETMQ_HOME/conf/tools.yml``, where mqadmin has its credentials; None if there is none."""
+    """Return ``$ROCKETMQ_HOME/conf/tools.yml``, which has mqadmin's credentials; None if it does not exist."""
     home = os.environ.get("ROCKETMQ_HOME")
     path = Path(home, "conf", "tools.yml") if home else None
     return path if path is not None and path.is_file() else None
@@ -259,5 +259,5 @@ def _secret(environment: Mapping[str, str], variable: str) -> str:
         return ""
     value = environment.get(variable)
     if not value:
-        raise ContextError(f"${variable} is not set", next_step="set it; the context takes a secret from there")
+        raise ContextError(f"${variable} is not set", next_step="set it, since the context reads a secret from it")
     return value

@@ -1,6 +1,6 @@
-"""``--dry-run``: a command shows old and new, and nothing is sent.
+"""``--dry-run``: a command shows old and new values, and sends no change.
 
-Two parts hold that: commands stop after :func:`only_shown`, and under ``--dry-run`` the client of a command refuses
+This is ensured twice: commands stop after :func:`show_only`, and with ``--dry-run`` the client of a command refuses
 every request that is not known to only read.
 """
 
@@ -29,11 +29,11 @@ _READING: Final = ("GET_", "QUERY_", "VIEW_", "SEARCH_", "AUTH_GET_", "AUTH_LIST
 _HARMLESS: Final = frozenset(
     {RequestCode.PULL_MESSAGE, RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT, RequestCode.CHECK_CLIENT_CONFIG}
 )
-"""Pulls, and what a client says about itself."""
+"""Pulls, and what a client reports about itself."""
 
 
 class DryRunError(CometMQError):
-    """A request that may change something is sent under ``--dry-run``; a defect of the command."""
+    """With ``--dry-run`` a command sent a request that may change something; this is a bug of the command."""
 
 
 def _keep(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -53,16 +53,16 @@ def is_dry_run() -> bool:
 
 
 def show_changes(what: str, changes: Sequence[Change], server: str = "broker") -> None:
-    """Write changes to stdout as a table of old and new.
+    """Write changes to stdout as a table of old and new values.
 
-    :param server: kind of the servers that have the settings.
+    :param server: kind of server, such as broker.
     """
     columns = (Column("broker", server.capitalize()), *_CHANGES)
     show([asdict(change) for change in changes], columns, "table", title=f"Changes of {what}")
 
 
-def only_shown(what: str, changes: Sequence[Change], server: str = "broker") -> bool:
-    """Under ``--dry-run`` show what would change and return True: the command ends. Otherwise return False."""
+def show_only(what: str, changes: Sequence[Change], server: str = "broker") -> bool:
+    """With ``--dry-run`` show the changes and return True, so that the command ends; otherwise return False."""
     if not is_dry_run():
         return False
     if changes:
@@ -72,11 +72,11 @@ def only_shown(what: str, changes: Sequence[Change], server: str = "broker") -> 
 
 
 def tell_dry_run() -> None:
-    """Tell that nothing was changed."""
+    """Print that nothing was changed."""
     tell("Nothing was changed: --dry-run.")
 
 
-def _only_reading(_: str, request: RemotingCommand) -> None:
+def _refuse_changes(_: str, request: RemotingCommand) -> None:
     try:
         code = RequestCode(request.code)
     except ValueError:
@@ -86,5 +86,5 @@ def _only_reading(_: str, request: RemotingCommand) -> None:
         raise DryRunError(f"{name} was not sent: --dry-run", next_step="this is a bug of the command; report it")
 
 
-READING_ONLY: Final = ClientRpcHook(before=_only_reading)
-"""The hook of a client that sends only requests which read."""
+READING_ONLY: Final = ClientRpcHook(before=_refuse_changes)
+"""The client hook that refuses every request except those that only read."""

@@ -19,23 +19,23 @@ FAILED: Final = 1
 WRONG_USE: Final = 2
 PARTLY_DONE: Final = 3
 INTERRUPTED: Final = 130
-"""128 + SIGINT, as shells expect of an interrupted command."""
+"""128 + SIGINT, the exit code that shells expect of an interrupted command."""
 
 
 PARTLY: Final = "cometmq.partly"
-"""Set in the ``meta`` of click's context when a command shows only a part: its exit code is 3."""
+"""Key in click's ``context.meta``, set when a command shows only a part: its exit code is then 3."""
 
 
 class ReaderGoneError(Exception):
-    """The reader of stdout is gone, as in ``cometmq consume … | head``; not a failure."""
+    """The reader of stdout is gone, as in ``cometmq consume … | head``. This is not a failure."""
 
 
 class PartlyDoneError(CometMQError):
-    """A part of the work is done; the message says how much."""
+    """Only a part of the work is done; the message says how much."""
 
 
 class WrongUseError(CometMQError):
-    """The options do not fit together; found after parsing."""
+    """The options contradict each other, which was found after parsing."""
 
 
 def guarded(run: Callable[[], object]) -> int:
@@ -55,24 +55,24 @@ def guarded(run: Callable[[], object]) -> int:
         click.echo(visible(text.getvalue(), lines=True), nl=False, err=True)
         return WRONG_USE
     except click.ClickException as error:
-        return _say(error.format_message(), FAILED)
+        return _print_failure(error.format_message(), FAILED)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except (ReaderGoneError, BrokenPipeError):
         _drop_stdout()
         return DONE
     except PartlyDoneError as error:
-        return _say(str(error), PARTLY_DONE)
+        return _print_failure(str(error), PARTLY_DONE)
     except WrongUseError as error:
-        return _say(str(error), WRONG_USE)
+        return _print_failure(str(error), WRONG_USE)
     except CometMQError as error:
-        return _say(str(error), FAILED)
+        return _print_failure(str(error), FAILED)
     except OSError as error:
-        return _say(explain_os_error(error), FAILED)
+        return _print_failure(explain_os_error(error), FAILED)
     except Exception as error:
         if os.environ.get("COMETMQ_TRACEBACK"):
             raise
-        return _say(
+        return _print_failure(
             f"unexpected {type(error).__name__}: {error} (this is a bug; run again with COMETMQ_TRACEBACK=1 "
             "and report what it prints)",
             FAILED,
@@ -80,7 +80,7 @@ def guarded(run: Callable[[], object]) -> int:
 
 
 def explain_os_error(error: OSError) -> str:
-    """Return an error of the operating system as a sentence with the next step."""
+    """Return an operating system error as a sentence with the next step."""
     text = (error.strerror or str(error)).lower()
     where = f"{error.filename}: " if error.filename else ""
     match error.errno:
@@ -89,9 +89,9 @@ def explain_os_error(error: OSError) -> str:
         case errno.EACCES | errno.EPERM:
             return f"{where}{text} (use a directory and ports that this user may use)"
         case errno.ENOTDIR:
-            return f"{where}{text} (there is a file on the way; name another directory)"
+            return f"{where}{text} (a file is in the path; choose another directory)"
         case errno.ENOSPC:
-            return f"{where}{text} (free some room, or use another disk)"
+            return f"{where}{text} (free some space, or use another disk)"
         case errno.EMFILE | errno.ENFILE:
             return f"{where}{text} (raise the limit with: ulimit -n 65536)"
         case errno.ECONNREFUSED:
@@ -99,7 +99,7 @@ def explain_os_error(error: OSError) -> str:
     return f"{where}{text} (cometmq doctor may know more)"
 
 
-def _say(sentence: str, code: int) -> int:
+def _print_failure(sentence: str, code: int) -> int:
     click.echo(f"cometmq: {visible(sentence, lines=True)}", err=True)
     return code
 

@@ -14,7 +14,7 @@ from cometmq.cli.failures import PARTLY, PARTLY_DONE, ReaderGoneError
 class LazyGroup(click.Group):
     """A group that imports a command when it is called, so that ``serve`` starts fast.
 
-    :param members: for each command its module in ``package``, which defines ``command``, and its line in the help.
+    :param members: each command's module in ``package``, which defines ``command``, and its help text.
     """
 
     def __init__(self, *args: Any, members: Mapping[str, tuple[str, str]], package: str, **kwargs: Any) -> None:
@@ -27,7 +27,7 @@ class LazyGroup(click.Group):
         return list(self._members)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return one command; None when there is none of that name."""
+        """Import and return one command; None if no command has this name."""
         if cmd_name in self._members:
             module, _ = self._members[cmd_name]
             command: click.Command = importlib.import_module(f"{self._package}.{module}").command
@@ -37,17 +37,17 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or fail with the nearest name."""
+        """Find the command, or fail and suggest the nearest name."""
         if args and args[0] not in self._members and not args[0].startswith("-"):
             from cometmq.options import nearest
 
             near = nearest(args[0], self._members)
             hint = f"Did you mean {near}?" if near else f"See {ctx.command_path} --help."
-            raise click.UsageError(f"there is no command {args[0]}. {hint}", ctx)
+            raise click.UsageError(f"unknown command {args[0]}. {hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; a command that shows only a part ends with 3.
+        """Run the command; if it shows only a part, its exit code is 3.
 
         :raises ReaderGoneError: the reader of stdout is gone.
         """

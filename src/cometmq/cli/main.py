@@ -18,11 +18,11 @@ from cometmq.remoting.security import ACCESS_KEY_VARIABLE, CREDENTIALS_FILE_VARI
 COMMANDS: Final = {
     "serve": ("servers.serve", "Run a nameserver and brokers on this machine."),
     "namesrv": ("servers.namesrv", "Run a nameserver."),
-    "proxy": ("servers.proxy", "Serve clients of RocketMQ 5 before other brokers."),
+    "proxy": ("servers.proxy", "Serve clients of RocketMQ 5 in front of other brokers."),
     "broker": ("servers.broker", "Run a broker."),
     "backup": ("servers.backup", "Back up a broker's store while it runs, and restore it."),
     "console": ("admin.console", "Run the web console of a cluster."),
-    "tls": ("servers.tls", "Make certificates for a first try of TLS."),
+    "tls": ("servers.tls", "Create certificates for trying out TLS."),
     "produce": ("messages.produce", "Send messages from a file, from stdin or as a load."),
     "consume": ("messages.consume", "Receive messages, to a terminal or a pipe."),
     "topic": ("admin.topic", "List, create, change, describe and delete topics."),
@@ -33,19 +33,19 @@ COMMANDS: Final = {
     "audit": ("admin.audit", "Read the audit log of a server: who did what, and what was denied."),
     "cluster": ("admin.cluster", "Show clusters and their brokers."),
     "message": ("messages.message", "Find stored messages by id, key or offset, and trace them."),
-    "delay": ("messages.delay", "Show messages that wait for their time."),
+    "delay": ("messages.delay", "Show delayed messages that are not due yet."),
     "transaction": ("messages.transaction", "List transactions that are neither committed nor rolled back."),
     "dlq": ("messages.dlq", "List, read, export and resend dead letters."),
     "pipeline": ("jobs.pipeline", "Run Spark jobs over topics, archives and stores."),
     "metrics": ("admin.metrics", "Write a dashboard for Grafana and alert rules for Prometheus."),
     "top": ("admin.top", "Watch topics, groups and clients by rate and lag."),
-    "bench": ("admin.bench", "Measure how many messages a cluster takes and gives."),
-    "context": ("context", "Keep connections to clusters under names, and choose one."),
-    "watch": ("watch", "Show what a command shows, again and again."),
+    "bench": ("admin.bench", "Measure throughput and latency of a cluster."),
+    "context": ("context", "Store connections to clusters under names, and choose one."),
+    "watch": ("watch", "Repeat a command and show its output."),
     "completion": ("completion", "Print the completion script of bash, zsh or fish."),
     "doctor": ("admin.doctor", "Check this machine and say what to do."),
 }
-"""The module of each command in ``cometmq.cli``, which defines ``command``, and its line in the help."""
+"""Each command's module in ``cometmq.cli``, which defines ``command``, and its help text."""
 
 
 @click.command(
@@ -55,7 +55,7 @@ COMMANDS: Final = {
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, "-V", "--version", message="CometMQ %(version)s")
-@click.option("--context", help=f"Context of the command; also from ${CONTEXT_VARIABLE}.")
+@click.option("--context", help=f"Context to use; also from ${CONTEXT_VARIABLE}.")
 def root(context: str | None) -> None:
     """CometMQ is Apache RocketMQ in Python: nameserver, broker, client and Spark pipeline.
 

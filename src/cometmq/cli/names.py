@@ -19,7 +19,7 @@ COMPLETION_SECONDS: Final = 2.0
 
 
 class Name(click.ParamType[str]):
-    """The name of something in the cluster; :attr:`ask` lists the names that there are."""
+    """A parameter type for names in the cluster; :attr:`ask` lists the existing ones."""
 
     name = "text"
 
@@ -27,7 +27,7 @@ class Name(click.ParamType[str]):
         self._ask = ask
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return the names that begin so; none when the cluster does not answer soon."""
+        """Return the names that begin with ``incomplete``; none when the cluster does not answer soon."""
         namesrv: Any = ctx.params.get("namesrv") or DEFAULT_NAMESRV
 
         async def names() -> Iterable[str]:
@@ -36,7 +36,7 @@ class Name(click.ParamType[str]):
 
         try:
             found = asyncio.run(names())
-        except Exception:  # a line that is being typed is no place for an error
+        except Exception:  # an error would disturb the line that is being typed
             return []
         return [CompletionItem(name) for name in sorted(found) if name.startswith(incomplete)]
 

@@ -1,4 +1,4 @@
-"""Results of a command: a table for people; json, jsonl or csv for programs; a progress bar on stderr."""
+"""Write the results of a command: a table for people; json, jsonl or csv for programs; a progress bar on stderr."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 FORMATS: Final = ("table", "json", "jsonl", "csv")
 _TO_THE_SECOND: Final = len("2026-01-31 12:00:00")
 PIPE_WIDTH: Final = 160
-"""Width of a table that goes into a pipe or a file, in columns."""
+"""Width in columns of a table that is written to a pipe or a file."""
 _LEAST_PROSE: Final = 16
-"""Least width of a column of wrapped text, in columns."""
+"""Minimum width of a column of wrapped text."""
 _GAP: Final = 2
 
 DEFAULT_FORM: Final = "cometmq.output"
-"""The key, in the ``meta`` of click's context, of the form of results without ``-o``."""
+"""Key in click's ``context.meta`` for the output format without ``-o``."""
 
 
 def _default_form() -> str:
@@ -46,27 +46,27 @@ output_option = click.option(
     "--output",
     type=click.Choice(FORMATS),
     default=_default_form,
-    show_default="table, or that of the context",
-    help="Form of the result.",
+    show_default="table, or the context's",
+    help="Output format.",
 )
 """The ``-o`` of every command that shows a result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a result: the key of the rows, and the title that people see."""
+    """A column of a result: the key in the rows, and the title in tables."""
 
     key: str
     title: str
     right: bool = False
     prose: bool = False
-    """The text may be wrapped when the terminal is narrow."""
+    """True if the text may be wrapped on a narrow terminal."""
     time: bool = False
-    """A local time; tables show seconds, other forms show all of it."""
+    """True for a local time; tables show it in seconds, other formats in full."""
     state: bool = False
-    """A terminal shows it in colours: good, of note, bad."""
+    """True to colour the value on a terminal: good, notable or bad."""
     items: int = 0
-    """So many items of a list are in a table, with the number of the others; 0 for all. Other forms have all."""
+    """A table shows so many items of a list, and the number of the others; 0 for all. Other formats have all."""
 
 
 _GOOD: Final = frozenset({"ok", "in sync"})
@@ -74,7 +74,7 @@ _OF_NOTE: Final = frozenset({"advice"})
 
 
 def show(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column], output: str, *, title: str = "") -> None:
-    """Write rows to stdout in the form that ``output`` names."""
+    """Write rows to stdout in the format ``output``."""
     if output == "jsonl":
         for row in rows:
             click.echo(json_text(_chosen(row, columns)))
@@ -87,7 +87,7 @@ def show(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column], output: s
 
 
 def show_one(row: Mapping[str, Any], output: str, *, title: str = "") -> None:
-    """Write one item, a property a line."""
+    """Write one item, one property a line."""
     if output == "json":
         click.echo(json_text(row, indent=2))
     elif output == "jsonl":
@@ -105,7 +105,7 @@ def tell(sentence: str) -> None:
 
 
 def say(text: str) -> None:
-    """Write text as it is to stderr; a full disk or a closed pipe stops no server."""
+    """Write text unchanged to stderr; a full disk or a closed pipe does not stop a server."""
     with suppress(OSError):
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -157,9 +157,9 @@ def _cell(value: Any, column: Column) -> str:
 
 
 def print_table(cells: Sequence[Sequence[str]], columns: Sequence[Column], title: str, *, header: bool = True) -> None:
-    """Write rows of text to stdout as a table; no word and no number is broken, whatever the width.
+    """Write rows of text to stdout as a table that never breaks a word or a number.
 
-    Where a row does not fit, each row becomes a record with one value a line.
+    If a row does not fit, each row becomes a record with one value a line.
     """
     from rich.cells import cell_len
     from rich.console import Console
@@ -185,7 +185,7 @@ def print_table(cells: Sequence[Sequence[str]], columns: Sequence[Column], title
 
 
 def _least_width(column: Column, cells: Sequence[str]) -> int:
-    """Return the least width that breaks no word of the title and no value except prose."""
+    """Return the minimum width that breaks no word of the title and no value except prose."""
     from rich.cells import cell_len
 
     words = max((cell_len(word) for word in column.title.split()), default=0)
@@ -194,7 +194,7 @@ def _least_width(column: Column, cells: Sequence[str]) -> int:
 
 
 def _widths(least: Sequence[int], natural: Sequence[int], columns: Sequence[Column], room: int) -> list[int]:
-    """Share the room above the least widths among the columns, prose last (rich alone would cut columns)."""
+    """Share the room above the minimum widths among the columns, prose last (rich alone would cut columns)."""
     widths = list(least)
     for at in sorted(range(len(widths)), key=lambda at: columns[at].prose):
         more = min(max(0, natural[at] - least[at]), room)
@@ -206,7 +206,7 @@ def _widths(least: Sequence[int], natural: Sequence[int], columns: Sequence[Colu
 def _rows(
     console: Console, cells: Sequence[Sequence[str]], columns: Sequence[Column], widths: Sequence[int], *, header: bool
 ) -> list[str]:
-    """Return the lines of rows. Rich makes those with wrapped or coloured cells: it needs long for thousands."""
+    """Return the lines of rows. Rich formats only wrapped or coloured cells, since it is slow for thousands of rows."""
     from rich.cells import cell_len
 
     def is_plain(row: Sequence[str]) -> bool:
@@ -279,14 +279,14 @@ def _style(cell: str, column: Column) -> str:
 
 
 def _lines(console: Console, what: object) -> list[str]:
-    """Return what rich prints, without trailing blanks."""
+    """Return the lines that rich prints, without trailing blanks."""
     with console.capture() as captured:
         console.print(what)
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
 def _page(lines: Sequence[str], console: Console) -> None:
-    """Write lines to stdout; through a pager where a terminal has fewer of them."""
+    """Write lines to stdout; through a pager if the terminal has fewer lines."""
     if sys.stdin.isatty() and sys.stdout.isatty() and len(lines) >= console.height:
         os.environ.setdefault("LESS", "FRX")  # shows colours, and leaves the text on the screen
         click.echo_via_pager("\n".join(lines) + "\n", color=True)
@@ -296,7 +296,7 @@ def _page(lines: Sequence[str], console: Console) -> None:
 
 
 class Progress:
-    """A progress bar on stderr; silent when stderr is no terminal or ``total`` is unknown."""
+    """A progress bar on stderr; silent if stderr is not a terminal or ``total`` is unknown."""
 
     def __init__(self, title: str, total: int | None) -> None:
         self._title = title
@@ -323,6 +323,6 @@ class Progress:
             self._bar.stop()
 
     def advance(self, steps: int) -> None:
-        """Add finished steps."""
+        """Count finished steps."""
         if self._bar is not None and self._task is not None:
             self._bar.advance(self._task, steps)

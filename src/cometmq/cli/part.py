@@ -1,4 +1,4 @@
-"""The part of a long list that a command shows: names that fit a pattern, and a page of them."""
+"""Show a part of a long list: a page of the names that match a pattern."""
 
 from __future__ import annotations
 
@@ -14,44 +14,46 @@ import click
 from cometmq.cli.output import tell
 
 match_option = click.option(
-    "--match", metavar="PATTERN", help="Only names that fit, such as 'orders-*': * any characters, ? one, [ab] a or b."
+    "--match",
+    metavar="PATTERN",
+    help="Only names that match a pattern such as 'orders-*': * any characters, ? one, [ab] a or b.",
 )
-"""The ``--match`` of every command for many topics or groups."""
+"""The ``--match`` of every command that lists topics or groups."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A page of the names that fit a pattern."""
+    """A page of the names that match a pattern."""
 
     match: str | None = None
     limit: int = 0
-    """Names of a page; 0 for all."""
+    """Names on a page; 0 for all."""
     number: int = 1
-    """The page, from 1 on."""
+    """Number of the page, from 1."""
 
     def of(self, names: Iterable[str]) -> Sequence[str]:
-        """Return the names of the page; tell of the others, if there are some."""
-        found = matching(names, self.match)
+        """Return the names on the page; print how to see the others, if any."""
+        found = matching_names(names, self.match)
         if not self.limit:
             return found
         first = (self.number - 1) * self.limit
         shown = found[first : first + self.limit]
         if len(shown) < len(found):
             rows = f"{first + 1:,} to {first + len(shown):,} of {len(found):,}" if shown else f"none of {len(found):,}"
-            following = f"--page {self.number + 1} shows the next, " if first + len(shown) < len(found) else ""
-            tell(f"Rows {rows}: {following}--match PATTERN chooses, --limit 0 shows all.")
+            following = f"--page {self.number + 1} shows more, " if first + len(shown) < len(found) else ""
+            tell(f"Rows {rows}: {following}--match PATTERN filters, --limit 0 shows all.")
         return shown
 
 
-def matching(names: Iterable[str], pattern: str | None) -> list[str]:
-    """Return the names that fit a pattern of the shell; all of them without one."""
+def matching_names(names: Iterable[str], pattern: str | None) -> list[str]:
+    """Return the names that match a shell pattern; all names without one."""
     return [name for name in names if pattern is None or fnmatchcase(name, pattern)]
 
 
 def part_options(rows: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add ``--match``, ``--limit`` and ``--page``, which the command gets as its ``part``.
+    """Add ``--match``, ``--limit`` and ``--page``, passed to the command as ``part``.
 
-    :param rows: rows of a table on a terminal without ``--limit``; pipes and other forms have all.
+    :param rows: rows of a table on a terminal without ``--limit``; pipes and other formats have all.
     """
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,10 +64,10 @@ def part_options(rows: int) -> Callable[[Callable[..., Any]], Callable[..., Any]
                 limit = rows if is_page else 0
             return command(part=Part(match, limit, page or 1), **options)
 
-        every = f"{rows:,} in a table on a terminal, else all"
+        every = f"{rows:,} in a terminal's table, else all"
         options = click.option(
-            "--limit", type=click.IntRange(0), show_default=every, help="So many rows; 0 shows all."
-        )(click.option("--page", type=click.IntRange(1), help="The page of so many rows, from 1 on.")(with_part))
+            "--limit", type=click.IntRange(0), show_default=every, help="Rows on a page; 0 shows all."
+        )(click.option("--page", type=click.IntRange(1), help="Number of the page, from 1.")(with_part))
         return match_option(options)
 
     return decorated

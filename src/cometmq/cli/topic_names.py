@@ -1,4 +1,4 @@
-"""The topics that ``topic create`` and ``topic delete`` are for: arguments, ranges in them, and lines of a file."""
+"""Topic names for ``topic create`` and ``topic delete``: arguments, ranges in them, and lines of a file."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from cometmq.cli.local_path import LocalFile
 
 _RANGE: Final = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}")
 _MAX_NAMES: Final = 100_000
-"""Names of one command: more than brokers are good for."""
+"""Names in one command: more topics than a broker can handle well."""
 
 file_option: Final[Callable[[Callable[..., Any]], Callable[..., Any]]] = click.option(
-    "--file", type=LocalFile("r"), help="Also the names in this file, one a line; - is stdin."
+    "--file", type=LocalFile("r"), help="Add the names in this file, one a line; - is stdin."
 )
 
 
 def chosen_names(arguments: Iterable[str], file: IO[str] | None) -> list[str]:
-    """Return the names of a command, each once.
+    """Return the names for a command without duplicates.
 
-    :raises WrongUseError: there is none, one is not allowed, or there are too many.
+    :raises WrongUseError: no name is given, one is invalid, or there are too many.
     """
     found: dict[str, None] = {}
     for name in chain.from_iterable(map(_expanded, chain(arguments, _lines(file) if file is not None else ()))):
@@ -37,17 +37,17 @@ def chosen_names(arguments: Iterable[str], file: IO[str] | None) -> list[str]:
 
 
 def _lines(file: IO[str]) -> Iterator[str]:
-    """The names in a file; blank lines and those with # are none."""
+    """Yield the names in a file; blank lines and those that begin with # are skipped."""
     try:
         for line in file:
             if (name := line.strip()) and not name.startswith("#"):
                 yield name
     except UnicodeDecodeError as error:
-        raise WrongUseError(f"{file.name} is no text") from error
+        raise WrongUseError(f"{file.name} is not a text file") from error
 
 
 def _expanded(name: str) -> Iterator[str]:
-    """A name for each number of its ranges, as ``orders-{01..20}`` in a shell."""
+    """Yield a name for each number in its ranges, as a shell expands ``orders-{01..20}``."""
     found = _RANGE.search(name)
     if found is None:
         yield name

@@ -185,7 +185,7 @@ class VirtualClock:
         self._drop_cancelled()
         return max(0.0, self._alarms[0][0] - self._skipped - self._elapsed) if self._alarms else math.inf
 
-    def has_timer_longer_than(self, seconds: float) -> bool:
+    def has_timer_over(self, seconds: float) -> bool:
         """Return True when a timer (not an alarm) was set for longer than ``seconds``."""
         return any(timer.delay_s > seconds and not timer.cancelled for _, _, timer in self._timers)
 
@@ -312,7 +312,7 @@ async def _move_until(clock: VirtualClock, holds: Callable[[], object], seconds:
     await settle()
     while not holds():
         left = (end_ms - clock.now_ms()) / 1000
-        if clock.monotonic() > skips_at and not clock.has_timer_longer_than(LONG_SLEEP_SECONDS):
+        if clock.monotonic() > skips_at and not clock.has_timer_over(LONG_SLEEP_SECONDS):
             alarm = clock.next_alarm_in()
             await clock.skip(min(alarm, left))
             skips_at = clock.monotonic() + AFTER_ALARM_SECONDS

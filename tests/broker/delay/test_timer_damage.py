@@ -16,7 +16,7 @@ from tests.helpers.waiting import until
 from cometmq.broker.controller import Broker
 from cometmq.store.timer.unit import UNIT_BYTES, UNIT_DTYPE
 from cometmq.testing import VirtualClock
-from cometmq.testing.killed import leave_as_killed
+from cometmq.testing.killed import stop_as_killed
 
 MESSAGES = 12
 APART_S = 600
@@ -66,7 +66,7 @@ async def test_no_damage_costs_a_message_that_the_log_has(
     assert all_bodies(first, "Later") == [b"00"]
     store = tmp_path / "store"
     if is_killed:
-        await leave_as_killed(first, store)
+        await stop_as_killed(first, store)
     else:
         await first.stop()
     for index in (store / "comet" / "timer").glob("*.index"):

@@ -106,7 +106,7 @@ def test_missing_messages_are_said_to_be_missing(cometmq: CommandLine) -> None:
     assert cometmq("message", "get", "not-an-id").code == 2
     of_a_client = cometmq("message", "get", "C000020241B44BF7AF7B693FA46E0000")
     assert of_a_client.code == 2
-    assert "name the topic with --topic" in of_a_client.err
+    assert "add the topic with --topic" in of_a_client.err
     beyond = cometmq("message", "at", "--topic", "lost", "--queue", "0", "--offset", "7")
     assert beyond.code == 1
     assert "no message at offset 7" in beyond.err
@@ -180,7 +180,7 @@ def test_no_nameserver_is_one_sentence_with_the_next_step(offline: CommandLine, 
     failed = offline(*arguments)
     assert failed.code == 1
     assert failed.err.splitlines()[-1] == (
-        "cometmq: no nameserver at 127.0.0.1:1 (start one with cometmq serve, or name another with -n HOST:PORT)"
+        "cometmq: no nameserver at 127.0.0.1:1 (start one with cometmq serve, or set another with -n HOST:PORT)"
     )
 
 
@@ -225,7 +225,7 @@ def test_every_command_has_help(offline: CommandLine) -> None:
 
 def test_doctor_reports_every_check(offline: CommandLine) -> None:
     findings = json.loads(offline("doctor", "-o", "json").out)
-    assert {"Python", "disk room", "open files"} <= {finding["check"] for finding in findings}
+    assert {"Python", "disk space", "open files"} <= {finding["check"] for finding in findings}
     assert all(finding["todo"] for finding in findings if finding["state"] != "ok")
 
 

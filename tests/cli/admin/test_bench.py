@@ -110,8 +110,8 @@ def test_a_load_that_cannot_be_stored_says_why(tmp_path: Any) -> None:
     ("words", "sentence"),
     [
         (("produce", "--count", "5", "--duration", "5s"), "give only one of --count and --duration"),
-        (("roundtrip", "--size", "8"), "--size is at least 16 here"),
-        (("produce", "a b"), "is no topic name"),
+        (("roundtrip", "--size", "8"), "--size must be at least 16"),
+        (("produce", "a b"), "is not a valid topic name"),
         (("consume", "never-made"), "never-made"),
         (("produce", "--rate", "0"), "--rate"),
     ],

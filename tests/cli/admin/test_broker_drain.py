@@ -119,7 +119,7 @@ def test_what_is_left_is_said_and_the_time_has_a_limit(two: ProcessCluster) -> N
     cometmq("topic", "create", "here", "--queues", "2", "--broker", "broker-0")
     refused = cometmq(*drain)
     assert refused.code == 1
-    assert "no other broker can take messages for here; nothing was changed" in refused.err
+    assert "no other broker accepts messages for here; nothing was changed" in refused.err
     assert cometmq("broker", "config", "get", "brokerPermission", "--broker", "broker-0", "-o", "json").json() == [
         {"broker": "broker-0", "key": "brokerPermission", "value": "6"}
     ]
@@ -134,7 +134,7 @@ def test_what_is_left_is_said_and_the_time_has_a_limit(two: ProcessCluster) -> N
     assert late.code == 3
     assert "for group slow, which has no members" in late.err
     assert "delayed messages" in late.err
-    assert "broker-0 still takes no new messages" in late.err
+    assert "broker-0 still accepts no new messages" in late.err
     skipped = cometmq(*drain, "--skip-idle", "-o", "json").json()
     assert (skipped["drained"], skipped["groups"]) == (False, [])
     assert skipped["delayed"] > 0

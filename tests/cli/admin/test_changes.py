@@ -19,13 +19,13 @@ def test_create_changes_no_topic_that_exists(cometmq: CommandLine) -> None:
     create = ("topic", "create", "kept", "--queues", "3")
     assert cometmq(*create).code == 0
     same = cometmq(*create)
-    assert (same.code, same.err) == (0, "Topic kept exists already with these settings on broker-0.\n")
+    assert (same.code, same.err) == (0, "Topic kept already exists with these settings on broker-0.\n")
     for other in (("--queues", "2"), (), ("--queues", "3", "--permission", "r"), ("--queues", "3", "--order")):
         refused = cometmq("topic", "create", "kept", *other)
         assert refused.code == 1
         assert refused.err == (
             "cometmq: topic kept exists on broker-0 with 3 queues, permission rw; nothing was created "
-            "(cometmq topic alter kept changes it)\n"
+            "(change it with cometmq topic alter kept)\n"
         )
     assert settings(cometmq, "kept") == (3, 3, "rw")
 
@@ -53,11 +53,11 @@ def test_queues_with_messages_are_hidden_only_on_demand(cometmq: CommandLine) ->
     cometmq("produce", "shrunk", "--count", "8", "--batch", "1")
     refused = cometmq("topic", "alter", "shrunk", "--queues", "2", "--yes")
     assert refused.code == 2
-    assert "4 messages in 2 queues (broker-0/2, broker-0/3) could not be read any more" in refused.err
+    assert "4 messages in 2 queues (broker-0/2, broker-0/3) would become unreadable" in refused.err
     assert settings(cometmq, "shrunk") == (4, 4, "rw")
     shrunk = cometmq("topic", "alter", "shrunk", "--queues", "2", "--yes", "--hide-messages")
     assert shrunk.code == 0
-    assert "transactions) for broker-0/2-3 come to other queues" in " ".join((shrunk.out + shrunk.err).split())
+    assert "transactions) of broker-0/2-3 go to other queues" in " ".join((shrunk.out + shrunk.err).split())
     assert settings(cometmq, "shrunk") == (2, 2, "rw")
 
 
@@ -103,7 +103,7 @@ def test_reset_is_a_preview(
 ) -> None:
     shown = consumed("group", "reset", "movers", "--topic", "moved", *target, "-o", "json")
     assert shown.code == 0
-    assert shown.err == "Nothing was changed; --execute moves the offsets.\n"
+    assert shown.err == "Nothing was changed; add --execute to move the offsets.\n"
     rows: list[dict[str, Any]] = shown.json()
     assert [row["from"] for row in rows] == [10] * len(to)
     assert [row["to"] for row in rows] == to

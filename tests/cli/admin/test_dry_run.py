@@ -42,7 +42,7 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Every command that changes a cluster; its arguments, and what --dry-run shows."""
 
-LOOKING = {
+READING_COMMANDS = {
     *("topic list", "topic describe", "topic stats", "topic route", "topic export"),
     *("group list", "group describe", "group offsets"),
     *("user list", "user show", "acl list", "acl show", "acl test", "quota list", "quota show"),
@@ -64,9 +64,9 @@ def test_every_command_that_changes_a_cluster_has_a_dry_run() -> None:
         for ctx in ALL
         if "--namesrv" in flags(ctx) and "pipeline" not in ctx.command_path
     }
-    assert connecting.keys() - SERVERS == CASES.keys() | LOOKING | SENDING, "say of a new command what it does"
+    assert connecting.keys() - SERVERS == CASES.keys() | READING_COMMANDS | SENDING, "say of a new command what it does"
     assert [name for name in CASES if "--dry-run" not in connecting[name]] == []
-    assert [name for name in LOOKING if "--dry-run" in connecting[name]] == []
+    assert [name for name in READING_COMMANDS if "--dry-run" in connecting[name]] == []
 
 
 def state_of(nameserver: NameServer, broker: Broker) -> dict[str, Any]:

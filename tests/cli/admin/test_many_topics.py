@@ -55,12 +55,12 @@ def test_what_is_no_name_and_too_many_names_are_wrong_use(wrong: str) -> None:
 
 def test_a_thousand_topics_come_and_go(cometmq: CommandLine) -> None:
     created = cometmq("topic", "create", f"many-{{0001..{MANY}}}", "--queues", "1")
-    assert (created.code, created.err) == (0, "1,000 topics with 1 queue each on broker-0, broker-1.\n")
+    assert (created.code, created.err) == (0, "Created 1,000 topics with 1 queue each on broker-0, broker-1.\n")
     assert len(listed(cometmq, "many-*")) == MANY
 
     again = cometmq("topic", "create", f"many-{{0001..{MANY + 1}}}", "--queues", "1")
     assert again.err == (
-        "1 topic with 1 queue each on broker-0, broker-1.\n1,000 topics existed already with these settings.\n"
+        "Created 1 topic with 1 queue each on broker-0, broker-1.\n1,000 topics already existed with these settings.\n"
     )
 
     other = cometmq("topic", "create", f"many-{{0001..{MANY + 2}}}", "--queues", "2")
@@ -75,7 +75,7 @@ def test_a_thousand_topics_come_and_go(cometmq: CommandLine) -> None:
     assert "deleting 500 topics deletes their messages; nothing was deleted" in refused.err
 
     deleted = cometmq("topic", "delete", "--match", "many-0[1-5]??", "--yes")
-    assert (deleted.code, deleted.err) == (0, "500 topics are deleted.\n")
+    assert (deleted.code, deleted.err) == (0, "Deleted 500 topics.\n")
     assert len(listed(cometmq, "many-*")) == MANY + 1 - 500
 
 
@@ -90,7 +90,7 @@ def test_a_file_has_a_name_a_line(cometmq: CommandLine, tmp_path: Path) -> None:
     assert shown.out.count("8 queues, permission rw, 0 messages") == 6, "three topics on two brokers"
     assert listed(cometmq, "bills") == ["bills"]
     gone = cometmq("topic", "delete", "--file", "-", "--yes", stdin=names.read_text(encoding="utf-8") + "never-made")
-    assert gone.err == "Left out, since there is no such topic: never-made.\n3 topics are deleted.\n"
+    assert gone.err == "Left out, since they do not exist: never-made.\nDeleted 3 topics.\n"
     assert listed(cometmq, "bills") == []
     assert listed(cometmq, "payments") == ["payments"]
 
@@ -109,7 +109,7 @@ def test_a_pattern_never_takes_topics_of_the_system(cometmq: CommandLine) -> Non
     [
         (("delete",), "name a topic"),
         (("create",), "name a topic"),
-        (("delete", "--match", "nothing-*", "--yes"), "no topic fits nothing-*"),
+        (("delete", "--match", "nothing-*", "--yes"), "no topic matches nothing-*"),
         (("delete", "never-1", "never-2", "--yes"), "none of these 2 topics exists"),
         (("delete", "never-made", "--yes"), "no route for topic never-made"),
     ],

@@ -80,8 +80,8 @@ async def test_a_quota_from_its_first_to_its_last_day(run: Run, brokers: list[Br
     [
         (("host:a", "--topic-count", "1"), "is not a valid quota subject"),
         (("address:10.0.0.0/99", "--topic-count", "1"), "neither an address nor a network"),
-        (("group:g", "--topic-count", "many"), "is no number"),
-        (("group:g", "--topic-count", "-5"), "is no number"),
+        (("group:g", "--topic-count", "many"), "is not a number"),
+        (("group:g", "--topic-count", "-5"), "is not a number"),
         (("group:g",), "give a limit"),
     ],
 )

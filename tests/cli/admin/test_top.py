@@ -108,8 +108,10 @@ async def test_the_second_of_two_looks_asks_only_for_topics_that_may_grow(monkey
 
 
 def test_top_refuses_what_it_cannot_do(busy: CommandLine, offline: CommandLine) -> None:
-    assert "top needs a terminal (--once -o json" in busy("top").err
-    assert "clients have no messages; sort by rate, lag, name" in busy("top", "clients", "--sort", "messages").err
+    assert "top needs a terminal (use --once -o json" in busy("top").err
+    assert (
+        "clients cannot be sorted by messages; use rate, lag, name" in busy("top", "clients", "--sort", "messages").err
+    )
     away = offline("top", "--once")
     assert (away.code, away.err[:38]) == (1, "cometmq: no nameserver at 127.0.0.1:1 ")
 

@@ -50,7 +50,7 @@ def test_an_import_makes_the_settings_of_the_other_cluster_and_can_be_repeated(
     assert done.code == 0, done.err
     assert other("topic", "export").json() == exported
     again = other("topic", "import", str(file))
-    assert (again.code, again.err) == (0, "The cluster has these settings already; nothing was changed.\n")
+    assert (again.code, again.err) == (0, "The cluster already has these settings; nothing was changed.\n")
 
     other("topic", "create", "only-here")
     exported["topics"][1]["write_queues"] = 1
@@ -74,7 +74,7 @@ def test_what_topics_and_groups_of_rocketmq_5_have_goes_along(other: CommandLine
     exported = other("topic", "export").json()
     assert topic in exported["topics"]
     assert group in exported["groups"]
-    assert "has these settings already" in other("topic", "import", "-", stdin=json.dumps(document)).err
+    assert "already has these settings" in other("topic", "import", "-", stdin=json.dumps(document)).err
     del topic["attributes"], group["retry_policy"]
     changed = other("topic", "import", "-", "-y", stdin=json.dumps(document))
     assert changed.code == 0, changed.err
@@ -135,4 +135,4 @@ def test_brokers_with_different_settings_have_entries_of_their_own(tmp_path: Pat
         rows = [(row["name"], row["read_queues"], row.get("brokers")) for row in document["topics"]]
         assert rows == [("even", 2, None), ("uneven", 2, ["broker-0"]), ("uneven", 5, ["broker-1"])]
         again = cometmq("topic", "import", "-", stdin=json.dumps(document))
-        assert "has these settings already" in again.err
+        assert "already has these settings" in again.err

@@ -58,7 +58,7 @@ def test_they_are_sent_again_once(cometmq: CommandLine, group: str, tmp_path: Pa
     one = cometmq("dlq", "resend", group, "--id", row["offset_msg_id"], *ledger)
     assert (one.code, one.err.strip()) == (0, "Dead letters of workers sent again: 1")
     rest = cometmq("dlq", "resend", group, "--all", "--rate", "100", *ledger)
-    assert (rest.code, rest.err.strip()) == (0, "Dead letters of workers sent again: 2, before: 1")
+    assert (rest.code, rest.err.strip()) == (0, "Dead letters of workers sent again: 2, sent earlier: 1")
 
 
 def test_exit_codes_tell_what_was_not_sent(cometmq: CommandLine, group: str, tmp_path: Path) -> None:

@@ -58,11 +58,11 @@ async def test_a_topic_that_goes_on_is_no_other_one() -> None:
         known = KnownMessages(puller)
         [queue] = await puller.queues("orders")
         await known.begin({queue: 10})
-        assert await known.made_anew() == []
+        assert await known.recreated_queues() == []
         await send(cluster, 10, 3)
-        assert await known.made_anew() == []
+        assert await known.recreated_queues() == []
         cluster.broker(0).store.delete_topic("orders")
-        assert await known.made_anew() == [], "nothing is there yet"
+        assert await known.recreated_queues() == [], "nothing is there yet"
         await send(cluster, 1000, 3)
-        assert await known.made_anew() == [queue]
-        assert await known.made_anew() == []
+        assert await known.recreated_queues() == [queue]
+        assert await known.recreated_queues() == []

@@ -38,7 +38,7 @@ def test_json_lines_carry_everything(cometmq: CommandLine, tmp_path: Path) -> No
     assert json.loads(second["body"]) == {"deep": [1]}
     bad = cometmq("produce", "jsonl", "--json", stdin='{"body": "fine"}\nnot json\n')
     assert bad.code == 2
-    assert "line 2 is no message" in bad.err
+    assert "line 2 is not a valid message" in bad.err
 
 
 def test_tag_filter_and_maximum(cometmq: CommandLine) -> None:
@@ -162,7 +162,7 @@ def test_broken_pipe_is_no_failure(cometmq: CommandLine) -> None:
         (("produce", "t", "--body", "b", "--count", "3"), "one of --body"),
         (("produce", "t", "--body", "b", "--property", "x"), "name=value"),
         (("produce", "t", "--body", "b", "--property", "x="), "without a value it is not stored"),
-        (("produce", "t", "--body", "b", "--property", "x=1", "--property", "x=2"), "x has another value already, 1"),
+        (("produce", "t", "--body", "b", "--property", "x=1", "--property", "x=2"), "x already has the value 1"),
         (("produce", "t", "--body", "b", "--delay", "1s", "--delay-level", "3"), "one of --delay"),
         (
             ("produce", "t", "--body", "b", "--delay", "soon"),

@@ -79,7 +79,7 @@ def test_a_server_whose_terminal_is_gone_stops_cleanly(offline: CommandLine, tmp
     while b" ready: " not in said:
         said += os.read(ours, 1000)
     process.send_signal(signal.SIGHUP)
-    wait_for(lambda: "SIGHUP: log files" in file.read_text(), "it goes on while the terminal is there")
+    wait_for(lambda: "SIGHUP: reopening" in file.read_text(), "it goes on while the terminal is there")
     os.close(ours)
     process.send_signal(signal.SIGHUP)
     assert process.wait(60) == 0

@@ -14,9 +14,9 @@ BEGIN = """
 import resource
 import sys
 from pathlib import Path
-from cometmq.cli.servers.memory import settle_memory
+from cometmq.cli.servers.memory import tune_memory
 
-settle_memory()
+tune_memory()
 """
 TURNS = (
     BEGIN
@@ -48,7 +48,7 @@ import ctypes
 import sys
 import threading
 from pathlib import Path
-from cometmq.cli.servers.memory import settle_memory, share_memory
+from cometmq.cli.servers.memory import tune_memory, use_one_heap
 
 def resident_pages():
     return int(Path("/proc/self/statm").read_text().split()[1])
@@ -58,8 +58,8 @@ def write():
     del pieces
     barrier.wait()
 
-share_memory()
-settle_memory()
+use_one_heap()
+tune_memory()
 barrier = threading.Barrier(8)
 before = resident_pages()
 threads = [threading.Thread(target=write) for _ in range(8)]

@@ -75,7 +75,7 @@ async def test_a_start_that_the_system_refuses_is_tried_again(
     program.path.unlink()
     os.kill(program.starts()[0], signal.SIGKILL)
     await until(lambda: caplog.text.count("cannot be started: ") >= 3, clock=clock, step_s=0.5)
-    assert "broker-0 ended with exit code -9; starting it again\n" in caplog.text
+    assert "broker-0 ended with exit code -9; restarting it\n" in caplog.text
     assert "no such file or directory" in caplog.text
     program.put(STEADY)
     await until(lambda: len(program.starts()) == 2, clock=clock, step_s=0.5)

@@ -1,1 +1,1 @@
-"""Commands that administer: topics, groups, clusters, and the check of this machine."""
+"""Administration commands: topics, groups, clusters, accounts, and the check of this machine."""

@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 
 def administer_accounts(namesrv: str, work: Callable[[Admin], Awaitable[T]]) -> T:
-    """As :func:`~cometmq.cli.connection.administer`, with a clearer error where servers have no users.
+    """Like :func:`~cometmq.cli.connection.administer`, with a clearer error if a server does not support users.
 
-    :raises CometMQError: no nameserver can be reached, the work fails, or a server has no users.
+    :raises CometMQError: no nameserver can be reached, the work fails, or a server does not support users.
     """
     try:
         return administer(namesrv, work)
@@ -25,6 +25,6 @@ def administer_accounts(namesrv: str, work: Callable[[Admin], Awaitable[T]]) -> 
         if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise
         raise CometMQError(
-            f"{error.address} has no users and policies",
-            next_step="servers have them with authenticationEnabled=true; Apache's have them from RocketMQ 5.3 on",
+            f"{error.address} does not support users and policies",
+            next_step="set authenticationEnabled=true on the server; Apache's supports them since RocketMQ 5.3",
         ) from error

@@ -1,4 +1,4 @@
-"""``cometmq acl``: policies of ACL 2.0, and the test of what an account may do."""
+"""``cometmq acl``: manage the policies of ACL 2.0, and test what an account may do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cometmq.cli.admin.accounts import administer_accounts
 from cometmq.cli.admin.changes import yes_option
 from cometmq.cli.admin.user import change, server_option
 from cometmq.cli.connection import confirm_deletion, namesrv_option
-from cometmq.cli.dry_run import dry_run_option, is_dry_run, only_shown
+from cometmq.cli.dry_run import dry_run_option, is_dry_run, show_only
 from cometmq.cli.local_path import LocalPath
 from cometmq.cli.output import Column, output_option, show, show_one
 from cometmq.client.admin import Admin
@@ -54,7 +54,9 @@ def command() -> None:
     "--source-ip", "sources", multiple=True, metavar="ADDRESS", help="Source address or network; may be repeated."
 )
 @click.option("--deny", is_flag=True, help="Deny instead of allow.")
-@click.option("--default", "is_default", is_flag=True, help="A policy that counts where no custom one matches.")
+@click.option(
+    "--default", "is_default", is_flag=True, help="Create a default policy, used where no custom one matches."
+)
 @server_option
 @dry_run_option
 @namesrv_option
@@ -68,9 +70,9 @@ def create(
     server: str | None,
     namesrv: str,
 ) -> None:
-    """Allow or deny a user actions on resources.
+    """Allow or deny a user certain actions on resources.
 
-    A RESOURCE is Topic:Orders, Group:bill*, Topic:*, Cluster:* and the like, or * for everything.
+    A RESOURCE looks like Topic:Orders, Group:bill*, Topic:* or Cluster:*; * is everything.
     """
     decision = "Deny" if deny else "Allow"
     entries = [EntryInfo(resource, list(actions), list(sources), decision) for resource in resources]
@@ -79,7 +81,7 @@ def create(
 
     async def work(admin: Admin) -> None:
         if is_dry_run():
-            only_shown(f"the policies of {user}", await _new_entries(admin, user, entries, server))
+            show_only(f"the policies of {user}", await _new_entries(admin, user, entries, server))
             return
         await admin.put_policies(user, policies, address=server)
 
@@ -119,15 +121,15 @@ def show_policies(user: str, server: str | None, namesrv: str, output: str) -> N
 @command.command("delete")
 @click.argument("user")
 @click.argument("resource", required=False)
-@click.option("--default", "is_default", is_flag=True, help="Of the default policy.")
+@click.option("--default", "is_default", is_flag=True, help="Delete from the default policy.")
 @yes_option
 @server_option
 @dry_run_option
 @namesrv_option
 def delete(user: str, resource: str | None, is_default: bool, yes: bool, server: str | None, namesrv: str) -> None:
-    """Delete one policy of a user, or all."""
+    """Delete one policy of a user, or all of them."""
     if not yes and resource is None:
-        confirm_deletion(f"all policies of {user}", "takes every permission from them")
+        confirm_deletion(f"all policies of {user}", "removes every permission from them")
 
     async def work(admin: Admin) -> None:
         if is_dry_run():
@@ -137,7 +139,7 @@ def delete(user: str, resource: str | None, is_default: bool, yes: bool, server:
                 for row in rows
                 if resource in (None, row["resource"])
             ]
-            only_shown(f"the policies of {user}", lost)
+            show_only(f"the policies of {user}", lost)
             return
         await admin.delete_policies(user, resource, "Default" if is_default else "Custom", address=server)
 
@@ -148,10 +150,10 @@ def delete(user: str, resource: str | None, is_default: bool, yes: bool, server:
 @click.argument("user")
 @click.argument("action", type=click.Choice(_ACTIONS, case_sensitive=False))
 @click.argument("resource")
+@click.option("--source-ip", "source", default="127.0.0.1", show_default=True, help="Source address of the request.")
 @click.option(
-    "--source-ip", "source", default="127.0.0.1", show_default=True, help="Address that the request comes from."
+    "--plain", type=LocalPath(path_type=Path), help="Test against the plain_acl.yml in this directory instead."
 )
-@click.option("--plain", type=LocalPath(path_type=Path), help="Ask the plain_acl.yml in this directory instead.")
 @click.option("--cluster", default="DefaultCluster", show_default=True, help="Name of the cluster.")
 @server_option
 @namesrv_option
@@ -176,7 +178,7 @@ def test(
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="RESOURCE") from None
     if stored_ip(source) is None:
-        raise click.BadParameter(f"{source} is no address", param_hint="--source-ip")
+        raise click.BadParameter(f"{source} is not an IP address", param_hint="--source-ip")
     if plain is not None:
         denied = PlainFiles(plain).account(user, source, 0).refusal(need, 0)
         decision = Decision(denied is None, "plain_acl.yml allows it" if denied is None else denied.message)
@@ -200,7 +202,7 @@ def test(
 
 
 async def _new_entries(admin: Admin, user: str, entries: list[EntryInfo], server: str | None) -> list[Change]:
-    """Return what entries would replace."""
+    """Return the changes that new entries make to a user's policies."""
     rows = _rows(await admin.policies_of(user, address=server))
     had = {row["resource"]: f"{row['decision']} {row['actions']}" for row in rows}
     return [

@@ -35,15 +35,15 @@ _LIMIT: Final = 1_000
 
 @click.command("audit")
 @click.argument("file", required=False, type=LocalPath(path_type=Path))
-@click.option("--since", type=PAST, help="Entries from this time on; 1h is an hour ago.")
+@click.option("--since", type=PAST, help="Entries since this time; 1h means an hour ago.")
 @click.option("--until", type=PAST, help="Entries up to this time.")
-@click.option("--account", help="Entries of this account, also those that only claim it.")
+@click.option("--account", help="Entries of this account, including requests that only claim it.")
 @click.option("--address", help="Entries from this address.")
 @click.option("--request", help="Entries of requests whose names contain this.")
 @click.option("--resource", help="Entries about resources that contain this.")
 @click.option("--denied", is_flag=True, help="Denied requests only.")
-@click.option("--limit", type=click.IntRange(0), default=_LIMIT, show_default=True, help="The newest N; 0: all.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is written from now on, a line each.")
+@click.option("--limit", type=click.IntRange(0), default=_LIMIT, show_default=True, help="The newest N; 0 for all.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new entries, one a line.")
 @output_option
 def command(
     file: Path | None,
@@ -60,7 +60,7 @@ def command(
 ) -> None:
     """Read the audit log of a server on this machine.
 
-    FILE is the log, or the directory of the store. json and jsonl have every field of each entry.
+    FILE is the log, or the directory of the store. json and jsonl output has every field of each entry.
     """
     path = _path(file)
 
@@ -102,7 +102,7 @@ def _default_store() -> Path:
 
 
 def _tell_damage(file: Path, lines: int) -> None:
-    tell(f"cometmq: {quantity(lines, 'line')} of {file} left out: no entries")
+    tell(f"cometmq: {quantity(lines, 'line')} of {file} skipped: not valid entries")
 
 
 def _time_ms(entry: Entry) -> int | None:

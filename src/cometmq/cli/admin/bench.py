@@ -1,4 +1,4 @@
-"""``cometmq bench``: measure how many messages a cluster takes and gives, and how long that takes."""
+"""``cometmq bench``: measure throughput and latency of a cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from cometmq.bench.plan import MAX_COUNT, MAX_ROUND_TRIPS, STAMP, BenchError, Plan
 from cometmq.bench.run import Kind, Target, run
 from cometmq.cli.admin.bench_view import LiveView, show_outcome
-from cometmq.cli.connection import demand_topic_name, explained, namesrv_option
+from cometmq.cli.connection import demand_topic_name, explain_connect_error, namesrv_option
 from cometmq.cli.failures import DONE, FAILED, WrongUseError
 from cometmq.cli.moments import Duration
 from cometmq.cli.names import TOPIC
@@ -25,18 +25,20 @@ MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 DEFAULT_SECONDS: Final = 10.0
 
 _LENGTH: Final = (
-    click.option("--count", type=click.IntRange(1, MAX_COUNT), help="So many messages."),
-    click.option("--duration", type=Duration(), help="So long: 30s, 5m.  [default: 10s]"),
+    click.option("--count", type=click.IntRange(1, MAX_COUNT), help="Number of messages."),
+    click.option("--duration", type=Duration(), help="Duration: 30s, 5m.  [default: 10s]"),
 )
 _LOAD: Final = (
     click.option("--size", type=click.IntRange(0, MAX_BODY_BYTES), default=1024, show_default=True, help="Bytes."),
-    click.option("--rate", type=click.FloatRange(0, min_open=True), help="Messages a second; else all that go."),
+    click.option(
+        "--rate", type=click.FloatRange(0, min_open=True), help="Messages a second.  [default: as many as possible]"
+    ),
     click.option(
         "--connections",
         type=click.IntRange(1, 1000),
         default=1,
         show_default=True,
-        help="Clients with connections of their own.",
+        help="Number of clients, each with its own connections.",
     ),
 )
 _SENT: Final = (
@@ -45,11 +47,11 @@ _SENT: Final = (
         type=click.IntRange(1, 10_000),
         default=64,
         show_default=True,
-        help="Requests without answer on each connection.",
+        help="Unanswered requests on each connection.",
     ),
     click.option("--batch", type=click.IntRange(1, 1000), default=1, show_default=True, help="Messages in a request."),
     click.option("--queues", type=click.IntRange(1, 1024), default=8, show_default=True, help="Queues on each broker."),
-    click.option("--into-existing", is_flag=True, help="Write into TOPIC although it exists."),
+    click.option("--into-existing", is_flag=True, help="Write to TOPIC even if it exists."),
 )
 
 
@@ -64,10 +66,10 @@ def _options(*options: Callable[..., Any]) -> Callable[[T], T]:
 
 @click.group("bench")
 def command() -> None:
-    """Measure how many messages a cluster takes and gives, and how long that takes.
+    """Measure throughput and latency of a cluster.
 
-    Without TOPIC the load has a topic of its own, which is deleted at the end. The counts are checked at the end: a
-    load that lost a message ends with 1. Works with Apache RocketMQ too.
+    Without TOPIC a temporary topic is used. The counts are checked at the end: exit code 1 if a message was lost. Works
+    with Apache RocketMQ, too.
     """
 
 
@@ -76,12 +78,12 @@ def command() -> None:
 @_options(*_LENGTH, *_LOAD, *_SENT)
 @namesrv_option
 @output_option
-def produce(namesrv: str, output: str, **said: Any) -> int:
+def produce(namesrv: str, output: str, **options: Any) -> int:
     """Send messages; measure the time until each is stored.
 
-    With --rate a latency begins when the message was due, so that a broker that pauses is seen.
+    With --rate latency counts from the moment a message is due, so the pauses of a broker show.
     """
-    return _run(Kind.PRODUCE, said, namesrv, output)
+    return _run(Kind.PRODUCE, options, namesrv, output)
 
 
 @command.command("consume")
@@ -89,15 +91,15 @@ def produce(namesrv: str, output: str, **said: Any) -> int:
 @_options(*_LENGTH, *_LOAD)
 @namesrv_option
 @output_option
-def consume(namesrv: str, output: str, **said: Any) -> int:
-    """Read messages; measure how many come.
+def consume(namesrv: str, output: str, **options: Any) -> int:
+    """Read messages; measure how many arrive.
 
-    Those of TOPIC from its begin, or of a topic that is made and filled. No group is used: nothing is committed, and
-    nobody's messages are taken.
+    Reads TOPIC from its beginning, or a temporary topic. Uses no group: nothing is committed, and other consumers miss
+    no message.
     """
-    if said["topic"] is not None and said["duration"] is None and said["count"] is None:
-        said["count"] = MAX_COUNT
-    return _run(Kind.CONSUME, said, namesrv, output)
+    if options["topic"] is not None and options["duration"] is None and options["count"] is None:
+        options["count"] = MAX_COUNT
+    return _run(Kind.CONSUME, options, namesrv, output)
 
 
 @command.command("roundtrip")
@@ -105,35 +107,35 @@ def consume(namesrv: str, output: str, **said: Any) -> int:
 @_options(*_LENGTH, *_LOAD, *_SENT)
 @namesrv_option
 @output_option
-def roundtrip(namesrv: str, output: str, **said: Any) -> int:
-    """Send and read; measure the whole way of messages.
+def roundtrip(namesrv: str, output: str, **options: Any) -> int:
+    """Send and read; measure the time from producer to consumer.
 
-    Without --rate the latency is mostly that of the queue that builds up.
+    Without --rate messages queue up, and latency is mostly waiting time.
     """
-    if said["size"] < STAMP.size:
-        raise WrongUseError(f"--size is at least {STAMP.size} here: number and time of the message")
-    if (said["count"] or 0) > MAX_ROUND_TRIPS:
-        raise WrongUseError(f"--count is at most {MAX_ROUND_TRIPS:,} here")
-    return _run(Kind.ROUND_TRIP, said, namesrv, output)
+    if options["size"] < STAMP.size:
+        raise WrongUseError(f"--size must be at least {STAMP.size} for the number and time of the message")
+    if (options["count"] or 0) > MAX_ROUND_TRIPS:
+        raise WrongUseError(f"--count may be at most {MAX_ROUND_TRIPS:,} for roundtrip")
+    return _run(Kind.ROUND_TRIP, options, namesrv, output)
 
 
-def _run(kind: Kind, said: dict[str, Any], namesrv: str, output: str) -> int:
-    topic: str | None = said.pop("topic")
-    target = Target(topic, said.pop("queues", 8), said.pop("into_existing", False))
-    duration: timedelta | None = said.pop("duration")
+def _run(kind: Kind, options: dict[str, Any], namesrv: str, output: str) -> int:
+    topic: str | None = options.pop("topic")
+    target = Target(topic, options.pop("queues", 8), options.pop("into_existing", False))
+    duration: timedelta | None = options.pop("duration")
     if topic is not None:
         demand_topic_name(topic)
-    if duration is not None and said["count"] is not None:
+    if duration is not None and options["count"] is not None:
         raise WrongUseError("give only one of --count and --duration")
     if duration is not None and not duration:
-        raise WrongUseError("--duration is more than 0")
-    seconds = None if said["count"] is not None else duration.total_seconds() if duration else DEFAULT_SECONDS
-    plan = Plan(topic=topic or "", seconds=seconds, **said)
+        raise WrongUseError("--duration must be more than 0")
+    seconds = None if options["count"] is not None else duration.total_seconds() if duration else DEFAULT_SECONDS
+    plan = Plan(topic=topic or "", seconds=seconds, **options)
     with LiveView(kind, plan) as view, asyncio.Runner(loop_factory=fastest_loop()) as runner:
         try:
             outcome = runner.run(run(kind, plan, target, namesrv, view.look))
         except RemotingConnectError as error:
-            raise explained(error, namesrv) from error
+            raise explain_connect_error(error, namesrv) from error
         except ExceptionGroup as group:
             raise BenchError(str(group.exceptions[0])) from group
     show_outcome(kind, outcome, output)

@@ -1,4 +1,4 @@
-"""The display of a load: the counts while it runs, and rates, percentiles and histogram at its end."""
+"""Display a load: counts while it runs; rates, percentiles and a histogram at its end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
 class LiveView:
-    """The counts of a load that runs, on stderr; silent when that is no terminal."""
+    """Shows the counts of a running load on stderr; silent unless that is a terminal."""
 
     def __init__(self, kind: Kind, plan: Plan) -> None:
         self._kind = kind
@@ -46,7 +46,7 @@ class LiveView:
             self._live.stop()
 
     def look(self, progress: Progress) -> None:
-        """Show the counts of now."""
+        """Show the current counts."""
         recent, progress.recent = progress.recent, Latencies()
         now = SYSTEM_CLOCK.monotonic()
         done = progress.sent if self._kind is Kind.PRODUCE else progress.received
@@ -94,7 +94,7 @@ def show_outcome(kind: Kind, outcome: Outcome, output: str) -> None:
 
 
 def histogram(latencies: Latencies) -> str:
-    """Return a histogram as lines of text: from, below, share and bar."""
+    """Return a histogram as lines of text: lower and upper limit, share and bar."""
     bars = latencies.bars()
     most = max((bar.number for bar in bars), default=1)
     return "\n".join(

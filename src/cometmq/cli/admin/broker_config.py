@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from cometmq.cli.admin.changes import chosen_keys, confirmed, keys_and_values, yes_option
+from cometmq.cli.admin.changes import confirm_changes, key_rows, parse_settings, yes_option
 from cometmq.cli.connection import administer, namesrv_option
 from cometmq.cli.dry_run import dry_run_option
 from cometmq.cli.failures import WrongUseError
@@ -37,9 +37,9 @@ def command() -> None:
 @namesrv_option
 @output_option
 def get(keys: tuple[str, ...], broker: str | None, namesrv: str, output: str) -> None:
-    """Show all keys, or some, of each broker; without secrets."""
+    """Show all keys, or some, of each broker; secrets are hidden."""
     tables = administer(namesrv, lambda admin: broker_configurations(admin, broker))
-    show(chosen_keys(tables, keys, "broker"), _VALUES, output, title="Configuration")
+    show(key_rows(tables, keys, "broker"), _VALUES, output, title="Configuration")
 
 
 @command.command("set")
@@ -49,22 +49,22 @@ def get(keys: tuple[str, ...], broker: str | None, namesrv: str, output: str) ->
 @dry_run_option
 @namesrv_option
 def put(settings: tuple[str, ...], broker: str | None, yes: bool, namesrv: str) -> None:
-    """Change keys of running brokers; old and new are shown first.
+    """Change keys of running brokers, after showing old and new values.
 
-    Only keys that may change at run time can: docs/operations.md marks them. A broker with a configuration file writes
-    them there.
+    Only keys that docs/operations.md marks can change at run time. A broker with a configuration file writes them
+    there.
     """
-    wanted = keys_and_values(settings)
+    wanted = parse_settings(settings)
 
     async def work(admin: Admin) -> None:
         masters = await chosen_masters(admin, None, broker)
         tables = await broker_configurations(admin, broker)
         changes = changes_of(tables, wanted)
-        if not confirmed("the configuration", changes, yes=yes):
+        if not confirm_changes("the configuration", changes, yes=yes):
             return
         for name in sorted({change.broker for change in changes}):
             remark = await admin.update_broker_config(masters[name], wanted)
-            tell(f"The configuration of {name} is changed." + (f" {remark}" if remark else ""))
+            tell(f"Changed the configuration of {name}." + (f" {remark}" if remark else ""))
 
     administer(namesrv, work)
 
@@ -75,17 +75,17 @@ def put(settings: tuple[str, ...], broker: str | None, yes: bool, namesrv: str) 
 @namesrv_option
 @output_option
 def diff(defaults: bool, broker: str | None, namesrv: str, output: str) -> None:
-    """Show the keys in which brokers differ from each other.
+    """Show the keys whose values differ between brokers.
 
-    With --defaults: from the defaults of CometMQ.
+    With --defaults: the keys that differ from CometMQ's defaults.
     """
     if broker is not None and not defaults:
-        raise WrongUseError("--broker goes with --defaults; without it all brokers are compared")
+        raise WrongUseError("--broker needs --defaults; without it all brokers are compared with each other")
     tables = administer(namesrv, lambda admin: broker_configurations(admin, broker))
     if defaults:
         tables = {"default": _defaults(), **tables}
     elif len(tables) < 2:
-        raise CometMQError("there is only one broker", next_step="--defaults compares it with CometMQ's defaults")
+        raise CometMQError("there is only one broker", next_step="compare it with CometMQ's defaults: add --defaults")
     keys = sorted(set.intersection(*(set(table) for table in tables.values())))
     different = [key for key in keys if len({table[key] for table in tables.values()}) > 1]
     rows: list[dict[str, Any]] = [{"key": key, **{name: tables[name][key] for name in tables}} for key in different]

@@ -1,4 +1,4 @@
-"""``cometmq broker drain``: a broker takes no new messages, and is read empty before it is stopped."""
+"""``cometmq broker drain``: stop new messages to a broker and wait until it is read empty, before it is stopped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from cometmq.cli.connection import administer, namesrv_option
-from cometmq.cli.dry_run import dry_run_option, only_shown
+from cometmq.cli.dry_run import dry_run_option, show_only
 from cometmq.cli.failures import DONE, PARTLY_DONE, WrongUseError
 from cometmq.cli.moments import Duration
 from cometmq.cli.names import BROKER
@@ -25,29 +25,34 @@ _GROUPS: Final = (
     Column("messages", "Not read", right=True),
     Column("members", "Members", right=True),
 )
-_WAYS: Final = {
-    "groups": "all groups have read it empty",
-    "slave": "a slave has everything",
-    "either": "one of both",
-}
+_WAYS: Final = ("groups", "slave", "either")
 
 
 @click.command("drain")
 @click.argument("broker", type=BROKER)
-@click.option("--until", "until", type=click.Choice(list(_WAYS)), default="groups", show_default=True, help="The end.")
-@click.option("--at-most", "limit", type=Duration(), metavar="TIME", help="Give up after this time; exit code 3.")
+@click.option(
+    "--until",
+    "until",
+    type=click.Choice(_WAYS),
+    default="groups",
+    show_default=True,
+    help="Wait until all groups, a slave, or either have everything.",
+)
+@click.option(
+    "--at-most", "limit", type=Duration(), metavar="TIME", help="Stop waiting after this time, with exit code 3."
+)
 @click.option(
     "--settle",
     type=Duration(),
     default=timedelta(seconds=SETTLE_SECONDS),
     show_default="35s",
     metavar="TIME",
-    help="Time that clients have to learn the new routes.",
+    help="Time for clients to fetch the new routes.",
 )
 @click.option("--skip", "skipped", multiple=True, metavar="GROUP", help="Do not wait for this group; repeatable.")
 @click.option("--skip-idle", is_flag=True, help="Do not wait for groups without members.")
 @click.option("--undo", is_flag=True, help="Let producers use the broker again.")
-@click.option("--force", is_flag=True, help="Also when a topic can be written on no other broker.")
+@click.option("--force", is_flag=True, help="Drain even if no other broker accepts messages for some topic.")
 @dry_run_option
 @namesrv_option
 @output_option
@@ -63,10 +68,10 @@ def command(
     namesrv: str,
     output: str,
 ) -> int:
-    """Let BROKER take no new messages, and wait until its groups have read it.
+    """Stop new messages to BROKER, and wait until its groups have read it.
 
-    Producers move to the other brokers without an error. Ctrl-C ends the waiting only: --undo gives the broker back.
-    Exit code 3: something is left when the time is over.
+    Producers move to the other brokers without an error. Ctrl-C ends only the waiting; --undo lets producers use the
+    broker again. Exit code 3: messages were left when the time was over.
     """
 
     async def work(admin: Admin) -> int:
@@ -77,17 +82,17 @@ def command(
         alone = await drain.topics_only_here()
         if alone and not force:
             raise DrainRefusedError(
-                f"no other broker can take messages for {', '.join(alone[:10])}; nothing was changed",
+                f"no other broker accepts messages for {', '.join(alone[:10])}; nothing was changed",
                 next_step="create these topics on another broker (cometmq topic create), or add --force",
             )
         permission = await drain.permission()
-        if only_shown(broker, [Change(broker, PERMISSION_KEY, permission, permission & ~PERM_WRITE)]):
+        if show_only(broker, [Change(broker, PERMISSION_KEY, permission, permission & ~PERM_WRITE)]):
             return DONE
         clock = admin.instance.clock
         end = None if limit is None else clock.monotonic() + limit.total_seconds()
-        tell(f"Producers leave {broker}: clients have {settle.total_seconds():g} s to learn the new routes.")
+        tell(f"Producers leave {broker}: clients have {settle.total_seconds():g} s to fetch the new routes.")
         await drain.begin()
-        tell(f"{broker} takes no new messages ({PERMISSION_KEY}={permission & ~PERM_WRITE}).")
+        tell(f"{broker} accepts no new messages ({PERMISSION_KEY}={permission & ~PERM_WRITE}).")
         said = ""
         while True:
             left = (await drain.check()).ignoring(frozenset(skipped), idle=skip_idle)
@@ -103,20 +108,20 @@ def command(
             await clock.sleep(CHECK_SECONDS)
 
     if undo and (skipped or skip_idle or limit is not None):
-        raise WrongUseError("--undo stands alone")
+        raise WrongUseError("--undo cannot be combined with other options")
     try:
         return administer(namesrv, work)
     except KeyboardInterrupt:
-        tell(f"{broker} still takes no new messages; cometmq broker drain {broker} --undo gives it back.")
+        tell(f"{broker} still accepts no new messages; to use it again: cometmq broker drain {broker} --undo.")
         raise
 
 
 async def _undo(drain: Drain, broker: str) -> int:
     permission = await drain.permission()
-    if only_shown(broker, [Change(broker, PERMISSION_KEY, permission, permission | PERM_WRITE)]):
+    if show_only(broker, [Change(broker, PERMISSION_KEY, permission, permission | PERM_WRITE)]):
         return DONE
     await drain.undo()
-    tell(f"{broker} takes messages again; producers find it within 30 s.")
+    tell(f"{broker} accepts messages again; producers find it within 30 s.")
     return DONE
 
 
@@ -140,7 +145,7 @@ def _sentence(left: Left, until: str) -> str:
     if until != "groups":
         parts.append("no slave" if left.slave_bytes is None else f"{left.slave_bytes:,} bytes for the slave")
     if not left.settled:
-        parts.append("messages came just now")
+        parts.append("messages arrived just now")
     return f"Left: {'; '.join(parts) or 'nothing'}."
 
 
@@ -153,9 +158,9 @@ def _result(broker: str, left: Left, output: str, *, is_done: bool) -> None:
         if rows:
             show(rows, _GROUPS, output, title=f"Left on {broker}")
         if is_done:
-            tell(f"{broker} is drained: stop it now, or give it back with --undo.")
+            tell(f"{broker} is drained: stop it now, or use it again with --undo.")
         else:
-            tell(f"{_sentence(left, 'either')} The time is over; {broker} still takes no new messages.")
+            tell(f"{_sentence(left, 'either')} The time is over; {broker} still accepts no new messages.")
         return
     figures = {"delayed": left.delayed, "transactions": left.transactions, "slave_bytes": left.slave_bytes}
     show_one({"broker": broker, "drained": is_done, **figures, "groups": rows}, output)

@@ -1,4 +1,4 @@
-"""Changes of settings: shown with their old and new values, and confirmed before they are made."""
+"""Show changes of settings with old and new values, and ask for confirmation before they are made."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import click
 
 from cometmq.cli.connection import confirm_change
-from cometmq.cli.dry_run import only_shown, show_changes
+from cometmq.cli.dry_run import show_changes, show_only
 from cometmq.cli.failures import PartlyDoneError, WrongUseError
 from cometmq.cli.output import tell
 from cometmq.client.admin.accounts import PartlyChangedError
@@ -18,17 +18,17 @@ from cometmq.options import nearest
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
-def confirmed(what: str, changes: Sequence[Change], *, yes: bool, server: str = "broker") -> bool:
-    """Show changes and ask for confirmation; return False when there is nothing to change.
+def confirm_changes(what: str, changes: Sequence[Change], *, yes: bool, server: str = "broker") -> bool:
+    """Show changes and ask for confirmation; return False if nothing would change.
 
     :param yes: do not ask.
-    :param server: kind of the servers that have the settings.
+    :param server: kind of server, such as broker.
     :raises CometMQError: the user did not confirm.
     """
     if not changes:
-        tell(f"{what[0].upper()}{what[1:]} has these settings already; nothing was changed.")
+        tell(f"{what[0].upper()}{what[1:]} already has these settings; nothing was changed.")
         return False
-    if only_shown(what, changes, server):
+    if show_only(what, changes, server):
         return False
     show_changes(what, changes, server)
     if not yes:
@@ -36,10 +36,10 @@ def confirmed(what: str, changes: Sequence[Change], *, yes: bool, server: str = 
     return True
 
 
-def keys_and_values(settings: Sequence[str]) -> dict[str, str]:
+def parse_settings(settings: Sequence[str]) -> dict[str, str]:
     """Parse several ``KEY=VALUE``.
 
-    :raises WrongUseError: one is something else, or a key has two values.
+    :raises WrongUseError: one has another form, or a key has two values.
     """
     found: dict[str, str] = {}
     for setting in settings:
@@ -47,15 +47,15 @@ def keys_and_values(settings: Sequence[str]) -> dict[str, str]:
         if not equals or not key:
             raise WrongUseError(f"{setting}: write it as KEY=VALUE")
         if found.setdefault(key, value) != value:
-            raise WrongUseError(f"{setting}: {key} has another value already, {found[key]}")
+            raise WrongUseError(f"{setting}: {key} already has the value {found[key]}")
     return found
 
 
-def chosen_keys(tables: Tables, keys: Sequence[str], server: str) -> list[dict[str, str]]:
-    """Return a row for each server and key: all keys, or those that are named.
+def key_rows(tables: Tables, keys: Sequence[str], server: str) -> list[dict[str, str]]:
+    """Return a row for each server and key: all keys, or the given ones.
 
-    :param server: kind of the servers.
-    :raises WrongUseError: no server has one of these keys.
+    :param server: kind of server, such as broker.
+    :raises WrongUseError: a key exists on no server.
     """
     known = {name for table in tables.values() for name in table}
     for key in keys:
@@ -72,9 +72,9 @@ def chosen_keys(tables: Tables, keys: Sequence[str], server: str) -> list[dict[s
 
 @contextmanager
 def partly_done() -> Iterator[None]:
-    """Turn a change that not all servers have into exit code 3.
+    """Turn a change that only some servers made into exit code 3.
 
-    :raises PartlyDoneError: some servers have the change of the block, and others do not.
+    :raises PartlyDoneError: some servers made the change of the block, and others did not.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""``cometmq cluster``: clusters, their brokers and slaves, and the state of each."""
+"""``cometmq cluster``: show clusters, their brokers and slaves, and the state of each."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def list_brokers(namesrv: str, output: str) -> None:
 def status(namesrv: str, output: str) -> int:
     """Show the state of every master, and brokers that are away.
 
-    A broker that was here a short while ago is away: exit code 1. Exit code 3 when a master does not answer.
+    Exit code 1 when a broker that was there recently is away, 3 when a master does not answer.
     """
     rows, away = administer(namesrv, _statuses)
     show([*rows, *away], _STATUS, output, title="Brokers")
@@ -90,7 +90,7 @@ def status(namesrv: str, output: str) -> int:
 def slaves(namesrv: str, output: str) -> int:
     """Show how far behind slaves are (not those of RocketMQ 4).
 
-    Slaves whose master is away say themselves up to where they have the log.
+    If a master is away, its slaves themselves report up to where they have the log.
 
     Exit code 3 when a master is away or does not answer.
     """
@@ -106,7 +106,7 @@ def slaves(namesrv: str, output: str) -> int:
 
 
 async def _slaves(admin: Admin, name: str, addresses: Mapping[int, str]) -> list[dict[str, Any]]:
-    """The slaves of a broker, by their master's word or, when it is away, by their own."""
+    """Return the slaves of a broker as reported by their master or, if it is away, by themselves."""
     if MASTER_ID not in addresses:
         return await _without_master(admin, name, addresses)
     try:
@@ -141,7 +141,7 @@ async def _without_master(admin: Admin, name: str, addresses: Mapping[int, str])
 
 
 async def _statuses(admin: Admin) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the state of every master, and the brokers that are gone, as the nameserver remembers them."""
+    """Return the state of every master, and the brokers that the nameserver remembers as gone."""
     rows = await asked_masters(admin, lambda name, at: _status(admin, name, at))
     gone = (await admin.cluster_info()).gone_brokers or []
     return list(rows.values()), [

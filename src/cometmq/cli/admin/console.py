@@ -1,4 +1,4 @@
-"""``cometmq console``: the web console, and its own users."""
+"""``cometmq console``: run the web console, and manage its own users."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ console_data_option = click.option(
     "--data",
     type=LocalPath(path_type=Path),
     default=lambda: default_data() / "console",
-    show_default="console in the directory of the user's data",
+    show_default="console in the user's data directory",
     help="Directory for the console's users and its audit log.",
 )
 
@@ -46,15 +46,15 @@ console_data_option = click.option(
     show_default=True,
     help="Address to listen on; 0.0.0.0 needs accounts.",
 )
-@click.option("--allow-changes", is_flag=True, help="Visitors without an account may change things, too.")
-@click.option("--name", "names", multiple=True, help="Another name in the address of the console.")
+@click.option("--allow-changes", is_flag=True, help="Let visitors without an account make changes, too.")
+@click.option("--name", "names", multiple=True, help="Another host name under which people open the console.")
 @console_url_option("--url")
 @click.option("--certificate", type=LocalPath(path_type=Path), help="PEM file with a certificate, for HTTPS.")
 @click.option("--key", type=LocalPath(path_type=Path), help="PEM file with the certificate's key.")
 @reports_option
 @audit_log_option
 @console_data_option
-@click.option("--descriptor", type=int, hidden=True, help="A socket that listens already, instead of host and port.")
+@click.option("--descriptor", type=int, hidden=True, help="A listening socket, instead of host and port.")
 @until_stdin_ends_option
 @log_options
 @click.pass_context
@@ -76,14 +76,14 @@ def command(
 ) -> None:
     """Run the web console of a cluster of CometMQ or Apache RocketMQ.
 
-    Without --allow-changes it is read-only, but for accounts that may more. Its own account at a cluster with access
-    control comes from the environment, as that of all commands.
+    Without --allow-changes only accounts that may do so can change anything. In a cluster with access control the
+    console takes its own account from the environment, like all commands.
     """
     require("the console", SERVER, "starlette", "uvicorn", "jinja2", "python_multipart", "argon2")
     if ctx.invoked_subcommand is not None:
         return
     if (certificate is None) != (key is None):
-        raise WrongUseError("--certificate and --key belong together")
+        raise WrongUseError("--certificate and --key must be used together")
 
     async def main(stopping: Stopping) -> None:
         from cometmq.console.server import ConsoleServer
@@ -118,7 +118,7 @@ def command(
 
 @command.group("user")
 def user() -> None:
-    """Make, list and remove the console's own users."""
+    """Create, list and remove the console's own users."""
 
 
 @user.command("add")
@@ -128,12 +128,12 @@ def user() -> None:
     type=click.Choice(["viewer", "operator"]),
     default="viewer",
     show_default=True,
-    help="viewer: looks; operator: changes, too.",
+    help="viewer: read only; operator: may make changes, too.",
 )
-@click.option("--password-file", type=LocalPath(path_type=Path), help="File with the password; else it is asked for.")
+@click.option("--password-file", type=LocalPath(path_type=Path), help="File with the password.  [default: ask for it]")
 @console_data_option
 def add(name: str, role: str, password_file: Path | None, data: Path) -> None:
-    """Make a user of the console, or give one a new password and role."""
+    """Create a user, or change the password and role of one."""
     from cometmq.console.security.passwords import ConsoleUsers, Role
 
     _users(data, ConsoleUsers).put(name, Role(role), _password(password_file))
@@ -159,7 +159,7 @@ def remove(name: str, data: Path) -> None:
     from cometmq.console.security.passwords import ConsoleUsers
 
     _users(data, ConsoleUsers).remove(name)
-    tell(f"User {name} of the console is removed.")
+    tell(f"Removed user {name} of the console.")
 
 
 def _users(data: Path, kind: Any) -> Any:

@@ -1,4 +1,4 @@
-"""``cometmq doctor``: check this machine and say what to do about each finding."""
+"""``cometmq doctor``: check this machine and suggest what to do about each finding."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from cometmq.limits import CLOCK_BEHIND_MS
 from cometmq.quantity import quantity
 
 DISK_LOW_BYTES: Final = 2 * 1024**3
-"""A broker with less soon refuses messages: a CommitLog segment takes 1 GiB when the first one is half full."""
+"""With less a broker soon refuses messages: the second CommitLog segment takes 1 GiB once the first is half full."""
 OPEN_FILES_WANTED: Final = 4096
-"""A thousand clients and a few hundred queues of three files each."""
+"""Enough for a thousand clients and a few hundred queues of three files each."""
 JAVA_WANTED: Final = 17
 
 _COLUMNS: Final = (
@@ -54,15 +54,15 @@ _COLUMNS: Final = (
     show_default=True,
     help="Nameserver's port.",
 )
-@click.option("--cluster", is_flag=True, help="Check the running cluster of -n instead, from this machine.")
+@click.option("--cluster", is_flag=True, help="Instead check the running cluster of -n, from this machine.")
 @namesrv_option
 @output_option
 def command(data: Path, port: int, namesrv_port: int, cluster: bool, namesrv: str, output: str) -> int:
     """Check this machine: Python, Java, disk space, ports and limits.
 
-    With --cluster: do nameservers and brokers answer at the addresses that they advertise, their disks, clocks,
-    versions, retention and slaves, members with contradicting subscriptions, topics on too few brokers. Exit code 1
-    when something keeps CometMQ from working.
+    With --cluster: whether nameservers and brokers answer at their advertised addresses, their disks, clocks, versions,
+    retention and slaves, contradicting subscriptions, topics on too few brokers. Exit code 1 when something keeps
+    CometMQ from working.
     """
     if cluster:
         from cometmq.client.admin.cluster_health import examine_cluster
@@ -70,12 +70,14 @@ def command(data: Path, port: int, namesrv_port: int, cluster: bool, namesrv: st
         async def work(admin: Admin) -> list[Finding]:
             return [finding async for finding in examine_cluster(admin, namesrv_addresses(namesrv))]
 
-        return _shown(administer(namesrv, work), f"Cluster of {namesrv}", output)
-    findings = list(examine(data, {"nameserver": namesrv_port, "broker": port, "broker for slaves": port and port + 1}))
-    return _shown(findings, "CometMQ on this machine", output)
+        return _show_findings(administer(namesrv, work), f"Cluster of {namesrv}", output)
+    findings = list(
+        run_checks(data, {"nameserver": namesrv_port, "broker": port, "broker for slaves": port and port + 1})
+    )
+    return _show_findings(findings, "CometMQ on this machine", output)
 
 
-def _shown(findings: Sequence[Finding], title: str, output: str) -> int:
+def _show_findings(findings: Sequence[Finding], title: str, output: str) -> int:
     """Show findings and return the exit code."""
     nothing_to_do = output == "table" and not any(finding.todo for finding in findings)
     columns = _COLUMNS[:-1] if nothing_to_do else _COLUMNS
@@ -83,7 +85,7 @@ def _shown(findings: Sequence[Finding], title: str, output: str) -> int:
     return FAILED if any(finding.state == PROBLEM for finding in findings) else DONE
 
 
-def examine(data: Path, ports: dict[str, int]) -> Iterator[Finding]:
+def run_checks(data: Path, ports: dict[str, int]) -> Iterator[Finding]:
     """Run every check."""
     yield _python()
     yield _package("uvloop", "faster event loop", "pip install uvloop")
@@ -99,7 +101,7 @@ def examine(data: Path, ports: dict[str, int]) -> Iterator[Finding]:
 
 
 def java_major() -> int | None:
-    """Return the major version of the Java that Spark would start; None when there is none."""
+    """Return the major version of the Java that Spark would start; None without Java."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home and Path(home, "bin", "java").exists() else "java"
     try:
@@ -111,15 +113,15 @@ def java_major() -> int | None:
 
 
 def free_bytes(place: Path) -> int:
-    """Return the free bytes of the disk that holds ``place``, or will hold it."""
+    """Return the free bytes of the disk on which ``place`` is or would be."""
     existing = place.absolute()
     while not existing.exists():
         existing = existing.parent
     return shutil.disk_usage(existing).free
 
 
-def port_taken(port: int) -> bool:
-    """Return True when a server cannot listen on ``port`` now."""
+def is_port_taken(port: int) -> bool:
+    """Return True when a server cannot listen on ``port``."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -162,14 +164,14 @@ def _disk(data: Path) -> Finding:
     try:
         free = free_bytes(data)
     except OSError as error:
-        return Finding("disk room", PROBLEM, f"{data}: {error.strerror}", "name another directory with --data")
+        return Finding("disk space", PROBLEM, f"{data}: {error.strerror}", "choose another directory with --data")
     found = f"{free / 1024**3:.1f} GiB free for {data}"
     if free < DISK_LOW_BYTES:
-        return Finding("disk room", PROBLEM, found, "free some room, or use another disk with --data")
+        return Finding("disk space", PROBLEM, found, "free some space, or use another disk with --data")
     nearest = next(place for place in (data.absolute(), *data.absolute().parents) if place.exists())
     if not os.access(nearest, os.W_OK):
-        return Finding("disk room", PROBLEM, f"{nearest} cannot be written", "name another directory with --data")
-    return Finding("disk room", OK, found)
+        return Finding("disk space", PROBLEM, f"{nearest} is not writable", "choose another directory with --data")
+    return Finding("disk space", OK, found)
 
 
 def _stores(data: Path) -> Iterator[Finding]:
@@ -183,7 +185,7 @@ def _stores(data: Path) -> Iterator[Finding]:
 
 
 def _store_times(data: Path) -> Iterator[Finding]:
-    """Tell of each store in ``data`` whose newest message is ahead of the clock."""
+    """Yield a finding for each store in ``data`` whose newest message is ahead of the clock."""
     from cometmq.store.log.checkpoint import load_checkpoint
 
     for path in sorted((*data.glob("checkpoint"), *data.glob("*/checkpoint"))):
@@ -197,7 +199,7 @@ def _store_times(data: Path) -> Iterator[Finding]:
 
 
 def _entries(data: Path) -> Iterator[Finding]:
-    """Tell of each stopped store in ``data`` whose queues have entries without a message."""
+    """Yield a finding for each stopped store in ``data`` whose queues have entries without a message."""
     from cometmq.store.errors import StoreLockedError
     from cometmq.store.log.checkpoint import StoreLock
     from cometmq.store.recovery.entries_look import missing_entries
@@ -208,19 +210,22 @@ def _entries(data: Path) -> Iterator[Finding]:
             if (store / "lock").exists():
                 StoreLock(store / "lock").release()
             missing = list(missing_entries(store))
-        except (OSError, StoreLockedError):  # of a broker that runs, --cluster tells
+        except (OSError, StoreLockedError):  # --cluster checks running brokers
             continue
         if missing:
             count, first = sum(queue.count for queue in missing), missing[0]
-            begin = f"the first at {first.first} of {first.topic}/{first.queue_id}"
+            begin = f"the first at offset {first.first} of {first.topic}/{first.queue_id}"
             yield check_queue_entries(str(store), f"{count:,} of {quantity(len(missing), 'queue')}, {begin}")
 
 
 def _port(what: str, port: int) -> Finding:
-    if port and port_taken(port):
+    if port and is_port_taken(port):
         option = "--namesrv-port" if what == "nameserver" else "--port"
         return Finding(
-            f"port of the {what}", ADVICE, f"{port} is in use", f"CometMQ may run already; else use another {option}"
+            f"port of the {what}",
+            ADVICE,
+            f"{port} is in use",
+            f"CometMQ may be running already; otherwise choose another {option}",
         )
     return Finding(f"port of the {what}", OK, f"{port} is free")
 

@@ -11,7 +11,7 @@ from cometmq.cli.admin.changes import yes_option
 from cometmq.cli.admin.group_config import alter, create
 from cometmq.cli.admin.group_reset import reset
 from cometmq.cli.connection import administer, confirm_deletion, demand_group_name, namesrv_option, survey
-from cometmq.cli.dry_run import dry_run_option, is_dry_run, only_shown
+from cometmq.cli.dry_run import dry_run_option, is_dry_run, show_only
 from cometmq.cli.moments import local_time
 from cometmq.cli.names import GROUP, TOPIC
 from cometmq.cli.output import Column, output_option, show, tell
@@ -67,7 +67,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--all", "everything", is_flag=True, help="Also system groups.")
+@click.option("--all", "everything", is_flag=True, help="Include system groups.")
 @part_options(50)
 @namesrv_option
 @output_option
@@ -96,15 +96,15 @@ def delete(group: str, yes: bool, keep_offsets: bool, namesrv: str) -> None:
     """Delete a group with its retry and dead-letter topics."""
     demand_group_name(group)
     if not yes:
-        confirm_deletion(f"group {group}", "deletes its retried and dead messages")
+        confirm_deletion(f"group {group}", "deletes its retry and dead-letter messages")
 
     async def work(admin: Admin) -> None:
         if is_dry_run():
             await check_no_members(admin, group)
-            only_shown(f"group {group}", await _losses(admin, group, keep_offsets=keep_offsets))
+            show_only(f"group {group}", await _losses(admin, group, keep_offsets=keep_offsets))
             return
         await delete_whole_group(admin, group, keep_offsets=keep_offsets)
-        tell(f"Group {group} is deleted.")
+        tell(f"Deleted group {group}.")
 
     administer(namesrv, work)
 
@@ -137,7 +137,7 @@ def describe(group: str, namesrv: str, output: str) -> None:
     ]
     show(rows, _MEMBERS, output, title=f"Members of group {group}")
     for sentence in contradictions(members):
-        tell(f"Contradiction: {sentence}. The group loses messages: all members need the same subscriptions.")
+        tell(f"Contradiction: {sentence}. The group misses messages: all members need the same subscriptions.")
 
 
 @command.command("offsets")
@@ -172,7 +172,7 @@ def offsets(group: str, topic: str | None, namesrv: str, output: str) -> None:
 
 
 async def _losses(admin: Admin, group: str, *, keep_offsets: bool) -> list[Change]:
-    """Return what the brokers lose with a group."""
+    """Return the settings, topics and offsets that deleting a group removes from the brokers."""
     existing = await groups_of_brokers(admin, group, await admin.masters())
     changes = [Change(name, group, f"max retries {config.retry_max_times}", None) for name, config in existing.items()]
     topics = await admin.topics()

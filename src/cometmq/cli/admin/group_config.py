@@ -1,4 +1,4 @@
-"""``cometmq group create`` and ``alter``: no group that exists is changed without being shown first."""
+"""``cometmq group create`` and ``alter``: create and change groups; changes are shown first."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Final
 import click
 import msgspec
 
-from cometmq.cli.admin.changes import confirmed, yes_option
+from cometmq.cli.admin.changes import confirm_changes, yes_option
 from cometmq.cli.connection import administer, demand_group_name, namesrv_option
-from cometmq.cli.dry_run import dry_run_option, only_shown
+from cometmq.cli.dry_run import dry_run_option, show_only
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.names import GROUP
 from cometmq.cli.output import tell
@@ -33,7 +33,11 @@ class GroupExistsError(CometMQError):
 @click.command("create")
 @click.argument("group")
 @click.option(
-    "--max-retries", type=_retries, default=16, show_default=True, help="Deliveries again before the dead letters."
+    "--max-retries",
+    type=_retries,
+    default=16,
+    show_default=True,
+    help="Redeliveries before a message becomes a dead letter.",
 )
 @click.option("--retry-queues", type=_retry_queues, default=1, show_default=True, help="Queues of its retry topic.")
 @_cluster_option
@@ -42,7 +46,7 @@ class GroupExistsError(CometMQError):
 def create(group: str, max_retries: int, retry_queues: int, cluster: str | None, namesrv: str) -> None:
     """Create a group on every broker.
 
-    A broker that has it with the same settings is left alone. If one has it with other settings, nothing is done.
+    Brokers that have it with the same settings stay as they are. If one has it with other settings, nothing is changed.
     """
     demand_group_name(group)
     wanted = SubscriptionGroupConfig(group_name=group, retry_max_times=max_retries, retry_queue_nums=retry_queues)
@@ -55,27 +59,27 @@ def create(group: str, max_retries: int, retry_queues: int, cluster: str | None,
                 raise GroupExistsError(
                     f"group {group} exists on {name} with max retries {config.retry_max_times} and "
                     f"{quantity(config.retry_queue_nums, 'retry queue')}; nothing was created",
-                    next_step=f"cometmq group alter {group} changes it",
+                    next_step=f"change it with cometmq group alter {group}",
                 )
         missing = [name for name in masters if name not in existing]
         settings = f"max retries {max_retries}, {quantity(retry_queues, 'retry queue')}"
-        if only_shown(f"group {group}", [Change(name, group, None, settings) for name in missing]):
+        if show_only(f"group {group}", [Change(name, group, None, settings) for name in missing]):
             return
         for name in missing:
             await admin.create_group(wanted, broker_address=masters[name])
         if missing:
-            tell(f"Group {group} is created on {', '.join(missing)}.")
+            tell(f"Created group {group} on {', '.join(missing)}.")
         if existing:
-            tell(f"Group {group} exists already with these settings on {', '.join(existing)}.")
+            tell(f"Group {group} already exists with these settings on {', '.join(existing)}.")
 
     administer(namesrv, work)
 
 
 @click.command("alter")
 @click.argument("group", type=GROUP)
-@click.option("--max-retries", type=_retries, help="Deliveries again before the dead letters.")
+@click.option("--max-retries", type=_retries, help="Redeliveries before a message becomes a dead letter.")
 @click.option("--retry-queues", type=_retry_queues, help="Queues of its retry topic.")
-@click.option("--consume/--no-consume", default=None, help="Let the group consume, or not.")
+@click.option("--consume/--no-consume", default=None, help="Allow the group to consume, or forbid it.")
 @_cluster_option
 @yes_option
 @dry_run_option
@@ -89,9 +93,9 @@ def alter(
     yes: bool,
     namesrv: str,
 ) -> None:
-    """Change a group: old and new settings are shown first.
+    """Change a group, after showing old and new settings.
 
-    Settings that you do not name stay.
+    Settings that are not given stay.
     """
     demand_group_name(group)
     given = {"retry_max_times": max_retries, "retry_queue_nums": retry_queues, "consume_enable": consume}
@@ -103,13 +107,15 @@ def alter(
         masters = await chosen_masters(admin, cluster, None)
         existing = await groups_of_brokers(admin, group, masters)
         if not existing:
-            raise CometMQError(f"group {group} does not exist", next_step=f"cometmq group create {group} creates it")
+            raise CometMQError(
+                f"group {group} does not exist", next_step=f"create it with cometmq group create {group}"
+            )
         wanted = {name: msgspec.structs.replace(config, **settings) for name, config in existing.items()}
         changes = [change for name in existing for change in differences(name, existing[name], wanted[name])]
-        if confirmed(f"group {group}", changes, yes=yes):
+        if confirm_changes(f"group {group}", changes, yes=yes):
             changed = sorted({change.broker for change in changes})
             for name in changed:
                 await admin.create_group(wanted[name], broker_address=masters[name])
-            tell(f"Group {group} is changed on {', '.join(changed)}.")
+            tell(f"Changed group {group} on {', '.join(changed)}.")
 
     administer(namesrv, work)

@@ -1,4 +1,4 @@
-"""``cometmq group reset``: show where the offsets of a group would move, and move them with ``--execute``."""
+"""``cometmq group reset``: show the new offsets of a group, and set them with ``--execute``."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _MOVES: Final = (
 @click.argument("group", type=GROUP)
 @click.option("--topic", type=TOPIC, required=True, help="The topic to reset.")
 @click.option("--earliest", is_flag=True, help="To the first stored message.")
-@click.option("--latest", is_flag=True, help="To the end, behind the last message.")
+@click.option("--latest", is_flag=True, help="To the end, after the last message.")
 @click.option("--to-time", "--time", "moment", type=PAST, help="To the first message stored at or after this time.")
-@click.option("--to-offset", type=click.IntRange(0), help="To this offset, or the nearest that is stored.")
-@click.option("--by", type=int, help="So many messages forward, or back if negative.")
+@click.option("--to-offset", type=click.IntRange(0), help="To this offset, or the nearest stored one.")
+@click.option("--by", type=int, help="Forward by N messages, or back if negative.")
 @click.option("--queue", type=click.IntRange(0), help="Only the queue with this number.")
 @click.option("--broker", type=BROKER, help="Only queues on this broker.")
-@click.option("--execute", is_flag=True, help="Move the offsets; without it they are only shown.")
-@click.option("--force", is_flag=True, help="Also while members of the group consume.")
+@click.option("--execute", is_flag=True, help="Move the offsets instead of only showing them.")
+@click.option("--force", is_flag=True, help="Reset even while members of the group consume.")
 @dry_run_option
 @namesrv_option
 @output_option
@@ -56,10 +56,10 @@ def reset(
     namesrv: str,
     output: str,
 ) -> None:
-    """Preview new offsets of a group; --execute moves them.
+    """Preview new offsets of a group; --execute sets them.
 
-    Stop the members first. With --force running members are told to move (--earliest, --latest, --to-time on all
-    queues); any other place is committed, and a running member may commit its own place after that.
+    Stop the members first. With --force, running members are asked to move (--earliest, --latest, --to-time on all
+    queues). Other offsets are only committed, and a running member may overwrite them.
     """
     demand_group_name(group)
     demand_topic_name(topic)
@@ -83,13 +83,13 @@ def reset(
     moves = administer(namesrv, work)
     show([_row(move) for move in moves], _MOVES, output, title=f"Offsets of group {group} in topic {topic}")
     if execute:
-        tell(f"Group {group} is reset in {quantity(len(moves), 'queue')} of topic {topic}.")
+        tell(f"Reset group {group} in {quantity(len(moves), 'queue')} of topic {topic}.")
     else:
-        tell("Nothing was changed; --execute moves the offsets.")
+        tell("Nothing was changed; add --execute to move the offsets.")
 
 
 def _row(move: Move) -> dict[str, Any]:
-    """Return the row of output; messages are skipped, or come again."""
+    """Return a row of output, with the messages that are skipped or delivered again."""
     return {
         "broker": move.queue.broker_name,
         "queue_id": move.queue.queue_id,

@@ -1,4 +1,4 @@
-"""``cometmq metrics``: what monitoring needs of this package."""
+"""``cometmq metrics``: write the files for monitoring."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def command() -> None:
 
 @command.command("export")
 @click.argument("directory", type=LocalPath(path_type=Path, file_okay=False))
-@click.option("--replace", is_flag=True, help="Replace files that are there.")
+@click.option("--replace", is_flag=True, help="Replace existing files.")
 def export(directory: Path, replace: bool) -> None:
     """Write a dashboard for Grafana and rules for Prometheus to DIRECTORY.
 
-    Grafana imports cometmq-dashboard.json; prometheus.yml names cometmq-alerts.yml under rule_files, and has the
-    servers under a job with the name cometmq.
+    Import cometmq-dashboard.json in Grafana. In prometheus.yml name cometmq-alerts.yml under rule_files, and the
+    servers under a job named cometmq.
     """
     require("cometmq metrics", SERVER, "yaml")
     import yaml
@@ -38,7 +38,7 @@ def export(directory: Path, replace: bool) -> None:
     }
     there = [name for name in files if (directory / name).exists()]
     if there and not replace:
-        raise WrongUseError(f"{directory} has {' and '.join(there)} already; add --replace to replace them")
+        raise WrongUseError(f"{directory} already has {' and '.join(there)}; add --replace to replace them")
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (directory / name).write_text(text, encoding="utf-8")

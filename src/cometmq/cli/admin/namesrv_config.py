@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from cometmq.cli.admin.changes import chosen_keys, confirmed, keys_and_values, yes_option
+from cometmq.cli.admin.changes import confirm_changes, key_rows, parse_settings, yes_option
 from cometmq.cli.connection import administer, namesrv_option
 from cometmq.cli.dry_run import dry_run_option
 from cometmq.cli.output import Column, output_option, show, tell
@@ -24,7 +24,7 @@ _VALUES: Final = (
 
 @click.group("config")
 def command() -> None:
-    """Show and change the configuration of running nameservers: all that -n names."""
+    """Show and change the configuration of all nameservers in -n."""
 
 
 @command.command("get")
@@ -32,9 +32,9 @@ def command() -> None:
 @namesrv_option
 @output_option
 def get(keys: tuple[str, ...], namesrv: str, output: str) -> None:
-    """Show all keys, or some, of each nameserver; without secrets."""
+    """Show all keys, or some, of each nameserver; secrets are hidden."""
     tables = administer(namesrv, lambda admin: namesrv_configurations(admin, namesrv_addresses(namesrv)))
-    show(chosen_keys(tables, keys, "nameserver"), _VALUES, output, title="Configuration")
+    show(key_rows(tables, keys, "nameserver"), _VALUES, output, title="Configuration")
 
 
 @command.command("set")
@@ -43,19 +43,19 @@ def get(keys: tuple[str, ...], namesrv: str, output: str) -> None:
 @dry_run_option
 @namesrv_option
 def put(settings: tuple[str, ...], yes: bool, namesrv: str) -> None:
-    """Change keys of running nameservers; old and new are shown first.
+    """Change keys of running nameservers, after showing old and new values.
 
-    Only keys that may change at run time can: docs/operations.md marks them. A nameserver with a configuration file
-    writes them there.
+    Only keys that docs/operations.md marks can change at run time. A nameserver with a configuration file writes them
+    there.
     """
-    wanted = keys_and_values(settings)
+    wanted = parse_settings(settings)
 
     async def work(admin: Admin) -> None:
         changes = changes_of(await namesrv_configurations(admin, namesrv_addresses(namesrv)), wanted)
-        if not confirmed("the configuration", changes, yes=yes, server="nameserver"):
+        if not confirm_changes("the configuration", changes, yes=yes, server="nameserver"):
             return
         for address in sorted({change.broker for change in changes}):
             remark = await admin.update_namesrv_config(address, wanted)
-            tell(f"The configuration of {address} is changed." + (f" {remark}" if remark else ""))
+            tell(f"Changed the configuration of {address}." + (f" {remark}" if remark else ""))
 
     administer(namesrv, work)

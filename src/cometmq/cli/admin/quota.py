@@ -1,4 +1,4 @@
-"""``cometmq quota``: quotas of accounts, client addresses and groups."""
+"""``cometmq quota``: manage the quotas of accounts, client addresses and groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cometmq.auth.model import AuthError
 from cometmq.auth.quota.model import Limits, QuotaInfo, Subject
 from cometmq.cli.admin.changes import yes_option
 from cometmq.cli.connection import administer, confirm_deletion, namesrv_option
-from cometmq.cli.dry_run import dry_run_option, is_dry_run, only_shown
+from cometmq.cli.dry_run import dry_run_option, is_dry_run, show_only
 from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import Change
@@ -37,7 +37,7 @@ _COLUMNS: Final = (
     Column("subjects", "Counted", right=True),
 )
 
-server_option = click.option("--server", metavar="HOST:PORT", help="One broker; else every broker.")
+server_option = click.option("--server", metavar="HOST:PORT", help="One broker.  [default: all]")
 
 
 class _Amount(click.ParamType[int]):
@@ -53,7 +53,7 @@ class _Amount(click.ParamType[int]):
             return _NO_LIMIT
         found = _AMOUNT.fullmatch(text)
         if found is None:
-            self.fail(f"{text!r} is no number such as 500, 20k, 5M or 1G, and not none", param, ctx)
+            self.fail(f"{text!r} is not a number such as 500, 20k, 5M or 1G, or none", param, ctx)
         return int(found[1]) * _UNITS[found[2].lower()]
 
 
@@ -78,7 +78,7 @@ def command() -> None:
     """Limit what accounts, client addresses and groups may use.
 
     A SUBJECT is account:NAME, address:IP, address:NETWORK/BITS or group:NAME. With * as name, or with a network, each
-    account, address or group has the quota by itself. The most specific quota counts.
+    account, address or group has this quota for itself. The most specific quota applies.
     """
 
 
@@ -86,10 +86,10 @@ def command() -> None:
 @click.argument("subject", type=_SUBJECT)
 @click.option("--messages-in", type=_AMOUNT_TYPE, help="Messages a second to send.")
 @click.option("--bytes-in", type=_AMOUNT_TYPE, help="Bytes a second to send.")
-@click.option("--messages-out", type=_AMOUNT_TYPE, help="Messages a second to get.")
-@click.option("--bytes-out", type=_AMOUNT_TYPE, help="Bytes a second to get.")
+@click.option("--messages-out", type=_AMOUNT_TYPE, help="Messages a second to receive.")
+@click.option("--bytes-out", type=_AMOUNT_TYPE, help="Bytes a second to receive.")
 @click.option("--connections", type=_AMOUNT_TYPE, help="Connections that send or pull.")
-@click.option("--topic-count", "topics", type=_AMOUNT_TYPE, help="Topics made by the subject.")
+@click.option("--topic-count", "topics", type=_AMOUNT_TYPE, help="Topics created by the subject.")
 @server_option
 @dry_run_option
 @namesrv_option
@@ -104,9 +104,9 @@ def set_quota(
     server: str | None,
     namesrv: str,
 ) -> None:
-    """Make or change the quota of a SUBJECT.
+    """Create or change the quota of a SUBJECT.
 
-    Amounts are numbers such as 500, 20k, 5M or 1G; none takes a limit away. Limits that are not given stay.
+    Amounts are numbers such as 500, 20k, 5M or 1G; none removes a limit. Limits that are not given stay.
     """
     quota = PutQuotaRequestHeader(subject, messages_in, bytes_in, messages_out, bytes_out, connections, topics)
     amounts = (messages_in, bytes_in, messages_out, bytes_out, connections, topics)
@@ -116,23 +116,23 @@ def set_quota(
 
     async def work(admin: Admin) -> None:
         if is_dry_run():
-            only_shown(f"the quota of {subject}", await _differences(admin, subject, wanted, server))
+            show_only(f"the quota of {subject}", await _differences(admin, subject, wanted, server))
             return
         await admin.put_quota(quota, address=server)
-        tell(f"The quota of {subject} is set.")
+        tell(f"Set the quota of {subject}.")
 
     administer(namesrv, work)
 
 
 @command.command("list")
-@click.option("--each", is_flag=True, help="Each subject that is counted now, those denied most often first.")
+@click.option("--each", is_flag=True, help="Every subject counted now, most denials first.")
 @server_option
 @namesrv_option
 @output_option
 def list_quotas(each: bool, server: str | None, namesrv: str, output: str) -> None:
-    """List quotas, their present use and denials.
+    """List quotas, their current use and denials.
 
-    Use is an average over ten seconds, denials count since the start of the broker.
+    Use is an average over ten seconds; denials count since the broker's start.
     """
 
     async def work(admin: Admin) -> dict[str, list[QuotaInfo]]:
@@ -147,7 +147,7 @@ def list_quotas(each: bool, server: str | None, namesrv: str, output: str) -> No
 @namesrv_option
 @output_option
 def show_quota(subject: str, server: str | None, namesrv: str, output: str) -> None:
-    """Show the quota that counts for a SUBJECT, with its use."""
+    """Show the quota that applies to a SUBJECT, with its use."""
 
     async def work(admin: Admin) -> dict[str, list[QuotaInfo]]:
         return await admin.quotas(subject, address=server)
@@ -164,20 +164,20 @@ def show_quota(subject: str, server: str | None, namesrv: str, output: str) -> N
 def delete(subject: str, yes: bool, server: str | None, namesrv: str) -> None:
     """Delete the quota of a SUBJECT."""
     if not yes:
-        confirm_deletion(f"the quota of {subject}", "takes its limits away")
+        confirm_deletion(f"the quota of {subject}", "removes its limits")
 
     async def work(admin: Admin) -> None:
         if is_dry_run():
-            only_shown(f"the quota of {subject}", await _differences(admin, subject, None, server))
+            show_only(f"the quota of {subject}", await _differences(admin, subject, None, server))
             return
         await admin.delete_quota(subject, address=server)
-        tell(f"The quota of {subject} is deleted.")
+        tell(f"Deleted the quota of {subject}.")
 
     administer(namesrv, work)
 
 
 async def _differences(admin: Admin, subject: str, wanted: dict[str, int] | None, server: str | None) -> list[Change]:
-    """Return what new limits of a subject change at each broker; ``None`` takes all away."""
+    """Return the changes that new limits of a subject make on each broker; None removes all limits."""
     changes: list[Change] = []
     for broker, infos in (await admin.quotas(address=server)).items():
         own = next((Limits.given(info.limits) for info in infos if info.quota == subject), {})

@@ -56,7 +56,7 @@ VIEWS: Final = tuple(_COLUMNS)
 
 @dataclass(frozen=True)
 class View:
-    """The part of a snapshot that is shown."""
+    """The part of a snapshot that is shown, and its order."""
 
     kind: str
     sort: str
@@ -64,7 +64,7 @@ class View:
     limit: int | None = None
 
     def rows(self, snapshot: Snapshot) -> list[dict[str, Any]]:
-        """Return the rows, sorted, with the unknown last."""
+        """Return the rows, sorted, with unknown values last."""
         key = _SORTS[self.kind].get(self.sort, _SORTS[self.kind]["rate"])
         rows = [
             row
@@ -78,8 +78,8 @@ class View:
             rows.sort(key=lambda row: (row[key] is None, -(row[key] or 0)))
         return rows[: self.limit]
 
-    def pressed(self, keys: Keys) -> View:
-        """Return the view after keys were pressed."""
+    def after_keys(self, keys: Keys) -> View:
+        """Return the view that pressed keys choose."""
         kind = keys.view or self.kind
         sorts = list(_SORTS[kind])
         sort = self.sort if self.sort in sorts else sorts[0]
@@ -94,11 +94,11 @@ class View:
     "--sort", type=click.Choice(["rate", "lag", "messages", "members", "name"]), default="rate", help="Order of rows."
 )
 @click.option("--filter", "text", default="", help="Only names that contain this text.")
-@click.option("--limit", type=click.IntRange(1), help="So many rows; else as many as the terminal has lines.")
+@click.option("--limit", type=click.IntRange(1), help="Number of rows.  [default: those that fit the terminal]")
 @click.option(
-    "--every", type=Duration(), default="2s", show_default=True, metavar="TIME", help="Pause between two looks."
+    "--every", type=Duration(), default="2s", show_default=True, metavar="TIME", help="Pause between two updates."
 )
-@click.option("--once", is_flag=True, help="Two looks, so far apart; then write the second and end.")
+@click.option("--once", is_flag=True, help="Measure once over the pause of --every, write the result and end.")
 @namesrv_option
 @output_option
 def command(
@@ -106,18 +106,18 @@ def command(
 ) -> None:
     """Watch topics, groups or clients by rate and lag.
 
-    Keys: t, g and c choose what is shown, s the order, / a filter, q ends. Rates are those between two looks.
+    Keys: t, g and c choose what is shown, s the order, / a filter, q ends. Rates are measured between two updates.
     """
     if every < LEAST_EVERY:
-        raise WrongUseError(f"--every is at least {LEAST_EVERY.total_seconds():g} s")
+        raise WrongUseError(f"--every must be at least {LEAST_EVERY.total_seconds():g} s")
     if sort not in _SORTS[kind]:
-        raise WrongUseError(f"{kind} have no {sort}; sort by {', '.join(_SORTS[kind])}")
+        raise WrongUseError(f"{kind} cannot be sorted by {sort}; use {', '.join(_SORTS[kind])}")
     view = View(kind, sort, text, limit)
     if once:
         _show_once(view, every.total_seconds(), namesrv, output)
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise WrongUseError("top needs a terminal", next_step="--once -o json writes one look into a pipe")
+        raise WrongUseError("top needs a terminal", next_step="use --once -o json in a pipe")
     administer(namesrv, lambda admin: _live(admin, view, every.total_seconds()))
 
 
@@ -131,34 +131,34 @@ def _show_once(view: View, every_s: float, namesrv: str, output: str) -> None:
     snapshot = administer(namesrv, work)
     for broker in snapshot.brokers:
         if broker.trouble:
-            tell(f"cometmq: broker {broker.broker} is left out: {broker.trouble}")
+            tell(f"cometmq: left out broker {broker.broker}: {broker.trouble}")
             click.get_current_context().meta[PARTLY] = True
     show(view.rows(snapshot), _COLUMNS[view.kind], output, title=view.kind.capitalize())
 
 
 async def _live(admin: Admin, view: View, every_s: float) -> None:
-    """Look and draw until q is pressed."""
+    """Update the screen until q is pressed."""
     watch = ActivityWatch(admin)
     snapshot = await watch.poll()
     trouble = ""
     with Screen(view.filter) as screen:
-        looking = asyncio.create_task(_paused_look(watch, admin, every_s))
+        looking = asyncio.create_task(_pause_and_measure(watch, admin, every_s))
         try:
             while not screen.keys.quit:
                 screen.draw(snapshot.brokers, _title(view), view.rows(snapshot), _shown(view), trouble)
                 await screen.wait(looking)
-                view = view.pressed(screen.taken())
+                view = view.after_keys(screen.take_keys())
                 if looking.done():
                     try:
                         snapshot, trouble = looking.result(), ""
                     except CometMQError as error:
                         trouble = str(error)
-                    looking = asyncio.create_task(_paused_look(watch, admin, every_s))
+                    looking = asyncio.create_task(_pause_and_measure(watch, admin, every_s))
         finally:
             looking.cancel()
 
 
-async def _paused_look(watch: ActivityWatch, admin: Admin, every_s: float) -> Snapshot:
+async def _pause_and_measure(watch: ActivityWatch, admin: Admin, every_s: float) -> Snapshot:
     await admin.instance.clock.sleep(every_s)
     return await watch.poll()
 

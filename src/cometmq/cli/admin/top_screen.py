@@ -1,4 +1,4 @@
-"""The screen of ``cometmq top``: a table that stays in its place, and the keys that are pressed."""
+"""The screen of ``cometmq top``: a table that is updated in place, and the keys that are pressed."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ MAX_FILTER: Final = 127
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys since the last look at them."""
+    """The keys pressed since they were last read."""
 
     view: str | None = None
     next_sort: bool = False
     filter: str = ""
     typing: bool = False
-    """The filter is being typed."""
+    """True while the filter is being typed."""
     quit: bool = False
 
     def press(self, key: str) -> Keys:
-        """Return the keys with one more."""
+        """Return these keys and one more."""
         if self.typing:
             if key in _ENTER:
                 return replace(self, typing=False)
@@ -55,7 +55,7 @@ class Keys:
 
 
 class Screen:
-    """Draws on the terminal's other screen, and reads single keys; both end with the block."""
+    """Draws on the terminal's alternate screen and reads single keys until the end of the block."""
 
     def __init__(self, filter_text: str) -> None:
         from rich.console import Console
@@ -69,7 +69,9 @@ class Screen:
 
     def __enter__(self) -> Self:
         if sys.platform == "win32":
-            raise CometMQError("this terminal has no single keys for a live view", next_step="use top --once")
+            raise CometMQError(
+                "this terminal cannot read single keys, which a live view needs", next_step="use top --once"
+            )
         import termios
         import tty
 
@@ -99,14 +101,14 @@ class Screen:
         self._pressed.set()
 
     async def wait(self, other: asyncio.Task[Any]) -> None:
-        """Wait for a key, or for a task."""
+        """Wait for a key or for a task, whichever comes first."""
         key = asyncio.create_task(self._pressed.wait())
         await asyncio.wait((key, other), return_when=asyncio.FIRST_COMPLETED)
         key.cancel()
         self._pressed.clear()
 
-    def taken(self) -> Keys:
-        """Return the keys; those that act once are forgotten then."""
+    def take_keys(self) -> Keys:
+        """Return the keys, and forget those that act only once."""
         keys = self.keys
         self.keys = replace(keys, view=None, next_sort=False)
         return keys
@@ -119,7 +121,7 @@ class Screen:
         columns: Sequence[Column],
         trouble: str,
     ) -> None:
-        """Draw a look: brokers, then as many rows as fit."""
+        """Draw the brokers, then as many rows as fit."""
         from rich import box
         from rich.console import Group
         from rich.table import Table
@@ -139,7 +141,7 @@ class Screen:
             )
         for row in rows[:room]:
             table.add_row(*(visible(text_of(row[column.key])) for column in columns))
-        left = Text(f"{len(rows):,} in all" if len(rows) > room else "" if rows else "none")
+        left = Text(f"{len(rows):,} in total" if len(rows) > room else "" if rows else "none")
         self._live.update(Group(*head, table, left), refresh=True)
 
 

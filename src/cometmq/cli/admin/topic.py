@@ -58,7 +58,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--all", "everything", is_flag=True, help="Also system, retry and dead-letter topics.")
+@click.option("--all", "everything", is_flag=True, help="Include system, retry and dead-letter topics.")
 @part_options(1_000)
 @namesrv_option
 @output_option
@@ -117,7 +117,7 @@ def describe(topic: str, namesrv: str, output: str) -> None:
 @namesrv_option
 @output_option
 def stats(topic: str, namesrv: str, output: str) -> None:
-    """Show minimum and maximum offset of every queue of a topic."""
+    """Show the minimum and maximum offset of every queue of a topic."""
     rows = survey(namesrv, lambda admin: _stats(admin, topic))
     show(rows, _STATS, output, title=f"Queues of topic {topic}")
 

@@ -1,4 +1,4 @@
-"""``cometmq topic create`` and ``alter``: no topic that exists is changed without being shown first."""
+"""``cometmq topic create`` and ``alter``: create and change topics; changes are shown first."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import IO, Final
 
 import click
 
-from cometmq.cli.admin.changes import confirmed, partly_done, yes_option
+from cometmq.cli.admin.changes import confirm_changes, partly_done, yes_option
 from cometmq.cli.connection import administer, demand_topic_name, namesrv_option
-from cometmq.cli.dry_run import dry_run_option, only_shown
+from cometmq.cli.dry_run import dry_run_option, show_only
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.names import BROKER, TOPIC
 from cometmq.cli.output import Progress, tell
@@ -48,9 +48,7 @@ class TopicExistsError(CometMQError):
 @click.argument("topics", metavar="TOPIC…", nargs=-1)
 @file_option
 @click.option("--queues", type=_queue_count, default=DEFAULT_QUEUES, show_default=True, help="Queues on each broker.")
-@click.option(
-    "--permission", type=_permission, default="rw", show_default=True, help="r: may be read; w: may be written."
-)
+@click.option("--permission", type=_permission, default="rw", show_default=True, help="r: readable; w: writable.")
 @click.option("--order", is_flag=True, help="Mark as an ordered topic.")
 @_cluster_option
 @_broker_option
@@ -66,9 +64,10 @@ def create(
     broker: str | None,
     namesrv: str,
 ) -> None:
-    """Create topics on every broker; 'orders-{01..20}' is twenty names.
+    """Create topics on every broker.
 
-    A broker that has one with the same settings is left alone. If one has it with other settings, nothing is done.
+    'orders-{01..20}' means twenty names. Brokers that have a topic with the same settings stay as they are. If one has
+    it with other settings, nothing is changed.
     """
     names = chosen_names(topics, file)
     if not names:
@@ -88,7 +87,7 @@ def create(
             for name, config in configs.items()
         ]
         what = f"topic {names[0]}" if len(names) == 1 else quantity(len(names), "topic")
-        if only_shown(what, changes):
+        if show_only(what, changes):
             return
 
         async def put(topic: str) -> None:
@@ -105,9 +104,9 @@ def create(
 async def _missing(
     admin: Admin, wanted: Mapping[str, TopicConfig], masters: Mapping[str, str]
 ) -> dict[str, dict[str, TopicConfig]]:
-    """Return topic → broker → configuration, for the brokers that lack one.
+    """Return topic → broker → configuration for the brokers that lack a topic.
 
-    :raises TopicExistsError: one exists with other settings.
+    :raises TopicExistsError: a topic exists with other settings.
     """
     tables = await gathered({name: admin.topic_configs(address) for name, address in masters.items()})
     missing: dict[str, dict[str, TopicConfig]] = {}
@@ -118,7 +117,7 @@ async def _missing(
             elif differences(name, table[topic], config):
                 raise TopicExistsError(
                     f"topic {topic} exists on {name} with {settings_text(table[topic])}; nothing was created",
-                    next_step=f"cometmq topic alter {topic} changes it",
+                    next_step=f"change it with cometmq topic alter {topic}",
                 )
     return missing
 
@@ -127,15 +126,15 @@ def _tell_created(
     what: str, count: int, queues: int, missing: Mapping[str, Mapping[str, TopicConfig]], masters: Mapping[str, str]
 ) -> None:
     new = sorted({name for configs in missing.values() for name in configs})
-    made = f"{what[0].upper()}{what[1:]}" if len(missing) == count else quantity(len(missing), "topic")
+    created = what if len(missing) == count else quantity(len(missing), "topic")
     if new:
-        tell(f"{made} with {quantity(queues, 'queue')}{'' if count == 1 else ' each'} on {', '.join(new)}.")
+        tell(f"Created {created} with {quantity(queues, 'queue')}{'' if count == 1 else ' each'} on {', '.join(new)}.")
     if count == 1:
         had = [name for name in masters if name not in new]
         if had:
-            tell(f"{what[0].upper()}{what[1:]} exists already with these settings on {', '.join(had)}.")
+            tell(f"{what[0].upper()}{what[1:]} already exists with these settings on {', '.join(had)}.")
     elif len(missing) < count:
-        tell(f"{quantity(count - len(missing), 'topic')} existed already with these settings.")
+        tell(f"{quantity(count - len(missing), 'topic')} already existed with these settings.")
 
 
 @click.command("alter")
@@ -143,9 +142,9 @@ def _tell_created(
 @click.option("--queues", type=_queue_count, help="Queues to read and to write on each broker.")
 @click.option("--read-queues", type=_queue_count, help="Queues to read on each broker.")
 @click.option("--write-queues", type=_queue_count, help="Queues to write on each broker.")
-@click.option("--permission", type=_permission, help="r: may be read; w: may be written.")
+@click.option("--permission", type=_permission, help="r: readable; w: writable.")
 @click.option("--order/--no-order", default=None, help="Mark as an ordered topic, or not.")
-@click.option("--hide-messages", is_flag=True, help="Also when messages are in queues that are not read any more.")
+@click.option("--hide-messages", is_flag=True, help="Remove queues from reading even if they hold messages.")
 @_cluster_option
 @_broker_option
 @yes_option
@@ -164,14 +163,14 @@ def alter(
     yes: bool,
     namesrv: str,
 ) -> None:
-    """Change a topic: old and new settings are shown first.
+    """Change a topic, after showing old and new settings.
 
-    Settings that you do not name stay. Fewer read queues hide the messages of the others: lower --write-queues first,
-    let the consumers finish, then lower --read-queues.
+    Settings that are not given stay. With fewer read queues the messages of the others become unreadable: lower
+    --write-queues first, let consumers finish, then lower --read-queues.
     """
     demand_topic_name(topic)
     if queues is not None and (read_queues, write_queues) != (None, None):
-        raise WrongUseError("--queues sets both --read-queues and --write-queues; give it alone")
+        raise WrongUseError("--queues sets both --read-queues and --write-queues; do not combine them")
     settings = Settings(read_queues or queues, write_queues or queues, permission, order)
     if settings == Settings(None, None, None, None):
         raise WrongUseError("name a setting to change: --queues, --permission, --order, --no-order")
@@ -180,22 +179,24 @@ def alter(
         masters = await chosen_masters(admin, cluster, broker)
         existing = await topics_of_brokers(admin, topic, masters)
         if not existing:
-            raise CometMQError(f"there is no topic {topic}", next_step=f"cometmq topic create {topic} creates it")
+            raise CometMQError(
+                f"topic {topic} does not exist", next_step=f"create it with cometmq topic create {topic}"
+            )
         wanted = {name: settings.changed(config) for name, config in existing.items()}
         changes = [change for name in existing for change in differences(name, existing[name], wanted[name])]
         hidden = {} if hide_messages else await hidden_messages(admin, existing, wanted)
         if hidden:
             raise WrongUseError(
                 f"{quantity(sum(hidden.values()), 'message')} in {quantity(len(hidden), 'queue')} "
-                f"({', '.join(hidden)}) could not be read any more",
+                f"({', '.join(hidden)}) would become unreadable",
                 next_step="lower --write-queues first and let consumers finish, or add --hide-messages",
             )
         if gone := removed_queues(existing, wanted):
-            tell(f"Messages that wait (delays, retries, open transactions) for {', '.join(gone)} come to other queues.")
-        if confirmed(f"topic {topic}", changes, yes=yes):
+            tell(f"Waiting messages (delays, retries, open transactions) of {', '.join(gone)} go to other queues.")
+        if confirm_changes(f"topic {topic}", changes, yes=yes):
             changed = {change.broker: wanted[change.broker] for change in changes}
             with partly_done():
                 await put_topic_on(admin, changed, masters, "changed")
-            tell(f"Topic {topic} is changed on {', '.join(changed)}.")
+            tell(f"Changed topic {topic} on {', '.join(changed)}.")
 
     administer(namesrv, work)

@@ -1,4 +1,4 @@
-"""``cometmq topic delete``: topics with all their messages, shown or confirmed before."""
+"""``cometmq topic delete``: delete topics with all their messages, after a confirmation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import click
 
 from cometmq.cli.admin.changes import partly_done, yes_option
 from cometmq.cli.connection import administer, confirm_deletion, namesrv_option
-from cometmq.cli.dry_run import dry_run_option, is_dry_run, only_shown
+from cometmq.cli.dry_run import dry_run_option, is_dry_run, show_only
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.names import TOPIC
 from cometmq.cli.output import Progress, tell
-from cometmq.cli.part import match_option, matching
+from cometmq.cli.part import match_option, matching_names
 from cometmq.cli.topic_names import chosen_names, file_option
 from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import Change
@@ -25,7 +25,7 @@ from cometmq.quantity import quantity
 from cometmq.remoting.admin_bodies import TopicStatsTable
 
 _NAMED: Final = 10
-"""Topics whose names are shown before the question."""
+"""At most so many names are shown before the question."""
 
 
 @click.command("delete")
@@ -41,7 +41,7 @@ def delete(
 ) -> None:
     """Delete topics with all their messages.
 
-    --match takes no system, retry and dead-letter topics. --dry-run shows what would be deleted.
+    --match never selects system, retry or dead-letter topics. --dry-run shows what would be deleted.
     """
     names = chosen_names(topics, file)
     if not names and match is None:
@@ -51,7 +51,7 @@ def delete(
         found = await _existing(admin, names, match)
         what = f"topic {found[0]}" if len(found) == 1 else quantity(len(found), "topic")
         if is_dry_run():
-            only_shown(what, await _losses(admin, found, cluster))
+            show_only(what, await _losses(admin, found, cluster))
             return
         if not yes:
             if len(found) > 1:
@@ -64,15 +64,15 @@ def delete(
 
         with partly_done(), Progress("Deleting topics", len(found) if len(found) > 1 else None) as progress:
             await each(found, remove, "deleted", progress.advance)
-        tell(f"{what[0].upper()}{what[1:]} {'is' if len(found) == 1 else 'are'} deleted.")
+        tell(f"Deleted {what}.")
 
     administer(namesrv, work)
 
 
 async def _existing(admin: Admin, names: Sequence[str], match: str | None) -> list[str]:
-    """Return the topics that there are: those named, and those that fit a pattern.
+    """Return the existing topics among the given names, and those that match a pattern.
 
-    :raises CometMQError: there is none.
+    :raises CometMQError: none exists.
     """
     if match is None and len(names) == 1:
         await admin.topic_route(names[0])
@@ -80,17 +80,17 @@ async def _existing(admin: Admin, names: Sequence[str], match: str | None) -> li
     there = set(await admin.topics())
     found = dict.fromkeys(name for name in names if name in there)
     if match is not None:
-        found |= dict.fromkeys(matching(await users_topics(admin), match))
+        found |= dict.fromkeys(matching_names(await users_topics(admin), match))
     if not found:
-        wanted = f"no topic fits {match}" if match is not None else f"none of these {len(names):,} topics exists"
-        raise CometMQError(wanted, next_step="cometmq topic list shows all")
+        wanted = f"no topic matches {match}" if match is not None else f"none of these {len(names):,} topics exists"
+        raise CometMQError(wanted, next_step="list all with cometmq topic list")
     if absent := [name for name in names if name not in there]:
-        tell(f"Left out, since there is no such topic: {', '.join(absent[:_NAMED])}{', …' * (len(absent) > _NAMED)}.")
+        tell(f"Left out, since they do not exist: {', '.join(absent[:_NAMED])}{', …' * (len(absent) > _NAMED)}.")
     return list(found)
 
 
 async def _losses(admin: Admin, topics: Sequence[str], cluster: str | None) -> list[Change]:
-    """Return what the brokers lose with topics."""
+    """Return the settings and messages that deleting topics removes from the brokers."""
     masters = await admin.masters(cluster)
     tables = await gathered({name: admin.topic_configs(address) for name, address in masters.items()})
     places = [(name, topic) for topic in topics for name, table in tables.items() if topic in table]

@@ -1,4 +1,4 @@
-"""``cometmq topic export`` and ``import``: the settings of a cluster in a file."""
+"""``cometmq topic export`` and ``import``: write the settings of a cluster to a file, and apply them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import IO
 
 import click
 
-from cometmq.cli.admin.changes import confirmed
+from cometmq.cli.admin.changes import confirm_changes
 from cometmq.cli.connection import administer, namesrv_option
 from cometmq.cli.dry_run import dry_run_option
 from cometmq.cli.local_path import LocalFile, LocalPath
@@ -21,12 +21,12 @@ from cometmq.quantity import quantity
 
 
 @click.command("export")
-@click.option("--to", "path", type=LocalPath(dir_okay=False, path_type=Path), help="File; stdout by default.")
+@click.option("--to", "path", type=LocalPath(dir_okay=False, path_type=Path), help="File.  [default: stdout]")
 @namesrv_option
 def export(path: Path | None, namesrv: str) -> None:
     """Write topics, groups, policies and quotas as JSON.
 
-    No messages, offsets, users or passwords.
+    Messages, offsets, users and passwords are not exported.
     """
     document = administer(namesrv, export_settings)
     if path is None:
@@ -39,22 +39,22 @@ def export(path: Path | None, namesrv: str) -> None:
 @click.command("import")
 @click.argument("file", type=LocalFile("rb"))
 @click.option("-y", "--yes", "--execute", "yes", is_flag=True, help="Change the cluster without asking.")
-@click.option("--hide-messages", is_flag=True, help="Also when messages are in queues that are not read any more.")
+@click.option("--hide-messages", is_flag=True, help="Remove queues from reading even if they hold messages.")
 @dry_run_option
 @namesrv_option
 def import_settings(file: IO[bytes], yes: bool, hide_messages: bool, namesrv: str) -> None:
-    """Give a cluster the settings in FILE, or in stdin with -.
+    """Apply the settings in FILE, or from stdin with -, to a cluster.
 
-    What differs is shown first. What only the cluster has stays. Can be repeated.
+    Differences are shown first. Settings that only the cluster has stay. Can be repeated.
     """
     document = parse_document(file.read(MAX_DOCUMENT_BYTES + 1), str(file.name))
 
     async def work(admin: Admin) -> None:
         plan = await plan_import(admin, document, hide_messages=hide_messages)
-        if confirmed("the cluster", plan.changes, yes=yes):
+        if confirm_changes("the cluster", plan.changes, yes=yes):
             with Progress("Changing", len(plan.changes)) as progress:
                 await plan.execute(progress.advance)
-            tell(f"The cluster is changed: {quantity(len(plan.changes), 'setting')}.")
+            tell(f"Changed {quantity(len(plan.changes), 'setting')} of the cluster.")
 
     administer(namesrv, work)
 

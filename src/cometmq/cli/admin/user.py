@@ -1,4 +1,4 @@
-"""``cometmq user``: users of ACL 2.0."""
+"""``cometmq user``: manage the users of ACL 2.0."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cometmq.auth.user_admin import UserInfo
 from cometmq.cli.admin.accounts import administer_accounts
 from cometmq.cli.admin.changes import partly_done, yes_option
 from cometmq.cli.connection import confirm_deletion, namesrv_option
-from cometmq.cli.dry_run import dry_run_option, is_dry_run, only_shown
+from cometmq.cli.dry_run import dry_run_option, is_dry_run, show_only
 from cometmq.cli.local_path import LocalPath
 from cometmq.cli.output import Column, output_option, show, show_one, tell
 from cometmq.client.admin import Admin
@@ -24,17 +24,17 @@ _COLUMNS: Final = (Column("name", "User"), Column("type", "Type"), Column("statu
 server_option = click.option(
     "--server",
     metavar="HOST:PORT",
-    help="One broker or nameserver. Without it changes go to all that have users, questions to one broker.",
+    help="One broker or nameserver. By default changes go to all that support users, queries to one broker.",
 )
 password_option = click.option(
-    "--password-file", type=LocalPath(path_type=Path), help="File with the password; else it is asked for."
+    "--password-file", type=LocalPath(path_type=Path), help="File with the password.  [default: ask for it]"
 )
 
 
 def change(namesrv: str, work: Callable[[Admin], Awaitable[None]], done: str) -> None:
-    """Change users or policies, and tell when it is done.
+    """Change users or policies, and print ``done`` at the end.
 
-    :raises PartlyDoneError: not all servers have the change.
+    :raises PartlyDoneError: only some servers made the change.
     """
     with partly_done():
         administer_accounts(namesrv, work)
@@ -49,7 +49,7 @@ def command() -> None:
 
 @command.command("create")
 @click.argument("name")
-@click.option("--super", "is_super", is_flag=True, help="May do everything.")
+@click.option("--super", "is_super", is_flag=True, help="Allow the user everything.")
 @password_option
 @server_option
 @dry_run_option
@@ -62,11 +62,11 @@ def create(name: str, is_super: bool, password_file: Path | None, server: str | 
     user = UserInfo(name, _password(password_file), "Super" if is_super else "Normal")
 
     async def work(admin: Admin) -> None:
-        if only_shown(f"user {name}", [Change(server or "all", f"user {name}", None, user.user_type)]):
+        if show_only(f"user {name}", [Change(server or "all", f"user {name}", None, user.user_type)]):
             return
         await admin.create_user(user, address=server)
 
-    change(namesrv, work, f"User {name} is created.")
+    change(namesrv, work, f"Created user {name}.")
 
 
 @command.command("update")
@@ -90,16 +90,16 @@ def update(
     """Change the password, type or status of a user."""
     password = _password(password_file) if new_password or password_file else None
     if not (password or kind or status):
-        raise click.UsageError("give what changes: --password, --password-file, --type or --status")
+        raise click.UsageError("name a change: --password, --password-file, --type or --status")
     user = UserInfo(name, password, kind, status)
 
     async def work(admin: Admin) -> None:
         if is_dry_run():
-            only_shown(f"user {name}", _differences(server, await admin.user(name, address=server), user))
+            show_only(f"user {name}", _differences(server, await admin.user(name, address=server), user))
             return
         await admin.update_user(user, address=server)
 
-    change(namesrv, work, f"User {name} is changed.")
+    change(namesrv, work, f"Changed user {name}.")
 
 
 @command.command("list")
@@ -149,19 +149,19 @@ def delete(name: str, yes: bool, server: str | None, namesrv: str) -> None:
                 for policy in (await admin.policies_of(name, address=server)).policies or ()
                 for entry in policy.entries or ()
             ]
-            had = f"entries of its policies: {len(entries)}"
-            only_shown(f"user {name}", [Change(server or "all", f"user {name}", had, None)])
+            had = f"policy entries: {len(entries)}"
+            show_only(f"user {name}", [Change(server or "all", f"user {name}", had, None)])
             return
         await admin.delete_user(name, address=server)
 
-    change(namesrv, work, f"User {name} is deleted.")
+    change(namesrv, work, f"Deleted user {name}.")
 
 
 def _differences(server: str | None, old: UserInfo, new: UserInfo) -> list[Change]:
     pairs = (("type", old.user_type, new.user_type), ("status", old.user_status, new.user_status))
     changes = [Change(server or "all", name, had, has) for name, had, has in pairs if has is not None and had != has]
     if new.password is not None:
-        changes.append(Change(server or "all", "password", "(secret)", "(a new one)"))
+        changes.append(Change(server or "all", "password", "(secret)", "(new)"))
     return changes
 
 

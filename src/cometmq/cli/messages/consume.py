@@ -1,4 +1,4 @@
-"""``cometmq consume``: receive messages to a terminal or a pipe, in a consumer group or without one."""
+"""``cometmq consume``: receive messages, in a consumer group or without one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from collections.abc import Callable
 
 import click
 
-from cometmq.cli.connection import demand_group_name, demand_topic_name, explained, namesrv_option, timeout_s
+from cometmq.cli.connection import (
+    demand_group_name,
+    demand_topic_name,
+    explain_connect_error,
+    namesrv_option,
+    timeout_s,
+)
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.messages.format import PROPERTIES_TEMPLATE, Delimiter, Template, json_line, write
 from cometmq.cli.messages.reading import EARLIEST, LATEST, Offset, Reading, read
@@ -24,31 +30,35 @@ from cometmq.quantity import quantity
 
 @click.command("consume")
 @click.argument("topic", type=TOPIC)
-@click.option("--group", type=GROUP, help="Consume as a member of this group and commit its offsets.")
-@click.option("--from-beginning", is_flag=True, help="Start at the first stored message (a group: if it is new).")
-@click.option("--offset", type=Offset(), help="Start here in each queue: N, -N before the end, earliest, latest.")
-@click.option("--since", type=PAST, help="Start at this time, or so long ago: 1h (a group: if it is new).")
-@click.option("--until", type=PAST, help="Stop behind the last message stored at or before this time.")
+@click.option("--group", type=GROUP, help="Consume as a member of this group, and commit offsets.")
+@click.option(
+    "--from-beginning", is_flag=True, help="Start at the first stored message (in a group: only if it is new)."
+)
+@click.option(
+    "--offset", type=Offset(), help="Start at this offset of each queue: N, -N before the end, earliest, latest."
+)
+@click.option("--since", type=PAST, help="Start at this time, or this long ago: 1h (in a group: only if it is new).")
+@click.option("--until", type=PAST, help="Stop after the last message stored at or before this time.")
 @click.option("--last", type=click.IntRange(1), help="Write the last N messages and stop.")
 @click.option("--queue", "queues", type=click.IntRange(0), multiple=True, help="Only this queue; repeatable.")
 @click.option("--key", help="Only messages with this key.")
 @click.option("--tag", default="*", show_default=True, help="Only these tags: 'paid || shipped'.")
 @click.option("--sql", help="Only messages that match: \"region = 'eu' AND amount > 100\".")
-@click.option("--max", "limit", type=click.IntRange(1), help="Stop after so many messages.")
+@click.option("--max", "limit", type=click.IntRange(1), help="Stop after N messages.")
 @click.option("--trace", is_flag=True, help="With --group: trace each message.")
-@click.option("--until-end", is_flag=True, help="Stop at the end of what is stored now.")
+@click.option("--until-end", is_flag=True, help="Stop at the last message stored now.")
 @click.option(
     "-o",
     "--output",
     type=click.Choice(["raw", "jsonl", "json"]),
     default="raw",
     show_default=True,
-    help="raw: bodies, one a line; jsonl: whole messages, one JSON object a line.",
+    help="raw: bodies, one a line; jsonl: complete messages, one JSON object a line.",
 )
-@click.option("--format", "template", help="Write each message so: '{stored} {keys} {properties[region]} {body}'.")
+@click.option("--format", "template", help="Format of each message: '{stored} {keys} {properties[region]} {body}'.")
 @click.option("--properties", is_flag=True, help="Write the properties before each body.")
 @click.option(
-    "--delimiter", type=Delimiter(), default="\\n", help="Text behind each message: \\n, \\0, '', …  [default: \\n]"
+    "--delimiter", type=Delimiter(), default="\\n", help="Text after each message: \\n, \\0, '', …  [default: \\n]"
 )
 @namesrv_option
 def command(
@@ -80,34 +90,20 @@ def command(
     if group is not None:
         demand_group_name(group)
         _demand_none_of("--group", offset=offset, until=until, last=last, queue=queues or None, key=key)
-    if from_beginning and since is not None:
-        raise WrongUseError("give only one of --from-beginning and --since")
-    if offset is not None and (from_beginning or since is not None):
-        raise WrongUseError("give only one of --offset, --from-beginning and --since")
+    _demand_one_start(from_beginning, since, offset)
     begins_at_end = not from_beginning and since is None and last is None and offset in (None, LATEST)
     if group is None and begins_at_end and (until_end or (until is not None and until <= SYSTEM_CLOCK.now_ms())):
         raise WrongUseError(
-            f"{'--until-end' if until_end else '--until'} ends before anything is read: consume begins at the end of "
-            "each queue (begin with --from-beginning, --since or --offset)"
+            f"{'--until-end' if until_end else '--until'} would end before anything is read: "
+            "consume begins at the end of each queue (begin with --from-beginning, --since or --offset)"
         )
     if last is not None:
         _demand_none_of("--last", offset=offset, max=limit, from_beginning=from_beginning or None)
     if trace and group is None:
-        raise WrongUseError("--trace traces the consumption of a group: name it with --group")
-    if sql is not None and tag != ALL:
-        raise WrongUseError("give only one of --tag and --sql")
-    if sum((template is not None, properties, output != "raw")) > 1:
-        raise WrongUseError("give only one of --format, --properties and -o jsonl")
-    expression, expression_type = (tag, TAG) if sql is None else (sql, SQL92)
-    try:
-        subscription(topic, expression, expression_type, 0)
-    except ValueError as error:
-        raise WrongUseError(f"{'--tag' if sql is None else '--sql'} {expression}: {error}") from None
-    if output == "raw":
-        text = PROPERTIES_TEMPLATE if properties else "{body}" if template is None else template
-        form: Callable[[MessageExt], bytes] = Template(text, escape=sys.stdout.isatty())
-    else:
-        form = json_line
+        raise WrongUseError("--trace needs a group: name it with --group")
+    expression, expression_type = _filter(topic, tag, sql)
+    form = _form(output, template, properties)
+    if form is json_line:
         delimiter = b"\n"
     reading = Reading(
         topic=topic,
@@ -137,16 +133,45 @@ def command(
     try:
         run_server(main, is_server=False)
     except RemotingConnectError as error:
-        raise explained(error, namesrv) from error
+        raise explain_connect_error(error, namesrv) from error
     if sys.stderr.isatty() or not received:
         tell(f"Received {quantity(received, 'message')} of topic {topic}.")
 
 
-def _demand_none_of(option: str, **others: object) -> None:
-    """Check that no option was given that does not go with another one.
+def _demand_one_start(from_beginning: bool, since: int | None, offset: int | str | None) -> None:
+    if from_beginning and since is not None:
+        raise WrongUseError("give only one of --from-beginning and --since")
+    if offset is not None and (from_beginning or since is not None):
+        raise WrongUseError("give only one of --offset, --from-beginning and --since")
 
-    :raises WrongUseError: one was.
+
+def _filter(topic: str, tag: str, sql: str | None) -> tuple[str, str]:
+    """Check the filter and return its expression and type."""
+    if sql is not None and tag != ALL:
+        raise WrongUseError("give only one of --tag and --sql")
+    expression, expression_type = (tag, TAG) if sql is None else (sql, SQL92)
+    try:
+        subscription(topic, expression, expression_type, 0)
+    except ValueError as error:
+        raise WrongUseError(f"{'--tag' if sql is None else '--sql'} {expression}: {error}") from None
+    return expression, expression_type
+
+
+def _form(output: str, template: str | None, properties: bool) -> Callable[[MessageExt], bytes]:
+    """Return the function that formats a message."""
+    if sum((template is not None, properties, output != "raw")) > 1:
+        raise WrongUseError("give only one of --format, --properties and -o jsonl")
+    if output != "raw":
+        return json_line
+    text = PROPERTIES_TEMPLATE if properties else "{body}" if template is None else template
+    return Template(text, escape=sys.stdout.isatty())
+
+
+def _demand_none_of(option: str, **others: object) -> None:
+    """Check that no option was given that contradicts ``option``.
+
+    :raises WrongUseError: one was given.
     """
     for name, value in others.items():
         if value is not None:
-            raise WrongUseError(f"--{name.replace('_', '-')} does not go with {option}")
+            raise WrongUseError(f"--{name.replace('_', '-')} cannot be used with {option}")

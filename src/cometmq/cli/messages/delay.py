@@ -1,4 +1,4 @@
-"""``cometmq delay``: messages that wait for their time."""
+"""``cometmq delay``: show delayed messages that are not due yet."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from cometmq.cli.connection import administer, demand_topic_name, namesrv_option, only_of_cometmq
+from cometmq.cli.connection import administer, ask_cometmq_broker, demand_topic_name, namesrv_option
 from cometmq.cli.failures import DONE, PARTLY_DONE
 from cometmq.cli.moments import Moment, local_time
 from cometmq.cli.names import TOPIC
@@ -47,7 +47,7 @@ _LIST: Final = (
 
 @click.group("delay")
 def command() -> None:
-    """Show messages that wait for their time."""
+    """Show show delayed messages that are not due yet."""
 
 
 @command.command("waiting")
@@ -57,7 +57,8 @@ def command() -> None:
 def waiting(topic: str | None, namesrv: str, output: str) -> int:
     """Count waiting messages by broker, topic and due time.
 
-    The columns of minutes, hours and days count what is due until then. Exit code 3 when a broker does not answer.
+    The columns for minutes, hours and days count the messages due within that time. Exit code 3 when a broker does not
+    answer.
     """
 
     async def work(admin: Admin) -> list[list[dict[str, Any]]]:
@@ -74,13 +75,13 @@ def waiting(topic: str | None, namesrv: str, output: str) -> int:
 @click.option(
     "--until", "--end", "end", type=Moment(), default=END_OF_TIME_MS, help="Only messages due before this time."
 )
-@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="At most so many messages.")
+@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="At most N messages.")
 @namesrv_option
 @output_option
 def list_waiting(topic: str | None, begin: int, end: int, limit: int, namesrv: str, output: str) -> None:
     """List waiting messages in the order in which they are due.
 
-    The position is the queue offset in rmq_sys_wheel_timer. A message is listed about a second after it was sent.
+    The position is the queue offset in rmq_sys_wheel_timer. A message appears about a second after it was sent.
     """
     if topic is not None:
         demand_topic_name(topic)
@@ -88,8 +89,8 @@ def list_waiting(topic: str | None, begin: int, end: int, limit: int, namesrv: s
     async def work(admin: Admin) -> list[dict[str, Any]]:
         def ask(name: str, address: str) -> Awaitable[list[WaitingMessage]]:
             asking = admin.waiting_messages(address, topic=topic, begin_ms=begin, end_ms=end, limit=limit)
-            next_step = "only brokers of CometMQ can; cometmq delay waiting counts them at RocketMQ 5 too"
-            return only_of_cometmq(name, asking, "list waiting messages", next_step)
+            next_step = "only CometMQ's brokers can; cometmq delay waiting counts them on RocketMQ 5, too"
+            return ask_cometmq_broker(name, asking, "list waiting messages", next_step)
 
         found = await asked_masters(admin, ask)
         ordered = sorted(
@@ -119,7 +120,7 @@ async def _rows(admin: Admin, broker: str, address: str, topic: str | None) -> l
         metrics = await admin.waiting(address)
     except (BrokerError, RemotingError) as error:
         old = isinstance(error, BrokerError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-        return [{"broker": broker, "state": "has delay levels only" if old else error.message}]
+        return [{"broker": broker, "state": "supports only delay levels" if old else error.message}]
     rows = []
     for name, metric in sorted(metrics.items()):
         if topic not in (None, name):

@@ -55,7 +55,7 @@ _LETTERS: Final = (
 
 
 def _selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of a selection, which becomes its argument ``wanted``."""
+    """Add the options that select dead letters, passed to the command as ``wanted``."""
 
     @functools.wraps(command)
     def packed(
@@ -107,7 +107,7 @@ def list_groups(namesrv: str, output: str) -> None:
     type=click.IntRange(1),
     default=100,
     show_default=True,
-    help="At most so many messages.",
+    help="At most N messages.",
 )
 @namesrv_option
 @output_option
@@ -142,7 +142,7 @@ def _row(letter: MessageExt) -> dict[str, Any]:
 @command.command("export")
 @click.argument("group", type=GROUP)
 @_selection_options
-@click.option("--to", "path", type=LocalPath(dir_okay=False, path_type=Path), help="File; stdout by default.")
+@click.option("--to", "path", type=LocalPath(dir_okay=False, path_type=Path), help="File.  [default: stdout]")
 @namesrv_option
 def export(
     group: str,
@@ -150,14 +150,14 @@ def export(
     path: Path | None,
     namesrv: str,
 ) -> None:
-    """Write whole dead letters as JSON lines."""
+    """Write complete dead letters as JSON lines."""
     demand_group_name(group)
 
     async def work(admin: Admin) -> int:
         count = 0
         with path.open("w", encoding="utf-8") if path is not None else nullcontext(sys.stdout) as file:
             async for letter in read_dead_letters(admin, group, wanted):
-                file.write(json_text(_whole(letter)) + "\n")
+                file.write(json_text(_all_fields(letter)) + "\n")
                 count += 1
         return count
 
@@ -165,7 +165,7 @@ def export(
     tell(f"Dead letters of {group} exported: {count}")
 
 
-def _whole(letter: MessageExt) -> dict[str, Any]:
+def _all_fields(letter: MessageExt) -> dict[str, Any]:
     """Return every field of a stored message, with the body decompressed."""
     return {
         "topic": letter.stored_topic,
@@ -189,10 +189,10 @@ def _whole(letter: MessageExt) -> dict[str, Any]:
 
 @command.command("resend")
 @click.argument("group", type=GROUP)
-@click.option("--id", "ids", multiple=True, help="Only this one: its id or that of the message; repeatable.")
+@click.option("--id", "ids", multiple=True, help="Only this one, by its own id or the message's; repeatable.")
 @click.option("--all", "everything", is_flag=True, help="All that match the other options.")
 @_selection_options
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Messages a second at most.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="At most so many messages a second.")
 @click.option(
     "--ledger",
     type=LocalPath(dir_okay=False, path_type=Path),
@@ -211,13 +211,13 @@ def resend_command(
 ) -> None:
     """Send dead letters to their original topics, each once.
 
-    The ledger, a file, records what was sent: after an interruption repeat the command with the same ledger. Dead
-    letters stay in their topic until they expire.
+    A ledger file records what was sent: after an interruption repeat the command with the same ledger. Dead letters
+    stay in their topic until they expire.
     """
     demand_group_name(group)
     wanted = replace(wanted, ids=frozenset(ids))
     if wanted == Selection() and not everything:
-        raise WrongUseError("no dead letters are selected", next_step="give --id, another option, or --all")
+        raise WrongUseError("no dead letters are selected", next_step="add --id, another option, or --all")
     outcomes: Counter[Outcome] = Counter()
 
     async def work(admin: Admin) -> None:
@@ -254,12 +254,12 @@ def _conclude(group: str, outcomes: Counter[Outcome]) -> None:
     failed = outcomes[Outcome.FAILED]
     done = f"Dead letters of {group} sent again: {outcomes[Outcome.SENT]}"
     if outcomes[Outcome.SENT_BEFORE]:
-        done += f", before: {outcomes[Outcome.SENT_BEFORE]}"
+        done += f", sent earlier: {outcomes[Outcome.SENT_BEFORE]}"
     if not failed:
         tell(done)
     elif failed == outcomes.total():
         raise CometMQError(
-            f"none of {failed} dead letters was sent", next_step="repeat the command when the cause is fixed"
+            f"none of the {failed} dead letters was sent", next_step="repeat the command when the cause is fixed"
         )
     else:
         raise PartlyDoneError(f"{done}, failed: {failed}", next_step="repeat the command for the others")

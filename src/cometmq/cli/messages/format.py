@@ -1,4 +1,4 @@
-"""Forms of messages on stdout: raw bodies, templates, JSON lines; and the text between two of them."""
+"""Format messages on stdout as raw bodies, templates or JSON lines, with a delimiter."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PROPERTIES_TEMPLATE: Final = "{properties}\\t{body}"
 
 
 def unescaped(text: str) -> bytes:
-    r"""Return text with ``\n``, ``\t``, ``\r``, ``\0``, ``\\`` and ``\xHH`` resolved.
+    r"""Return text as bytes, with ``\n``, ``\t``, ``\r``, ``\0``, ``\\`` and ``\xHH`` resolved.
 
-    :raises ValueError: another escape.
+    :raises ValueError: unknown escape.
     """
 
     def resolved(found: re.Match[str]) -> str:
@@ -32,7 +32,7 @@ def unescaped(text: str) -> bytes:
         if len(name) == 3:
             return chr(int(name[1:], 16))
         if name not in _ESCAPES:
-            raise ValueError(f"\\{name} is no escape; there are \\n, \\t, \\r, \\0, \\\\ and \\xHH")
+            raise ValueError(f"\\{name} is not a valid escape; use \\n, \\t, \\r, \\0, \\\\ and \\xHH")
         return _ESCAPES[name]
 
     return b"".join(
@@ -42,7 +42,7 @@ def unescaped(text: str) -> bytes:
 
 
 class Delimiter(click.ParamType[bytes]):
-    r"""Text between two messages, with escapes such as ``\n`` and ``\0``; the value is bytes."""
+    r"""The type of a delimiter: text with escapes such as ``\n`` and ``\0``, parsed to bytes."""
 
     name = "text"
 
@@ -62,7 +62,7 @@ Piece = Callable[[MessageExt, Mapping[str, Any]], bytes]
 class Template:
     r"""A text with ``{field}`` and ``{properties[name]}``; the fields are those of ``-o jsonl``.
 
-    The body stays as its bytes are, except on a terminal.
+    The bytes of the body stay unchanged, except on a terminal.
 
     :raises WrongUseError: a field does not exist, or braces do not match.
     """
@@ -77,7 +77,7 @@ class Template:
                     self._pieces.append(_constant(unescaped(literal)))
                 if field is not None:
                     if spec or conversion:
-                        raise ValueError(f"{{{field}}} takes neither : nor !")
+                        raise ValueError(f"{{{field}}} supports neither : nor !")
                     self._pieces.append(self._field(field))
         except ValueError as error:
             raise WrongUseError(f"--format {text}: {error}") from None
@@ -89,15 +89,15 @@ class Template:
 
     def _field(self, field: str) -> Piece:
         if field == "body":
-            return lambda message, _: shown(message.body) if self._escape else message.body
+            return lambda message, _: printable_body(message.body) if self._escape else message.body
         self._needs_row = True
         if field.startswith("properties[") and field.endswith("]"):
             name = field[len("properties[") : -1]
             return lambda _, row: self._text(row["properties"].get(name))
         if field not in MESSAGE_FIELDS:
             near = nearest(field, MESSAGE_FIELDS)
-            hint = f"did you mean {near}?" if near else f"there are {', '.join(MESSAGE_FIELDS)}"
-            raise ValueError(f"there is no field {field}; {hint}")
+            hint = f"did you mean {near}?" if near else f"use {', '.join(MESSAGE_FIELDS)}"
+            raise ValueError(f"unknown field {field}; {hint}")
         return lambda _, row: self._text(row[field])
 
     def _text(self, value: Any) -> bytes:
@@ -114,17 +114,17 @@ def _constant(literal: bytes) -> Piece:
     return lambda _message, _row: literal
 
 
-def shown(body: bytes) -> bytes:
-    """Return a body for a terminal; a pipe gets the raw body."""
+def printable_body(body: bytes) -> bytes:
+    """Return a body, escaped if stdout is a terminal."""
     return visible(body.decode(errors="backslashreplace"), lines=True).encode()
 
 
 def json_line(message: MessageExt) -> bytes:
-    """Return one message as a JSON line, see :mod:`cometmq.cli.messages.json_line`."""
+    """Return one message as a JSON line; see :mod:`cometmq.cli.messages.json_line`."""
     return json_text(message_row(message)).encode()
 
 
 def write(messages: list[MessageExt], form: Callable[[MessageExt], bytes], delimiter: bytes) -> None:
-    """Write messages to stdout, each with the delimiter behind it."""
+    """Write messages to stdout, each followed by the delimiter."""
     sys.stdout.buffer.write(b"".join([form(message) + delimiter for message in messages]))
     sys.stdout.buffer.flush()

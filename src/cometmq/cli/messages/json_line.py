@@ -1,8 +1,8 @@
 """Messages as lines of JSON: ``consume -o jsonl`` writes them, and ``produce --json`` reads them back without loss.
 
-A line of ``consume`` also says where the message is stored; these fields are accepted and not used. So are the
-properties of a stored message that brokers and clients set, such as CLUSTER. In a line that does not come from a
-broker such a property is an error, as is a field that does not exist.
+A line from ``consume`` also says where the message is stored; these fields are accepted and ignored, and so are the
+properties that brokers and clients set in a stored message, such as CLUSTER. In a line that does not come from a broker
+such a property is an error, and so is an unknown field.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ _OF_BROKERS: Final = (
 
 
 class LineError(ValueError):
-    """The line is no message."""
+    """The line is not a valid message."""
 
 
 @dataclass(frozen=True)
 class Delays:
-    """The time at which a message is delivered; at most one is set."""
+    """The delay of a message; at most one field is set."""
 
     delay_level: int = 0
     delay: timedelta | None = None
@@ -98,9 +98,9 @@ NO_DELAY: Final = Delays()
 
 
 def parse_line(line: bytes, topic: str, *, tag: str | None, keys: tuple[str, ...], delays: Delays) -> Message:
-    """Return the message of one line; ``tag``, ``keys`` and ``delays`` are for lines that have none of their own.
+    """Return the message in a line; ``tag``, ``keys`` and ``delays`` are defaults for lines without them.
 
-    :raises LineError: it is not JSON, a field is unknown, or a value has the wrong form.
+    :raises LineError: it is not valid JSON, a field is unknown, or a value has the wrong form.
     """
     given = _object(line)
     is_stored = "offset_msg_id" in given
@@ -120,7 +120,7 @@ def parse_line(line: bytes, topic: str, *, tag: str | None, keys: tuple[str, ...
         tags=given.get("tags") or stored.get(TAGS) or tag,
         keys=_keys(given.get("keys") or stored.get(KEYS, "").split(KEY_SEPARATOR)) or keys,
         properties=users,
-        flag=_whole(given.get("flag") or 0, "flag"),
+        flag=_integer(given.get("flag") or 0, "flag"),
         delay_level=when.delay_level,
         delay=when.delay,
         deliver_at=when.deliver_at,
@@ -131,7 +131,7 @@ def _object(line: bytes) -> dict[str, Any]:
     try:
         given = json.loads(line)
     except ValueError:
-        raise LineError("it is not JSON") from None
+        raise LineError("it is not valid JSON") from None
     except RecursionError:
         raise LineError("it is nested too deeply") from None
     if not isinstance(given, dict):
@@ -139,18 +139,18 @@ def _object(line: bytes) -> dict[str, Any]:
     for name in given:
         if name not in FIELDS and name not in STORED_FIELDS:
             near = nearest(name, FIELDS)
-            raise LineError(f"there is no field {name}" + (f"; did you mean {near}?" if near else ""))
+            raise LineError(f"unknown field {name}" + (f"; did you mean {near}?" if near else ""))
     return given
 
 
 def _body(given: Mapping[str, Any]) -> bytes:
     if ("body" in given) == ("body_base64" in given):
-        raise LineError("it needs one of body and body_base64")
+        raise LineError("it needs either body or body_base64")
     if "body_base64" in given:
         try:
             return base64.b64decode(given["body_base64"], validate=True)
         except (binascii.Error, TypeError, ValueError):
-            raise LineError("body_base64 is not base64") from None
+            raise LineError("body_base64 is not valid base64") from None
     body = given["body"]
     try:
         return (body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)).encode()
@@ -161,25 +161,25 @@ def _body(given: Mapping[str, Any]) -> bytes:
 def _keys(given: Any) -> tuple[str, ...]:
     chosen = (given,) if isinstance(given, str) else tuple(map(str, given)) if isinstance(given, list) else None
     if chosen is None:
-        raise LineError("keys is a list of texts")
+        raise LineError("keys must be a list of strings")
     return tuple(key for key in chosen if key)
 
 
 def _texts(given: Any, field: str) -> dict[str, str]:
     if not isinstance(given, dict):
-        raise LineError(f"{field} is an object of texts")
+        raise LineError(f"{field} must be an object whose values are strings")
     return {str(name): value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}
 
 
-def _whole(value: Any, field: str) -> int:
+def _integer(value: Any, field: str) -> int:
     try:
         return int(value)
     except (TypeError, ValueError):
-        raise LineError(f"{field} is a whole number") from None
+        raise LineError(f"{field} must be an integer") from None
 
 
 def _delays(given: Mapping[str, Any], stored: Mapping[str, str]) -> Delays:
-    """Return the delay of a line: its own fields, or the properties of a stored message."""
+    """Return the delay of a line, from its own fields or the properties of a stored message."""
     named = {name: given[name] for name in ("delay", "delay_level", "deliver_at") if given.get(name)}
     if len(named) > 1:
         raise LineError(f"it has more than one of {', '.join(named)}")
@@ -191,15 +191,15 @@ def _delays(given: Mapping[str, Any], stored: Mapping[str, str]) -> Delays:
     except (OptionError, OverflowError) as error:
         raise LineError(f"{next(iter(named))} {error}") from None
     if "delay_level" in named:
-        return Delays(delay_level=_whole(named["delay_level"], "delay_level"))
+        return Delays(delay_level=_integer(named["delay_level"], "delay_level"))
     if DELAY in stored:
-        return Delays(delay_level=_whole(stored[DELAY], DELAY))
+        return Delays(delay_level=_integer(stored[DELAY], DELAY))
     if TIMER_DELAY_MS in stored:
-        return Delays(delay=timedelta(milliseconds=_whole(stored[TIMER_DELAY_MS], TIMER_DELAY_MS)))
+        return Delays(delay=timedelta(milliseconds=_integer(stored[TIMER_DELAY_MS], TIMER_DELAY_MS)))
     if TIMER_DELAY_SEC in stored:
-        return Delays(delay=timedelta(seconds=_whole(stored[TIMER_DELAY_SEC], TIMER_DELAY_SEC)))
+        return Delays(delay=timedelta(seconds=_integer(stored[TIMER_DELAY_SEC], TIMER_DELAY_SEC)))
     if TIMER_DELIVER_MS in stored:
-        return Delays(deliver_at=_moment(_whole(stored[TIMER_DELIVER_MS], TIMER_DELIVER_MS)))
+        return Delays(deliver_at=_moment(_integer(stored[TIMER_DELIVER_MS], TIMER_DELIVER_MS)))
     return NO_DELAY
 
 

@@ -1,7 +1,7 @@
-"""Notices that a topic was deleted and made anew while it is read: it then counts its messages from 0 again.
+"""Detect that a topic was deleted and created again while it is read, so that its offsets restart at 0.
 
-No two messages of a broker have the same place in its log and the same store time. So a queue that has another message
-where the last one was read is another queue, and none of its messages was read.
+No two messages of a broker have the same place in its log and the same store time. If a queue has another message at
+the offset that was read last, it is a new queue, and none of its messages was read.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ from cometmq.message.message import MessageExt
 from cometmq.remoting.bodies import MessageQueue
 
 
-class _Known(NamedTuple):
+class _Identity(NamedTuple):
     offset: int
     log_offset: int
     stored_ms: int
 
     @classmethod
-    def of(cls, message: MessageExt) -> _Known:
+    def of(cls, message: MessageExt) -> _Identity:
         return cls(message.queue_offset, message.commit_log_offset, message.store_timestamp)
 
 
 class KnownMessages:
-    """A message of each queue that was there before what is read next."""
+    """Remembers for each queue a message that precedes the next one to read."""
 
     def __init__(self, puller: PullConsumer) -> None:
         self._puller = puller
-        self._known: dict[MessageQueue, _Known] = {}
+        self._known: dict[MessageQueue, _Identity] = {}
         self._went_back: dict[MessageQueue, int] = {}
-        """Queues whose messages were followed by newer ones of smaller offsets, and the first such offset."""
+        """Queues in which smaller offsets followed larger ones, with the first such offset."""
 
     async def begin(self, ends: Mapping[MessageQueue, int]) -> None:
-        """Look at the last message of each queue before reading begins."""
+        """Remember the last message of each queue before reading begins."""
         looks = await asyncio.gather(*(self._pull(queue, end - 1) for queue, end in ends.items() if end > 0))
         self.read(message for look in looks if look is not None for message in look.messages)
 
     def read(self, messages: Iterable[MessageExt]) -> None:
-        """Note messages that were read, those of a queue in their order."""
+        """Remember messages that were read; those of a queue in their order."""
         for message in messages:
             queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
-            before, now = self._known.get(queue), _Known.of(message)
+            before, now = self._known.get(queue), _Identity.of(message)
             if before is not None and now.offset <= before.offset and now.log_offset > before.log_offset:
                 self._went_back.setdefault(queue, now.offset)
             self._known[queue] = now
 
-    async def made_anew(self) -> list[MessageQueue]:
-        """Return the queues that were made anew since and are not read from their beginning; forget what was read."""
+    async def recreated_queues(self) -> list[MessageQueue]:
+        """Return queues that were created again and are not read from their beginning; forget their messages."""
         queues = list(self._known)
-        changed = await asyncio.gather(*map(self._is_other, queues))
+        changed = await asyncio.gather(*map(self._is_recreated, queues))
         found = [queue for queue, is_other in zip(queues, changed, strict=True) if is_other]
         for queue in found:
             del self._known[queue]
         return found
 
-    async def _is_other(self, queue: MessageQueue) -> bool:
+    async def _is_recreated(self, queue: MessageQueue) -> bool:
         known = self._known[queue]
         look = await self._pull(queue, known.offset)
         if look is None:
@@ -67,7 +67,7 @@ class KnownMessages:
         went_back = self._went_back.pop(queue, None)
         if went_back is not None:
             return look.min_offset < went_back
-        if known in map(_Known.of, look.messages) or look.min_offset > known.offset:
+        if known in map(_Identity.of, look.messages) or look.min_offset > known.offset:
             return False
         first = await self._pull(queue, look.min_offset)
         return first is not None and any(
@@ -76,7 +76,7 @@ class KnownMessages:
         )
 
     async def _pull(self, queue: MessageQueue, offset: int) -> PullResult | None:
-        """Look at one message; None if the broker does not let us now, which tells nothing."""
+        """Pull one message; None if the broker refuses, which proves nothing."""
         try:
             return await self._puller.pull(queue, offset, 1)
         except CometMQError:

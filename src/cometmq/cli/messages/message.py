@@ -90,7 +90,7 @@ _raw_option = click.option("--raw", is_flag=True, help="Write the raw body only.
 
 
 class NotFoundError(CometMQError):
-    """There is no such message."""
+    """The message does not exist."""
 
 
 @click.group("message")
@@ -100,7 +100,7 @@ def command() -> None:
 
 @command.command("get")
 @click.argument("message_id", metavar="ID")
-@click.option("--topic", type=TOPIC, help="The topic; needed for the id that a client gave (its unique key).")
+@click.option("--topic", type=TOPIC, help="The topic; needed for an id given by the client (the unique key).")
 @_raw_option
 @namesrv_option
 @output_option
@@ -115,7 +115,9 @@ def get(message_id: str, topic: str | None, raw: bool, namesrv: str, output: str
             return await admin.message_by_id(message_id, topic)
         except ValueError:
             if topic is None:
-                raise WrongUseError(f"{message_id} is no offset id", next_step="name the topic with --topic") from None
+                raise WrongUseError(
+                    f"{message_id} is not an offset id", next_step="add the topic with --topic"
+                ) from None
         except BrokerError as error:
             if error.code not in (ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND):
                 raise
@@ -130,7 +132,7 @@ def get(message_id: str, topic: str | None, raw: bool, namesrv: str, output: str
 
 @command.command("query")
 @click.option("--topic", type=TOPIC, required=True, help="The topic.")
-@click.option("--key", required=True, help="One of the keys that the producer gave.")
+@click.option("--key", required=True, help="One of the producer's keys.")
 @click.option("--since", "--begin", "begin", type=PAST, default=0, help="Stored at or after this time.")
 @click.option("--until", "--end", "end", type=PAST, help="Stored at or before this time.")
 @click.option(
@@ -140,7 +142,7 @@ def get(message_id: str, topic: str | None, raw: bool, namesrv: str, output: str
     type=click.IntRange(1, MAX_QUERY_MESSAGES),
     default=32,
     show_default=True,
-    help="At most so many.",
+    help="At most N messages.",
 )
 @namesrv_option
 @output_option
@@ -158,7 +160,7 @@ def query(topic: str, key: str, begin: int, end: int | None, limit: int, namesrv
 
 
 def show_found(found: Sequence[MessageExt], key: str, output: str) -> None:
-    """Write the messages that a query by key found."""
+    """Show the messages with a key."""
     rows = [message_row(message) for message in found]
     columns = _FOUND if output == "table" else tuple(Column(key, key) for key in (rows[0] if rows else {}))
     show(rows, columns, output, title=f"Messages with key {key}")
@@ -166,7 +168,7 @@ def show_found(found: Sequence[MessageExt], key: str, output: str) -> None:
 
 @command.command("at")
 @click.option("--topic", type=TOPIC, required=True, help="The topic.")
-@click.option("--broker", type=BROKER, help="Name of the broker; needed when the topic has several.")
+@click.option("--broker", type=BROKER, help="Name of the broker; needed if the topic is on several.")
 @click.option("--queue", type=click.IntRange(0), required=True, help="Number of the queue.")
 @click.option("--offset", type=click.IntRange(0), required=True, help="Offset in that queue.")
 @_raw_option

@@ -1,4 +1,4 @@
-"""``cometmq produce``: send lines of stdin or a file, one message, or a load."""
+"""``cometmq produce``: send lines of stdin or files, a single message, or a load."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cometmq.cli.local_path import LocalPath
 from cometmq.cli.messages.format import Delimiter
 from cometmq.cli.messages.json_line import Delays
 from cometmq.cli.messages.sending import Sent, send_all
-from cometmq.cli.messages.sources import MessageForm, Pacer, from_lines, from_load, from_whole_files
+from cometmq.cli.messages.sources import MessageForm, Pacer, generate_load, read_lines, read_whole_files
 from cometmq.cli.moments import EPOCH, Duration, Moment
 from cometmq.cli.names import TOPIC
 from cometmq.cli.output import Column, Progress, output_option, show, tell
@@ -45,7 +45,7 @@ _SENT: Final = (
 
 @click.command("produce")
 @click.argument("topic", type=TOPIC)
-@click.option("--body", help="Send this text; otherwise each line of --file or stdin is a message.")
+@click.option("--body", help="Send this text.  [default: each line of --file or stdin]")
 @click.option(
     "--file",
     "paths",
@@ -53,19 +53,19 @@ _SENT: Final = (
     type=LocalPath(exists=True, dir_okay=False, path_type=Path),
     help="Read lines from this file; repeatable.",
 )
-@click.option("--whole", is_flag=True, help="Each file, or all of stdin, is one message.")
+@click.option("--whole", is_flag=True, help="Send each file, or all of stdin, as one message.")
 @click.option(
     "--delimiter", type=Delimiter(), default="\\n", help="Text between two messages: \\n, \\0, ';', …  [default: \\n]"
 )
-@click.option("--json", "as_json", is_flag=True, help="Lines are objects as consume -o jsonl writes them.")
+@click.option("--json", "as_json", is_flag=True, help="Lines are JSON objects as written by consume -o jsonl.")
 @click.option("--tag", help="Tag of every message.")
 @click.option("--key", "keys", multiple=True, help="Key of every message; repeatable.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Property; repeatable.")
-@click.option("--sharding-key", help="Send all messages in order to the queue that this key selects.")
+@click.option("--sharding-key", help="Send all messages in order to the queue selected by this key.")
 @click.option("--delay", type=Duration(), help="Deliver after this delay: 90s, 1h30m, 2d, 500ms.")
 @click.option("--deliver-at", type=Moment(), help="Deliver at this time.")
 @click.option("--delay-level", type=click.IntRange(1), help="Deliver after this delay level (messageDelayLevel).")
-@click.option("--count", type=click.IntRange(1), help="Send a load of so many generated messages.")
+@click.option("--count", type=click.IntRange(1), help="Send N generated messages as a load.")
 @click.option(
     "--size",
     type=click.IntRange(0, 4 * 1024 * 1024),
@@ -106,24 +106,19 @@ def command(
 ) -> None:
     """Send messages to TOPIC: one --body, the lines of --file or stdin, or a load of --count messages.
 
-    A summary goes to stderr; -o json, jsonl or csv lists where every message is stored.
+    A summary is written to stderr; -o json, jsonl or csv lists where every message is stored.
     """
     demand_topic_name(topic)
     demand_group_name(group)
     if (body is not None) + (count is not None) + bool(paths) > 1:
         raise WrongUseError("give only one of --body, --file and --count")
-    if sum(given is not None for given in (delay, deliver_at, delay_level)) > 1:
-        raise WrongUseError("give only one of --delay, --deliver-at and --delay-level")
-    try:
-        due = None if deliver_at is None else EPOCH + timedelta(milliseconds=deliver_at)
-    except OverflowError:
-        raise WrongUseError(f"--deliver-at {deliver_at} is after the year 9999") from None
+    delays = _delays(delay, deliver_at, delay_level)
     shared = _pairs(properties) | ({} if sharding_key is None else {SHARDING_KEY: sharding_key})
-    form = MessageForm(topic, tag, keys, shared, as_json, Delays(delay_level or 0, delay, due))
+    form = MessageForm(topic, tag, keys, shared, as_json, delays)
     pacer = Pacer(rate, SYSTEM_CLOCK)
     with ExitStack() as files:
         if count is not None:
-            source = from_load(form, count, size, batch, pacer)
+            source = generate_load(form, count, size, batch, pacer)
         elif body is not None:
             source = _once(form.parse(body.encode(errors="surrogateescape"), 1))
         else:
@@ -131,9 +126,9 @@ def command(
                 tell("Type messages, one a line; Ctrl-D ends.")
             streams: list[IO[bytes]] = [files.enter_context(path.open("rb")) for path in paths] or [sys.stdin.buffer]
             if whole:
-                source = from_whole_files(form, streams, pacer)
+                source = read_whole_files(form, streams, pacer)
             else:
-                source = from_lines(form, streams, batch, pacer, delimiter)
+                source = read_lines(form, streams, batch, pacer, delimiter)
         keep = output != "table" or body is not None
         sent = Sent(keep=keep, started=SYSTEM_CLOCK.monotonic())
 
@@ -155,6 +150,16 @@ def command(
         raise sent.failure_of_all(namesrv)
 
 
+def _delays(delay: timedelta | None, deliver_at: int | None, delay_level: int | None) -> Delays:
+    if sum(given is not None for given in (delay, deliver_at, delay_level)) > 1:
+        raise WrongUseError("give only one of --delay, --deliver-at and --delay-level")
+    try:
+        due = None if deliver_at is None else EPOCH + timedelta(milliseconds=deliver_at)
+    except OverflowError:
+        raise WrongUseError(f"--deliver-at {deliver_at} is after the year 9999") from None
+    return Delays(delay_level or 0, delay, due)
+
+
 def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for text in texts:
@@ -163,7 +168,7 @@ def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
             missing = "" if not equals or not name else "; without a value it is not stored"
             raise WrongUseError(f"--property {text}: write it as name=value{missing}")
         if pairs.setdefault(name, value) != value:
-            raise WrongUseError(f"--property {text}: {name} has another value already, {pairs[name]}")
+            raise WrongUseError(f"--property {text}: {name} already has the value {pairs[name]}")
     return pairs
 
 

@@ -1,4 +1,4 @@
-"""Reads the messages of ``cometmq consume``: queues without a group, as a member of a group, or the last ones."""
+"""Read the messages for ``cometmq consume``: from queues, as a member of a group, or the last ones."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from cometmq.message.names import TOOLS_GROUP
 from cometmq.remoting.bodies import MessageQueue
 
 POLL_SECONDS: Final = 1.0
-"""An end that is wanted is looked for this often when nothing arrives."""
+"""Seconds between two checks for the end while nothing arrives."""
 LAST_PULL_MESSAGES: Final = 1024
 LIFE_SECONDS: Final = 10.0
-"""It is looked this often whether the topic was made anew."""
+"""Seconds between two checks whether the topic was created again."""
 WINDOW_GROWTH: Final = 8
-"""--last with a filter looks so many times farther back each time."""
+"""Factor by which ``--last`` with a filter looks farther back each time."""
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
@@ -46,21 +46,21 @@ class Offset(click.ParamType[int | str]):
         try:
             return int(value)
         except ValueError:
-            self.fail(f"{value} is no offset; write a number, -10, earliest or latest", param, ctx)
+            self.fail(f"{value} is not an offset; use a number, -10, earliest or latest", param, ctx)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The messages that one call reads."""
+    """The messages that one command reads, and where it starts and stops."""
 
     topic: str
     group: str | None = None
     expression: str = "*"
     expression_type: str = "TAG"
     queues: tuple[int, ...] = ()
-    """Numbers of the queues that are read without a group; empty for all."""
+    """Numbers of the queues to read without a group; empty for all."""
     offset: int | str = LATEST
-    """The start in every queue without a group. A new group begins here, too: at one of the ends."""
+    """The start in every queue without a group. A new group also starts here, at one of the ends."""
     since_ms: int | None = None
     until_ms: int | None = None
     key: str | None = None
@@ -69,10 +69,10 @@ class Reading:
     until_end: bool = False
     is_traced: bool = False
     timeout_s: float | None = None
-    """Seconds for the questions before the first message."""
+    """Time limit in seconds for the requests before the first message."""
 
     def has(self, message: MessageExt) -> bool:
-        """Return True when the message is one of those to read."""
+        """Return True when the message is among those to read."""
         if self.key is not None and self.key not in message.keys:
             return False
         if self.group is not None:
@@ -82,11 +82,11 @@ class Reading:
 
 
 class NotReadableError(CometMQError):
-    """The topic has no queue that may be read."""
+    """The topic has no readable queue."""
 
 
 async def read(namesrv: str, reading: Reading, stopping: Stopping, write: Write) -> int:
-    """Write messages until the end that is wanted, or until the process is asked to stop; return their number."""
+    """Write messages until the requested end, or until the process is asked to stop; return their number."""
     config = LitePullConfig(
         auto_commit=reading.group is not None,
         consume_from_where=_start_of_a_new_group(reading),
@@ -115,16 +115,16 @@ async def read(namesrv: str, reading: Reading, stopping: Stopping, write: Write)
         except TimeoutError:
             raise CometMQError(
                 f"topic {reading.topic} could not be opened in {reading.timeout_s:g} s",
-                next_step="cometmq cluster status shows which broker does not answer",
+                next_step="see which broker does not answer: cometmq cluster status",
             ) from None
         await follower.run(stopping)
         return follower.written
 
 
 class Follower:
-    """Writes what the consumer polls, until the end that is wanted.
+    """Writes the polled messages until the requested end.
 
-    :param ends: the end of each queue now.
+    :param ends: the current maximum offset of each queue.
     """
 
     def __init__(
@@ -142,12 +142,12 @@ class Follower:
         self._known = known
         self._look_at = SYSTEM_CLOCK.monotonic() + LIFE_SECONDS
         self._passed: set[MessageQueue] = set()
-        """Queues in which a message after ``until_ms`` was seen."""
+        """Queues in which a message later than ``until_ms`` was read."""
         self._ends_are_last = reading.until_end or self._is_past_until()
         self.written = 0
 
     async def run(self, stopping: Stopping) -> None:
-        """Poll and write until the end, or until the process is asked to stop."""
+        """Poll and write messages until the end, or until the process is asked to stop."""
         limit = self._reading.limit
         stopped = asyncio.create_task(stopping.wait())
         while not stopping.requested and (limit is None or self.written < limit):
@@ -159,22 +159,22 @@ class Follower:
                 polled.cancel()
                 await asyncio.gather(polled, return_exceptions=True)
                 break
-            await self._take(polled.result())
+            await self._write_messages(polled.result())
             if SYSTEM_CLOCK.monotonic() >= self._look_at:
-                await self._look_for_new_queues()
+                await self._check_for_new_queues()
                 self._look_at = SYSTEM_CLOCK.monotonic() + LIFE_SECONDS
             if await self._is_at_end():
                 break
         stopped.cancel()
 
-    async def _look_for_new_queues(self) -> None:
-        """Begin again in queues that were made anew."""
-        for queue in set(await self._known.made_anew()) & set(self._consumer.assignment):
+    async def _check_for_new_queues(self) -> None:
+        """Read queues that were created again from their beginning."""
+        for queue in set(await self._known.recreated_queues()) & set(self._consumer.assignment):
             name = f"queue {queue.queue_id} of {queue.topic} at {queue.broker_name}"
-            tell(f"The {name} was made anew: it is read from its beginning.")
+            tell(f"The {name} was deleted and created again: reading it from its beginning.")
             await self._consumer.seek_to_begin(queue)
 
-    async def _take(self, messages: list[MessageExt]) -> None:
+    async def _write_messages(self, messages: list[MessageExt]) -> None:
         self._known.read(messages)
         chosen = [message for message in messages if self._reading.has(message)]
         until_ms = self._reading.until_ms
@@ -191,7 +191,7 @@ class Follower:
             self.written += len(chosen)
 
     async def _is_at_end(self) -> bool:
-        """Return True when everything is written that is wanted, by this member and by others of its group."""
+        """Return True when all requested messages are written, by this member and the others of its group."""
         if not self._ends_are_last and self._is_past_until():
             self._ends = await _ends(self._consumer, self._ends)
             self._ends_are_last = True
@@ -205,7 +205,7 @@ class Follower:
         )
 
     async def _others_are_at_end(self) -> bool:
-        """Return True when the group has consumed everything: a member without a queue waits for the others."""
+        """Return True when the group has consumed everything; a member without a queue waits for the others."""
         committed = [await self._consumer.committed(queue) for queue in self._ends]
         return all((at or 0) >= end for at, end in zip(committed, self._ends.values(), strict=True))
 
@@ -225,19 +225,19 @@ def _start_of_a_new_group(reading: Reading) -> ConsumeFromWhere:
 async def _readable(consumer: LitePullConsumer, reading: Reading) -> list[MessageQueue]:
     """Return the queues to read.
 
-    :raises NotReadableError: the topic may not be read, or has no queue with one of the numbers.
+    :raises NotReadableError: the topic is not readable, or a queue does not exist.
     """
     queues = await consumer.queues(reading.topic)
     if not queues:
         raise NotReadableError(
-            f"topic {reading.topic} may not be read",
-            next_step=f"cometmq topic alter {reading.topic} --permission rw allows it",
+            f"topic {reading.topic} is not readable",
+            next_step=f"allow it with cometmq topic alter {reading.topic} --permission rw",
         )
     for number in reading.queues:
         if number not in {queue.queue_id for queue in queues}:
             raise NotReadableError(
                 f"topic {reading.topic} has no queue {number}",
-                next_step=f"cometmq topic stats {reading.topic} shows its queues",
+                next_step=f"list its queues with cometmq topic stats {reading.topic}",
             )
     return [queue for queue in queues if not reading.queues or queue.queue_id in reading.queues]
 
@@ -249,7 +249,7 @@ async def _ends(
 
 
 async def _assign(consumer: LitePullConsumer, reading: Reading, queues: Sequence[MessageQueue]) -> None:
-    """Read queues from the start that is wanted."""
+    """Assign the queues and seek to the requested start."""
     await consumer.assign(queues, reading.expression, expression_type=reading.expression_type)
     for queue in queues:
         offset = reading.offset
@@ -267,7 +267,7 @@ async def _assign(consumer: LitePullConsumer, reading: Reading, queues: Sequence
 async def _last_messages(
     consumer: LitePullConsumer, reading: Reading, count: int, queues: Sequence[MessageQueue]
 ) -> list[MessageExt]:
-    """Return the last ``count`` messages that are wanted, of all queues together, in the order of storage."""
+    """Return the last ``count`` matching messages of all queues together, in the order of storage."""
     async with PullConsumer(TOOLS_GROUP, instance=consumer.instance) as puller:
         parts = await asyncio.gather(*(_last_of_queue(puller, reading, count, queue) for queue in queues))
     found = sorted(
@@ -278,7 +278,7 @@ async def _last_messages(
 
 
 async def _last_of_queue(puller: PullConsumer, reading: Reading, count: int, queue: MessageQueue) -> list[MessageExt]:
-    """Return the last messages of one queue that are wanted; look farther back while they are too few."""
+    """Return the last matching messages of one queue; look farther back while they are too few."""
     low, end = await puller.offsets.min(queue), await puller.offsets.max(queue)
     found: list[MessageExt] = []
     start, window = end, count

@@ -1,4 +1,4 @@
-"""Sends the messages of ``cometmq produce``: several calls at once, results in order, and a summary."""
+"""Send the messages of ``cometmq produce``: several calls at once, results in order, and a summary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cometmq.cli.connection import explained
+from cometmq.cli.connection import explain_connect_error
 from cometmq.cli.failures import PartlyDoneError
 from cometmq.cli.output import Progress, tell
 from cometmq.client.admin import Admin
@@ -24,9 +24,9 @@ from cometmq.options import nearest
 from cometmq.quantity import quantity, size_text
 
 CALLS_IN_FLIGHT: Final = 16
-"""Batches in flight; keeps the broker busy while the next ones are made."""
+"""Calls in flight; they keep the broker busy while the next messages are built."""
 ROUTE_SECONDS: Final = 3.0
-"""Seconds to wait until the nameserver knows a topic that a broker has just made."""
+"""Seconds to wait until the nameserver knows a topic that a broker has just created."""
 
 Outcomes = tuple[SendResult | BaseException, ...]
 
@@ -56,17 +56,17 @@ class Sent:
                 self.rows.append(_row(outcome))
 
     def failure_of_all(self, namesrv: str) -> BaseException:
-        """Return the error of the command: the failure itself, or how much was sent before it."""
+        """Return the command's error: the failure itself, or how much was sent before it."""
         assert self.failure is not None
         cause = self.failure
         if isinstance(cause, RemotingConnectError):
-            cause = explained(cause, namesrv)
+            cause = explain_connect_error(cause, namesrv)
         if not self.count:
             return cause
         return PartlyDoneError(f"{self.failed} messages were not sent after {self.count} were: {cause}")
 
     def summary(self, topic: str, now: float) -> str:
-        """Return one sentence for people."""
+        """Return a summary as one sentence."""
         seconds = max(now - self.started, 1e-9)
         plural = "" if self.count == 1 else "s"
         return (
@@ -86,11 +86,11 @@ async def send_all(
 ) -> None:
     """Send every list of the source, several calls at once, with results in order.
 
-    A topic that the messages made is named, so that a mistyped name is seen at once.
+    A topic created by the send is reported, so that a mistyped name is noticed immediately.
     """
     calls: deque[tuple[list[Message], asyncio.Task[Outcomes]]] = deque()
 
-    async def settle_one() -> None:
+    async def finish_one() -> None:
         messages, call = calls.popleft()
         sent.add(messages, await call)
         progress.advance(len(messages))
@@ -102,11 +102,11 @@ async def send_all(
                 is_new = await _is_new(producer, topic)
             call = asyncio.create_task(_send(producer, messages, one_by_one=one_by_one))
             calls.append((messages, call))
-            # The first call opens the connection; after it, calls leave in the order in which they are made.
+            # The first call opens the connection; later calls leave in order.
             is_ordered = any(SHARDING_KEY in message.properties for message in messages)
             limit = 1 if is_ordered or not sent.count else CALLS_IN_FLIGHT
             while calls and (len(calls) >= limit or calls[0][1].done()):
-                await settle_one()
+                await finish_one()
             if is_new and sent.count:
                 is_new = False
                 await _tell_new_topic(producer, topic)
@@ -114,20 +114,20 @@ async def send_all(
                 break
             await asyncio.sleep(0)
         while calls:
-            await settle_one()
+            await finish_one()
 
 
 async def _is_new(producer: Producer, topic: str) -> bool:
-    """Return True when no broker has the topic yet, but would make it."""
+    """Return True when no broker has the topic yet, but would create it."""
     try:
         route = await producer.instance.routes.get_for_send(topic, producer.config.default_topic_queue_nums)
     except CometMQError:
-        return False  # the send itself tells what is wrong
+        return False  # the send itself reports the error
     return route.auto_create
 
 
 async def _tell_new_topic(producer: Producer, topic: str) -> None:
-    """Tell that the first message made its topic, with the name that was perhaps meant."""
+    """Print that the first message created its topic, and the name that was perhaps meant."""
     clock = producer.instance.clock
     deadline = clock.monotonic() + ROUTE_SECONDS
     while True:
@@ -143,11 +143,11 @@ async def _tell_new_topic(producer: Producer, topic: str) -> None:
     near = nearest(topic, others)
     meant = f" Did you mean {near}?" if near else ""
     made = f"with {quantity(len(queues), 'queue')} on {', '.join(brokers)}"
-    tell(f"There was no topic {topic}: it was made, {made}.{meant}")
+    tell(f"Topic {topic} did not exist and was created {made}.{meant}")
 
 
 async def _send(producer: Producer, messages: list[Message], *, one_by_one: bool) -> Outcomes:
-    """Send messages; those with one sharding key go to one queue in their order."""
+    """Send messages; those with the same sharding key go to the same queue in their order."""
     if all(SHARDING_KEY not in message.properties for message in messages):
         return await _send_unkeyed(producer, messages, one_by_one=one_by_one)
     by_key: defaultdict[str | None, list[int]] = defaultdict(list)

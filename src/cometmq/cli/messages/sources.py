@@ -1,4 +1,4 @@
-"""Sources of messages for ``cometmq produce``: lines as they arrive, whole files, or a generated load."""
+"""Message sources for ``cometmq produce``: lines as they arrive, complete files, or a generated load."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from cometmq.message.message import Message
 
 READ_BYTES: Final = 256 * 1024
 MAX_LINE_BYTES: Final = 8 * 1024 * 1024
-"""Longer than any message, even one written as JSON."""
+"""More than the largest message needs, even as JSON."""
 STEPS_PER_SECOND: Final = 20
-"""Steps a second in which messages leave with --rate."""
+"""Steps a second in which messages are sent with --rate."""
 _FILLING: Final = b"CometMQ carries this load. "
 
 
@@ -48,7 +48,7 @@ class MessageForm:
     def parse(self, line: bytes, number: int) -> Message:
         """Return the message of one line.
 
-        :raises WrongUseError: the line is no message in JSON although it should be.
+        :raises WrongUseError: the line should be a message as JSON, but is not.
         """
         if not self.as_json:
             return self.message(line)
@@ -56,15 +56,15 @@ class MessageForm:
             message = parse_line(line, self.topic, tag=self.tag, keys=self.keys, delays=self.delays)
         except LineError as error:
             raise WrongUseError(
-                f"line {number} is no message: {error}: {line[:80].decode(errors='replace')}",
-                next_step=f"the fields are {', '.join(FIELDS)}; or leave --json out",
+                f"line {number} is not a valid message: {error}: {line[:80].decode(errors='replace')}",
+                next_step=f"use the fields {', '.join(FIELDS)}, or leave out --json",
             ) from None
         message.properties = self.properties | message.properties
         return message
 
 
 class Pacer:
-    """Keep a rate: wait until the next messages may leave."""
+    """Keeps a rate: waits until the next messages may be sent."""
 
     def __init__(self, per_second: float | None, clock: Clock) -> None:
         self.per_second = per_second
@@ -72,11 +72,11 @@ class Pacer:
         self._next_at = clock.monotonic()
 
     def step(self, wanted: int) -> int:
-        """Return how many of ``wanted`` messages may leave at once, so that they leave evenly."""
+        """Return how many of ``wanted`` messages to send in one step, so that sending is even."""
         return wanted if self.per_second is None else max(1, min(wanted, int(self.per_second / STEPS_PER_SECOND)))
 
     async def wait(self, count: int) -> None:
-        """Wait until ``count`` more messages may leave."""
+        """Wait until ``count`` more messages may be sent."""
         if self.per_second is None:
             return
         now = self._clock.monotonic()
@@ -85,10 +85,10 @@ class Pacer:
         self._next_at = max(self._next_at, now - 1) + count / self.per_second
 
 
-async def from_load(
+async def generate_load(
     form: MessageForm, count: int, size: int, batch: int, pacer: Pacer
 ) -> AsyncGenerator[list[Message]]:
-    """Generate ``count`` messages of ``size`` bytes, each with its number at the front."""
+    """Generate ``count`` messages of ``size`` bytes, each starting with its number."""
     filling = (_FILLING * (size // len(_FILLING) + 1))[:size]
     step = pacer.step(batch)
     for first in range(0, count, step):
@@ -97,12 +97,12 @@ async def from_load(
         yield [form.message((b"%d " % number + filling)[:size] or b" ") for number in numbers]
 
 
-async def from_lines(
+async def read_lines(
     form: MessageForm, streams: Iterable[IO[bytes]], batch: int, pacer: Pacer, delimiter: bytes = b"\n"
 ) -> AsyncGenerator[list[Message]]:
     """Read lines and yield them as they arrive, so that typing and piping both work.
 
-    Empty lines are skipped: a message needs a body.
+    Empty lines are skipped, since a message needs a body.
     """
     step = pacer.step(batch)
     for stream in streams:
@@ -137,10 +137,10 @@ def _has_body(form: MessageForm, line: bytes) -> bool:
     return bool(line.strip()) if form.as_json else line not in (b"", b"\r")
 
 
-async def from_whole_files(
+async def read_whole_files(
     form: MessageForm, streams: Iterable[IO[bytes]], pacer: Pacer
 ) -> AsyncGenerator[list[Message]]:
-    """Read each file as one message, whatever its bytes."""
+    """Read each file as one message, whatever it contains."""
     for stream in streams:
         body = await asyncio.to_thread(stream.read, MAX_LINE_BYTES + 1)
         if len(body) > MAX_LINE_BYTES:

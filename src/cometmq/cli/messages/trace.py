@@ -32,12 +32,12 @@ _COLUMNS: Final = (
 
 
 class NotTracedError(CometMQError):
-    """The trace topic has nothing about a message."""
+    """The trace topic has no record of a message."""
 
 
 @click.command("trace")
 @click.argument("message_id", metavar="ID")
-@click.option("--trace-topic", default=TRACE_TOPIC, show_default=True, help="Topic with the clients' traces.")
+@click.option("--trace-topic", default=TRACE_TOPIC, show_default=True, help="Topic in which clients store traces.")
 @click.option("--since", "--begin", "begin", type=PAST, default=0, help="Traces stored at or after this time.")
 @click.option("--until", "--end", "end", type=PAST, help="Traces stored at or before this time.")
 @namesrv_option
@@ -45,7 +45,7 @@ class NotTracedError(CometMQError):
 def trace(message_id: str, trace_topic: str, begin: int, end: int | None, namesrv: str, output: str) -> None:
     """Show each send and consumption of a message with its duration.
 
-    ID is the client's (the unique key). Producer and consumers must have their trace switched on (--trace,
+    ID is the one given by the client (the unique key). Tracing must be enabled in producer and consumers (--trace,
     enable_msg_trace; in Java enableMsgTrace). Clients write traces every half second.
     """
     last = END_OF_TIME_MS if end is None else end
@@ -56,7 +56,7 @@ def trace(message_id: str, trace_topic: str, begin: int, end: int | None, namesr
     way = administer(namesrv, work)
     if not way.is_known and output == "table":
         raise NotTracedError(
-            f"{trace_topic} has nothing about {message_id}",
+            f"{trace_topic} has no trace of {message_id}",
             next_step="give the client's id, and switch on the trace of producer and consumers: --trace, "
             "enable_msg_trace or, in Java, enableMsgTrace",
         )
@@ -68,12 +68,12 @@ def trace(message_id: str, trace_topic: str, begin: int, end: int | None, namesr
 
 
 def show_way(way: MessageWay) -> None:
-    """Write the trace of a message to stdout, a line and a bar for each step."""
+    """Write the trace of a message to stdout, with a line and a bar for each step."""
     show(_with_bars(rows_of(way)), (*_COLUMNS, Column("bar", "Time")), "table", title=f"Trace of {way.msg_id}")
 
 
 def rows_of(way: MessageWay) -> list[dict[str, Any]]:
-    """Return a row for each step, in the order of time."""
+    """Return a row for each step in order of time."""
     rows = []
     for step in steps_of(way):
         row = asdict(step)
@@ -83,7 +83,7 @@ def rows_of(way: MessageWay) -> list[dict[str, Any]]:
 
 
 def _with_bars(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add a bar from begin to end to each row, all on one scale."""
+    """Add a bar from start to end to each row, all on one time scale."""
     total = max((((row["after_ms"] or 0) + (row.get("took_ms") or 0)) for row in rows), default=0) or 1
 
     def bar(row: dict[str, Any]) -> str:

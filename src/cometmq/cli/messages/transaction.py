@@ -1,4 +1,4 @@
-"""``cometmq transaction``: open transactions, and those that the broker gave up."""
+"""``cometmq transaction``: list open transactions, and resume those that the broker gave up."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import click
 
-from cometmq.cli.connection import administer, demand_group_name, namesrv_option, only_of_cometmq
-from cometmq.cli.dry_run import dry_run_option, is_dry_run, only_shown
+from cometmq.cli.connection import administer, ask_cometmq_broker, demand_group_name, namesrv_option
+from cometmq.cli.dry_run import dry_run_option, is_dry_run, show_only
 from cometmq.cli.failures import DONE, PARTLY_DONE
 from cometmq.cli.moments import local_time
 from cometmq.cli.output import Column, output_option, show, tell
@@ -40,9 +40,7 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--group", help="Only this producer group.")
-@click.option(
-    "--limit", type=click.IntRange(1), default=1000, show_default=True, help="At most so many from each broker."
-)
+@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="At most N from each broker.")
 @namesrv_option
 @output_option
 def list_open(group: str | None, limit: int, namesrv: str, output: str) -> None:
@@ -53,7 +51,7 @@ def list_open(group: str | None, limit: int, namesrv: str, output: str) -> None:
     async def work(admin: Admin) -> list[dict[str, Any]]:
         def ask(name: str, address: str) -> Awaitable[list[OpenTransaction]]:
             asking = admin.open_transactions(address, group=group, limit=limit)
-            return only_of_cometmq(name, asking, "list its transactions", "only brokers of CometMQ can")
+            return ask_cometmq_broker(name, asking, "list its transactions", "only CometMQ's brokers can")
 
         found = await asked_masters(admin, ask)
         now = SYSTEM_CLOCK.now_ms()
@@ -69,8 +67,8 @@ def list_open(group: str | None, limit: int, namesrv: str, output: str) -> None:
 def resume(ids: tuple[str, ...], namesrv: str) -> int:
     """Check given-up transactions again with their producers.
 
-    ID is the id of the transaction, or the offset id of its message in TRANS_CHECK_MAX_TIME_TOPIC. Resuming
-    an open transaction only resets its number of checks.
+    ID is the transaction's id, or the offset id of its message in TRANS_CHECK_MAX_TIME_TOPIC. Resuming an open
+    transaction only resets its number of checks.
     """
 
     async def work(admin: Admin) -> list[str]:
@@ -87,7 +85,7 @@ def resume(ids: tuple[str, ...], namesrv: str) -> int:
                 tell(f"{one}: its producers will be asked")
             except (ValueError, BrokerError, RouteNotFoundError, UnknownBrokerError) as error:
                 failed.append(f"{one}: {error}")
-        only_shown("transactions", resumed)
+        show_only("transactions", resumed)
         return failed
 
     failed = administer(namesrv, work)
@@ -96,16 +94,17 @@ def resume(ids: tuple[str, ...], namesrv: str) -> int:
     if len(failed) == len(ids):
         raise CometMQError(
             "no transaction was resumed",
-            next_step=f"cometmq consume {TRANS_CHECK_MAX_TIME_TOPIC} --from-beginning --until-end -o jsonl shows them",
+            next_step="list them with "
+            f"cometmq consume {TRANS_CHECK_MAX_TIME_TOPIC} --from-beginning --until-end -o jsonl",
         )
     return PARTLY_DONE if failed else DONE
 
 
 async def _offset_id(admin: Admin, name: str) -> str:
-    """Return the offset id of the newest message given up under a transaction id; any other name unchanged."""
+    """Return the offset id of a given-up transaction's newest message; any other ``name`` unchanged."""
     try:
         found = await admin.query_message(TRANS_CHECK_MAX_TIME_TOPIC, name, max_messages=64, unique_key=True)
-    except RouteNotFoundError:  # nothing was ever given up here
+    except RouteNotFoundError:  # no transaction was ever given up here
         found = []
     return found[-1].offset_msg_id if found else name
 

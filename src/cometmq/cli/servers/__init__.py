@@ -1,1 +1,1 @@
-"""Commands that serve: ``serve``, ``namesrv``, ``broker``."""
+"""Server commands: ``serve``, ``namesrv``, ``broker``, ``proxy``; and ``backup`` and ``tls`` for their files."""

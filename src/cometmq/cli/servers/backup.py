@@ -30,28 +30,32 @@ def command() -> None:
 @command.command("create")
 @click.argument("store", type=_directory)
 @click.argument("target", type=_directory)
-@click.option("--commit-log", type=_directory, help="storePathCommitLog, where that is not below STORE.")
-@click.option("--previous", type=_directory, help="Backup to take sealed files from; else the newest beside TARGET.")
-@click.option("--full", is_flag=True, help="Take nothing from an earlier backup.")
-@click.option("--copy", is_flag=True, help="Share nothing with the store: copy every file.")
+@click.option("--commit-log", type=_directory, help="storePathCommitLog, if it is not below STORE.")
+@click.option(
+    "--previous",
+    type=_directory,
+    help="Earlier backup to reuse sealed files from.  [default: the newest next to TARGET]",
+)
+@click.option("--full", is_flag=True, help="Reuse nothing from an earlier backup.")
+@click.option("--copy", is_flag=True, help="Copy every file instead of sharing blocks with the store.")
 @output_option
 def create(
     store: Path, target: Path, commit_log: Path | None, previous: Path | None, full: bool, copy: bool, output: str
 ) -> None:
-    """Make a backup of STORE in TARGET, a new directory.
+    """Back up STORE to TARGET, a new directory.
 
-    STORE is storePathRootDir; of `cometmq serve` it is a directory broker-0 in its data. The broker may run.
+    STORE is storePathRootDir; with `cometmq serve` it is broker-0 in its data directory. The broker may be running.
     """
     if full and previous is not None:
         raise WrongUseError("--full and --previous exclude each other")
     if target.absolute().is_relative_to(store.absolute()):
-        raise WrongUseError("TARGET is inside of STORE", next_step="name a directory on another disk")
+        raise WrongUseError("TARGET is inside STORE", next_step="choose a directory on another disk")
     if not full and previous is None:
         previous = last_backup_beside(target, store)
     made = create_backup(Options(store, target, commit_log, previous, share=not copy))
     show_one(_made(target, made, previous), output, title="Backup")
     if made.shared_bytes:
-        tell("Sealed files share their blocks with the store: copy the backup to another disk, too.")
+        tell("Sealed files share disk blocks with the store: copy the backup to another disk as well.")
 
 
 @command.command("verify")
@@ -61,7 +65,7 @@ def verify(backup: Path, output: str) -> None:
     """Check every file of a backup against its checksum."""
     with Progress("Verifying", None) as progress:
         manifest = verify_backup(backup, report=lambda _: progress.advance(1))
-    show_one(_about(backup, manifest), output, title="The backup is whole")
+    show_one(_about(backup, manifest), output, title="The backup is complete")
 
 
 @command.command("restore")
@@ -75,7 +79,7 @@ def restore(backup: Path, store: Path, output: str) -> None:
     """
     manifest = restore_backup(backup, store)
     show_one({**_about(backup, manifest), "store": str(store)}, output, title="Restored")
-    tell("Messages that came after the backup are not there; consumers get again what they consumed since.")
+    tell("Messages stored after the backup are missing; consumers receive again what they consumed since.")
 
 
 def _about(backup: Path, manifest: Manifest) -> dict[str, Any]:

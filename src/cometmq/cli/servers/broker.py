@@ -1,4 +1,4 @@
-"""``cometmq broker``: a broker on its own, from Apache's ``broker.conf``."""
+"""``cometmq broker``: run a single broker, configured by Apache's ``broker.conf``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cometmq.cli.contexts import NAMESRV_VARIABLE
 from cometmq.cli.lazy_group import LazyGroup
 from cometmq.cli.local_path import LocalPath
 from cometmq.cli.servers.logs import log_options
-from cometmq.cli.servers.memory import settle_memory
+from cometmq.cli.servers.memory import tune_memory
 from cometmq.cli.servers.process import (
     Stopping,
     advertise_option,
@@ -21,10 +21,10 @@ from cometmq.cli.servers.process import (
     begin_anew_option,
     parse_overrides,
     run_server,
+    run_service,
     set_option,
     show_config_keys,
     stop_when_stdin_ends,
-    stopped_at_the_end,
     until_stdin_ends_option,
     warn,
 )
@@ -35,7 +35,7 @@ from cometmq.cli.servers.process import (
     cls=LazyGroup,
     members={
         "config": ("admin.broker_config", "Show, change and compare the configuration of running brokers."),
-        "drain": ("admin.broker_drain", "Let a broker take no new messages, and wait until it is read empty."),
+        "drain": ("admin.broker_drain", "Stop new messages to a broker, and wait until it is read empty."),
     },
     package="cometmq.cli",
     invoke_without_command=True,
@@ -44,7 +44,7 @@ from cometmq.cli.servers.process import (
     "-n",
     "--namesrv",
     metavar="HOST:PORT[;…]",
-    help=f"Nameservers to register with; else those of the file, else those of ${NAMESRV_VARIABLE}.",
+    help=f"Nameservers to register with; by default those of the file, then those of ${NAMESRV_VARIABLE}.",
 )
 @click.option("-c", "--config", type=LocalPath(path_type=Path), help="Apache's broker.conf.")
 @click.option("-p", "--port", type=click.IntRange(0, 65_535), help="Port, 0 for a free one (listenPort).")
@@ -72,7 +72,7 @@ def command(
 ) -> None:
     """Run a broker: it stores messages and serves consumers.
 
-    `cometmq broker config` is for brokers that run already.
+    `cometmq broker config` is for running brokers.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -103,14 +103,14 @@ def command(
             stop_when_stdin_ends(stopping)
         broker = Broker(loaded, begin_anew=begin_anew)
         async with AsyncExitStack() as services:
-            await services.enter_async_context(stopped_at_the_end(broker, what="broker", port=loaded.listen_port))
+            await services.enter_async_context(run_service(broker, what="broker", port=loaded.listen_port))
             if loaded.grpc_server_port and not broker.is_slave:
                 from cometmq.proxy.beside_broker import BrokerEndpoint
 
                 endpoint = BrokerEndpoint(broker)
                 services.push_async_callback(endpoint.stop)
                 await endpoint.start(loaded.grpc_server_port)
-            settle_memory()
+            tune_memory()
             announce(f"CometMQ broker {broker.config.broker_name} ready: {broker.address}")
             await stopping.wait()
 

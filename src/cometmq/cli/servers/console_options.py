@@ -1,4 +1,4 @@
-"""The options that ``cometmq console`` and ``cometmq serve`` share: its outer address, and files that it shows."""
+"""Options that ``cometmq console`` and ``cometmq serve`` share: the console's address, and files that it shows."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class _Url(click.ParamType[Origin]):
     name = "URL"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Origin:
-        """Read an address of a console."""
+        """Parse the address of a console."""
         found = origin_of(value)
         if found is None:
             self.fail(
-                f"{value!r} is no address of a console: http:// or https://, a host, and a port where it is not the "
-                f"usual one, without a path, as https://mq.example.com",
+                f"{value!r} is not the address of a console: write http:// or https://, a host and, unless it is the "
+                f"default, a port, without a path, such as https://mq.example.com",
                 param,
                 ctx,
             )
@@ -37,8 +37,7 @@ def console_url_option(name: str) -> Callable[[T], T]:
         "urls",
         type=_Url(),
         multiple=True,
-        help="The address that people open, where a proxy stands before the console, as https://mq.example.com; "
-        "may be given several times.",
+        help="Address under which people open the console through a proxy, such as https://mq.example.com; repeatable.",
     )
 
 
@@ -54,5 +53,5 @@ audit_log_option = click.option(
     type=LocalPath(path_type=Path),
     multiple=True,
     metavar="PATH",
-    help="Audit log of a broker, or its store, for the console; may be given several times.",
+    help="Audit log of a broker, or its store, for the console; repeatable.",
 )

@@ -1,7 +1,7 @@
-"""Log lines of the commands: their level, their form (text or JSON lines) and their destination (stderr or a file).
+"""Log lines of the commands: level, format (text or JSON lines) and destination (stderr or a file).
 
-A log file may be renamed or removed while the server runs, as logrotate does: the next line makes one. SIGHUP does
-the same at once.
+A log file may be renamed or removed while the server runs, as logrotate does: the next line creates a new one. SIGHUP
+creates it immediately.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 class LogLine(logging.Formatter):
-    """A log line whose parts from outside cannot forge another line."""
+    """A text log line; text from outside in it cannot forge another line."""
 
     def __init__(self, server: str = "") -> None:
-        """:param server: its name is in every line, where several servers write to one place."""
+        """Set the name of the server for each line, if several servers write to one destination."""
         super().__init__("%(asctime)s %(levelname)s %(server)s%(name)s: %(message)s", defaults={"server": server})
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """The line itself."""
+        """Return the line without its traceback."""
         return visible(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
-        """The traceback below it."""
+        """Return the traceback below the line."""
         return visible(super().formatException(ei), lines=True)
 
 
@@ -46,12 +46,12 @@ class JsonLine(logging.Formatter):
     """A log line as a JSON object: time, level, logger, message and, after a failure, traceback."""
 
     def __init__(self, server: str = "") -> None:
-        """:param server: its name is in every line, where several servers write to one place."""
+        """Set the name of the server for each line, if several servers write to one destination."""
         super().__init__()
         self._server = {"server": server} if server else {}
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return the line as JSON."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -65,16 +65,16 @@ class JsonLine(logging.Formatter):
 
 
 class LogFile(WatchedFileHandler):
-    """Appends to a file, which is made again when it was renamed or removed.
+    """Appends to a file, and creates a new one if it was renamed or removed.
 
-    Lines that cannot be written there, on a full disk for example, go to stderr.
+    Lines that cannot be written, for example on a full disk, go to stderr.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
         try:
             super().emit(record)
-        except OSError:  # the directory is gone, or not allowed any more
+        except OSError:  # the directory is gone or no longer accessible
             self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
@@ -82,7 +82,7 @@ class LogFile(WatchedFileHandler):
         say(f"{self.format(record)}\n")
 
     def reopen(self) -> None:
-        """Make the file again if it was renamed or removed."""
+        """Create the file again if it was renamed or removed."""
         self.acquire()
         try:
             with suppress(OSError):
@@ -92,11 +92,11 @@ class LogFile(WatchedFileHandler):
 
 
 def start_log(level: str = "warning", form: str = "text", file: Path | None = None, server: str = "") -> None:
-    """Write log lines of this level and above, a line each.
+    """Start writing log messages of this level and above, each on one line.
 
     :param form: ``text`` or ``json``.
-    :param file: where to; stderr if it is left out.
-    :param server: name in every line.
+    :param file: destination; None for stderr.
+    :param server: server name in every line.
     :raises OSError: the file cannot be opened.
     """
     handler = logging.StreamHandler() if file is None else LogFile(file, encoding="utf-8", errors="backslashreplace")
@@ -106,14 +106,14 @@ def start_log(level: str = "warning", form: str = "text", file: Path | None = No
 
 
 def reopen_logs() -> None:
-    """Make log files again that were renamed or removed."""
+    """Create log files again that were renamed or removed."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, LogFile):
             handler.reopen()
 
 
 def log_options(command: Callable[..., R]) -> Callable[..., R]:
-    """Add ``--log-level``, ``--log-format`` and ``--log-file``; they are in force when the command begins."""
+    """Add ``--log-level``, ``--log-format`` and ``--log-file``, which apply from the start of the command."""
 
     @functools.wraps(command)
     def with_logs(*, log_level: str, log_format: str, log_file: Path | None, log_name: str, **others: Any) -> R:
@@ -129,14 +129,18 @@ def log_options(command: Callable[..., R]) -> Callable[..., R]:
             help="Append log lines to this file instead of stderr.",
         ),
         click.option(
-            "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Log lines."
+            "--log-format",
+            type=click.Choice(["text", "json"]),
+            default="text",
+            show_default=True,
+            help="Format of log lines.",
         ),
         click.option(
             "--log-level",
             type=click.Choice(LEVELS, case_sensitive=False),
             default="info",
             show_default=True,
-            help="Least level of log lines.",
+            help="Minimum level of log lines.",
         ),
     ):
         with_logs = option(with_logs)

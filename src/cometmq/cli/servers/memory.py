@@ -1,4 +1,4 @@
-"""The memory of a server process: settings of Python's garbage collector and of the C library's allocator."""
+"""Tune the memory of a server process: Python's garbage collector and the C library's allocator."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _MMAP_THRESHOLD: Final = -3
 _ARENA_MAX: Final = -8
 
 
-def share_memory() -> None:
-    """Let all threads take memory from one heap; call it before the first thread is made.
+def use_one_heap() -> None:
+    """Make all threads allocate from one heap; call this before the first thread starts.
 
-    By default glibc gives each thread a heap of its own, which keeps what the thread has needed once. A broker with
-    20,000 topics kept 15 MB of free memory so, of the threads that write its tables and checkpoints.
+    By default glibc gives each thread its own heap, which never shrinks below what the thread once needed. In a broker
+    with 20,000 topics the threads that write tables and checkpoints kept 15 MB of free memory that way.
     """
     _set_option(_ARENA_MAX, 1)
 
 
-def settle_memory() -> None:
-    """Freeze the objects of start-up, collect garbage rarely, and keep little free memory from now on.
+def tune_memory() -> None:
+    """Freeze the objects created at start-up, collect garbage rarely, and keep little free memory.
 
-    By default glibc raises both thresholds with each larger block that is freed, up to 32 and 64 MB (``mallopt(3)``). A
-    process that got some frames of 16 MB kept 50 MB of free memory so. C libraries without ``mallopt`` keep their own
-    rules.
+    By default glibc raises both thresholds whenever a larger block is freed, up to 32 and 64 MB (``mallopt(3)``). A
+    process that received some frames of 16 MB kept 50 MB of free memory that way. C libraries without ``mallopt`` stay
+    as they are.
     """
     gc.collect()
     gc.freeze()

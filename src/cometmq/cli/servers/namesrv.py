@@ -1,4 +1,4 @@
-"""``cometmq namesrv``: a nameserver on its own, from Apache's ``namesrv.conf``."""
+"""``cometmq namesrv``: run a single nameserver, configured by Apache's ``namesrv.conf``."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import click
 from cometmq.cli.lazy_group import LazyGroup
 from cometmq.cli.local_path import LocalPath
 from cometmq.cli.servers.logs import log_options
-from cometmq.cli.servers.memory import settle_memory
+from cometmq.cli.servers.memory import tune_memory
 from cometmq.cli.servers.process import (
     Stopping,
     announce,
     listener_option,
     parse_overrides,
     run_server,
+    run_service,
     set_option,
     show_config_keys,
-    stopped_at_the_end,
     warn,
 )
 
@@ -48,9 +48,9 @@ def command(
     settings: tuple[str, ...],
     help_config: bool,
 ) -> None:
-    """Run a nameserver: brokers register with it, and clients ask it for the route of a topic.
+    """Run a nameserver: brokers register with it, and clients ask it for the routes of topics.
 
-    `cometmq namesrv config` is for nameservers that run already.
+    `cometmq namesrv config` is for running nameservers.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -73,8 +73,8 @@ def command(
 
     async def main(stopping: Stopping) -> None:
         server = NameServer(loaded)
-        async with stopped_at_the_end(server, what="nameserver", port=loaded.listen_port):
-            settle_memory()
+        async with run_service(server, what="nameserver", port=loaded.listen_port):
+            tune_memory()
             announce(f"CometMQ nameserver ready: {server.address}")
             await stopping.wait()
 

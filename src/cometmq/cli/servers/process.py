@@ -1,4 +1,4 @@
-"""Code that the server commands share: configuration keys, signals, services, ready line."""
+"""Shared code of the server commands: configuration keys, signals, services, the ready line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cometmq.cli.failures import INTERRUPTED, WrongUseError
 from cometmq.cli.local_path import LocalPath
 from cometmq.cli.output import say
 from cometmq.cli.servers.logs import reopen_logs, start_log
-from cometmq.cli.servers.memory import share_memory
+from cometmq.cli.servers.memory import use_one_heap
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
 from cometmq.loop import fastest_loop
@@ -35,22 +35,22 @@ _log = logging.getLogger(__name__)
 DEFAULT_NAMESRV_PORT: Final = 9876
 DEFAULT_PORT: Final = 10911
 DEFAULT_METRICS_PORT: Final = 5556
-"""The port of the nameserver of `serve`; its first broker has 5557, as Apache's brokers."""
+"""The nameserver port of `serve`; its first broker uses 5557."""
 DEFAULT_GRPC_PORT: Final = 8081
-"""For clients of RocketMQ 5, as Apache's proxy."""
+"""Port for clients of RocketMQ 5, the same as that of Apache's proxy."""
 OLD_DATA: Final = Path("cometmq-data")
-"""Directory of stores of earlier versions, in the current directory; used on where it exists."""
+"""Store directory of earlier versions, in the current directory; still used if it exists."""
 DEFAULT_NAMESRV: Final = f"127.0.0.1:{DEFAULT_NAMESRV_PORT}"
 PORTS_PER_BROKER: Final = 10
-"""Distance between the ports of two brokers of one `serve`; each broker also uses port - 2 and port + 1."""
+"""Distance between the ports of two brokers of `serve`; each broker also uses port - 2 and port + 1."""
 
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _SAME_REQUEST_SECONDS: Final = 0.5
-"""Signals that come so soon after the first are the same request: timeout(1), for one, signals twice."""
+"""Signals that follow the first within so many seconds count as the same request: timeout(1), for one, sends two."""
 
 
 def default_data() -> Path:
-    """Return the directory for stores: the user's data directory, unless there are stores in the current one."""
+    """Return the directory for stores: the user's data directory, unless the current one has stores."""
     if OLD_DATA.is_dir():
         return OLD_DATA.absolute()
     if sys.platform == "darwin":
@@ -59,10 +59,10 @@ def default_data() -> Path:
 
 
 def tell_data(data: Path) -> None:
-    """Tell where a server stores its data, and how much of the disk that takes now."""
+    """Print where a server stores its data, and the disk space in use."""
     taken = 0
     for file in data.rglob("*"):
-        with suppress(OSError):  # a server that runs there deletes files
+        with suppress(OSError):  # a server running there may delete files
             taken += file.stat().st_blocks * 512
     say(f"Data in {visible(str(data))}: {size_text(taken)} on the disk.\n")
 
@@ -71,16 +71,16 @@ data_option = click.option(
     "--data",
     type=LocalPath(path_type=Path),
     default=default_data,
-    show_default="./cometmq-data if it exists, else a directory of the user's data",
+    show_default="./cometmq-data if it exists, else the user's data directory",
     help="Directory for stores and tables.",
 )
-"""The ``--data`` of commands that look after a store of this machine."""
+"""The ``--data`` of commands that use a store on this machine."""
 
 
 class Stopping:
-    """The request to stop: the first SIGINT or SIGTERM makes it, the second ends the process at once.
+    """The request to stop: the first SIGINT or SIGTERM sets it, the second ends the process immediately.
 
-    A server goes on after SIGHUP and makes its log files again, unless the terminal is gone from which it was started.
+    On SIGHUP a server creates its log files again and keeps running, unless the terminal that started it is gone.
     """
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -95,7 +95,7 @@ class Stopping:
         loop = asyncio.get_running_loop()
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
-        if is_server and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup leaves it
+        if is_server and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # ignored by nohup
             loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
 
     def request(self, reason: str) -> None:
@@ -110,7 +110,7 @@ class Stopping:
 
     @property
     def requested(self) -> bool:
-        """True once the process is asked to stop."""
+        """True once the process was asked to stop."""
         return self._event.is_set()
 
     def _on_signal(self, number: int) -> None:
@@ -126,7 +126,7 @@ class Stopping:
             self.request("the terminal is gone")
             return
         reopen_logs()
-        _log.info("SIGHUP: log files are made anew where they were renamed")
+        _log.info("SIGHUP: reopening renamed log files")
 
 
 def _has_terminal() -> bool:
@@ -134,14 +134,14 @@ def _has_terminal() -> bool:
 
 
 def run_server(main: Callable[[Stopping], Awaitable[None]], *, is_server: bool = True) -> None:
-    """Run `main` on uvloop where it is installed, otherwise on asyncio's loop.
+    """Run `main` on uvloop if it is installed, otherwise on asyncio's loop.
 
-    :param is_server: the process goes on after SIGHUP; others end.
+    :param is_server: keep running after SIGHUP; other processes end.
     """
     if not logging.getLogger().handlers:
         start_log()
     descriptors.raise_limit()
-    share_memory()
+    use_one_heap()
 
     async def guarded_main() -> None:
         stopping = Stopping()
@@ -164,18 +164,18 @@ def warn(line: str) -> None:
 
 
 until_stdin_ends_option = click.option(
-    "--until-stdin-ends", is_flag=True, hidden=True, help="Stop when stdin ends: the supervisor is gone."
+    "--until-stdin-ends", is_flag=True, hidden=True, help="Stop when stdin ends, because the supervisor is gone."
 )
 """The option of servers that `serve` supervises."""
 
 begin_anew_option = click.option(
-    "--begin-anew", is_flag=True, help="Start although the log is missing: the messages of the queues are lost."
+    "--begin-anew", is_flag=True, help="Start even if the log is missing: all messages in the queues are lost."
 )
 """The option of commands that start brokers."""
 
 
 def stop_when_stdin_ends(stopping: Stopping) -> None:
-    """Ask this process to stop when its stdin ends, as it does when the process that started it is gone."""
+    """Ask this process to stop when its stdin ends, which happens when the process that started it ends."""
     loop = asyncio.get_running_loop()
 
     def on_readable() -> None:
@@ -190,7 +190,7 @@ class Service(Protocol):
     """A nameserver or a broker."""
 
     async def start(self) -> None:
-        """Listen and serve."""
+        """Start to listen and serve."""
 
     async def stop(self) -> None:
         """Stop cleanly."""
@@ -201,10 +201,10 @@ class PortInUseError(CometMQError):
 
 
 @asynccontextmanager
-async def stopped_at_the_end(service: Service, *, what: str, port: int, option: str = "-p") -> AsyncIterator[None]:
+async def run_service(service: Service, *, what: str, port: int, option: str = "-p") -> AsyncIterator[None]:
     """Start a service and stop it at the end of the block.
 
-    :raises PortInUseError: its port is taken; the message names the option that changes it.
+    :raises PortInUseError: the port is taken; the message names the option for another one.
     """
     try:
         await service.start()
@@ -213,7 +213,7 @@ async def stopped_at_the_end(service: Service, *, what: str, port: int, option: 
         if error.errno == errno.EADDRINUSE and f":{port}:" in str(error):
             raise PortInUseError(
                 f"port {port} for the {what} is in use",
-                next_step=f"stop the program that listens there, which ss -ltnp | grep {port} names, "
+                next_step=f"stop the program that listens there (find it with ss -ltnp | grep {port}), "
                 f"or choose another port with {option}",
             ) from None
         raise
@@ -233,7 +233,7 @@ advertise_option = click.option(
     "--advertise",
     multiple=True,
     metavar="[LISTENER=]HOST[:PORT]",
-    help="Address that clients connect to, of a listener or of all; repeatable (advertisedListeners).",
+    help="Address that clients connect to, for one listener or all; repeatable (advertisedListeners).",
 )
 """The ``--advertise`` of commands that run brokers."""
 listener_option = click.option(
@@ -241,7 +241,7 @@ listener_option = click.option(
     "listeners",
     multiple=True,
     metavar="NAME=PORT|NETWORK",
-    help="Another port of the nameserver, or a network, whose clients get the addresses of that name; repeatable.",
+    help="Another port of the nameserver, or a network, whose clients get the addresses of this listener; repeatable.",
 )
 """The ``--listener`` of commands that run a nameserver (``listeners``)."""
 
@@ -259,11 +259,11 @@ def parse_overrides(config_type: type, settings: tuple[str, ...]) -> dict[str, A
             raise WrongUseError(f"-o {setting}: write it as key=value")
         found = known.get(key.strip())
         if found is None and key.strip() in apache_keys(BROKER + NAMESERVER):
-            raise WrongUseError(f"-o {setting}: that key of Apache's has no effect here; leave it out")
+            raise WrongUseError(f"-o {setting}: Apache's key has no effect here; leave it out")
         if found is None:
             near = nearest(key, known)
             hint = f"did you mean {near}?" if near else "--help-config lists all keys"
-            raise WrongUseError(f"-o {setting}: there is no key {key} ({hint})")
+            raise WrongUseError(f"-o {setting}: unknown key {key} ({hint})")
         try:
             values[found.name] = parse_value(found, text)
         except ConfigError as error:
@@ -272,7 +272,7 @@ def parse_overrides(config_type: type, settings: tuple[str, ...]) -> dict[str, A
 
 
 def show_config_keys(config_type: type) -> None:
-    """Print every key with meaning, unit, allowed values and default, as a configuration file."""
+    """Print every key with its meaning, unit, allowed values and default as a configuration file."""
     for found in options_of(config_type).values():
         live = " May change while the process runs." if found.runtime else ""
         click.echo(f"# {found.doc}")

@@ -1,4 +1,4 @@
-"""``cometmq proxy``: the gRPC endpoint before a fleet of brokers, from Apache's ``rmq-proxy.json``."""
+"""``cometmq proxy``: run the gRPC endpoint in front of several brokers, configured by Apache's ``rmq-proxy.json``."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import click
 from cometmq.cli.contexts import NAMESRV_VARIABLE
 from cometmq.cli.local_path import LocalPath
 from cometmq.cli.servers.logs import log_options
-from cometmq.cli.servers.memory import settle_memory
+from cometmq.cli.servers.memory import tune_memory
 from cometmq.cli.servers.process import (
     Stopping,
     announce,
     parse_overrides,
     run_server,
+    run_service,
     set_option,
     show_config_keys,
-    stopped_at_the_end,
     warn,
 )
 
@@ -30,7 +30,7 @@ from cometmq.cli.servers.process import (
     "-n",
     "--namesrv",
     metavar="HOST:PORT[;…]",
-    help=f"Nameservers of the brokers; else those of the file, else those of ${NAMESRV_VARIABLE}.",
+    help=f"Nameservers of the brokers; by default those of the file, then those of ${NAMESRV_VARIABLE}.",
 )
 @click.option("-p", "--port", type=click.IntRange(0, 65_535), help="Port, 0 for a free one (grpcServerPort).")
 @click.option("--host", help="Address to listen on (bindAddress).")
@@ -45,7 +45,7 @@ def command(
     settings: tuple[str, ...],
     help_config: bool,
 ) -> None:
-    """Serve clients of RocketMQ 5 (gRPC) before brokers of CometMQ or Apache RocketMQ.
+    """Serve clients of RocketMQ 5 (gRPC) in front of brokers of CometMQ or Apache RocketMQ.
 
     `cometmq serve` and `cometmq broker -o grpcServerPort=8081` need no proxy.
     """
@@ -67,8 +67,8 @@ def command(
 
     async def main(stopping: Stopping) -> None:
         proxy = FleetProxy(loaded)
-        async with stopped_at_the_end(proxy, what="proxy", port=loaded.grpc_server_port):
-            settle_memory()
+        async with run_service(proxy, what="proxy", port=loaded.grpc_server_port):
+            tune_memory()
             announce(f"CometMQ proxy ready: gRPC {proxy.address}")
             await stopping.wait()
 

@@ -14,7 +14,7 @@ from cometmq.cli.contexts import NO_CONTEXT
 from cometmq.cli.output import say
 from cometmq.cli.servers.console_options import console_url_option, reports_option
 from cometmq.cli.servers.logs import log_options
-from cometmq.cli.servers.memory import settle_memory
+from cometmq.cli.servers.memory import tune_memory
 from cometmq.cli.servers.process import (
     DEFAULT_GRPC_PORT,
     DEFAULT_METRICS_PORT,
@@ -29,8 +29,8 @@ from cometmq.cli.servers.process import (
     listener_option,
     parse_overrides,
     run_server,
+    run_service,
     set_option,
-    stopped_at_the_end,
     tell_data,
     warn,
 )
@@ -60,7 +60,7 @@ _EVERYWHERE = ("0.0.0.0", "::")
     type=click.IntRange(1, 64),
     default=1,
     show_default=True,
-    help="Brokers; more than one uses more cores.",
+    help="Number of brokers; more than one uses more cores.",
 )
 @data_option
 @click.option(
@@ -85,7 +85,7 @@ _EVERYWHERE = ("0.0.0.0", "::")
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65_535),
-    help=f"Port for Prometheus and health checks of the nameserver, brokers follow; 0 for free ones. "
+    help=f"Port for Prometheus and health checks of the nameserver, the next ones for brokers; 0 for free ones. "
     f"[default: {DEFAULT_METRICS_PORT}, or 0 with --port 0]",
 )
 @click.option(
@@ -96,7 +96,7 @@ _EVERYWHERE = ("0.0.0.0", "::")
 )
 @click.option("--no-console", is_flag=True, help="Serve no web console.")
 @console_url_option("--console-url")
-@click.option("--allow-changes", is_flag=True, help="Visitors of the console may change things, too.")
+@click.option("--allow-changes", is_flag=True, help="Let visitors of the console make changes, too.")
 @reports_option
 @click.option("--no-metrics", is_flag=True, help="Serve no metrics and no health checks.")
 @click.option(
@@ -130,24 +130,20 @@ def command(
 ) -> None:
     """Run a nameserver and brokers on this machine.
 
-    One broker shares the process of the nameserver. With --brokers N each broker is a process with its own store,
+    A single broker runs in the nameserver's process. With --brokers N each broker is a process with its own store,
     restarted when it dies; topics are spread over all of them.
     """
     require("cometmq serve", SERVER, "numpy", "h11")
     if port == namesrv_port != 0:
-        raise click.UsageError(f"--port and --namesrv-port are both {port}; nameserver and broker need one each")
+        raise click.UsageError(f"--port and --namesrv-port are both {port}; nameserver and broker need different ports")
     advertised = _advertised(advertise, listeners)
-    given = click.get_current_context().params
-    logs: tuple[str, ...] = ("--log-level", given["log_level"], "--log-format", given["log_format"])
-    if given["log_file"] is not None:
-        logs += ("--log-file", str(given["log_file"].absolute()))
     if metrics_port is None:
         metrics_port = DEFAULT_METRICS_PORT if port else 0
     if grpc_port is None:
         grpc_port = DEFAULT_GRPC_PORT if port else 0
     if console_port is None:
         console_port = DEFAULT_CONSOLE_PORT if port else 0
-    place = Place(
+    options = ServeOptions(
         data=data.absolute(),
         host=host,
         advertised=advertised,
@@ -162,44 +158,48 @@ def command(
         reports=reports,
         settings=settings,
         begin_anew=begin_anew,
-        log_options=logs,
+        log_options=_log_options(),
     )
 
-    tell_data(place.data)
+    tell_data(options.data)
 
     async def main(stopping: Stopping) -> None:
-        await (_in_one_process(place, stopping) if brokers == 1 else _in_processes(place, brokers, stopping))
+        await (
+            _serve_in_one_process(options, stopping)
+            if brokers == 1
+            else _serve_in_processes(options, brokers, stopping)
+        )
 
     run_server(main)
 
 
 @dataclass(frozen=True)
-class Place:
-    """Addresses, data directory and logs of the services of one `serve`."""
+class ServeOptions:
+    """The options of `serve`: addresses, data directory and logs of its services."""
 
     data: Path
     host: str
     advertised: Mapping[str, Advertised]
-    """The first broker's addresses for clients, by listener; ports of others follow."""
+    """The first broker's addresses for clients, by listener; other brokers use higher ports."""
     listeners: str
     port: int
     namesrv_port: int
     metrics_port: int | None
-    """``None`` for no metrics."""
+    """None for no metrics."""
     grpc_port: int | None
-    """``None`` for no endpoint for clients of RocketMQ 5."""
+    """None to serve no clients of RocketMQ 5."""
     console_port: int | None
-    """``None`` for no console."""
+    """None for no console."""
     console_urls: tuple[Origin, ...]
     allow_changes: bool
     reports: Path | None
     settings: tuple[str, ...]
     begin_anew: bool
-    """True to start brokers whose log is missing, each process at its first start only."""
+    """True to start brokers even if their log is missing; only at the first start of each process."""
     log_options: tuple[str, ...]
 
     def broker_keys(self, number: int, namesrv_address: str) -> tuple[str, ...]:
-        """Return the configuration of one broker as ``key=value``; the user's own settings come last and win."""
+        """Return the configuration of one broker as ``key=value``; the user's settings come last and win."""
         advertised: tuple[str, ...] = () if self.host in _EVERYWHERE else (f"brokerIP1={self.host}",)
         if self.advertised:
             distance = number * PORTS_PER_BROKER
@@ -220,7 +220,7 @@ class Place:
         )
 
     def metrics_keys(self, number: int) -> tuple[str, ...]:
-        """Return the keys for the metrics of one server: 0 is the nameserver, brokers follow."""
+        """Return the metrics keys of one server: 0 is the nameserver, brokers start at 1."""
         if self.metrics_port is None:
             return ()
         port = self.metrics_port and self.metrics_port + number
@@ -231,10 +231,19 @@ class Place:
         return self.port and self.port + number * PORTS_PER_BROKER
 
 
-def _advertised(advertise: tuple[str, ...], listeners: tuple[str, ...]) -> Mapping[str, Advertised]:
-    """Check and return what is advertised.
+def _log_options() -> tuple[str, ...]:
+    """Return the log options of this command, for the processes that it starts."""
+    given = click.get_current_context().params
+    options: tuple[str, ...] = ("--log-level", given["log_level"], "--log-format", given["log_format"])
+    if given["log_file"] is not None:
+        options += ("--log-file", str(given["log_file"].absolute()))
+    return options
 
-    :raises click.UsageError: it is not of its form, or a listener has no address, or an address no listener.
+
+def _advertised(advertise: tuple[str, ...], listeners: tuple[str, ...]) -> Mapping[str, Advertised]:
+    """Check and return the advertised addresses by listener.
+
+    :raises click.UsageError: a value is malformed, a listener has no address, or an address has no listener.
     """
     try:
         advertised, known = parse_advertised(",".join(advertise)), parse_listeners(",".join(listeners))
@@ -242,108 +251,108 @@ def _advertised(advertise: tuple[str, ...], listeners: tuple[str, ...]) -> Mappi
         raise click.UsageError(str(error)) from None
     named, asked = set(advertised) - {EVERY_CLIENT}, {*known.ports, *(name for name, _ in known.networks)}
     for name in sorted(named - asked):
-        raise click.UsageError(f"nobody gets the address of {name}; add --listener {name}=PORT or {name}=NETWORK")
+        raise click.UsageError(f"the address of {name} has no listener; add --listener {name}=PORT or {name}=NETWORK")
     for name in sorted(asked - named):
         raise click.UsageError(f"listener {name} has no address; add --advertise {name}=HOST[:PORT]")
     return advertised
 
 
-async def _start_nameserver(place: Place, services: AsyncExitStack) -> str:
+async def _start_nameserver(options: ServeOptions, services: AsyncExitStack) -> str:
     from cometmq.namesrv.config import NamesrvConfig
     from cometmq.namesrv.server import NameServer
     from cometmq.remoting.tls.options import with_tls_file
 
-    shared = tuple(setting for setting in place.settings if setting.startswith("tls."))
-    values = parse_overrides(NamesrvConfig, shared + place.metrics_keys(0))
+    shared = tuple(setting for setting in options.settings if setting.startswith("tls."))
+    values = parse_overrides(NamesrvConfig, shared + options.metrics_keys(0))
     config = NamesrvConfig(
         **with_tls_file(values),
-        listen_port=place.namesrv_port,
-        listeners=place.listeners,
-        bind_address=place.host,
-        kv_config_path=str(place.data / "namesrv" / "kvConfig.json"),
+        listen_port=options.namesrv_port,
+        listeners=options.listeners,
+        bind_address=options.host,
+        kv_config_path=str(options.data / "namesrv" / "kvConfig.json"),
     )
     server = NameServer(config)
-    running = stopped_at_the_end(server, what="nameserver", port=place.namesrv_port, option="--namesrv-port")
+    running = run_service(server, what="nameserver", port=options.namesrv_port, option="--namesrv-port")
     await services.enter_async_context(running)
     return server.address
 
 
-async def _start_console(place: Place, namesrv: str, services: AsyncExitStack) -> None:
-    """Serve the console, on this machine alone, in a process of its own; a failure is a warning and stops nothing else.
+async def _start_console(options: ServeOptions, namesrv: str, services: AsyncExitStack) -> None:
+    """Serve the console to this machine in its own process; a failure is only a warning.
 
-    So its pages, which take milliseconds each, delay no message. The socket is made here: a console that is started
-    again has its address, and browsers that ask in between wait.
+    So its pages, which take milliseconds each, delay no message. The socket is created here, so that a restarted
+    console keeps its address and browsers wait in between.
     """
-    if place.console_port is None:
+    if options.console_port is None:
         return
     from cometmq.cli.servers.supervise import Child
     from cometmq.console.listening import listen
     from cometmq.console.options import ConsoleOptions
 
-    options = ConsoleOptions(namesrv, place.data / "console", port=place.console_port)
+    console = ConsoleOptions(namesrv, options.data / "console", port=options.console_port)
     try:
-        listening = services.enter_context(listen(options.host, options.port))
+        listening = services.enter_context(listen(console.host, console.port))
         words = ["console", "--until-stdin-ends", f"--descriptor={listening.fileno()}"]
         words += [f"--context={NO_CONTEXT}", f"--namesrv={namesrv}"]
-        words += [f"--data={options.data}", f"--audit-log={place.data}"]
-        words += [*place.log_options, "--log-name=console"]
-        words += [f"--url={url}" for url in place.console_urls]
-        if place.allow_changes:
+        words += [f"--data={console.data}", f"--audit-log={options.data}"]
+        words += [*options.log_options, "--log-name=console"]
+        words += [f"--url={url}" for url in options.console_urls]
+        if options.allow_changes:
             words.append("--allow-changes")
-        if place.reports is not None:
-            words.append(f"--reports={place.reports}")
+        if options.reports is not None:
+            words.append(f"--reports={options.reports}")
         child = Child("console", words, descriptors=[listening.fileno()])
         services.push_async_callback(child.stop)
         await child.start()
-    except (OSError, CometMQError) as error:  # also: no descriptor is left, or a package is gone
+    except (OSError, CometMQError) as error:  # also when no descriptor is left or a package is missing
         warn(f"no console: {error}")
         return
-    say(f"Console at http://{address_here(options.host, listening.getsockname()[1])}\n")
+    say(f"Console at http://{address_here(console.host, listening.getsockname()[1])}\n")
 
 
-async def _in_one_process(place: Place, stopping: Stopping) -> None:
+async def _serve_in_one_process(options: ServeOptions, stopping: Stopping) -> None:
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.controller import Broker
     from cometmq.remoting.tls.options import with_tls_file
 
     async with AsyncExitStack() as services:
-        namesrv = await _start_nameserver(place, services)
-        values: dict[str, Any] = parse_overrides(BrokerConfig, place.broker_keys(0, namesrv))
-        broker = Broker(BrokerConfig(**with_tls_file(values)), begin_anew=place.begin_anew)
-        await services.enter_async_context(stopped_at_the_end(broker, what="broker", port=place.port, option="--port"))
-        await _start_endpoint(place, broker, services)
-        settle_memory()
+        namesrv = await _start_nameserver(options, services)
+        values: dict[str, Any] = parse_overrides(BrokerConfig, options.broker_keys(0, namesrv))
+        broker = Broker(BrokerConfig(**with_tls_file(values)), begin_anew=options.begin_anew)
+        await services.enter_async_context(run_service(broker, what="broker", port=options.port, option="--port"))
+        await _start_endpoint(options, broker, services)
+        tune_memory()
         if broker.monitor is not None and broker.monitor.url:
             say(f"Metrics at {broker.monitor.url}\n")
-        announce(f"CometMQ ready: nameserver {namesrv}, broker {broker.address}, data in {place.data}")
-        await _start_console(place, namesrv, services)
+        announce(f"CometMQ ready: nameserver {namesrv}, broker {broker.address}, data in {options.data}")
+        await _start_console(options, namesrv, services)
         await stopping.wait()
 
 
-async def _start_endpoint(place: Place, broker: Broker, services: AsyncExitStack) -> None:
+async def _start_endpoint(options: ServeOptions, broker: Broker, services: AsyncExitStack) -> None:
     """Start the endpoint for clients of RocketMQ 5."""
-    if place.grpc_port is None or broker.is_slave:
+    if options.grpc_port is None or broker.is_slave:
         return
     from cometmq.proxy.beside_broker import BrokerEndpoint
 
     endpoint = BrokerEndpoint(broker)
     services.push_async_callback(endpoint.stop)
-    await endpoint.start(broker.config.grpc_server_port or place.grpc_port)
+    await endpoint.start(broker.config.grpc_server_port or options.grpc_port)
     if endpoint.is_open:
         say(f"Clients of RocketMQ 5 (gRPC) at {endpoint.address}\n")
 
 
-async def _start_proxy(place: Place, namesrv: str, services: AsyncExitStack) -> None:
-    """Start the endpoint for clients of RocketMQ 5 before several brokers."""
-    if place.grpc_port is None:
+async def _start_proxy(options: ServeOptions, namesrv: str, services: AsyncExitStack) -> None:
+    """Start the endpoint for clients of RocketMQ 5 in front of several brokers."""
+    if options.grpc_port is None:
         return
     from cometmq.proxy.before_fleet import FleetProxy
     from cometmq.proxy.proxy_config import ProxyConfig
     from cometmq.remoting.tls.options import with_tls_file
 
-    shared = tuple(setting for setting in place.settings if setting.partition("=")[0] in options_of(ProxyConfig))
+    shared = tuple(setting for setting in options.settings if setting.partition("=")[0] in options_of(ProxyConfig))
     values = parse_overrides(ProxyConfig, shared)
-    port = {"namesrv_addr": namesrv, "bind_address": place.host, "grpc_server_port": place.grpc_port}
+    port = {"namesrv_addr": namesrv, "bind_address": options.host, "grpc_server_port": options.grpc_port}
     proxy = FleetProxy(ProxyConfig(**with_tls_file({**port, **values})))
     services.push_async_callback(proxy.stop)
     try:
@@ -354,22 +363,22 @@ async def _start_proxy(place: Place, namesrv: str, services: AsyncExitStack) -> 
         say(f"Clients of RocketMQ 5 (gRPC) at {proxy.address}\n")
 
 
-async def _in_processes(place: Place, brokers: int, stopping: Stopping) -> None:
+async def _serve_in_processes(options: ServeOptions, brokers: int, stopping: Stopping) -> None:
     from cometmq.cli.servers.supervise import Child
 
     async with AsyncExitStack() as services:
-        namesrv = await _start_nameserver(place, services)
+        namesrv = await _start_nameserver(options, services)
         for number in range(brokers):
-            options = [text for key in place.broker_keys(number, namesrv) for text in ("-o", key)]
+            keys = [text for key in options.broker_keys(number, namesrv) for text in ("-o", key)]
             name = f"broker-{number}"
-            logs = (*place.log_options, "--log-name", name)
-            words = ("broker", "--until-stdin-ends", *logs, *options)
-            child = Child(name, words, at_first=("--begin-anew",) if place.begin_anew else ())
+            logs = (*options.log_options, "--log-name", name)
+            words = ("broker", "--until-stdin-ends", *logs, *keys)
+            child = Child(name, words, at_first=("--begin-anew",) if options.begin_anew else ())
             services.push_async_callback(child.stop)
             await child.start()
-        await _start_proxy(place, namesrv, services)
-        settle_memory()
-        addresses = f"{brokers} brokers from {format_address(place.host, place.port)} on"
-        announce(f"CometMQ ready: nameserver {namesrv}, {addresses}, data in {place.data}")
-        await _start_console(place, namesrv, services)
+        await _start_proxy(options, namesrv, services)
+        tune_memory()
+        addresses = f"{brokers} brokers from {format_address(options.host, options.port)} on"
+        announce(f"CometMQ ready: nameserver {namesrv}, {addresses}, data in {options.data}")
+        await _start_console(options, namesrv, services)
         await stopping.wait()

@@ -1,4 +1,4 @@
-"""Supervise the processes of `serve`: start them, restart those that die, stop them together."""
+"""Supervise the processes of `serve`: start them, restart them when they die, and stop them together."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from cometmq.visible import visible
 _log = logging.getLogger(__name__)
 
 READY_MARK: Final = " ready: "
-"""Part of the line that a server prints when it is ready."""
+"""Text in the line that a server prints when it is ready."""
 STOP_SECONDS: Final = 15.0
-"""A child that has not stopped by then is killed; flushing some hundred MB to a slow disk takes less."""
+"""Seconds after which a child is killed; flushing some hundred MB to a slow disk takes less."""
 STEADY_SECONDS: Final = 60.0
-"""A child that ran this long is restarted at once; for others the pause grows each time."""
+"""A child that ran so many seconds is restarted immediately; for others the pause grows each time."""
 LONGEST_PAUSE_SECONDS: Final = 30.0
 
 
@@ -33,8 +33,8 @@ class ChildFailedError(CometMQError):
 class Child:
     """One supervised process. It ends when its stdin closes, so it never outlives the parent.
 
-    :param at_first: further arguments of the first start, which those after a death do not get.
-    :param descriptors: open files of this process that the child gets under the same numbers.
+    :param at_first: further arguments for the first start, left out on restarts.
+    :param descriptors: open file descriptors that the child inherits under the same numbers.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Child:
         self._watcher: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start the process, wait until it is ready, and restart it from then on whenever it dies.
+        """Start the process, wait until it is ready, and from then on restart it whenever it dies.
 
         :raises ChildFailedError: the process ended before it was ready.
         """
@@ -74,7 +74,7 @@ class Child:
         with suppress(ProcessLookupError):
             process.terminate()
         killer = self._clock.call_later(STOP_SECONDS, _kill, process)
-        await _ended(process)
+        await _wait_for_exit(process)
         killer.cancel()
 
     async def _launch(self, more: Sequence[str] = ()) -> None:
@@ -89,7 +89,7 @@ class Child:
         )
         self._process = process
         try:
-            while (line := await _line(process)) is not None:
+            while (line := await _read_line(process)) is not None:
                 if READY_MARK in line:
                     self.ready_line = line
                     return
@@ -101,18 +101,18 @@ class Child:
         raise ChildFailedError(f"{self.name} ended with exit code {code} before it was ready")
 
     async def _watch(self) -> None:
-        """Restart the process whenever it dies, at once or after a pause, until this task is cancelled.
+        """Restart the process whenever it dies, immediately or after a pause, until this task is cancelled.
 
-        A start that fails (no memory, no descriptors, the program is gone) is tried again like any other.
+        A failed start (no memory, no descriptors, the program is gone) is repeated, too.
         """
         pause = 0.0
         while True:
             assert self._process is not None
             started = self._clock.monotonic()
-            code = await _ended(self._process)
+            code = await _wait_for_exit(self._process)
             pause = 0.0 if self._clock.monotonic() - started > STEADY_SECONDS else pause
             in_seconds = f" in {pause:.0f} s" if pause else ""
-            _log.warning("%s ended with exit code %d; starting it again%s", self.name, code, in_seconds)
+            _log.warning("%s ended with exit code %d; restarting it%s", self.name, code, in_seconds)
             while True:
                 await self._clock.sleep(pause)
                 pause = min(LONGEST_PAUSE_SECONDS, pause * 2 + 1)
@@ -126,7 +126,7 @@ class Child:
 
 
 def _reason(error: Exception) -> str:
-    """Return the reason why a process cannot be started."""
+    """Return the reason why a process could not be started."""
     return explain_os_error(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
 
 
@@ -135,7 +135,7 @@ def _kill(process: asyncio.subprocess.Process) -> None:
         process.kill()
 
 
-async def _ended(process: asyncio.subprocess.Process) -> int:
+async def _wait_for_exit(process: asyncio.subprocess.Process) -> int:
     """Wait for the end of a process; copy its output to stderr, so that its pipe never fills."""
     reading = asyncio.create_task(_pass_on(process))
     try:
@@ -146,16 +146,16 @@ async def _ended(process: asyncio.subprocess.Process) -> int:
 
 
 async def _pass_on(process: asyncio.subprocess.Process) -> None:
-    while (line := await _line(process)) is not None:
+    while (line := await _read_line(process)) is not None:
         say(f"{visible(line)}\n")
 
 
-async def _line(process: asyncio.subprocess.Process) -> str | None:
+async def _read_line(process: asyncio.subprocess.Process) -> str | None:
     """Return the next line that a process prints; None when its stdout is closed."""
     assert process.stdout is not None
     while True:
         try:
             line = await process.stdout.readline()
-        except ValueError:  # longer than the reader's buffer: skip it
+        except ValueError:  # the line is longer than the reader's buffer: skip it
             continue
         return line.decode(errors="replace").strip() if line else None

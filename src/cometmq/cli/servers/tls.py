@@ -1,4 +1,4 @@
-"""``cometmq tls``: certificates to try TLS out with."""
+"""``cometmq tls``: create certificates for trying out TLS."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cometmq.remoting.tls.contexts import TlsError
 
 @click.group("tls")
 def command() -> None:
-    """Make certificates for a first try of TLS."""
+    """Create certificates for trying out TLS."""
 
 
 @command.command("make-certificates")
@@ -26,21 +26,26 @@ def command() -> None:
     "hosts",
     multiple=True,
     metavar="NAME|IP",
-    help="Name or address that servers are reached at; repeatable. Default: this machine's.",
+    help="Name or address of the servers; repeatable.  [default: this machine's]",
 )
-@click.option("--days", type=click.IntRange(1, 3_650), default=365, show_default=True, help="Days that they are valid.")
+@click.option(
+    "--days",
+    type=click.IntRange(1, 3_650),
+    default=365,
+    show_default=True,
+    help="Days for which the certificates are valid.",
+)
 @click.option("--replace", is_flag=True, help="Replace the certificates of servers and clients; keep the authority.")
 def make_certificates(directory: Path, hosts: tuple[str, ...], days: int, replace: bool) -> None:
     """Write certificates and tls.properties to DIRECTORY.
 
-    They are an authority, a certificate for all servers and one for clients. An authority that is there already issues
-    the new ones. Keys are readable by this user only. For production take
-    certificates of your own authority.
+    Creates an authority, a certificate for all servers and one for clients. An existing authority there issues the new
+    ones. Only this user can read the keys. For production use certificates of your own authority.
     """
     directory = directory.absolute()
     taken = [name for name in ("server.pem", "client.pem") if (directory / name).exists()]
     if taken and not replace:
-        raise TlsError(f"{directory} has {' and '.join(taken)} already", next_step="add --replace to replace them")
+        raise TlsError(f"{directory} already has {' and '.join(taken)}", next_step="add --replace to replace them")
     authority = _authority(directory, days)
     named = hosts or tuple(dict.fromkeys(("localhost", "127.0.0.1", "::1", socket.gethostname(), own_ip())))
     _write_pair(directory, "server", authority.issue("CometMQ server", named, days))
@@ -85,7 +90,7 @@ def _write_pair(directory: Path, name: str, issued: Issued) -> None:
 
 
 def _write(path: Path, content: bytes, *, mode: int) -> None:
-    """Write a file at once: servers read it while it is replaced."""
+    """Replace a file atomically, since servers may read it meanwhile."""
     beside = path.with_name(f".{path.name}.new")
     beside.unlink(missing_ok=True)
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
