@@ -41,7 +41,7 @@ from cometmq.broker.limits import (
 )
 from cometmq.broker.metrics.stats import BrokerStats
 from cometmq.broker.metrics.traffic import Traffic
-from cometmq.broker.monitor.monitor import BrokerMonitor
+from cometmq.broker.monitor.monitor import BrokerMonitor, MonitoredParts
 from cometmq.broker.periodic import Periodic
 from cometmq.broker.periodic_work import periodic_work
 from cometmq.broker.pop.service import PopService
@@ -53,7 +53,7 @@ from cometmq.broker.pull.pull_request_hold import PullRequestHoldService
 from cometmq.broker.pull.query_message import QueryProcessor
 from cometmq.broker.registration import WARN_S, BrokerRegistration
 from cometmq.broker.replication.ha_service import HAService, HaStatusAdmin
-from cometmq.broker.replication.slave import Slave, no_messages
+from cometmq.broker.replication.slave import Slave, message_refusal
 from cometmq.broker.replication.store_files import StoreFileProcessor
 from cometmq.broker.replication.table_changes import TableChangesProcessor
 from cometmq.broker.send.plain_batches import PlainBatches
@@ -330,8 +330,7 @@ class Broker:
             self.processors.add(self.slave, replaces=True)
         if self.stats.traffic is not None and self._latency is not None:
             of_master_only = () if self.is_slave else (self.transactions.open, self.timer, self.pops.log)
-            self.monitor = BrokerMonitor(
-                context,
+            parts = MonitoredParts(
                 self.stats.traffic,
                 self._latency,
                 self._ports.servers,
@@ -341,6 +340,7 @@ class Broker:
                 self._access.samples,
                 *of_master_only,
             )
+            self.monitor = BrokerMonitor(context, parts)
         return context
 
     def _build_context(self, host: bytes) -> BrokerContext:
@@ -362,7 +362,7 @@ class Broker:
             timeout_s=config.sync_flush_timeout / 1000,
         )
         self.turn = StoreTurn(
-            targets, waiters, self.stats, self.server.schedule_round, no_messages() if self.is_slave else None
+            targets, waiters, self.stats, self.server.schedule_round, message_refusal() if self.is_slave else None
         )
         return BrokerContext(
             live=self.live,

@@ -67,5 +67,5 @@ def periodic_work(
         ("expire quotas", METER_EXPIRE_SECONDS, broker.limiter.expire),
         ("write topics of quotas", QUOTA_SAVE_SECONDS, owners.save_in_background),
         ("write tables", TABLE_RETRY_SECONDS, tables.save),
-        ("tell of clients", PERIOD_SECONDS, ClientLines(broker.clients).tell),
+        ("tell of clients", PERIOD_SECONDS, ClientLines(broker.clients).log_counts),
     ]

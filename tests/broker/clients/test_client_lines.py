@@ -43,15 +43,15 @@ def test_the_first_are_named_and_the_others_counted(caplog: pytest.LogCaptureFix
         registry.consumers.register(ConsumerData(group_name=TOOLS_GROUP), first)
     registry.producers.register("p", first)
     assert told() == [
-        "consumer c1 of group g comes from 10.0.0.1:5 (JAVA)",
-        "producer c1 of group p comes from 10.0.0.1:5 (JAVA)",
+        "consumer c1 of group g joined from 10.0.0.1:5 (JAVA)",
+        "producer c1 of group p joined from 10.0.0.1:5 (JAVA)",
     ]
     registry.connection_closed(first.connection)
-    assert sorted(told()) == ["consumer c1 of group g is gone", "producer c1 of group p is gone"]
+    assert sorted(told()) == ["consumer c1 of group g left", "producer c1 of group p left"]
     for number in range(NAMED_IN_A_PERIOD):
         registry.producers.register("p", channel(f"c{number}"))
     assert len(told()) == NAMED_IN_A_PERIOD - 4
-    lines.tell()
-    assert told() == ["4 more clients came and 0 went; members of groups now: 10 producers, 0 consumers"]
+    lines.log_counts()
+    assert told() == ["4 more clients joined and 0 left; members of groups now: 10 producers, 0 consumers"]
     registry.producers.register("p", channel("another"))
     assert len(told()) == 1, "a new period"

@@ -198,7 +198,7 @@ async def test_the_configuration_chooses_among_installed_hooks(start_broker: Sta
 @pytest.mark.usefixtures("package")
 @pytest.mark.parametrize(
     ("names", "problem"),
-    [("quota,missing", "no installed package offers the hook missing; offered: odd, quota"), ("odd", "gives str")],
+    [("quota,missing", "no installed package has the hook missing; available: odd, quota"), ("odd", "returns str")],
 )
 def test_what_is_no_hook_stops_the_start(tmp_path: Path, names: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
@@ -208,7 +208,7 @@ def test_what_is_no_hook_stops_the_start(tmp_path: Path, names: str, problem: st
 @pytest.mark.usefixtures("package")
 @pytest.mark.parametrize("name", ["quota_hooks:hooks", "os:system", "quota_hooks", "../quota"])
 def test_the_text_of_the_key_is_never_imported(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="no installed package offers"):
+    with pytest.raises(ConfigError, match="no installed package has"):
         Broker(small_config(tmp_path, hook_names=name))
 
 

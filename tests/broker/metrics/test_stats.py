@@ -93,7 +93,7 @@ def test_rates_of_the_broker(stats: BrokerStats, clock: VirtualClock) -> None:
     for _ in range(60):
         stats.put("T", 100, 10_000)
         stats.get("T", "G", 50, 5_000)
-        stats.get_miss()
+        stats.count_pull_miss()
         clock.advance(1)
     info = stats.runtime_info()
     assert info["putTps"] == "100.0 100.0 100.0"

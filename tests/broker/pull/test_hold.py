@@ -203,7 +203,7 @@ async def test_sweeps_look_at_pulls_that_are_due_or_whose_queue_has_grown_only(
 ) -> None:
     """Each second a sweep looked at all: with 80,000 pulls a tenth of a processor."""
     looked: list[HeldPull] = []
-    for name in ("_try", "_has_grown"):
+    for name in ("_answer_pull", "_has_grown"):
         plain = getattr(PullRequestHoldService, name)
 
         def counted(hold: PullRequestHoldService, pull: HeldPull, plain: Callable[..., bool] = plain) -> bool:

@@ -255,7 +255,7 @@ async def test_a_master_that_cannot_be_asked_sends_the_last_record_once_more(
             if not master.is_open():
                 break
             await master.transfer(start + at, again[at : at + cut])
-        assert ("have parted" in (slave.slave.follower.trouble or "")) == parted
+        assert ("have diverged" in (slave.slave.follower.trouble or "")) == parted
         assert slave.store.max_physical_offset == (end if parted else len(log))
     assert master.reports[-1] == len(log)
 
@@ -302,7 +302,7 @@ async def test_without_the_masters_word_on_its_log_none_is_taken(
     slave = await start_slave(namesrv_addr="127.0.0.1:1")
     await clock.run_for(3 * REPLICATION_RETRY_SECONDS)
     assert master.connections == 0
-    assert "no nameserver has named its address" in (slave.slave.follower.trouble or "")
+    assert "no nameserver knows its address" in (slave.slave.follower.trouble or "")
 
 
 async def test_bytes_of_another_place_end_the_connection(

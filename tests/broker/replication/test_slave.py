@@ -194,11 +194,11 @@ async def test_a_slave_whose_log_has_parted_stops_and_says_so(pair: Cluster) -> 
     follower = pair.slave().slave.follower
     assert await wait_until(pair.clock, lambda: "only this broker has" in (follower.trouble or ""), PATIENCE_S)
     await send(pair, 20, "Other")
-    assert await wait_until(pair.clock, lambda: follower.trouble and "have parted" in follower.trouble, PATIENCE_S)
+    assert await wait_until(pair.clock, lambda: follower.trouble and "have diverged" in follower.trouble, PATIENCE_S)
     assert await bodies(pair.slave(), "T") == sent
     wire = await connect(pair.slave())
     answer = await wire.call(RequestCode.GET_BROKER_RUNTIME_INFO)
-    assert b"have parted" in answer.body
+    assert b"have diverged" in answer.body
     await wire.close()
 
 
@@ -214,7 +214,7 @@ async def test_a_log_that_has_parted_is_seen_although_the_nameserver_had_lost_th
     await send(pair, 9, start=1)
     end = pair.slave().store.max_physical_offset
     follower = pair.slave().slave.follower
-    assert await wait_until(clock, lambda: follower.trouble and "have parted" in follower.trouble, PATIENCE_S)
+    assert await wait_until(clock, lambda: follower.trouble and "have diverged" in follower.trouble, PATIENCE_S)
     assert pair.slave().store.max_physical_offset == end
 
 
@@ -230,7 +230,7 @@ async def test_a_slave_that_was_away_for_longer_than_the_log_is_kept_says_so(pai
     assert master.store.delete_expired_files() == 2
     await pair.start_slave()
     follower = pair.slave().slave.follower
-    reason = f"keeps no byte before {2 * FILE_BYTES}"
+    reason = f"begins at {2 * FILE_BYTES}"
     assert await wait_until(pair.clock, lambda: follower.trouble and reason in follower.trouble, PATIENCE_S)
     assert await bodies(pair.slave(), "T") == sent, "what it has is served"
 
@@ -241,7 +241,7 @@ async def test_a_slave_without_a_master_waits_for_one(clock: VirtualClock) -> No
         await pair.stop_slave()
         await pair.start_slave()
         await clock.run_for(60)
-        assert pair.slave().slave.follower.trouble == "no nameserver knows a master of this broker name"
+        assert pair.slave().slave.follower.trouble == "no nameserver knows a master with this broker name"
         await pair.start_broker(0)
         await send(pair, 3)
         await replicated(pair)

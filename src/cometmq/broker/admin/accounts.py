@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class PlainAccountAdmin:
-    """Reads and changes the files of accounts, in a thread, one request at a time; no answer has a secret."""
+    """Reads and changes the account files, in a thread, one request at a time; answers contain no secrets."""
 
     def __init__(self, broker: BrokerContext, files: PlainFiles) -> None:
         self._config = broker.config
@@ -47,7 +47,7 @@ class PlainAccountAdmin:
         self._changes = PlainChanges(files, clock=broker.clock)
         self._lock = asyncio.Lock()
 
-    async def _do(self, work: Callable[[], T]) -> T:
+    async def _run_exclusively(self, work: Callable[[], T]) -> T:
         async with self._lock:
             return await in_thread(work)
 
@@ -59,7 +59,7 @@ class PlainAccountAdmin:
     async def put(
         self, connection: ServerConnection, request: Request[CreateAccessConfigRequestHeader], _body: bytes
     ) -> Response:
-        """Make or change an account; in force when it is answered."""
+        """Create or change an account; it is in force when the request is answered."""
         header = request.header
         given: dict[str, Any] = {
             "accessKey": header.access_key,
@@ -72,7 +72,7 @@ class PlainAccountAdmin:
             "groupPerms": _split(header.group_perms),
         }
         try:
-            await self._do(lambda: self._changes.put_account(given))
+            await self._run_exclusively(lambda: self._changes.put_account(given))
         except AuthError as error:
             return Response(UPDATE_AND_CREATE_ACL_CONFIG_FAILED, remark=str(error))
         _log.info("%s changed the account %s", connection.remote_address, header.access_key)
@@ -85,7 +85,7 @@ class PlainAccountAdmin:
         """Delete an account."""
         name = request.header.access_key
         try:
-            if await self._do(lambda: self._changes.delete_account(name)):
+            if await self._run_exclusively(lambda: self._changes.delete_account(name)):
                 _log.info("%s deleted the account %s", connection.remote_address, name)
                 return Response()
         except AuthError as error:
@@ -97,11 +97,13 @@ class PlainAccountAdmin:
     async def put_white_addresses(
         self, connection: ServerConnection, request: Request[UpdateGlobalWhiteAddrsConfigRequestHeader], _body: bytes
     ) -> Response:
-        """Replace the addresses that need no signature, in one of the files."""
+        """Replace the addresses in one of the files that need no signature."""
         header = request.header
         addresses = _split(header.global_white_addrs) or []
         try:
-            if await self._do(lambda: self._changes.put_white_addresses(addresses, header.acl_file_full_path or "")):
+            if await self._run_exclusively(
+                lambda: self._changes.put_white_addresses(addresses, header.acl_file_full_path or "")
+            ):
                 _log.info("%s changed the white addresses", connection.remote_address)
                 return Response()
         except AuthError as error:
@@ -111,9 +113,9 @@ class PlainAccountAdmin:
 
     @answers(RequestCode.GET_BROKER_CLUSTER_ACL_INFO, permission=needs_cluster(Action.GET))
     async def versions(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """Give the versions of the files of accounts."""
+        """Return the versions of the account files."""
         try:
-            found = await self._do(lambda: versions(self._files))
+            found = await self._run_exclusively(lambda: versions(self._files))
         except AuthError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
         default = found.get(str(self._files.directory / DEFAULT_FILE), {"counter": 0, "timestamp": 0})
@@ -131,7 +133,7 @@ class PlainAccountAdmin:
     async def listed(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
         """List the accounts and the addresses that need no signature, without secret keys."""
         try:
-            white, accounts = await self._do(lambda: listed(self._files))
+            white, accounts = await self._run_exclusively(lambda: listed(self._files))
         except AuthError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
         return Response(body=msgspec.json.encode({"globalWhiteAddrs": white, "plainAccessConfigs": accounts}))

@@ -1,4 +1,4 @@
-"""The broker, for administrators: runtime information, statistics, configuration, deletions of old files."""
+"""Requests of administrators about the broker: runtime information, statistics, configuration, old files."""
 
 from __future__ import annotations
 
@@ -36,25 +36,27 @@ _ALWAYS_ZERO: Final = (
     "dispatchMaxBuffer",
     "EndTransactionThreadPoolQueueCapacity",
 )
-"""Keys about thread pools and locks: requests wait for neither here (``prepareRuntimeInfo``)."""
+"""Keys about thread pools and locks, which have no queues here (``prepareRuntimeInfo``)."""
 _NO_STORE_POOL: Final = 2**31 - 1
-"""remainTransientStoreBufferNumbs of a broker without a transient store pool."""
+"""Value of remainTransientStoreBufferNumbs without a transient store pool."""
 
 
-class TellsOfItself(Protocol):
-    """A part of the broker that the runtime information has keys of."""
+class ReportsRuntimeInfo(Protocol):
+    """A part of the broker that contributes keys to the runtime information."""
 
     def runtime_info(self) -> dict[str, str]:
-        """The keys and their values now."""
+        """Return the keys with their current values."""
 
 
 class BrokerAdmin:
     """Answers about the running broker and its configuration (``AdminBrokerProcessor``).
 
-    :param tell: parts that the runtime information has keys of.
+    :param tell: parts that contribute keys to the runtime information.
     """
 
-    def __init__(self, broker: BrokerContext, schedule: ScheduleMessageService, tell: Sequence[TellsOfItself]) -> None:
+    def __init__(
+        self, broker: BrokerContext, schedule: ScheduleMessageService, tell: Sequence[ReportsRuntimeInfo]
+    ) -> None:
         self._broker = broker
         self._schedule = schedule
         self._tell = tell
@@ -63,7 +65,7 @@ class BrokerAdmin:
 
     @answers(RequestCode.GET_BROKER_RUNTIME_INFO, permission=needs_cluster(Action.GET))
     def runtime_info(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """Give the runtime information: every key that tools parse."""
+        """Return the runtime information: every key that tools parse."""
         table = self._broker.stats.runtime_info()
         table.update(self._of_store())
         for level, (offset, end) in self._schedule.offsets().items():
@@ -104,7 +106,7 @@ class BrokerAdmin:
     def view_stats(
         self, _connection: ServerConnection, request: Request[ViewBrokerStatsDataRequestHeader], _body: bytes
     ) -> Response:
-        """Give one statistic over the last minute, hour and day."""
+        """Return one statistic over the last minute, hour and day."""
         name, key = request.header.stats_name, request.header.stats_key
         data = self._broker.stats.view(name, key)
         if data is None:
@@ -114,14 +116,14 @@ class BrokerAdmin:
     @answers(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, permission=needs_cluster(Action.UPDATE))
     @answers(RequestCode.DELETE_EXPIRED_COMMITLOG, permission=needs_cluster(Action.UPDATE))
     def clean(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """Delete old files now, at any hour."""
+        """Delete old files now, regardless of the hour."""
         self._broker.store.delete_expired_files()
         return Response()
 
     # --- configuration ------------------------------------------------------------------------
     @answers(RequestCode.GET_BROKER_CONFIG, permission=needs_cluster(Action.GET))
     def read_config(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """Give the configuration as properties text, without secrets."""
+        """Return the configuration as properties text, without secrets."""
         version = encode_body(self._version).decode()
         text = format_properties(self._broker.config, self._apache)
         return Response(header=GetBrokerConfigResponseHeader(version=version), body=text.encode())
@@ -130,11 +132,11 @@ class BrokerAdmin:
         RequestCode.UPDATE_BROKER_CONFIG, limits=("MAX_CONFIG_UPDATE_BYTES",), permission=needs_cluster(Action.UPDATE)
     )
     def update_config(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
-        """Change the configuration, given as properties text; it is written to the configuration file, then in force.
+        """Change the configuration, given as properties text: first in the configuration file, then in the broker.
 
-        Only keys that :mod:`cometmq.broker.config` marks as changeable at run time can change, within their ranges, and
-        all of a request or nothing of it. Apache's other keys are kept and shown, and the answer says that they have no
-        effect.
+        Only keys that :mod:`cometmq.broker.config` marks as changeable at run time can change, within their ranges; a
+        request changes all its keys or none. Apache's other keys are kept and shown, and the answer says that they have
+        no effect.
         """
         before = self._broker.config
         try:
@@ -160,7 +162,7 @@ class BrokerAdmin:
 
 
 def _existing(path: Path) -> Path:
-    """The path itself, or the nearest directory above it that exists."""
+    """Return the path itself, or its nearest existing parent directory."""
     return next((place for place in _upwards(path) if place.exists()), Path("/"))
 
 
@@ -170,7 +172,7 @@ def _upwards(path: Path) -> Iterator[Path]:
 
 
 def _readable(size: int) -> str:
-    """``0 B``, ``6.4 KiB``, ``74.4 GiB`` (``UtilAll.humanReadableByteCount``)."""
+    """Format a size as ``0 B``, ``6.4 KiB``, ``74.4 GiB`` (``UtilAll.humanReadableByteCount``)."""
     if size < 1024:
         return f"{size} B"
     value = float(size)

@@ -1,4 +1,4 @@
-"""Messages, for administrators: units of a queue, open transactions, messages that wait for their time."""
+"""Requests of administrators about messages: units of a queue, open transactions, waiting messages."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ class QueueAdmin:
     def units(
         self, _connection: ServerConnection, request: Request[QueryConsumeQueueRequestHeader], _body: bytes
     ) -> Response:
-        """Give up to ``count`` units of a consume queue from ``index`` on.
+        """Return up to ``count`` units of a consume queue from ``index`` on.
 
-        With a group that is online, ``eval`` says which units its tags let through.
+        For a group that is online, ``eval`` shows which units its tags match.
         """
         header = request.header
         topic = header.topic or ""
@@ -121,7 +121,7 @@ class TransactionAdmin:
     def list(
         self, _connection: ServerConnection, request: Request[GetOpenTransactionsRequestHeader], _body: bytes
     ) -> Response:
-        """List open transactions from an offset on, of one group or of all; ``nextOffset`` says where to go on."""
+        """List open transactions from an offset on, of one group or of all; ``nextOffset`` is where to continue."""
         header = request.header
         most = min(max(header.max_num, 1), MAX_LISTED_TRANSACTIONS)
         listed: list[OpenTransaction] = []
@@ -158,7 +158,7 @@ class TransactionAdmin:
 
 
 class TimerAdmin:
-    """Answers about messages that wait for their time; the timer log's thread looks through them.
+    """Answers about messages that wait for their time; reads the timer log in its thread.
 
     The bodies are RocketMQ 5's (``TimerCheckpoint.encode``, ``TimerMetrics``).
     """
@@ -169,14 +169,14 @@ class TimerAdmin:
 
     @answers(RequestCode.GET_TIMER_CHECK_POINT, permission=needs_cluster(Action.GET))
     def check_point(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """Give the due time and the queue offset up to which waiting messages are delivered and read."""
+        """Return the due time and the queue offset up to which waiting messages are delivered and read."""
         position = self._timer.log.position
         return Response(body=_CHECK_POINT.pack(max(position.until_ms, 0), 0, position.serial, position.serial, 0, 0, 0))
 
     @answers(RequestCode.GET_TIMER_METRICS, limits=("MAX_TIMER_LOOKS",), permission=needs_cluster(Action.GET))
     async def metrics(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
         """Count the waiting messages of each topic, and those due within a minute, an hour, a day, thirty days."""
-        return await self._look(self._metrics())
+        return await self._read_in_thread(self._metrics())
 
     @answers(
         RequestCode.GET_WAITING_MESSAGES,
@@ -187,9 +187,9 @@ class TimerAdmin:
         self, _connection: ServerConnection, request: Request[GetWaitingMessagesRequestHeader], _body: bytes
     ) -> Response:
         """List waiting messages in the order of due times, of one topic or of all (CometMQ's own)."""
-        return await self._look(self._page(request.header))
+        return await self._read_in_thread(self._page(request.header))
 
-    async def _look(self, work: Coroutine[Any, Any, Body]) -> Response:
+    async def _read_in_thread(self, work: Coroutine[Any, Any, Body]) -> Response:
         if self._looking >= MAX_TIMER_LOOKS:
             work.close()
             remark = f"{MAX_TIMER_LOOKS} requests look through the messages that wait already, try again"
@@ -220,7 +220,7 @@ class TimerAdmin:
 
 
 def _tag_codes(subscription: SubscriptionData | None) -> frozenset[int] | None:
-    """Codes of a subscription by tags: none for all messages; ``None`` where tags do not decide."""
+    """Return the codes of a subscription by tags: empty for all messages; ``None`` for other subscriptions."""
     if subscription is None or not is_tag_type(subscription.expression_type):
         return None
     try:

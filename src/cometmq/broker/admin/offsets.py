@@ -1,4 +1,4 @@
-"""Consumer offsets, for administrators: read, compare, clone, reset; the progress of groups in messages and time."""
+"""Requests of administrators about consumer offsets: read, compare, clone, reset; the progress of groups."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from cometmq.remoting.server_connection import ServerConnection
 _log = logging.getLogger(__name__)
 
 LATEST: Final = -1
-"""The timestamp that stands for the end of each queue."""
+"""The timestamp that means the end of each queue."""
 _OLDEST_RESET_VERSION: Final = 28
-"""V3_0_7_SNAPSHOT: clients from here on understand RESET_CONSUMER_CLIENT_OFFSET."""
+"""V3_0_7_SNAPSHOT: clients of this version and later understand RESET_CONSUMER_CLIENT_OFFSET."""
 _OVERTAKEN: Final = 2**63 - 1
 _LEAST_QUEUE_BYTES: Final = 98
 """Bytes of a queue's progress in an answer, with the shortest names and one digit for each number."""
@@ -60,7 +60,7 @@ class OffsetAdmin:
         RequestCode.GET_ALL_CONSUMER_OFFSET, limits=("TABLE_ROWS_PER_SLICE",), permission=needs_cluster(Action.GET)
     )
     def all_offsets(self, connection: ServerConnection, request: Request[NoHeader], _body: bytes) -> Response | None:
-        """Give the table of consumer offsets."""
+        """Return the table of consumer offsets."""
         return run_in_slices(connection, request, self._all_offsets())
 
     def _all_offsets(self) -> Steps:
@@ -80,10 +80,10 @@ class OffsetAdmin:
     def correction(
         self, _connection: ServerConnection, request: Request[QueryCorrectionOffsetHeader], _body: bytes
     ) -> Response:
-        """Give the lowest offset of any group in each queue of a topic.
+        """Return the lowest offset of any group in each queue of a topic.
 
-        Groups in ``filterGroups`` (joined by commas) do not count. A queue where ``compareGroup`` is
-        behind that offset gets the largest number there is. (Apache also deletes the offsets of the
+        Groups in ``filterGroups`` (separated by commas) do not count. A queue where ``compareGroup`` is
+        behind that offset gets the largest 64-bit number. (Apache also deletes the offsets of the
         groups that do not count.)
         """
         header = request.header
@@ -108,7 +108,7 @@ class OffsetAdmin:
     def clone(
         self, connection: ServerConnection, request: Request[CloneGroupOffsetRequestHeader], _body: bytes
     ) -> Response:
-        """Give one group the offsets of another, in one topic or in all."""
+        """Copy the offsets of one group to another, in one topic or in all."""
         header = request.header
         wrong = check_group(header.dest_group)
         if wrong is not None:
@@ -141,7 +141,7 @@ class OffsetAdmin:
     ) -> Response | None:
         """Compute new offsets for a group and send them to its members (``Broker2Client.resetOffset``).
 
-        The members stop, take the new offsets and commit them; the broker's table is not touched here.
+        The members stop, apply the new offsets and commit them; this request does not change the broker's table.
         """
         header = request.header
         topic = self._broker.topics.get(header.topic)
@@ -170,7 +170,7 @@ class OffsetAdmin:
                     wanted = consumed
                 table[MessageQueue(header.topic, self._broker.config.broker_name, queue_id)] = wanted
             parts.append(members(table))
-            parts_for_c.append(members(_for_c(table)))
+            parts_for_c.append(members(_for_cpp(table)))
         group = self._broker.clients.consumers.get(header.group)
         if group is None:
             return Response(
@@ -211,7 +211,7 @@ class OffsetAdmin:
     def of_group(
         self, connection: ServerConnection, request: Request[GetConsumeStatsRequestHeader], _body: bytes
     ) -> Response | None:
-        """Give the progress of one group, in one topic or in all that it has offsets of."""
+        """Return the progress of one group, in one topic or in all for which it has offsets."""
         return run_in_slices(connection, request, self._of_group(request.header))
 
     def _of_group(self, header: GetConsumeStatsRequestHeader) -> Steps:
@@ -241,11 +241,11 @@ class OffsetAdmin:
     def of_all_groups(
         self, connection: ServerConnection, request: Request[GetConsumeStatsInBrokerHeader], _body: bytes
     ) -> Response | None:
-        """Give the progress of every group of this broker, topic by topic."""
+        """Return the progress of every group of this broker, topic by topic."""
         return run_in_slices(connection, request, self._of_all_groups(request.header.is_order))
 
     def _has_too_many_queues(self, is_order: bool) -> Generator[None, None, bool]:
-        """Tell whether an answer has no room for the queues of all groups, before it is made: that takes seconds."""
+        """Return whether the queues of all groups are too many for an answer; building it would take seconds."""
         room = MAX_FRAME_BYTES // _LEAST_QUEUE_BYTES
         seen = 0
         for group in list(self._broker.groups.table):
@@ -322,9 +322,9 @@ class OffsetAdmin:
     def in_time(
         self, connection: ServerConnection, request: Request[QueryConsumeTimeSpanRequestHeader], _body: bytes
     ) -> Response | None:
-        """Give when each queue's first, last and last consumed messages were stored.
+        """Return the store times of each queue's first, last and last consumed message.
 
-        ``delayTime`` is how long the next message to consume has been waiting, in ms; 0 when there is none.
+        ``delayTime`` is how long the next message to consume has been waiting, in ms; 0 without one.
         """
         name, group = request.header.topic, request.header.group
         topic = self._broker.topics.get(name)
@@ -337,10 +337,10 @@ class OffsetAdmin:
         for queue_ids in slices(range(queue_nums)):
             if parts:
                 yield
-            parts.append(members([self._time_span(name, group, queue_id) for queue_id in queue_ids]))
+            parts.append(members([self._read_times(name, group, queue_id) for queue_id in queue_ids]))
         return Response(body=b'{"consumeTimeSpanSet":[%s]}' % b",".join(parts))
 
-    def _time_span(self, name: str, group: str, queue_id: int) -> QueueTimeSpan:
+    def _read_times(self, name: str, group: str, queue_id: int) -> QueueTimeSpan:
         begin, end = self._broker.store.extent(name, queue_id)
 
         def stored_at(offset: int) -> int:
@@ -365,9 +365,9 @@ class OffsetAdmin:
 def consumed_topics(
     broker: BrokerContext, group: str, topic: str | None = None
 ) -> Iterator[tuple[TopicConfig, QueueOffsets]]:
-    """The topics, one or all, that exist and that a group has offsets of, each with these offsets.
+    """Yield the existing topics, one or all, for which a group has offsets, each with these offsets.
 
-    Without those that the group, while it has members, does not subscribe to.
+    Skips topics to which the group, if it has members, does not subscribe.
     """
     online = broker.clients.consumers.get(group)
     found = [(topic, broker.offsets.of_queues(group, topic))] if topic else broker.offsets.of_group(group)
@@ -377,7 +377,7 @@ def consumed_topics(
             yield config, offsets
 
 
-def _for_c(table: dict[MessageQueue, int]) -> list[MessageQueueForC]:
+def _for_cpp(table: dict[MessageQueue, int]) -> list[MessageQueueForC]:
     return [
         MessageQueueForC(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id, offset=offset)
         for queue, offset in table.items()
@@ -385,7 +385,7 @@ def _for_c(table: dict[MessageQueue, int]) -> list[MessageQueueForC]:
 
 
 def _local_text(timestamp_ms: int) -> str:
-    """``2026-11-21#03:49:47:528``, local time, as ``UtilAll.formatDate`` writes it."""
+    """Format a time as ``2026-11-21#03:49:47:528``, local time, like ``UtilAll.formatDate``."""
     seconds, milliseconds = divmod(timestamp_ms, 1000)
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC).astimezone()
     return f"{moment:%Y-%m-%d#%H:%M:%S}:{milliseconds:03d}"

@@ -1,8 +1,8 @@
-"""GET_PROGRESS_SUMS (30041): how far groups are and how many messages topics have, without a line for each queue.
+"""GET_PROGRESS_SUMS (30041): the progress of groups and the messages of topics, summed over queues.
 
-An extension of CometMQ's for lists and screens, which show sums. The answers of RocketMQ's own codes have each queue of
-each group: 110 bytes and a look at the log for each, 20 seconds for a million. Here a pair of topic and group is
-a subtraction of two sums, and the ends of a topic's queues are added up once for all of its groups.
+An extension of CometMQ for lists and screens, which show sums. The answers of RocketMQ's own codes contain each queue
+of each group, with 110 bytes and a read of the log for each: 20 seconds for a million. Here a pair of topic and group
+costs a subtraction of two sums, and the ends of a topic's queues are added up once for all of its groups.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
 
 _QUEUES_OF_A_PAIR: Final = 8
-"""So many queues are added up in the time of one pair."""
+"""Number of queues that are added up in the time of one pair."""
 
 
 class ProgressSumsAdmin:
@@ -40,7 +40,7 @@ class ProgressSumsAdmin:
         permission=needs_cluster(Action.GET),
     )
     def sums(self, connection: ServerConnection, request: Request[NoHeader], body: bytes) -> Response | None:
-        """Give the progress of some groups and the ends of all topics, summed over queues (CometMQ's own)."""
+        """Return the progress of some groups and the ends of all topics, summed over queues (CometMQ's own)."""
         return run_in_slices(connection, request, self._sums(body))
 
     def _sums(self, body: bytes) -> Steps:
@@ -80,6 +80,6 @@ class ProgressSumsAdmin:
         return Response(body=b'{"groups":{%s},"topics":{%s}}' % (b",".join(groups), b",".join(topics)))
 
     def _end(self, topic: str, queue_nums: int | None = None) -> int:
-        """The messages that a topic has ever had, in its first queues or in all."""
+        """Return the number of messages that a topic ever had, in its first queues or in all."""
         queues = self._broker.store.queues().get(topic, {})
         return sum(queue.max_offset() for number, queue in queues.items() if queue_nums is None or number < queue_nums)

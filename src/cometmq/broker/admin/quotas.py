@@ -24,7 +24,7 @@ _NO_LIMIT: Final = -1
 
 
 class QuotaAdmin:
-    """Reads and changes quotas, one change at a time; the file is written by a thread."""
+    """Reads and changes quotas, one change at a time; a thread writes the file."""
 
     def __init__(self, limiter: Limiter) -> None:
         self._limiter = limiter
@@ -35,7 +35,7 @@ class QuotaAdmin:
     async def put(
         self, connection: ServerConnection, request: Request[PutQuotaRequestHeader], _body: bytes
     ) -> Response:
-        """Make or change the quota of a subject; in the file and in force when it is answered."""
+        """Create or change the quota of a subject; in the file and in force when it is answered."""
         try:
             subject = Subject.parse(request.header.subject)
             async with self._lock:
@@ -57,7 +57,7 @@ class QuotaAdmin:
             elif value is not None:
                 merged[field.encode_name] = value
         if not merged:
-            raise AuthError("a quota has one limit at least", next_step="give one, or delete the quota")
+            raise AuthError("a quota needs at least one limit", next_step="set a limit, or delete the quota")
         limits = msgspec.convert(merged, Limits)
         limits.check()
         return limits
@@ -66,12 +66,12 @@ class QuotaAdmin:
     async def delete(
         self, connection: ServerConnection, request: Request[DeleteQuotaRequestHeader], _body: bytes
     ) -> Response:
-        """Delete the quota of a subject; code 22 if there is none."""
+        """Delete the quota of a subject; code 22 if it has none."""
         try:
             subject = Subject.parse(request.header.subject)
             async with self._lock:
                 if subject not in self._table.quotas:
-                    return _none(subject)
+                    return _not_found(subject)
                 await self._use(subject, None)
         except AuthError as error:
             return _refused(error)
@@ -80,7 +80,7 @@ class QuotaAdmin:
 
     @answers(RequestCode.GET_QUOTAS, limits=("MAX_SHOWN_SUBJECTS",), permission=needs_cluster(Action.GET))
     def get(self, _connection: ServerConnection, request: Request[GetQuotasRequestHeader], _body: bytes) -> Response:
-        """Give all quotas, that of one subject, or all subjects, with their use and denials."""
+        """Return one subject's quota, or those of all subjects, with their use and denials."""
         header = request.header
         if not header.subject:
             return Response(body=msgspec.json.encode(self._limiter.listed(each=header.each)))
@@ -89,7 +89,7 @@ class QuotaAdmin:
         except AuthError as error:
             return _refused(error)
         found = self._limiter.shown(subject)
-        return _none(subject) if found is None else Response(body=msgspec.json.encode([found]))
+        return _not_found(subject) if found is None else Response(body=msgspec.json.encode([found]))
 
     async def _use(self, subject: Subject, limits: Limits | None) -> None:
         found = self._table.changed(subject, limits)
@@ -101,5 +101,5 @@ def _refused(error: AuthError) -> Response:
     return Response(ResponseCode.INVALID_PARAMETER, remark=str(error))
 
 
-def _none(subject: Subject) -> Response:
+def _not_found(subject: Subject) -> Response:
     return Response(ResponseCode.QUERY_NOT_FOUND, remark=f"{subject} has no quota")

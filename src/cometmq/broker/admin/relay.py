@@ -1,6 +1,6 @@
-"""Questions that only a consumer can answer: the broker asks it and hands its answer on.
+"""Requests that only a consumer can answer: the broker forwards them and returns the answer.
 
-Its running state, one message consumed now, the offsets that it holds (``AdminBrokerProcessor.callConsumer``,
+They ask for its running state or its offsets, or make it consume one message (``AdminBrokerProcessor.callConsumer``,
 ``Broker2Client``).
 """
 
@@ -49,11 +49,11 @@ _BUSY: Final = Response(
     ResponseCode.SYSTEM_BUSY, remark="too many questions wait for consumers' answers; ask again later"
 )
 _OLDEST_CALL_VERSION: Final = 62
-"""V3_1_8_SNAPSHOT: clients from here on answer such requests."""
+"""V3_1_8_SNAPSHOT: clients of this version and later answer such requests."""
 
 
 class InFlight:
-    """Bounds the requests in flight: :data:`~cometmq.broker.limits.MAX_RELAYED_REQUESTS`, and ``most_bytes`` in all."""
+    """Limits the requests in flight: :data:`~cometmq.broker.limits.MAX_RELAYED_REQUESTS`, and ``most_bytes`` in all."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -61,17 +61,17 @@ class InFlight:
         self._bytes = 0
 
     def has_room(self, count: int, size: int) -> bool:
-        """Tell whether ``count`` more requests may come, with ``size`` bytes in all."""
+        """Return whether ``count`` more requests are allowed, with ``size`` bytes in all."""
         return self._count + count <= MAX_RELAYED_REQUESTS and self._bytes + size <= self._most_bytes
 
     def enter(self, count: int, size: int) -> None:
-        """Count in; negative numbers count out."""
+        """Add to the counts; negative numbers subtract."""
         self._count += count
         self._bytes += size
 
     @contextmanager
     def counted(self, count: int, size: int) -> Iterator[None]:
-        """Count in for the time of a block."""
+        """Count these requests for the time of a block."""
         self.enter(count, size)
         try:
             yield
@@ -80,7 +80,7 @@ class InFlight:
 
 
 class RelayAdmin:
-    """Hands administrators' questions on to consumers."""
+    """Forwards administrators' requests to consumers."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -111,7 +111,7 @@ class RelayAdmin:
     async def consume_directly(
         self, _connection: ServerConnection, request: Request[ConsumeMessageDirectlyResultRequestHeader], _body: bytes
     ) -> Response:
-        """Let a consumer consume one message now; the stored record travels with the question."""
+        """Let a consumer consume one message now; the request carries the stored record."""
         header = request.header
         try:
             _, _, offset = decode_offset_msg_id(header.msg_id or "")
@@ -163,9 +163,9 @@ class RelayAdmin:
     async def consumer_status(
         self, _connection: ServerConnection, request: Request[GetConsumerStatusRequestHeader], _body: bytes
     ) -> Response:
-        """Ask the members of a group for the offsets that they hold.
+        """Ask the members of a group for their current offsets.
 
-        ``clientAddr`` is the client id of the one to ask; all are asked when it is empty.
+        ``clientAddr`` is the client id of the member to ask; if it is empty, all are asked.
         """
         header = request.header
         group = self._broker.clients.consumers.get(header.group)
@@ -191,22 +191,22 @@ class RelayAdmin:
                 self._statuses.enter(-len(sizes), -sum(sizes))
 
     async def _status(self, channel: ClientChannel, question: Header, sizes: list[int]) -> bytes:
-        """Return the body of one client's answer; its size is counted in and added to ``sizes``.
+        """Return the body of one client's answer; its size is counted and added to ``sizes``.
 
-        :raises InvokeError: it does not answer, or its answer is too long.
+        :raises InvokeError: it does not answer, or its answer is too large.
         """
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
         answer = await channel.connection.invoke(code, question, timeout_s=_STATUS_TIMEOUT_S)
         size = len(answer.body)
         if size > MAX_CONSUMER_STATUS_BYTES or not self._statuses.has_room(1, size):
-            raise InvokeError(f"an answer of {size} bytes is more than can be kept")
+            raise InvokeError(f"the answer has {size} bytes; no room for it now")
         self._statuses.enter(1, size)
         sizes.append(size)
         return answer.body
 
 
 async def _merged(asked: list[ClientChannel], bodies: list[Any]) -> bytes:
-    """The answers of all clients as one; those that cannot be read are left out."""
+    """Merge the answers of all clients; malformed ones are skipped."""
     table: dict[str, dict[MessageQueue, int]] = {}
     for channel, body in zip(asked, bodies, strict=True):
         try:

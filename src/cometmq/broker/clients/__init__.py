@@ -1,1 +1,1 @@
-"""Processors of clients' reports and questions about their groups (ClientManageProcessor, ConsumerManageProcessor)."""
+"""Requests of clients about themselves and their groups (ClientManageProcessor, ConsumerManageProcessor)."""

@@ -1,4 +1,4 @@
-"""Clients come, stay and leave; members of a group get a notice when it changes."""
+"""Heartbeats and departures of clients; members of a group are notified when it changes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _check_needs(body: bytes) -> Iterator[Need]:
 
 
 class ClientManageProcessor:
-    """Enters and removes clients (``ClientManageProcessor``)."""
+    """Registers and removes clients (``ClientManageProcessor``)."""
 
     def __init__(self, broker: BrokerContext, filters: ConsumerFilterManager) -> None:
         self._broker = broker
@@ -75,7 +75,7 @@ class ClientManageProcessor:
         permission=needs_of_body(_heartbeat_needs, "each Group and Topic Sub"),
     )
     def heartbeat(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response | None:
-        """Enter or refresh the producers and consumers of one client; of one with many groups over several turns."""
+        """Register or refresh the producers and consumers of one client; one with many groups over several rounds."""
         steps = self._heartbeat(connection, request, body)
         return run_in_slices(connection, request, steps, at_once=len(body) <= LARGE_HEARTBEAT_BYTES)
 
@@ -84,7 +84,7 @@ class ClientManageProcessor:
             data = decode_request(HeartbeatData, body, MAX_HEARTBEAT_BYTES)
         except BodyError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
-        wrong = _check(data)
+        wrong = _find_fault(data)
         if len(body) > LARGE_HEARTBEAT_BYTES:
             yield
         clients = self._broker.clients
@@ -101,7 +101,7 @@ class ClientManageProcessor:
             size += 1 + _filter_chars(consumer) * CLIENTS_PER_SLICE // FILTER_CHARS_PER_SLICE
             if not is_first_slice and not clients.consumers.has_room([consumer], connection):
                 return Response(ResponseCode.SYSTEM_ERROR, remark=_NO_ROOM)  # others came in between
-            self._prepare(consumer)
+            self._create_retry_topic(consumer)
             clients.consumers.register(consumer, channel)
             yield from self._filters.register_in_slices(consumer.group_name, consumer.subscription_data_set)
         for producers in batches(data.producer_data_set, CLIENTS_PER_SLICE):
@@ -114,8 +114,8 @@ class ClientManageProcessor:
                 clients.producers.register(name, channel)
         return Response()
 
-    def _prepare(self, consumer: ConsumerData) -> None:
-        """Make the group and its retry topic, which every consumer looks for."""
+    def _create_retry_topic(self, consumer: ConsumerData) -> None:
+        """Create the group and its retry topic, which every consumer looks up."""
         group = self._broker.groups.find(consumer.group_name)
         if group is not None and not self._broker.topics.is_full:
             self._broker.topics.create_retry(
@@ -128,7 +128,7 @@ class ClientManageProcessor:
     def unregister(
         self, connection: ServerConnection, request: Request[UnregisterClientRequestHeader], _body: bytes
     ) -> Response:
-        """Take a client out of groups; its queues are free before the other members get the notice."""
+        """Remove a client from groups; its queue locks are released before the other members are notified."""
         header = request.header
         if header.producer_group:
             self._broker.clients.producers.unregister(header.producer_group, connection)
@@ -144,7 +144,7 @@ class ClientManageProcessor:
         permission=needs_of_body(_check_needs, "Group and Topic Sub"),
     )
     def check_config(self, _connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
-        """Say whether a subscription that is not by tags can be served; asked before a consumer starts."""
+        """Check a subscription that is not by tags; consumers ask before they start."""
         try:
             subscription = (
                 decode_request(CheckClientRequestBody, body, MAX_CHECK_CLIENT_BYTES).subscription_data if body else None
@@ -171,10 +171,10 @@ class ClientManageProcessor:
 
 
 class GroupNotices:
-    """Notices to the members of changed groups, which share the queues again (``DefaultConsumerIdsChangeListener``).
+    """Notifies the members of changed groups, which then rebalance (``DefaultConsumerIdsChangeListener``).
 
-    A group that changes again before its notices are sent gets them once. Few notices are sent at once. A client that
-    leaves hundreds of groups with hundreds of members each causes many, which are sent over many rounds of the loop.
+    A group that changes again before its notices are sent gets them once. Only a few notices are sent in one round of
+    the loop: a client that leaves hundreds of groups with hundreds of members each causes many.
     """
 
     def __init__(self, consumers: ConsumerManager, *, clock: Clock) -> None:
@@ -182,21 +182,21 @@ class GroupNotices:
         self._consumers = consumers
         self._changed: dict[str, None] = {}
         self._work: Iterator[None] | None = None
-        """The notices that a later turn sends."""
+        """The notices for a later round."""
 
     def send(self, group_name: str) -> None:
-        """Send a notice to all members of a group, except those that are behind with reading."""
+        """Notify all members of a group, except those that read slowly."""
         self._changed[group_name] = None
         if self._work is None:
-            self._go_on(self._send_all())
+            self._continue(self._send_all())
 
-    def _go_on(self, work: Iterator[None]) -> None:
+    def _continue(self, work: Iterator[None]) -> None:
         self._work = work
         until = self._clock.monotonic() + GROUP_NOTICES_SECONDS
         try:
             for _ in work:
                 if self._clock.monotonic() >= until:
-                    asyncio.get_running_loop().call_soon(self._go_on, work)
+                    asyncio.get_running_loop().call_soon(self._continue, work)
                     return
         except Exception:  # the client that joins or leaves gets its answer anyway
             _log.exception("the members of a group got no notice of its change; they look again in 20 s")
@@ -218,17 +218,17 @@ class GroupNotices:
 
 
 def _language(request: Request[Any]) -> str:
-    """The language that the client names, cut to a word: the broker stores it."""
+    """Return the client's language, cut to a word: the broker stores it."""
     return str(request.language or "OTHER")[:MAX_KIND_CHARS]
 
 
 def _filter_chars(consumer: ConsumerData) -> int:
-    """Characters of the SQL92 expressions of a consumer."""
+    """Return the length of a consumer's SQL92 expressions, in characters."""
     return sum(len(sub.sub_string) for sub in consumer.subscription_data_set if not is_tag_type(sub.expression_type))
 
 
-def _check(data: HeartbeatData) -> str | None:
-    """The reason to refuse a heartbeat, or ``None``: names become topics, directories and table keys."""
+def _find_fault(data: HeartbeatData) -> str | None:
+    """Return why a heartbeat is refused, or ``None``: names become topics, directories and table keys."""
     if len(data.client_id) > MAX_CLIENT_ID_CHARS:
         return f"the clientID is longer than {MAX_CLIENT_ID_CHARS} characters"
     if len(data.consumer_data_set) + len(data.producer_data_set) > MAX_HEARTBEAT_GROUPS:

@@ -1,4 +1,4 @@
-"""Requests of consumers about their group: its members, its offsets, the queues that it consumes in order."""
+"""Requests of consumers about their group: its members, its offsets, and queue locks for orderly consumption."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ class ConsumerManageProcessor:
     def query_offset(
         self, connection: ServerConnection, request: Request[QueryConsumerOffsetRequestHeader], _body: bytes
     ) -> Response:
-        """Give the offset that a group committed for a queue.
+        """Return the offset that a group committed for a queue.
 
-        A group that never committed starts at 0 on a young queue; on others the answer is QUERY_NOT_FOUND.
+        A group that never committed starts at 0 on a young queue; for others the answer is QUERY_NOT_FOUND.
         """
         header = request.header
         self._lives.begins(connection, header.consumer_group, header.topic, header.queue_id)
@@ -82,7 +82,7 @@ class ConsumerManageProcessor:
         return Response(header=QueryConsumerOffsetResponseHeader(offset=offset))
 
     def _is_young(self, topic: str, queue_id: int) -> bool:
-        """Tell whether the queue's first message is there and the log has not outgrown memory since it was stored."""
+        """Return whether the queue has its first message, and the log since then fits in memory."""
         queue = self._store.queues().get(topic, {}).get(queue_id)
         if queue is None or queue.max_offset() == 0:
             return True
@@ -98,19 +98,19 @@ class ConsumerManageProcessor:
     def update_offset(
         self, connection: ServerConnection, request: Request[UpdateConsumerOffsetRequestHeader], _body: bytes
     ) -> Response:
-        """Commit the offset of a group in a queue, unless it is of an earlier life of the topic."""
+        """Commit the offset of a group in a queue, unless it belongs to a deleted topic of this name."""
         header = request.header
         wrong = check_group(header.consumer_group) or check_topic(header.topic)
         if wrong is not None:
             return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
-        if self._lives.deleted and self._is_earlier(connection, header):
+        if self._lives.deleted and self._is_of_deleted_topic(connection, header):
             return Response()
         if not self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset):
             return Response(ResponseCode.SYSTEM_ERROR, remark="this broker holds too many consumer offsets already")
         return Response()
 
-    def _is_earlier(self, connection: ServerConnection, header: UpdateConsumerOffsetRequestHeader) -> bool:
-        """Tell whether a consumer reports an offset of an earlier life, since it does not know of the new one yet."""
+    def _is_of_deleted_topic(self, connection: ServerConnection, header: UpdateConsumerOffsetRequestHeader) -> bool:
+        """Return whether a consumer reports an offset of a deleted topic, unaware of the new one."""
         if self._lives.reads_earlier(connection, header.consumer_group, header.topic, header.queue_id):
             return True
         is_gone = header.topic in self._lives.deleted
@@ -118,14 +118,14 @@ class ConsumerManageProcessor:
 
 
 def _lock_needs(body: bytes) -> Iterator[Need]:
-    asked = _read(body)
+    asked = _parse(body)
     yield on_group(asked.consumer_group, Action.SUB)
     for topic in {queue.topic for queue in asked.mq_set}:
         yield on_topic(topic, Action.SUB)
 
 
 class LockProcessor:
-    """Answers members of orderly groups (``AdminBrokerProcessor``)."""
+    """Answers members of groups that consume orderly (``AdminBrokerProcessor``)."""
 
     def __init__(self, locks: RebalanceLockManager, clients: ClientRegistry) -> None:
         self._locks = locks
@@ -137,12 +137,12 @@ class LockProcessor:
         permission=needs_of_body(_lock_needs, "Group and each Topic Sub"),
     )
     def lock(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
-        """Lock queues, or renew their locks; the answer names those that the client holds now.
+        """Lock queues, or renew their locks; the answer names those that the client now holds.
 
-        A connection whose heartbeats name other groups, or another client, is refused.
+        Refused when the heartbeats of the connection name other groups or another client.
         """
         try:
-            asked = _read(body)
+            asked = _parse(body)
         except BodyError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
         if self._clients.is_stranger(connection, asked.consumer_group, asked.client_id):
@@ -160,17 +160,17 @@ class LockProcessor:
         permission=needs_of_body(_lock_needs, "Group and each Topic Sub"),
     )
     def unlock(self, _connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
-        """Free queues."""
+        """Unlock queues."""
         try:
-            asked = _read(body)
+            asked = _parse(body)
         except BodyError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
         self._locks.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
         return Response()
 
 
-def _read(body: bytes) -> LockBatchRequestBody:
-    """The request of 41 or 42; the ``onlyThisBroker`` of 5.x means nothing where no other broker holds the locks.
+def _parse(body: bytes) -> LockBatchRequestBody:
+    """Parse the request of 41 or 42; ``onlyThisBroker`` of 5.x has no effect, since only this broker holds the locks.
 
     :raises BodyError: it is malformed, or lacks a group or client.
     """

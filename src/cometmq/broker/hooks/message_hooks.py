@@ -1,9 +1,9 @@
-"""Hooks of a broker see requests, messages that come in, and messages that go out.
+"""Hooks of a broker see requests, incoming messages, and outgoing messages.
 
-``RPCHook``, ``SendMessageHook`` and ``ConsumeMessageHook`` of RocketMQ's broker. They stand on the hooks
-of the server: without any, requests and answers take the short way and nothing of this module runs.
-A hook that raises is logged and passed over, except that ``before`` of an RPC or a send hook refuses
-the request by raising :class:`~cometmq.remoting.processors.RpcRejectedError` (``AbortProcessException``).
+``RPCHook``, ``SendMessageHook`` and ``ConsumeMessageHook`` of RocketMQ's broker. They use the hooks of the
+server: without any, requests and answers skip this module. An exception in a hook is logged and ignored,
+except that ``before`` of an RPC or a send hook refuses the request by raising
+:class:`~cometmq.remoting.processors.RpcRejectedError` (``AbortProcessException``).
 
 A distribution offers hooks with an entry point of the group ``cometmq.hooks``: a function that takes the broker's
 configuration and returns :class:`BrokerHooks`. The key ``hookNames`` chooses by name; its text is never imported or
@@ -54,15 +54,15 @@ _STORED: Final = frozenset(
 
 
 class SendMessageContext(msgspec.Struct, frozen=True, kw_only=True):
-    """A message, or a batch, that comes in (``SendMessageContext`` of the broker)."""
+    """An incoming message or batch (``SendMessageContext`` of the broker)."""
 
     producer_group: str
     topic: str
     queue_id: int
-    """The queue asked for; -1 lets the broker choose."""
+    """The requested queue; -1 lets the broker choose."""
     body_bytes: int
     properties: Mapping[str, str]
-    """The properties of the message, or of the batch as a whole."""
+    """The properties of the message, or of the whole batch."""
     unique_key: str | None
     batch: bool
     msg_type: MessageType
@@ -72,17 +72,17 @@ class SendMessageContext(msgspec.Struct, frozen=True, kw_only=True):
     broker_address: str
     region_id: str
     props: dict[str, object]
-    """Values that ``before`` of a hook leaves for its ``after``."""
+    """Values that a hook's ``before`` leaves for its ``after``."""
     success: bool = False
     """After: whether it is stored."""
     code: int = 0
     """After: the code of the answer."""
     error_message: str | None = None
-    """After: the words of the answer, if it is an error."""
+    """After: the error message of the answer, if any."""
     msg_id: str | None = None
-    """After: the broker's id of the stored message; of a batch those of all, with commas between."""
+    """After: the broker's id of the stored message; of a batch all ids, separated by commas."""
     queue_offset: int = -1
-    """After: where it stands; of a batch its first message."""
+    """After: its queue offset; of a batch that of its first message."""
 
 
 class ConsumeMessageContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,33 +91,33 @@ class ConsumeMessageContext(msgspec.Struct, frozen=True, kw_only=True):
     consumer_group: str
     topic: str
     queue_id: int | None
-    """``None`` for a message that comes back."""
+    """``None`` for a message that is sent back."""
     client_host: str
     broker_address: str
     message_ids: Mapping[str, int]
-    """The broker's id of each message → its queue offset, or its log offset for a message that comes back."""
+    """The broker's id of each message → its queue offset, or its log offset for a message that is sent back."""
     body_bytes: int
     """Bytes of the answer's records."""
 
 
 @dataclass(frozen=True)
 class SendMessageHook:
-    """Two functions, either may be missing; they run on the broker's event loop and must not block."""
+    """Two functions, each optional; they run on the broker's event loop and must not block."""
 
     before: Callable[[SendMessageContext], None] | None = None
     """Called before a message is stored; may refuse it."""
     after: Callable[[SendMessageContext], None] | None = None
-    """Called when the request is answered, also for a oneway one."""
+    """Called when the request is answered, also for a oneway request."""
 
 
 @dataclass(frozen=True)
 class ConsumeMessageHook:
-    """Two functions, either may be missing; they run on the broker's event loop and must not block."""
+    """Two functions, each optional; they run on the broker's event loop and must not block."""
 
     before: Callable[[ConsumeMessageContext], None] | None = None
-    """Called when messages go to a consumer."""
+    """Called when messages are sent to a consumer."""
     after: Callable[[ConsumeMessageContext], None] | None = None
-    """Called when a consumer has handed a message back (CONSUMER_SEND_MSG_BACK)."""
+    """Called when a consumer has sent a message back (CONSUMER_SEND_MSG_BACK)."""
 
 
 @dataclass(frozen=True)
@@ -129,11 +129,11 @@ class BrokerHooks:
     consume: Sequence[ConsumeMessageHook] = ()
 
     def __add__(self, other: BrokerHooks) -> BrokerHooks:
-        """These, then those of ``other``."""
+        """Combine these hooks with those of ``other``, which run later."""
         return BrokerHooks((*self.rpc, *other.rpc), (*self.send, *other.send), (*self.consume, *other.consume))
 
     def for_server(self, broker_address: Callable[[], str], region_id: str) -> list[RpcHook]:
-        """The hooks of the server: none without hooks of messages and requests."""
+        """Return the hooks for the server; empty without hooks for messages and requests."""
         if not self.send and not self.consume:
             return list(self.rpc)
         watching = MessageHooks(self.send, self.consume, broker_address, region_id)
@@ -141,9 +141,9 @@ class BrokerHooks:
 
 
 def load_hooks(config: BrokerConfig) -> BrokerHooks:
-    """The hooks of ``hookNames``, in that order.
+    """Load the hooks of ``hookNames``, in that order.
 
-    :raises ConfigError: no installed distribution offers one of that name, or it offers something else than hooks.
+    :raises ConfigError: no installed distribution offers a hook of that name, or it returns something else.
     """
     found = BrokerHooks()
     names = [name for part in config.hook_names.split(",") if (name := part.strip())]
@@ -153,16 +153,16 @@ def load_hooks(config: BrokerConfig) -> BrokerHooks:
     for name in names:
         if name not in offered:
             known = ", ".join(sorted(offered)) or "none"
-            raise ConfigError(f"hookNames: no installed package offers the hook {name}; offered: {known}")
+            raise ConfigError(f"hookNames: no installed package has the hook {name}; available: {known}")
         hooks = offered[name].load()(config)
         if not isinstance(hooks, BrokerHooks):
-            raise ConfigError(f"hookNames: {name} gives {type(hooks).__name__}, not BrokerHooks")
+            raise ConfigError(f"hookNames: {name} returns {type(hooks).__name__}, not BrokerHooks")
         found += hooks
     return found
 
 
 class MessageHooks:
-    """Makes contexts of requests and answers, and shows them to the hooks of messages."""
+    """Creates contexts from requests and answers, and passes them to the message hooks."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class MessageHooks:
         """The key is the identity of the request. Every send is answered, at the latest when the broker stops."""
 
     def before(self, peer: str, request: Request[Any], body: bytes) -> None:
-        """Show a message that comes in."""
+        """Pass an incoming message to the hooks."""
         if request.code not in _SENDS or not self._send:
             return
         header = request.header
@@ -203,7 +203,7 @@ class MessageHooks:
         self._under_way[id(request)] = context
 
     def after(self, peer: str, request: Request[Any], response: Response) -> None:
-        """Show the result of a send, or messages that go out."""
+        """Pass the result of a send, or outgoing messages, to the hooks."""
         if request.code in _SENDS:
             context = self._under_way.pop(id(request), None)
             if context is not None:

@@ -1,4 +1,4 @@
-"""Times of the requests that make topics and groups, by how they ended (``InvocationStatus``)."""
+"""Times of requests that create topics and groups, by result (``InvocationStatus``)."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from cometmq.remoting.processors import Response
 CREATION_BOUNDS_MS: Final = (10, 100, 1_000, 3_000, 5_000)
 
 Ended = Callable[[Response], Response]
-"""Called with the answer of a request, which it gives back."""
+"""Called with the answer of a request; returns the answer."""
 
 
 class CreationTimes:
-    """Milliseconds of the requests, by the values of the labels."""
+    """Durations of the requests in milliseconds, by the values of the labels."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.topics: Final[dict[tuple[str, ...], Histogram]] = {}
-        """By status, and whether one of the topics is RocketMQ's own."""
+        """By status, and whether one of the topics is a system topic."""
         self.groups: Final[dict[tuple[str, ...], Histogram]] = {}
 
     def topic(self, *, is_system: bool) -> Ended:
-        """Begin to measure a request for topics."""
-        return self._begun(self.topics, "true" if is_system else "false")
+        """Start measuring a request for topics."""
+        return self._start(self.topics, "true" if is_system else "false")
 
     def group(self) -> Ended:
-        """Begin to measure a request for groups."""
-        return self._begun(self.groups)
+        """Start measuring a request for groups."""
+        return self._start(self.groups)
 
-    def _begun(self, times: dict[tuple[str, ...], Histogram], *labels: str) -> Ended:
+    def _start(self, times: dict[tuple[str, ...], Histogram], *labels: str) -> Ended:
         began = self._clock.monotonic()
 
         def ended(response: Response) -> Response:

@@ -1,4 +1,4 @@
-"""Counts of POP's log for metrics (``PopMetricsManager``), added up once for each record of the log."""
+"""Counts of the POP log for metrics (``PopMetricsManager``), updated once for each record of the log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cometmq.metrics.family import Histogram
 SCAN_BOUNDS_MS: Final = (1, 10, 100, 1_000, 2_000, 3_000)
 CHECKPOINT: Final = "CK"
 ACK: Final = "ACK"
-"""Messages were handed out; their time ends before it is over (``PopReviveMessageType``)."""
+"""Messages handed out, and the ends of their invisible time (``PopReviveMessageType``)."""
 STORED: Final = "PUT_OK"
 REFUSED: Final = "SERVICE_NOT_AVAILABLE"
 """Results of Apache's store (``PutMessageStatus``)."""
@@ -21,19 +21,19 @@ Ends = tuple[str, str, str]
 
 
 class PopCounts:
-    """Entries of the log, copies for the retry topics, and the times of the looks at messages that are due."""
+    """Entries of the log, retry copies, and durations of the checks for due messages."""
 
     def __init__(self) -> None:
         self.put: Final[Counter[tuple[Ends, str]]] = Counter()
-        """Entries by what they are and how they were stored."""
+        """Entries by kind and store status."""
         self.copies: Final[Counter[tuple[str, str, str]]] = Counter()
-        """Messages that are handed out again, by group, topic and how they were stored."""
+        """Messages that are handed out again, by group, topic and store status."""
         self.scans: Final = Histogram(SCAN_BOUNDS_MS)
 
     def logged(self, entries: Iterable[Ends], copies: Iterable[tuple[str, str]], *, stored: bool) -> None:
         """Count the entries of a record.
 
-        :param copies: group and topic of the messages that were stored for a retry with it.
+        :param copies: group and topic of the retry copies in the record.
         """
         status = STORED if stored else REFUSED
         for entry in entries:
@@ -42,7 +42,7 @@ class PopCounts:
             self.copies[group, topic, status] += 1
 
     def keep(self, topics: Set[str], groups: Set[str]) -> None:
-        """Forget topics and groups that are gone."""
+        """Drop topics and groups that no longer exist."""
         for entry in [key for key in self.put if key[0][0] not in groups or key[0][1] not in topics]:
             del self.put[entry]
         for copy in [key for key in self.copies if key[0] not in groups or key[1] not in topics]:

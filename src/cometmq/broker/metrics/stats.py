@@ -1,9 +1,9 @@
-"""Numbers about a running broker: per topic and group, and of the broker as a whole.
+"""Statistics of a running broker: by topic and group, and totals.
 
 Two families, as in Apache: *items* by name and key (``BrokerStatsManager``: TOPIC_PUT_NUMS of a topic,
-GROUP_GET_NUMS of ``topic@group``, …), seen over the last minute, hour and day; and *totals* of the
-broker (``StoreStatsService``), seen over 10, 60 and 600 seconds. Counting is a few additions, done once
-per turn or per pull; everything else is sampled by the clock.
+GROUP_GET_NUMS of ``topic@group``, …) over the last minute, hour and day; and *totals* of the broker
+(``StoreStatsService``) over 10, 60 and 600 seconds. Counting is a few additions per turn or per pull;
+everything else is sampled at intervals.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
 TIMER_ENQUEUE_NUMS: Final = "TIMER_ENQUEUE_NUMS"
 TIMER_DEQUEUE_NUMS: Final = "TIMER_DEQUEUE_NUMS"
 _OF_THE_BROKER: Final = (BROKER_PUT_NUMS, BROKER_GET_NUMS, TIMER_ENQUEUE_NUMS, TIMER_DEQUEUE_NUMS)
-"""These are never forgotten."""
+"""Items with these names are never dropped."""
 _BYTES_OF: Final = {TOPIC_PUT_SIZE: TOPIC_PUT_NUMS, GROUP_GET_SIZE: GROUP_GET_NUMS}
-"""Names whose numbers are the bytes of what another name counts."""
+"""Names whose values are the bytes of what another name counts."""
 
 _TOTAL_SAMPLES: Final = 601
 
@@ -56,7 +56,7 @@ _PUT_TIME_BOUNDS_MS: Final = (10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 500
 
 
 Counted = tuple[str, str]
-"""A topic and a type of message (:mod:`cometmq.broker.metrics.traffic`), by which stored messages are counted."""
+"""A topic and a message type (:mod:`cometmq.broker.metrics.traffic`), by which stored messages are counted."""
 
 
 class _Total:
@@ -75,13 +75,13 @@ class Taken(NamedTuple):
     topic: str
     group: str
     is_retry: bool
-    """Not for the first time."""
+    """True for messages delivered again."""
     messages: int
     size_bytes: int
 
 
 class BrokerStats:
-    """All numbers of one broker; ``start`` begins sampling, ``stop`` ends it."""
+    """All statistics of one broker; ``start`` begins sampling, ``stop`` ends it."""
 
     def __init__(self, cluster: str, traffic: Traffic | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -92,7 +92,7 @@ class BrokerStats:
         self._topic_put: dict[str, StatsItem] = {}
         self._group_get: dict[tuple[str, str], StatsItem] = {}
         self._retried: dict[tuple[str, str], tuple[int, int]] = {}
-        """Messages and bytes of the above that came from retry topics of POP, which are given under their own topic."""
+        """Messages and bytes of the above that came from retry topics of POP, counted for their own topic."""
         self._broker_put = self.item(BROKER_PUT_NUMS, cluster)
         self._broker_get = self.item(BROKER_GET_NUMS, cluster)
         self.boot_ms: Final = clock.now_ms()
@@ -111,7 +111,7 @@ class BrokerStats:
         self._ticks = 0
         self.creations: Final = CreationTimes(clock)
         self.traffic: Final = traffic
-        """Further counts, where metrics are asked for."""
+        """Further counts, if metrics are enabled."""
         self._samples: deque[tuple[int, int, int, int, int]] = deque(maxlen=_TOTAL_SAMPLES)
 
     # --- counting -----------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class BrokerStats:
         """Count the messages of a turn.
 
         :param counts: topic and type, messages, their bytes, and the sizes of those above
-            :data:`~cometmq.broker.metrics.traffic.SMALL_BYTES`; one topic and type may come several times.
+            :data:`~cometmq.broker.metrics.traffic.SMALL_BYTES`; a topic and type may occur several times.
         :param took_ms: milliseconds that the messages waited for the write.
         """
         totals: dict[Counted, _Total] = {}
@@ -169,46 +169,46 @@ class BrokerStats:
         self.get_messages += messages
 
     def retried(self, topic: str, group: str, messages: int, size_bytes: int) -> None:
-        """Count those messages of a pop that came from a retry topic; :meth:`get` counts all."""
+        """Count the messages of a pop that came from a retry topic; :meth:`get` counts all."""
         before = self._retried.get((topic, group), (0, 0))
         self._retried[topic, group] = before[0] + messages, before[1] + size_bytes
 
     def taken(self) -> Iterator[Taken]:
-        """All messages that groups got."""
+        """Yield the messages that groups received."""
         for (topic, group), item in list(self._group_get.items()):
             retried, retried_bytes = self._retried.get((topic, group), (0, 0))
             yield Taken(topic, group, topic.startswith(RETRY_PREFIX), item.value - retried, item.size - retried_bytes)
             if retried:
                 yield Taken(topic, group, True, retried, retried_bytes)
 
-    def get_miss(self) -> None:
+    def count_pull_miss(self) -> None:
         """Count one pull that found nothing."""
         self.get_missed += 1
 
-    def get_took(self, seconds: float) -> None:
-        """Note the time of one read of the store; nothing else happens on the loop meanwhile."""
+    def count_read_time(self, seconds: float) -> None:
+        """Count the time of one read of the store; the loop does nothing else meanwhile."""
         if seconds > self.get_s_max:
             self.get_s_max = seconds
 
     def send_back(self, topic: str, group: str) -> None:
-        """Count one message that a group gave back."""
+        """Count one message that a group sent back."""
         self.item(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)
 
     def item(self, name: str, key: str) -> StatsItem:
-        """Return the counter of this name and key, a new one at first."""
+        """Return the counter of this name and key, created if necessary."""
         return self._items.item(name, key)
 
     # --- forgetting ---------------------------------------------------------------------------
     def forget_topic(self, topic: str) -> None:
-        """Drop what belongs to a deleted topic (``BrokerStatsManager.onTopicDeleted``)."""
+        """Drop the items of a deleted topic (``BrokerStatsManager.onTopicDeleted``)."""
         self._items.forget_topic(topic)
 
     def forget_group(self, group: str) -> None:
-        """Drop what belongs to a deleted group (``BrokerStatsManager.onGroupDeleted``)."""
+        """Drop the items of a deleted group (``BrokerStatsManager.onGroupDeleted``)."""
         self._items.forget_group(group)
 
     def _forgotten(self, name: str, key: str) -> None:
-        """Keep no item for counting that is shown no more."""
+        """Stop counting with an item that was dropped."""
         if name == TOPIC_PUT_NUMS:
             self._topic_put.pop(key, None)
         elif name == GROUP_GET_NUMS:
@@ -218,12 +218,12 @@ class BrokerStats:
 
     # --- sampling -----------------------------------------------------------------------------
     def start(self) -> None:
-        """Begin sampling, once a second."""
+        """Start sampling, once a second."""
         self._sample_totals()
         self._timer = self._clock.call_later(1.0, self._tick)
 
     def stop(self) -> None:
-        """End sampling."""
+        """Stop sampling."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -245,7 +245,7 @@ class BrokerStats:
             self.get_yesterday_morning, self.get_today_morning = self.get_today_morning, self.get_messages
 
     def _drop_next(self) -> None:
-        """Drop idle items among the next; others follow in the turns after this."""
+        """Drop some idle items; others follow in later rounds."""
         if next(self._dropping, self) is self:
             self._drop_timer = None
         else:
@@ -261,7 +261,7 @@ class BrokerStats:
 
     # --- answers ------------------------------------------------------------------------------
     def view(self, name: str, key: str) -> BrokerStatsData | None:
-        """Return one item over minute, hour and day, or ``None`` when nothing was ever counted (code 315)."""
+        """Return one item over minute, hour and day, or ``None`` if nothing was ever counted (code 315)."""
         found = self._items.get(_BYTES_OF.get(name, name), key)
         if found is None:
             return None
@@ -269,12 +269,12 @@ class BrokerStats:
         return BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day)
 
     def per_minute(self, name: str, key: str) -> BrokerStatsItem:
-        """Return one item over the last minute; zeros when nothing was counted."""
+        """Return one item over the last minute; zeros if nothing was counted."""
         found = self._items.get(_BYTES_OF.get(name, name), key)
         return NOTHING if found is None else found.seen(0, in_bytes=name in _BYTES_OF)
 
     def _per_second(self, *columns: int) -> str:
-        """Averages over 10, 60 and 600 s (or the part of them that has passed) of the sum of some columns."""
+        """Return averages of the sum of some columns over 10, 60 and 600 s, or the time since the start."""
         newest = self._samples[-1]
         figures = []
         for seconds in (10, 60, 600):
@@ -322,7 +322,7 @@ class BrokerStats:
         }
 
     def _put_latency(self, share: float) -> float:
-        """Upper bound, in ms, of the class of put times below which ``share`` of the messages lie."""
+        """Return the upper bound, in ms, of the class of put times below which ``share`` of the messages are."""
         wanted = sum(self.put_times) * share
         below = 0
         for count, bound in zip(self.put_times, (0, *_PUT_TIME_BOUNDS_MS, self.put_ms_max), strict=True):

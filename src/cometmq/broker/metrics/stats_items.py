@@ -1,4 +1,4 @@
-"""Numbers of a broker by name and key, each seen over the last minute, hour and day (``StatsItem``, ``StatsItemSet``).
+"""Statistics by name and key, each over the last minute, hour and day (``StatsItem``, ``StatsItemSet``).
 
 ========== ================ ============
 window     sampled every    samples kept
@@ -8,9 +8,9 @@ hour       10 min           7
 day        1 h              25
 ========== ================ ============
 
-A sample is a number and a time, the same for all items: taking one costs the same however many items there are. An item
-that is counted for the first time after a sample notes what stood there before, which is what the sample would have
-found; so an item that nobody counts costs nothing.
+A sample is a number and a time, the same for all items, so its cost does not depend on the number of items. An item
+that is counted for the first time after a sample notes its value before, which is what the sample would have recorded;
+so an unused item costs nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cometmq.remoting.admin_bodies import BrokerStatsItem
 
 SAMPLE_SECONDS: Final = 10
 _EVERY: Final = (1, 60, 360)
-"""Samples of the minute from one sample of a window to the next."""
+"""Number of minute samples between two samples of a window."""
 _KEPT: Final = (7, 7, 25)
 _DAY: Final = len(_EVERY) - 1
 _SEPARATOR: Final = "@"
@@ -40,7 +40,7 @@ class Windows:
         self._times_ms = [deque[int](maxlen=kept) for kept in _KEPT]
 
     def sample(self, now_ms: int) -> bool:
-        """Take a sample for each window that is due; true when the day is among them."""
+        """Take a sample for each window that is due; return whether the day was one of them."""
         self.number += 1
         for every, times in zip(_EVERY, self._times_ms, strict=True):
             if self.number % every == 0:
@@ -50,17 +50,17 @@ class Windows:
         return self.number % _EVERY[_DAY] == 0
 
     def oldest(self, window: int) -> int:
-        """The number, in its window, of the oldest sample that is kept; 0 stands for what was before the first one."""
+        """Return the number, in its window, of the oldest sample kept; 0 stands for the time before the first one."""
         return self.number // _EVERY[window] + 1 - len(self._times_ms[window])
 
     def span_ms(self, window: int, number: int) -> int:
-        """Milliseconds from a sample of a window to the last one."""
+        """Return the milliseconds from a sample of a window to the last one."""
         times = self._times_ms[window]
         return times[-1] - times[number - self.oldest(window)]
 
 
 class StatsItem:
-    """One counter: a number, bytes, the number of calls, and what stood there at the samples that are kept."""
+    """One counter: value, bytes, number of calls, and what they were at the samples that are kept."""
 
     __slots__ = ("_born", "_counted_after", "_stood", "_windows", "size", "times", "value")
 
@@ -70,12 +70,12 @@ class StatsItem:
         self.times = 0
         self._windows = windows
         self._born = self._counted_after = windows.number
-        """The last sample before it was counted for the first time, and for the last time."""
+        """The last samples before it was counted for the first time, and for the last time."""
         self._stood: list[list[tuple[int, int, int, int]]] | None = None
-        """Of each window a sample's number, and the value, bytes and calls that stood here from it on."""
+        """For each window a sample's number, and value, bytes and calls from that sample on."""
 
     def add(self, value: int, size: int = 0) -> None:
-        """Count ``value`` more, and bytes, by one call."""
+        """Add ``value`` and bytes from one call."""
         if self._counted_after != self._windows.number:
             self._note()
         self.value += value
@@ -95,8 +95,8 @@ class StatsItem:
                     del stood[0]
         self._counted_after = windows.number
 
-    def _at(self, window: int, number: int) -> tuple[int, int, int, int]:
-        """The entry for a sample of a window."""
+    def _entry_at(self, window: int, number: int) -> tuple[int, int, int, int]:
+        """Return the entry for a sample of a window."""
         if number > self._counted_after // _EVERY[window]:
             return number, self.value, self.size, self.times
         stood = () if self._stood is None else self._stood[window]
@@ -109,7 +109,7 @@ class StatsItem:
         first, last = max(self._born // every, windows.oldest(window)), windows.number // every
         if last <= first:
             return NOTHING
-        before, after = self._at(window, first), self._at(window, last)
+        before, after = self._entry_at(window, first), self._entry_at(window, last)
         column = 2 if in_bytes else 1
         total = after[column] - before[column]
         calls = after[3] - before[3]
@@ -121,16 +121,16 @@ class StatsItem:
         )
 
     @property
-    def idle_for_a_day(self) -> bool:
-        """Tell whether a whole day passed without a count."""
+    def is_idle_for_a_day(self) -> bool:
+        """Return whether it was not counted for a whole day."""
         return self._counted_after // _EVERY[_DAY] < self._windows.oldest(_DAY)
 
 
 class StatsItems:
     """The items by name and key.
 
-    :param permanent: names whose items are never forgotten; the keys of others are a topic or ``topic@group``.
-    :param forgotten: called with name and key of each item that goes.
+    :param permanent: names whose items are never dropped; the keys of others are a topic or ``topic@group``.
+    :param forgotten: called with name and key of each dropped item.
     """
 
     def __init__(self, permanent: Iterable[str], forgotten: Callable[[str, str], None]) -> None:
@@ -143,11 +143,11 @@ class StatsItems:
         """Names and keys by the topic and by the group of keys that have both."""
 
     def get(self, name: str, key: str) -> StatsItem | None:
-        """The item of this name and key, if there is one."""
+        """Return the item of this name and key, if it exists."""
         return self._items.get(name, {}).get(key)
 
     def item(self, name: str, key: str) -> StatsItem:
-        """The item of this name and key, a new one at first."""
+        """Return the item of this name and key, created if necessary."""
         items = self._items.setdefault(name, {})
         found = items.get(key)
         if found is None:
@@ -180,18 +180,18 @@ class StatsItems:
         self._forgotten(name, key)
 
     def sample(self, now_ms: int) -> bool:
-        """Take a sample, every ``SAMPLE_SECONDS``; true when it is time to drop idle items."""
+        """Take a sample, every ``SAMPLE_SECONDS``; return whether it is time to drop idle items."""
         return self._windows.sample(now_ms)
 
     def drop_idle(self) -> Iterator[None]:
-        """Drop the items that were idle for a day; stops after each slice."""
+        """Drop the items that were idle for a day; pauses after each slice."""
         looked = 0
         for name, items in list(self._items.items()):
             if name in self._permanent:
                 continue
             for key in list(items):
                 item = items.get(key)
-                if item is not None and item.idle_for_a_day:
+                if item is not None and item.is_idle_for_a_day:
                     self._drop(name, key)
                 looked += 1
                 if looked == STATS_ITEMS_PER_SLICE:

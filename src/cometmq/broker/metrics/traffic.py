@@ -1,6 +1,6 @@
-"""Messages in and out for metrics, counted once per topic and turn, and once per pull.
+"""Incoming and outgoing messages for metrics, counted once per topic and turn, and once per pull.
 
-The size of a normal message is looked at only above the first bound of the histogram: most messages cost nothing here.
+Sizes are recorded only above the first bound of the histogram, so most messages cost nothing here.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from cometmq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC,
 from cometmq.metrics.family import Histogram, Steps
 
 SIZE_BOUNDS: Final = (1024, 4096, 524_288, 1_048_576, 2_097_152, 4_194_304)
-"""Bytes: upper bounds of ``rocketmq_message_size``."""
+"""Upper bounds of ``rocketmq_message_size``, in bytes."""
 SMALL_BYTES: Final = SIZE_BOUNDS[0]
 
 NORMAL: Final = "normal"
 FIFO: Final = "fifo"
 DELAY: Final = "delay"
 TRANSACTION: Final = "transaction"
-"""Types of messages (``TopicMessageType.getMetricsValue``)."""
+"""Message types (``TopicMessageType.getMetricsValue``)."""
 _TYPE_OF: Final[Mapping[str, str]] = {
     SCHEDULE_TOPIC: DELAY,
     TIMER_TOPIC: DELAY,
@@ -34,12 +34,12 @@ _TYPE_OF: Final[Mapping[str, str]] = {
 
 
 class Event(Enum):
-    """Events that are counted by topic, besides messages that come in."""
+    """Events that are counted by topic, besides incoming messages."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
     TIMER_IN = "timer in"
-    """A message with any delay came."""
+    """A message with any delay arrived."""
     TIMER_OUT = "timer out"
     """It was delivered."""
 
@@ -49,7 +49,7 @@ DELAY_BOUNDS_S: Final = (60, 600, 3_600, 43_200, 86_400, 259_200)
 
 
 class MessagesIn:
-    """The messages of one type that a topic got."""
+    """The messages of one type in a topic."""
 
     __slots__ = ("bytes", "count", "large")
 
@@ -61,7 +61,7 @@ class MessagesIn:
 
     @property
     def sizes(self) -> Histogram:
-        """The sizes of all."""
+        """Return the sizes of all messages."""
         found = Histogram(SIZE_BOUNDS)
         found.counts[:] = self.large.counts
         found.counts[0] = self.count - sum(self.large.counts)
@@ -70,7 +70,7 @@ class MessagesIn:
 
 
 class Traffic:
-    """The counts that RocketMQ 5 has besides those of :class:`~cometmq.broker.metrics.stats.BrokerStats`."""
+    """The counts that RocketMQ 5 has in addition to :class:`~cometmq.broker.metrics.stats.BrokerStats`."""
 
     def __init__(self) -> None:
         self._in: dict[tuple[str, str], MessagesIn] = {}
@@ -81,7 +81,7 @@ class Traffic:
         self.finishes: Final[dict[str, Histogram]] = {}
         """Seconds from a half message to its commit, by topic."""
         self.delays: Final[dict[str, Histogram]] = {}
-        """Seconds that messages with any delay asked for, by topic."""
+        """Delays of messages with any delay in seconds, by topic."""
         self.pulled: Final[dict[tuple[str, str], dict[int, int]]] = {}
         """Queue id → the offset after the last message that was sent to a group, by topic and group."""
         self._pulled_queues = 0
@@ -93,11 +93,11 @@ class Traffic:
         :param large: sizes of the messages above :data:`SMALL_BYTES`.
         """
         if kind is not NORMAL:
-            found = self._of(topic, kind)
+            found = self._messages_of(topic, kind)
         elif (known := self._plain.get(topic)) is not None:
             found = known
         else:
-            found = self._plain[topic] = self._of(topic, _TYPE_OF.get(topic, NORMAL))
+            found = self._plain[topic] = self._messages_of(topic, _TYPE_OF.get(topic, NORMAL))
         found.count += messages
         found.bytes += size_bytes
         for size in large:
@@ -108,7 +108,7 @@ class Traffic:
         self._events[event, topic] = self._events.get((event, topic), 0) + 1
 
     def committed(self, topic: str, after_ms: int) -> None:
-        """Count a commit, so long after its half message."""
+        """Count a commit, ``after_ms`` after its half message."""
         self.count(Event.COMMIT, topic)
         self.finishes.setdefault(topic, Histogram(FINISH_BOUNDS_S)).observe(after_ms // 1000)
 
@@ -120,12 +120,12 @@ class Traffic:
     def died(self, topic: str, group: str) -> None:
         """Count a dead letter of a group.
 
-        :param topic: the topic that the group failed to consume it from.
+        :param topic: the topic from which the group failed to consume it.
         """
         self._dead[topic, group] = self._dead.get((topic, group), 0) + 1
 
     def sent_to(self, topic: str, group: str, queue_id: int, next_offset: int) -> None:
-        """Note how far a group has got the messages of a queue."""
+        """Note the offset up to which a group has received the messages of a queue."""
         queues = self.pulled.get((topic, group))
         if queues is None:
             if self._pulled_queues >= MAX_CONSUMER_OFFSETS:
@@ -138,11 +138,11 @@ class Traffic:
         queues[queue_id] = next_offset
 
     def messages_in(self) -> list[tuple[tuple[str, str], MessagesIn]]:
-        """The messages that came, by topic and type."""
+        """Return the incoming messages by topic and type."""
         return list(self._in.items())
 
     def waiting(self) -> dict[str, int]:
-        """Messages with any delay that came since the start, less those that were delivered, by topic."""
+        """Return the messages with any delay that arrived since the start, minus those delivered, by topic."""
         found: dict[str, int] = {}
         for event, sign in ((Event.TIMER_IN, 1), (Event.TIMER_OUT, -1)):
             for (counted, topic), count in self._events.items():
@@ -151,19 +151,19 @@ class Traffic:
         return found
 
     def ended_transactions(self) -> set[str]:
-        """The topics of transactions that were committed or rolled back."""
+        """Return the topics of transactions that were committed or rolled back."""
         return {topic for event, topic in self._events if event in (Event.COMMIT, Event.ROLLBACK)}
 
     def events(self) -> list[tuple[tuple[Event, str], int]]:
-        """All events, by topic."""
+        """Return all events by topic."""
         return list(self._events.items())
 
     def dead_letters(self) -> list[tuple[tuple[str, str], int]]:
-        """All dead letters, by topic and group."""
+        """Return all dead letters by topic and group."""
         return list(self._dead.items())
 
     def keep(self, topics: Set[str], groups: Set[str]) -> Steps:
-        """Forget topics and groups that are gone."""
+        """Drop topics and groups that no longer exist."""
         counted = iter(list(self._in))
         while some := list(islice(counted, METRIC_SAMPLES_PER_SLICE)):
             for topic, kind in some:
@@ -187,7 +187,7 @@ class Traffic:
             yield []
         self.pops.keep(topics, groups)
 
-    def _of(self, topic: str, kind: str) -> MessagesIn:
+    def _messages_of(self, topic: str, kind: str) -> MessagesIn:
         found = self._in.get((topic, kind))
         if found is None:
             found = self._in[topic, kind] = MessagesIn()

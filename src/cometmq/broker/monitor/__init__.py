@@ -1,1 +1,1 @@
-"""Metrics of a broker for Prometheus (``BrokerMetricsManager``), and its port for monitoring."""
+"""Metrics of a broker for Prometheus (``BrokerMetricsManager``), and the port that serves them."""

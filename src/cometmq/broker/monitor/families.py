@@ -1,6 +1,6 @@
-"""The families of a broker's metrics: those of Apache RocketMQ 5, by its names, labels and bounds, and our own.
+"""The metric families of a broker: those of Apache RocketMQ 5, with its names, labels and bounds, and our own.
 
-The names with ``rocketmq_`` are those that Apache's broker 5.5.0 writes; a test compares them with a recording.
+Names with ``rocketmq_`` are those of Apache's broker 5.5.0; a test compares them with a recording.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ RESERVE_TIME: Final = Family(
 )
 
 TIMER_ENQUEUE: Final = Family(
-    "rocketmq_timer_enqueue_total", Kind.COUNTER, "Messages with any delay that came.", ("topic", *_STORAGE)
+    "rocketmq_timer_enqueue_total", Kind.COUNTER, "Messages with any delay that arrived.", ("topic", *_STORAGE)
 )
 TIMER_DEQUEUE: Final = Family(
     "rocketmq_timer_dequeue_total", Kind.COUNTER, "Messages with any delay that were delivered.", ("topic", *_STORAGE)

@@ -1,13 +1,13 @@
-"""Messages that groups are behind, in each topic that they have offsets of.
+"""Lags of groups, in each topic for which they have offsets.
 
-The pairs of group and topic that are furthest behind, as many as a family of metrics may have series, have samples of
-their own. So that an answer costs as much with a million offsets as with a hundred thousand, these pairs are looked at
-for each answer, and of all others as many as have :data:`~cometmq.broker.limits.LAGS_PER_ANSWER` queues, in turn: one
-that falls behind takes the place of one that does not, and the sum of the others is that of the last round.
+The pairs of group and topic with the largest lags, as many as a metric family may have series, have samples of their
+own. To limit the cost of an answer with a million offsets, each answer reads these pairs, and of all others only the
+next :data:`~cometmq.broker.limits.LAGS_PER_ANSWER` queues, in rounds: a pair that falls behind replaces one that does
+not, and the sum of the others is that of the last round.
 
-The age of what waits is that of the message that a group reads next. Where thousands of queues have not been read since
-the start, an answer opens the files of :data:`~cometmq.broker.limits.AGES_PER_ANSWER`, and leaves out the ages of other
-pairs: the next answers have them.
+The age of a lag is the age of the message that a group reads next. If thousands of queues have not been read since the
+start, an answer opens the files of only :data:`~cometmq.broker.limits.AGES_PER_ANSWER` queues; the ages of other pairs
+are in later answers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cometmq.store.message_store import ConsumeQueue, MessageStore
 
 
 class _Behind(NamedTuple):
-    """The place of a group in a queue."""
+    """The position of a group in a queue."""
 
     queue: ConsumeQueue
     offset: int
@@ -40,15 +40,15 @@ class _Behind(NamedTuple):
 
 
 class _Sum:
-    """Messages that pairs are behind, added up."""
+    """Sums of the lags of pairs."""
 
     __slots__ = ("in_queues", "lag", "ready")
 
     def __init__(self) -> None:
         self.in_queues = 0
-        """Those behind the offset."""
+        """Messages after the offset."""
         self.lag = 0
-        """These, and those that are in flight before it."""
+        """These, and those in flight before it."""
         self.ready = 0
 
     def add(self, queues: list[_Behind]) -> int:
@@ -62,7 +62,7 @@ class _Sum:
 
 
 class _StoreTimes:
-    """The store times of messages that groups read next, each looked up once: most are those of the last answer."""
+    """Store times of the messages that groups read next, cached between answers since most stay the same."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -76,7 +76,7 @@ class _StoreTimes:
         self._left = AGES_PER_ANSWER
 
     def of(self, queue: ConsumeQueue, offset: int) -> int | None:
-        """The store time of a message (ms), -1 without one; ``None`` if this answer has looked up enough."""
+        """Return the store time of a message (ms), -1 without one; ``None`` if this answer has looked up enough."""
         place = queue, offset
         found = self._now.get(place, self._before.get(place))
         if found is None:
@@ -90,27 +90,27 @@ class _StoreTimes:
 
 
 class GroupLags:
-    """Knows, from answer to answer, the pairs that are furthest behind."""
+    """Keeps the pairs with the largest lags from answer to answer."""
 
     def __init__(self, broker: BrokerContext, traffic: Traffic) -> None:
         self._broker = broker
         self._traffic = traffic
         self._own: dict[str, int] = {}
-        """The lag of those that have samples of their own."""
+        """Lags of the pairs that have samples of their own."""
         self._round: list[str] = []
-        """Pairs that this round has not looked at."""
+        """Pairs that this round has not read yet."""
         self._seen = _Sum()
-        """Those that it has looked at."""
+        """Pairs that this round has read."""
         self._all: _Sum | None = None
         """All pairs, in the last round."""
         self._times = _StoreTimes(broker.store)
 
     def steps(self, limit: int) -> Steps:
-        """The samples of this moment.
+        """Yield the current samples.
 
-        :param limit: so many pairs have samples of their own.
+        :param limit: number of pairs that have samples of their own.
         """
-        yield from self._look(limit)
+        yield from self._read_next_pairs(limit)
         own, by_queue = _Sum(), _Sum()
         some: list[Sample] = []
         queues_told = 0
@@ -145,8 +145,8 @@ class GroupLags:
         if self._broker.config.metrics_per_queue and (not is_whole or own.lag > by_queue.lag):
             yield [(f.QUEUE_LAG, OVERFLOW, max(known.in_queues - by_queue.in_queues, 0))]
 
-    def _look(self, limit: int) -> Steps:
-        """Look at the next pairs of the round, and choose those with samples of their own."""
+    def _read_next_pairs(self, limit: int) -> Steps:
+        """Read the next pairs of the round, and choose those with samples of their own."""
         if not self._round:
             self._round = list(self._broker.offsets.table)
             self._seen = _Sum()
@@ -175,7 +175,7 @@ class GroupLags:
             self._all = self._seen
 
     def _queues(self, key: str) -> list[_Behind]:
-        """The places of a pair; none for a pair that has no samples."""
+        """Return the positions of a pair; empty for a pair that has no samples."""
         return list(self._places(key))
 
     def _places(self, key: str) -> Iterator[_Behind]:
@@ -194,7 +194,7 @@ class GroupLags:
                 yield _Behind(queue, offset, sent, end, broker.offsets.in_flight(topic, group, queue_id))
 
     def _age_ms(self, one: _Behind, offset: int) -> int | None:
-        """Milliseconds since the message at an offset was stored; 0 without one, ``None`` if it is not known yet."""
+        """Return the age of the message at an offset in ms; 0 without one, ``None`` if it is not known yet."""
         if offset >= one.end:
             return 0
         stored_ms = self._times.of(one.queue, offset)
@@ -204,7 +204,7 @@ class GroupLags:
 
 
 def _older(one_ms: int | None, other_ms: int | None) -> int | None:
-    """The greater age; ``None`` if one is not known."""
+    """Return the greater age; ``None`` if one is unknown."""
     return None if one_ms is None or other_ms is None else max(one_ms, other_ms)
 
 

@@ -1,4 +1,4 @@
-"""Half messages by their real topic, which stands in the record of each (``TransactionMetrics``)."""
+"""Half messages by their real topic, which the record of each names (``TransactionMetrics``)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from cometmq.metrics.family import Sample, Steps
 class HalfMessages:
     """Counts open transactions by topic; each record is read once.
 
-    With more than :data:`~cometmq.broker.limits.MAX_HALF_MESSAGES_BY_TOPIC` all count for the half topic, as if nobody
-    knew theirs.
+    With more than :data:`~cometmq.broker.limits.MAX_HALF_MESSAGES_BY_TOPIC`, all count for the half topic.
     """
 
     def __init__(self, transactions: OpenTransactions, traffic: Traffic) -> None:
@@ -28,10 +27,10 @@ class HalfMessages:
         self._topics: dict[int, str] = {}
         """Topic by offset in the half queue."""
         self._seen: set[str] = set()
-        """Topics that had a half message: without one they have a 0."""
+        """Topics that had a half message: they report 0 without one."""
 
     def steps(self) -> Steps:
-        """The samples of this moment."""
+        """Yield the current samples."""
         if self._transactions.count > MAX_HALF_MESSAGES_BY_TOPIC:
             self._topics.clear()
             yield [(HALF_MESSAGES, (TRANS_HALF_TOPIC,), self._transactions.count)]
@@ -51,5 +50,5 @@ class HalfMessages:
         yield samples
 
     def keep(self, topics: set[str]) -> None:
-        """Forget topics that do not exist any more."""
+        """Drop topics that no longer exist."""
         self._seen &= topics

@@ -1,13 +1,14 @@
-"""A broker's metrics and their port (``BrokerMetricsManager``).
+"""A broker's metrics and the port that serves them (``BrokerMetricsManager``).
 
-Counting happens where things happen, a few additions a turn; an answer to a scrape is collected and written over many
-rounds of the loop.
+Each part of the broker counts for itself, a few additions a turn; an answer to a scrape is collected and written over
+many rounds of the loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
@@ -38,46 +39,31 @@ from cometmq.remoting.server import RemotingServer
 _LOOP_LOOK_SECONDS: Final = 0.1
 
 
+@dataclass(frozen=True)
+class MonitoredParts:
+    """The parts of a broker that have metrics; a slave has none of the last three."""
+
+    traffic: Traffic
+    latency: RpcLatency
+    servers: Sequence[RemotingServer]
+    hold: PullRequestHoldService
+    ha: HAService
+    advertised: AdvertisedCheck
+    access: Callable[[], Iterable[Sample]]
+    """Returns the samples of accounts, quotas and the audit log."""
+    transactions: OpenTransactions | None = None
+    timer: TimerMessageService | None = None
+    pops: PopLog | None = None
+
+
 class BrokerMonitor:
-    """Collects the metrics of a broker and serves them.
+    """Collects the metrics of a broker and serves them."""
 
-    :param traffic: counts messages.
-    :param latency: counts requests; the servers call it.
-    :param servers: those whose connections count.
-    :param hold: the pulls that wait.
-    :param ha: the slaves.
-    :param advertised: the addresses that clients get.
-    :param access: gives the samples of accounts, quotas and the audit log.
-    :param transactions: of a master; ``None`` at a slave …
-    :param timer: … as this …
-    :param pops: … and this.
-    """
-
-    def __init__(
-        self,
-        broker: BrokerContext,
-        traffic: Traffic,
-        latency: RpcLatency,
-        servers: Sequence[RemotingServer],
-        hold: PullRequestHoldService,
-        ha: HAService,
-        advertised: AdvertisedCheck,
-        access: Callable[[], Iterable[Sample]],
-        transactions: OpenTransactions | None = None,
-        timer: TimerMessageService | None = None,
-        pops: PopLog | None = None,
-    ) -> None:
+    def __init__(self, broker: BrokerContext, parts: MonitoredParts) -> None:
         self._broker = broker
-        self._traffic = traffic
-        self._latency = latency
-        self._servers = servers
-        self._hold = hold
-        self._ha = ha
-        self._advertised = advertised
-        self._access = access
-        self._halves = None if transactions is None else HalfMessages(transactions, traffic)
-        self._timer = timer
-        self._pops = pops
+        self._parts = parts
+        traffic = parts.traffic
+        self._halves = None if parts.transactions is None else HalfMessages(parts.transactions, traffic)
         self._waiting = WaitingMessages(traffic)
         self._lags = GroupLags(broker, traffic)
         self._series = SeriesLimit(lambda: broker.config.metrics_otel_cardinality_limit)
@@ -94,22 +80,22 @@ class BrokerMonitor:
         self._look = Alarm(self._looked, clock=broker.clock)
         self._stops = AsyncExitStack()
         self.not_ready = "the broker starts"
-        """The reason why clients are not served, empty when they are."""
+        """The reason why clients are not served; empty when they are."""
         self._sender = OtlpSender(config, self._steps, clock=broker.clock) if config.sends_metrics else None
         self.server: Final = MonitorServer(self.pieces, lambda: self.not_ready, clock=broker.clock)
 
     @property
     def url(self) -> str:
-        """The address of the metrics; empty when they are not served."""
+        """Return the address of the metrics; empty when they are not served."""
         return self.server.url
 
     async def start(self) -> None:
-        """Count, and listen."""
+        """Start counting and listening."""
         config = self._broker.config
         self._broker.store.time_flushes(self._flushes.observe)
         self._wait_for_look()
         self._stops.callback(self._look.close)
-        if self._timer is not None:
+        if self._parts.timer is not None:
             counting = Periodic(
                 "count delayed messages", TIMER_COUNT_SECONDS, self._count_waiting, clock=self._broker.clock
             )
@@ -136,12 +122,12 @@ class BrokerMonitor:
         self._wait_for_look()
 
     async def _count_waiting(self) -> None:
-        assert self._timer is not None
-        await self._waiting.count(self._timer)
+        assert self._parts.timer is not None
+        await self._waiting.count(self._parts.timer)
 
     # --- collecting -----------------------------------------------------------------------------
     def pieces(self) -> Iterator[bytes]:
-        """The metrics of this moment as text, in pieces of about a millisecond's work."""
+        """Yield the current metrics as text, in pieces of about a millisecond's work."""
         return exposition(self._steps(), self._common)
 
     def _steps(self) -> Steps:
@@ -151,19 +137,19 @@ class BrokerMonitor:
     def _of_broker(self) -> Steps:
         broker = self._broker
         return chain(
-            self._traffic.keep(broker.topics.table.keys(), broker.groups.table.keys()),
-            in_slices(samples.of_tables(broker)),
-            in_slices(samples.of_messages(broker, self._traffic)),
-            in_slices(samples.of_clients(broker)),
-            in_slices(samples.of_store(broker)),
-            samples.of_entries(broker),
-            in_slices(self._latency.samples()),
-            in_slices(samples.of_addresses(self._advertised)),
-            in_slices(samples.of_replication(self._ha)),
-            in_slices(self._access()),
+            self._parts.traffic.keep(broker.topics.table.keys(), broker.groups.table.keys()),
+            in_slices(samples.sample_tables(broker)),
+            in_slices(samples.sample_messages(broker, self._parts.traffic)),
+            in_slices(samples.sample_clients(broker)),
+            in_slices(samples.sample_store(broker)),
+            samples.sample_queue_entries(broker),
+            in_slices(self._parts.latency.samples()),
+            in_slices(samples.sample_addresses(self._parts.advertised)),
+            in_slices(samples.sample_replication(self._parts.ha)),
+            in_slices(self._parts.access()),
             self._half_messages(),
-            in_slices(samples.of_timer(broker, self._timer, self._waiting)),
-            samples.of_pops(self._pops, self._traffic.pops, broker.clock.now_ms()),
+            in_slices(samples.sample_timer(broker, self._parts.timer, self._waiting)),
+            samples.sample_pops(self._parts.pops, self._parts.traffic.pops, broker.clock.now_ms()),
             in_slices(self._of_loop()),
             in_slices(of_process(broker.stats.boot_ms)),
         )
@@ -175,10 +161,10 @@ class BrokerMonitor:
         return self._halves.steps()
 
     def _of_loop(self) -> Iterator[Sample]:
-        yield CONNECTIONS, (), sum(len(server.connections) for server in self._servers)
-        yield UNSENT_BYTES, (), sum(server.unsent.total_bytes for server in self._servers)
-        yield f.HELD_PULLS, (), len(self._hold)
+        yield CONNECTIONS, (), sum(len(server.connections) for server in self._parts.servers)
+        yield UNSENT_BYTES, (), sum(server.unsent.total_bytes for server in self._parts.servers)
+        yield f.HELD_PULLS, (), len(self._parts.hold)
         yield f.PROCESSOR_WATERMARK, ("send",), self._broker.turn.waiters.waiting
-        yield f.PROCESSOR_WATERMARK, ("pull",), len(self._hold)
+        yield f.PROCESSOR_WATERMARK, ("pull",), len(self._parts.hold)
         yield f.LOOP_DELAY, (), self._loop_delays
         yield f.FLUSHES, (), self._flushes

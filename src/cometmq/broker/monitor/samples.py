@@ -36,12 +36,12 @@ _EVENTS: Final = {
 
 
 def text(value: bool) -> str:
-    """A boolean as the value of a label."""
+    """Return a boolean as the value of a label."""
     return "true" if value else "false"
 
 
-def of_tables(broker: BrokerContext) -> Iterator[Sample]:
-    """The permission, how many topics and groups there are, and how long it took to make them."""
+def sample_tables(broker: BrokerContext) -> Iterator[Sample]:
+    """Yield the permission, the numbers of topics and groups, and the times of their creation."""
     yield f.BROKER_PERMISSION, (), broker.config.broker_permission
     yield f.TOPIC_NUMBER, (), len(broker.topics.table)
     yield f.GROUP_NUMBER, (), len(broker.groups.table)
@@ -51,8 +51,8 @@ def of_tables(broker: BrokerContext) -> Iterator[Sample]:
         yield f.GROUP_CREATIONS, labels, times
 
 
-def of_messages(broker: BrokerContext, traffic: Traffic) -> Iterator[Sample]:
-    """Messages in and out."""
+def sample_messages(broker: BrokerContext, traffic: Traffic) -> Iterator[Sample]:
+    """Yield incoming and outgoing messages."""
     for (topic, kind), counted in traffic.messages_in():
         labels = (topic, kind, text(is_system_topic(topic)))
         yield f.MESSAGES_IN, labels, counted.count
@@ -74,8 +74,8 @@ def of_messages(broker: BrokerContext, traffic: Traffic) -> Iterator[Sample]:
         yield f.DELAY_LATENCY, (topic, *f.STORAGE), histogram
 
 
-def of_clients(broker: BrokerContext) -> Iterator[Sample]:
-    """Connected producers and consumers, by language and version."""
+def sample_clients(broker: BrokerContext) -> Iterator[Sample]:
+    """Yield connected producers and consumers, by language and version."""
     clients = broker.clients
     producers = Counter((channel.language, channel.version) for channel in clients.producers.channels())
     for (language, version), count in producers.items():
@@ -93,11 +93,11 @@ def _client(language: str, version: int) -> tuple[str, str]:
 
 
 _MAX_LANGUAGE_CHARS: Final = 16
-"""A client may write any text as its language."""
+"""Clients may send any text as their language."""
 
 
-def of_store(broker: BrokerContext) -> Iterator[Sample]:
-    """Size of the log, and how far flush and queues are behind it."""
+def sample_store(broker: BrokerContext) -> Iterator[Sample]:
+    """Yield the size of the log, and how far flush and queues are behind it."""
     store = broker.store
     earliest_ms = store.earliest_store_time()
     yield f.STORAGE_SIZE, f.STORAGE, store.max_physical_offset - store.min_physical_offset
@@ -108,8 +108,8 @@ def of_store(broker: BrokerContext) -> Iterator[Sample]:
     yield f.REFUSED_MESSAGES, (), broker.stats.put_failed
 
 
-def of_entries(broker: BrokerContext) -> Steps:
-    """Queue entries without a message."""
+def sample_queue_entries(broker: BrokerContext) -> Steps:
+    """Yield queue entries without a message."""
     missing = 0
     for number, count in enumerate(broker.store.missing_entries_by_topic(), 1):
         missing += count
@@ -118,22 +118,24 @@ def of_entries(broker: BrokerContext) -> Steps:
     yield [(f.MISSING_ENTRIES, (), missing)]
 
 
-def of_addresses(check: AdvertisedCheck) -> Iterator[Sample]:
-    """The addresses that clients get."""
+def sample_addresses(check: AdvertisedCheck) -> Iterator[Sample]:
+    """Yield the addresses that clients get."""
     for listener, address in check.addresses.items():
         yield f.ADDRESS_WRONG, (listener, address), int(listener in check.wrong)
 
 
-def of_replication(ha: HAService) -> Iterator[Sample]:
-    """Bytes that slaves are behind."""
+def sample_replication(ha: HAService) -> Iterator[Sample]:
+    """Yield the bytes that slaves are behind."""
     slaves = [slave for slave in ha.slaves if slave.has_begun]
     yield f.SLAVES, (), len(slaves)
     for slave in slaves:
         yield f.SLAVE_BEHIND, (slave.address,), slave.behind
 
 
-def of_timer(broker: BrokerContext, timer: TimerMessageService | None, waiting: WaitingMessages) -> Iterator[Sample]:
-    """Messages with any delay.
+def sample_timer(
+    broker: BrokerContext, timer: TimerMessageService | None, waiting: WaitingMessages
+) -> Iterator[Sample]:
+    """Yield messages with any delay.
 
     :param waiting: by topic, as they were counted last.
     """
@@ -149,8 +151,8 @@ def of_timer(broker: BrokerContext, timer: TimerMessageService | None, waiting: 
         yield f.TIMER_SNAPSHOT, (str(seconds), *f.STORAGE), due
 
 
-def of_pops(log: PopLog | None, counts: PopCounts, now_ms: int) -> Steps:
-    """Popped messages; Apache's queue id is that of its log of pops, which has one queue here."""
+def sample_pops(log: PopLog | None, counts: PopCounts, now_ms: int) -> Steps:
+    """Yield popped messages; Apache's queue id is that of its POP log, which has one queue here."""
     if log is None:
         return
     messages = latency = in_flight = 0

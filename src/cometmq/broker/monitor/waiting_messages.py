@@ -1,4 +1,4 @@
-"""Messages with any delay that wait, by topic (``TimerMetrics``): counted now and then, and followed in between."""
+"""Waiting messages with any delay, by topic (``TimerMetrics``): counted now and then, updated in between."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _SNAPSHOT_SECONDS: Final = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
 
 
 class WaitingMessages:
-    """The last count, and what came and was delivered since.
+    """The last count, updated by the messages that arrived and were delivered since.
 
-    A message that is recalled is missed at the next count.
+    A recalled message still counts until the next count.
     """
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
         self._counted: Mapping[str, WaitingOfTopic] = {}
         self._before: Mapping[str, int] = {}
-        """The messages of the traffic that the count has taken in."""
+        """The traffic counts at the time of the count."""
 
     async def count(self, timer: TimerMessageService) -> None:
         """Count the messages in the timer log.
@@ -36,7 +36,7 @@ class WaitingMessages:
         self._before = before
 
     def by_topic(self, topics: Container[str]) -> dict[str, int]:
-        """Messages that wait for these topics; 0 for one that had some."""
+        """Return the messages that wait for these topics; 0 for one that had some."""
         now = self._traffic.waiting()
         found = {topic: counted.count for topic, counted in self._counted.items() if topic in topics}
         for topic, count in now.items():
@@ -44,7 +44,7 @@ class WaitingMessages:
         return found
 
     def due_within(self) -> dict[int, int]:
-        """Messages of the last count that are due within so many seconds."""
+        """Return the messages of the last count that are due within these numbers of seconds."""
         return {
             seconds: sum(counted.due_within[seconds] for counted in self._counted.values())
             for seconds in _SNAPSHOT_SECONDS

@@ -457,7 +457,7 @@ class PopMessageProcessor:
         )
 
     def _not_found(self, header: PopMessageRequestHeader) -> Response:
-        self._stats.get_miss()
+        self._stats.count_pull_miss()
         return Response(ResponseCode.POLLING_TIMEOUT, self._empty_header(header), "NO_MESSAGE_IN_QUEUE")
 
 

@@ -157,7 +157,7 @@ class PullMessageProcessor:
             choose=wanted.choose,
             max_bytes=most_bytes,
         )
-        self._stats.get_took(self._clock.monotonic() - began)
+        self._stats.count_read_time(self._clock.monotonic() - began)
         if result.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY and header.topic in self._lives.deleted:
             # The offset belongs to an earlier topic, unless the log lost its end: then the group's offset was set back.
             known = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
@@ -176,7 +176,7 @@ class PullMessageProcessor:
                     header.topic, header.consumer_group, header.queue_id, result.next_begin_offset
                 )
         else:
-            self._stats.get_miss()
+            self._stats.count_pull_miss()
         next_offset, next_broker = result.next_begin_offset, self._next_broker_id(header.consumer_group, result)
         config = self._live.current
         if config.broker_role == SLAVE and result.status in _CORRECTED and not config.offset_check_in_slave:

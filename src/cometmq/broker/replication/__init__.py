@@ -1,1 +1,1 @@
-"""Replication: a master's commit log, carried to its slaves byte by byte (Apache's default HA, ``HAService``)."""
+"""Replication: slaves copy a master's commit log byte by byte (Apache's default HA, ``HAService``)."""

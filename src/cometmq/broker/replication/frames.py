@@ -3,14 +3,14 @@
 All numbers are big-endian::
 
     slave → master    int64 maxPhyOffset       a *report*: the end of the slave's log
-    master → slave    int64 phyOffset          a *transfer*: where its bytes belong in the log
+    master → slave    int64 phyOffset          a *transfer*: the log offset of its bytes
                       int32 size               bytes that follow; 0 in a heartbeat
                       bytes body               cut anywhere, but within one log file
 
-A slave begins: its first report says where its log ends (0: it has none), and the master answers with
-transfers from there on. To a master of CometMQ that checks accounts it first signs in::
+A slave begins: its first report names the end of its log (0: it has none), and the master answers with
+transfers from there on. If a master of CometMQ checks accounts, the slave signs in first::
 
-    slave → master    8 bytes ``SIGN_IN``      no report: as a number it is negative
+    slave → master    8 bytes ``SIGN_IN``      not a report: as a number it is negative
                       a frame of remoting      a signed request without an answer, with the field ``REPORT_FIELD``
 """
 
@@ -26,9 +26,9 @@ from cometmq.errors import CometMQError
 
 SIGN_IN: Final = b"\xffCometMQ"
 REPORT_FIELD: Final = "haReport"
-"""The field with the slave's first report. No other request has it, so the signature of none is good here."""
+"""The field with the slave's first report. No other request has it, so no other request's signature is valid here."""
 SIGNS_IN: Final = "haSignIn"
-"""The key of GET_BROKER_RUNTIME_INFO by which a master says that slaves must sign in."""
+"""The key of GET_BROKER_RUNTIME_INFO in which a master asks slaves to sign in."""
 _TOTAL: Final = struct.Struct(">i")
 _REPORT: Final = struct.Struct(">q")
 _HEAD: Final = struct.Struct(">qi")
@@ -37,24 +37,24 @@ TRANSFER_HEAD_BYTES: Final = _HEAD.size
 
 
 class ReplicationError(CometMQError):
-    """The other side of a replication sent an impossible value, or does not answer; its connection is closed."""
+    """The other side of a replication sent an invalid value, or does not answer; its connection is closed."""
 
 
 class Transfer(msgspec.Struct, frozen=True, gc=False):
     """One transfer from a master."""
 
     offset: int
-    """Log offset of the first byte of ``body``, or in a heartbeat of the next byte that will come."""
+    """Log offset of the first byte of ``body``; in a heartbeat, of the next byte to come."""
     body: bytes
 
 
 def encode_report(max_offset: int) -> bytes:
-    """A slave's report that its log ends at ``max_offset``."""
+    """Encode a slave's report that its log ends at ``max_offset``."""
     return _REPORT.pack(max_offset)
 
 
 def transfer_head(offset: int, size: int) -> bytes:
-    """The head of a transfer of ``size`` bytes of the log from ``offset`` on."""
+    """Return the head of a transfer of ``size`` bytes of the log from ``offset`` on."""
     return _HEAD.pack(offset, size)
 
 
@@ -67,12 +67,12 @@ class ReportReader:
         self._rest = b""
         self._begins = True
         self.signed_in: bytes | None = None
-        """The frame by which the slave has signed in."""
+        """The frame with which the slave has signed in."""
 
     def feed(self, data: bytes) -> int | None:
-        """The newest whole report, which replaces those before it; ``None`` while there is none.
+        """Return the newest complete report, which replaces those before it; ``None`` without one.
 
-        :raises ReplicationError: it is negative, or the slave signs in by a frame of an impossible size.
+        :raises ReplicationError: it is negative, or the slave signs in with a frame of an invalid size.
         """
         data = self._rest + data
         if self._begins and len(data) >= REPORT_BYTES:
@@ -94,12 +94,14 @@ class ReportReader:
 
 
 def _end_of_frame(data: bytes, at: int) -> int | None:
-    """The end of the frame at ``data[at:]``; ``None`` while it is not whole."""
+    """Return the end of the frame at ``data[at:]``; ``None`` while it is incomplete."""
     if len(data) - at < _TOTAL.size:
         return None
     (total,) = _TOTAL.unpack_from(data, at)
     if not 0 < total <= MAX_SIGN_IN_BYTES:
-        raise ReplicationError(f"a slave signs in by a frame of {total} bytes; {MAX_SIGN_IN_BYTES} are the most")
+        raise ReplicationError(
+            f"a slave signs in with a frame of {total} bytes; at most {MAX_SIGN_IN_BYTES} are allowed"
+        )
     end = at + _TOTAL.size + int(total)
     return end if len(data) >= end else None
 
@@ -113,7 +115,7 @@ class TransferReader:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> list[Transfer]:
-        """The transfers that these bytes complete.
+        """Return the transfers that these bytes complete.
 
         :raises ReplicationError: an offset or a size is negative, or a size is over the limit.
         """
@@ -125,7 +127,7 @@ class TransferReader:
             offset, size = _HEAD.unpack_from(view, at)
             if offset < 0 or not 0 <= size <= MAX_TRANSFER_BYTES:
                 raise ReplicationError(
-                    f"a master cannot transfer {size} bytes at offset {offset}; {MAX_TRANSFER_BYTES} bytes are the most"
+                    f"a master cannot transfer {size} bytes at offset {offset}; the limit is {MAX_TRANSFER_BYTES}"
                 )
             end = at + TRANSFER_HEAD_BYTES + size
             if end > len(view):

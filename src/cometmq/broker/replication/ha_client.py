@@ -1,15 +1,15 @@
 """The slave's side of replication: connects to the master's HA port and appends its log (``HAClient``).
 
-A connection begins with a report of where the log here ends; each transfer that made it longer is reported back, and
+A connection begins with a report of the end of the log here; each transfer that made it longer is reported back, and
 after ``haSendHeartbeatInterval`` without a report one is sent to show that the slave is alive. Any failure ends
-the connection, and a new one is tried five seconds later: the log here is then still a beginning of the master's.
+the connection, and a new one is tried five seconds later: the log here is then still a prefix of the master's.
 With SYNC_FLUSH the slave reports what is on the disk.
 
-Apache's protocol of replication says neither where the master's log begins nor whether it is the same log. A slave
-without a log gets only the master's last file then, and one whose log has parted from the master's (either had lost
-its end) takes the rest all the same. So a slave here first asks by ordinary requests, which Apache's master answers
-too: a new slave gets everything that the master keeps, and one that has parted stops. A master of CometMQ that checks
-accounts says in its answer that slaves must sign in; a slave does it by its own account.
+Apache's replication protocol shows neither where the master's log begins nor whether it is the same log. A slave
+without a log then gets only the master's last file, and a slave whose log has diverged from the master's (either had
+lost its end) appends the rest nevertheless. So a slave here first sends ordinary requests, which Apache's master
+answers too: a new slave gets everything that the master still has, and a diverged one stops. If a master of CometMQ
+checks accounts, its answer says that slaves must sign in; a slave does so with its own account.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from cometmq.store.message_store import MessageStore
 _log = logging.getLogger(__name__)
 
 _EMPTY_STORE: Final = "save what you need of it, then start with an empty store: it is filled from the master"
-_PARTED_NEXT_STEP: Final = f"{_EMPTY_STORE}; or make this broker the master"
+_DIVERGED_NEXT_STEP: Final = f"{_EMPTY_STORE}; or make this broker the master"
 
 
 class MasterAddress:
-    """The addresses of a slave's master: as configured, or as the nameservers say.
+    """The addresses of a slave's master: as configured, or from the nameservers.
 
-    :param ha_master_address: ``host:port`` of ``haMasterAddress``; empty to follow the nameservers.
+    :param ha_master_address: ``host:port`` of ``haMasterAddress``; empty to ask the nameservers.
     """
 
     def __init__(self, ha_master_address: str) -> None:
@@ -65,7 +65,7 @@ class MasterAddress:
         """Set when one of them has changed."""
 
     def registered(self, answer: RegisterBrokerResponseHeader) -> None:
-        """Take a nameserver's answer to the registration of this slave."""
+        """Read a nameserver's answer to the registration of this slave."""
         before = (self.ha, self.remoting)
         if answer.master_addr:
             self.remoting = answer.master_addr
@@ -76,18 +76,18 @@ class MasterAddress:
             self.changed.set()
 
 
-async def find_common_ground(store: MessageStore, client: RemotingClient, master: str) -> bool:
-    """Give an empty log the beginning of the master's log; check that a log that is not empty is the master's.
+async def check_common_log(store: MessageStore, client: RemotingClient, master: str) -> bool:
+    """Fetch the beginning of the master's log for an empty log; check that any other log is the master's.
 
     Returns True when slaves must sign in.
 
     :param master: ``host:port`` for requests.
-    :raises ReplicationError: this log cannot be followed from where it ends.
+    :raises ReplicationError: the master's log does not continue this one.
     :raises RemotingError: the master does not answer.
     :raises BodyError: its answer cannot be read.
     :raises StoreError: the beginning cannot be stored.
     """
-    first, end, signs_in = await log_range(client, master)
+    first, end, signs_in = await get_log_range(client, master)
     log = store.replicated
     if log.is_empty:
         if first > 0 and end > first:
@@ -95,29 +95,29 @@ async def find_common_ground(store: MessageStore, client: RemotingClient, master
         elif first == 0 and end > 0:
             record = await _record(client, master, 0)
             if not record:
-                raise ReplicationError(f"master {master} does not give the first message of its log; it is asked again")
+                raise ReplicationError(f"master {master} did not return the first message of its log; will retry")
             log.append(0, record)
         return signs_in
     if log.end > end:
         raise ReplicationError(
-            f"the log here ends at {log.end}, that of master {master} at {end}: only this broker has the rest",
-            next_step=_PARTED_NEXT_STEP,
+            f"the log here ends at {log.end}, the log of master {master} at {end}: only this broker has the rest",
+            next_step=_DIVERGED_NEXT_STEP,
         )
     if log.end < first:
         raise ReplicationError(
-            f"the log here ends at {log.end}, and master {master} keeps no byte before {first}", next_step=_EMPTY_STORE
+            f"the log here ends at {log.end}, but the log of master {master} begins at {first}", next_step=_EMPTY_STORE
         )
     offset, size = store.last_record
     if offset >= first and await _record(client, master, offset) != store.record_at(offset, size):
         raise ReplicationError(
-            f"the record at log offset {offset} is another one at master {master}: the logs have parted",
-            next_step=_PARTED_NEXT_STEP,
+            f"the record at log offset {offset} differs from that of master {master}: the logs have diverged",
+            next_step=_DIVERGED_NEXT_STEP,
         )
     return signs_in
 
 
-async def log_range(client: RemotingClient, master: str) -> tuple[int, int, bool]:
-    """The log offsets at which a master's log begins and ends, and whether its slaves must sign in.
+async def get_log_range(client: RemotingClient, master: str) -> tuple[int, int, bool]:
+    """Return the log offsets where a master's log begins and ends, and whether its slaves must sign in.
 
     :raises ReplicationError: its answer lacks them.
     :raises RemotingError: it does not answer.
@@ -128,7 +128,7 @@ async def log_range(client: RemotingClient, master: str) -> tuple[int, int, bool
     try:
         return int(info["commitLogMinOffset"]), int(info["commitLogMaxOffset"]), info.get(SIGNS_IN) == "true"
     except (KeyError, ValueError) as error:
-        raise ReplicationError(f"master {master} does not say where its log begins and ends: {error}") from error
+        raise ReplicationError(f"master {master} did not report where its log begins and ends: {error}") from error
 
 
 async def _record(client: RemotingClient, master: str, offset: int) -> bytes:
@@ -156,26 +156,26 @@ class HAClient:
         self._task: asyncio.Task[None] | None = None
         self._connection: _Connection | None = None
         self._compare_at: int | None = None
-        """The log offset from which the master sends a part of the log again, to compare; ``None`` afterwards."""
+        """The log offset from which the master sends a part of the log again, to compare; then ``None``."""
         self.is_following = False
-        """True while there is a connection, and the log there goes on where the one here ends."""
+        """True while there is a connection, and the log there continues the one here."""
         self.read_at_ms = 0
         """The time of the last bytes from the master; 0 for never."""
         self.trouble: str | None = None
         """The reason why the master is not followed now; ``None`` while it is."""
 
     def start(self) -> None:
-        """Begin to follow, on the running loop."""
+        """Start following, on the running loop."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="follow the master")
 
     async def stop(self) -> None:
-        """Follow no more."""
+        """Stop following."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def cut_off(self) -> None:
-        """End the connection at once and make no other; ``stop`` is still due."""
+        """Close the connection immediately and open no other; ``stop`` must still be called."""
         if self._task is not None:
             self._task.cancel()
         if self._connection is not None:
@@ -189,24 +189,24 @@ class HAClient:
                 address = self._master.ha
             try:
                 if address is None:
-                    raise ReplicationError("no nameserver knows a master of this broker name")
+                    raise ReplicationError("no nameserver knows a master with this broker name")
                 await self._follow(address)
             except (CometMQError, BodyError, OSError, TimeoutError, ValueError) as error:
-                self._failed(address, error)
+                self._log_failure(address, error)
             except Exception as error:
                 _log.exception("following the master failed")
-                self._failed(address, error)
+                self._log_failure(address, error)
             await self._pause()
 
     async def _pause(self) -> None:
-        """Wait before the next attempt, unless the master has another address meanwhile."""
+        """Wait before the next attempt, unless the master gets another address meanwhile."""
         retry = self.clock.call_later(REPLICATION_RETRY_SECONDS, self._master.changed.set)
         await self._master.changed.wait()
         retry.cancel()
         self._master.changed.clear()
 
-    def _failed(self, address: str | None, error: Exception) -> None:
-        """Log a reason once, however often it comes again."""
+    def _log_failure(self, address: str | None, error: Exception) -> None:
+        """Log a reason once, however often it recurs."""
         trouble = f"{reason_of(error) if isinstance(error, OSError) else error}"
         if trouble != self.trouble:
             self.trouble = trouble
@@ -215,13 +215,13 @@ class HAClient:
     async def _follow(self, address: str) -> None:
         """Follow the master until the connection ends.
 
-        :raises ReplicationError: the master hung up, was silent, or sent something impossible.
-        :raises StoreError: the store did not take the bytes.
-        :raises OSError: no connection.
+        :raises ReplicationError: the master disconnected, was silent, or sent invalid data.
+        :raises StoreError: the store refused the bytes.
+        :raises OSError: it cannot connect.
         """
         host, port = parse_address(address)
         if self._master.remoting is None and self._has_nameservers:
-            raise ReplicationError("no nameserver has named its address for requests, so its log cannot be compared")
+            raise ReplicationError("no nameserver knows its address for requests, so its log cannot be compared")
         await self._ready_to_report()
         connection = self._connection = _Connection(self)
         context = None if self._tls is None else self._tls.current()
@@ -232,7 +232,7 @@ class HAClient:
             master = self._master.remoting
             signs_in = False
             if master is not None:
-                signs_in = await find_common_ground(self._store, self._client, master)
+                signs_in = await check_common_log(self._store, self._client, master)
             connection.begin(self._sign_in if signs_in and self._client.credentials is not None else None)
             self.is_following = True
             raise await connection.ended
@@ -251,16 +251,16 @@ class HAClient:
             raise ReplicationError(message, next_step=next_step) from error
 
     async def _ready_to_report(self) -> None:
-        """Drop a record that is not whole: a restarted master may store another one there.
+        """Remove an incomplete record: a restarted master may store another one there.
 
-        With SYNC_FLUSH, wait until the disk has all that the first report acknowledges.
+        With SYNC_FLUSH, wait until the disk has everything that the first report acknowledges.
         """
         self._store.replicated.drop_tail()
         if self._store.sync_flush:
             await self._store.wait_flushed(self._store.max_physical_offset)
 
     def _sign_in(self, report: int) -> bytes:
-        """The bytes by which this slave signs in; signed in the order of its requests to the master."""
+        """Return the bytes with which this slave signs in; signed in the order of its requests to the master."""
         request = self._client.request(
             self._master.remoting or "", RequestCode.GET_BROKER_RUNTIME_INFO, None, b"", {REPORT_FIELD: str(report)}
         )
@@ -269,13 +269,13 @@ class HAClient:
     # --- called by the connection ---------------------------------------------------------------
     @property
     def end(self) -> int:
-        """The end of the log here."""
+        """Return the end of the log here."""
         return self._store.replicated.end
 
-    def first_report(self) -> int:
-        """The log offset at which the master begins: the end of the log here, which was compared with the master's.
+    def first_report_offset(self) -> int:
+        """Return the log offset at which the master begins: the end of the log here, which was compared before.
 
-        A master that cannot be asked begins with the last record here, so that its transfer can be compared.
+        A master that answers no requests begins with the last record here, so that its transfer can be compared.
         """
         self._compare_at = None
         offset, size = self._store.last_record
@@ -294,16 +294,16 @@ class HAClient:
             log.append(transfer.offset, transfer.body)
 
     def _compare(self, transfer: Transfer) -> Transfer:
-        """The part of a transfer that the log here does not have.
+        """Return the part of a transfer that the log here does not have.
 
-        :raises ReplicationError: the part that it has is not the same.
+        :raises ReplicationError: the part that it has differs.
         """
         known = min(self.end - transfer.offset, len(transfer.body))
         here = self._store.log_part(transfer.offset, known)
         if here is None or bytes(here) != transfer.body[:known]:
             raise ReplicationError(
-                f"the record at log offset {transfer.offset} is another one at the master: the logs have parted",
-                next_step=_PARTED_NEXT_STEP,
+                f"the record at log offset {transfer.offset} differs from the master's: the logs have diverged",
+                next_step=_DIVERGED_NEXT_STEP,
             )
         at = transfer.offset + known
         self._compare_at = at if at < self.end else None
@@ -351,10 +351,10 @@ class _Connection(asyncio.Protocol):
         self._transfers = TransferReader()
         self._transport: asyncio.Transport | None = None
         self._beat = Alarm(lambda: self.report(self._reported), clock=client.clock)
-        self._silence = Alarm(self._too_silent, clock=client.clock)
+        self._silence = Alarm(self._end_if_silent, clock=client.clock)
         self._reported = 0
         self.ended: Final[asyncio.Future[Exception]] = asyncio.get_running_loop().create_future()
-        """The reason of its end."""
+        """The reason why it ended."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for ``begin``."""
@@ -362,22 +362,22 @@ class _Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The master hung up, or is gone."""
+        """Note that the master disconnected."""
         self.end(error or ReplicationError("the master closed the connection; its log says why"))
 
     def begin(self, sign_in: Callable[[int], bytes] | None) -> None:
         """Send the first report; then the master begins.
 
-        :param sign_in: gives the bytes to send before it, for a master that checks accounts.
+        :param sign_in: returns the bytes to send before it, for a master that checks accounts.
         """
         self._listen()
-        first = self._client.first_report()
+        first = self._client.first_report_offset()
         if sign_in is not None and self._transport is not None:
             self._transport.write(sign_in(first))
         self.report(first)
 
     def data_received(self, data: bytes) -> None:
-        """Take in transfers."""
+        """Read transfers."""
         if self.ended.done():
             return
         self._listen()
@@ -399,7 +399,7 @@ class _Connection(asyncio.Protocol):
     def _listen(self) -> None:
         self._silence.after(self._client.housekeeping_s)
 
-    def _too_silent(self) -> None:
+    def _end_if_silent(self) -> None:
         self.end(ReplicationError(f"the master sent nothing for {self._client.housekeeping_s:g} s"))
 
     def end(self, why: Exception) -> None:
@@ -409,7 +409,7 @@ class _Connection(asyncio.Protocol):
         self.abort()
 
     def abort(self) -> None:
-        """Close it at once."""
+        """Close it immediately."""
         self._beat.close()
         self._silence.close()
         if self._transport is not None:

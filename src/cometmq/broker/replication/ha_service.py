@@ -1,32 +1,32 @@
 """Replication: the master's side (``HAService``, ``HAConnection``).
 
 Theory of operation. A slave connects to the master's HA port and reports where its log ends; the master sends every
-byte of its log from there on, as it is stored (:mod:`cometmq.broker.replication.frames`). At the end of a turn that
-stored something, every slave is sent it, on the same loop: without a slave that costs nothing. A slave that is behind
-is sent the rest in pieces, turn by turn. While nothing is stored, it gets a heartbeat every
-``haSendHeartbeatInterval``; one that reports nothing for ``haHousekeepingInterval`` is closed.
+byte of its log from there on, as it is stored (:mod:`cometmq.broker.replication.frames`). At the end of each turn, what
+it stored is sent to every slave, on the same loop: without a slave that costs nothing. A slave that is behind gets the
+rest in pieces, turn by turn. While nothing is stored, it gets a heartbeat every ``haSendHeartbeatInterval``; a slave
+that reports nothing for ``haHousekeepingInterval`` is disconnected.
 
 The states of a connection: open (no report yet), behind, up to date; or paused, while the slave does not read.
 
 Invariants.
 
-* A slave's log is the master's, byte by byte, from the slave's first file on. A slave without a log begins with the
+* A slave's log equals the master's, byte by byte, from the slave's first file on. A slave without a log begins with the
   master's last file, or with its first one if the slave asks for that (:mod:`cometmq.broker.replication.ha_client`).
 * ``ack_offset`` <= ``next_offset`` <= the end of the log. A report acknowledges everything below it; with SYNC_FLUSH at
   the slave this is on its disk.
 * With SYNC_MASTER a send is answered as stored once ``inSyncReplicas`` - 1 slaves have acknowledged it
   (:mod:`cometmq.broker.turn.group_transfer`).
-* All that is not in the log is copied every ten seconds (:mod:`cometmq.broker.replication.slave_synchronize`). A file
-  that belongs to a log offset takes effect at the slave when its log is on the disk up to there.
+* Everything that is not in the log is copied every ten seconds (:mod:`cometmq.broker.replication.slave_synchronize`). A
+  file that belongs to a log offset takes effect at the slave when its log is on the disk up to there.
 
-Fault model. A connection may end anywhere, and either side may crash or lose the end of its log. The slave drops a
-record that is not whole and connects again. A slave that cannot go on from where it is loses its connection, and the
-log says why: its log has bytes that this one has not (Apache waits until this log has grown over them, and the two
-differ from then on), or its next byte is deleted here already (Apache waits for ever). No broker changes its role by
-itself: two masters of one name cannot arise from a failure of the network.
+Fault model. A connection may end anywhere, and either side may crash or lose the end of its log. The slave removes an
+incomplete record and connects again. A slave that cannot continue is disconnected, with the reason in the log: its log
+has bytes that this one does not have (Apache waits until this log has grown past them, and the two differ from then
+on), or its next byte is already deleted here (Apache waits for ever). No broker changes its role by itself: a network
+failure never leads to two masters of one name.
 
-Where accounts are checked, a slave signs in before its first report, by a request that its account signs with a stamp:
-so each is good once. Only an address on the white list needs none. A slave of Apache's cannot sign in.
+If accounts are checked, a slave signs in before its first report, with a request signed by its account and stamped, so
+that each request is valid once. Only addresses on the white list need none. Apache's slaves cannot sign in.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ _log = logging.getLogger(__name__)
 
 NOT_BEGUN: Final = -1
 _UNSIGNED: Final = Frame(JSON, b'{"code":%d}' % RequestCode.GET_BROKER_RUNTIME_INFO, b"")
-"""The request of a slave that has not signed in."""
+"""The request attributed to a slave that has not signed in."""
 _SWEEP_SECONDS: Final = 1.0
 _PAUSE_S: Final = 0.01
 
 
 class HAConnection(asyncio.Protocol):
-    """The connection of one slave: its reports come in, new bytes of the log go out (``HAConnection``)."""
+    """The connection of one slave: receives its reports, sends new bytes of the log (``HAConnection``)."""
 
     def __init__(self, service: HAService) -> None:
         self._service = service
@@ -88,13 +88,13 @@ class HAConnection(asyncio.Protocol):
         self._goes_on = False
         self.peer_ip = ""
         self.account: Caller | None = None
-        """The account of the slave; the guard sets it."""
+        """The account of the slave; set by the guard."""
         self.address = ""
         """``host:port`` of the slave's side of the connection."""
         self.next_offset: int = NOT_BEGUN
         """The log offset of the next transfer; everything before it is sent."""
         self.ack_offset: int = NOT_BEGUN
-        """The end of the slave's log, by its last report."""
+        """The end of the slave's log, from its last report."""
         self.sent_bytes = 0
         """Bytes of the log sent since the last sweep of the service."""
         self.bytes_per_s = 0
@@ -103,7 +103,7 @@ class HAConnection(asyncio.Protocol):
 
     # --- asyncio.Protocol -----------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Remember the slave; refuse it when there are too many."""
+        """Register the slave; refuse it when there are too many."""
         # uvloop's transports implement asyncio.Transport without inheriting from it.
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)
@@ -116,83 +116,83 @@ class HAConnection(asyncio.Protocol):
         self._service.opened(self)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """The slave is gone."""
+        """Note that the slave disconnected."""
         self._service.lost(self)
 
     def data_received(self, data: bytes) -> None:
-        """Take the slave's reports."""
+        """Read the slave's reports."""
         self.read_at = self._service.clock.monotonic()
         try:
             report = self._reports.feed(data)
             if report is not None:
-                self._take(report)
+                self._handle_report(report)
         except ReplicationError as error:
             _log.error("closing the connection of slave %s: %s", self.address, error)
             self.abort()
 
     def pause_writing(self) -> None:
-        """The slave does not read: stop sending."""
+        """Stop sending: the slave does not read."""
         self._paused = True
 
     def resume_writing(self) -> None:
-        """The slave has caught up with what was sent."""
+        """Continue: the slave has caught up with what was sent."""
         self._paused = False
         self.transfer()
 
     # --- reports --------------------------------------------------------------------------------
-    def _take(self, report: int) -> None:
+    def _handle_report(self, report: int) -> None:
         began = self.has_begun
         if not began:
             self._service.admit(self, self._reports.signed_in)
-            self.next_offset = self._start(report)
+            self.next_offset = self._start_offset(report)
             _log.info("slave %s has the log up to %d and gets it from %d on", self.address, report, self.next_offset)
         elif report > self.next_offset:
-            raise ReplicationError(f"it reports {report}, and was sent the log up to {self.next_offset}")
+            raise ReplicationError(f"it reports {report}, but was sent the log only up to {self.next_offset}")
         self.ack_offset = report
         self._service.reported(self, is_first=not began)
         self.transfer()
 
-    def _start(self, report: int) -> int:
-        """The log offset at which transfers begin to a slave whose log ends at ``report``."""
+    def _start_offset(self, report: int) -> int:
+        """Return the log offset where transfers begin for a slave whose log ends at ``report``."""
         store = self._service.store
         end = store.max_physical_offset
         if report == 0:
             return end - end % store.config.mapped_file_size_commit_log
         if report > end:
             raise ReplicationError(
-                f"its log ends at {report}, and that of this master at {end}: only the slave has the rest",
+                f"its log ends at {report}, that of this master at {end}: only the slave has the rest",
                 next_step="save what you need of it, then empty the slave's store, or let the slave be the master",
             )
         if report < store.min_physical_offset:
             raise ReplicationError(
-                f"its log ends at {report}, and this master keeps no byte before {store.min_physical_offset}",
-                next_step="empty the slave's store: it then begins with the last log file",
+                f"its log ends at {report}, but this master's log begins at {store.min_physical_offset}",
+                next_step="empty the slave's store: it then starts with the last log file",
             )
         return report
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that the system does not take, since the slave does not read."""
+        """Return the number of bytes that the system has not sent, since the slave does not read."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     @property
     def has_begun(self) -> bool:
-        """True once the slave has reported."""
+        """Return whether the slave has reported."""
         return self.next_offset != NOT_BEGUN
 
     @property
     def behind(self) -> int:
-        """Bytes of the log that the slave has not acknowledged; 0 before it reports."""
+        """Return the number of log bytes that the slave has not acknowledged; 0 before it reports."""
         return self._service.store.max_physical_offset - self.ack_offset if self.has_begun else 0
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """A value that changes whenever the slave comes nearer to the end of the log."""
+        """Return a value that changes whenever the slave gets closer to the end of the log."""
         return self.next_offset, self.ack_offset, self.unsent_bytes
 
     # --- transfers ------------------------------------------------------------------------------
     def transfer(self) -> None:
-        """Send bytes that the slave does not have, as many as one round of the loop allows; the next turn goes on."""
+        """Send bytes that the slave does not have, as many as one round of the loop allows; the next continues."""
         service = self._service
         store = service.store
         at, end = self.next_offset, store.max_physical_offset
@@ -213,14 +213,14 @@ class HAConnection(asyncio.Protocol):
         self._write(b"".join(parts))
         if at < end:
             self._goes_on = True
-            service.call_soon(self._go_on)
+            service.call_soon(self._continue)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         self._goes_on = False
         self.transfer()
 
     def heartbeat(self) -> None:
-        """Show the slave that the master is alive, unless it does not read."""
+        """Send a heartbeat, unless the slave does not read."""
         if self.has_begun and not self._paused:
             self._write(transfer_head(self.next_offset, 0))
 
@@ -236,13 +236,13 @@ class HAConnection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close immediately."""
         if self._transport is not None:
             self._transport.abort()
 
 
 class HAService:
-    """Listens for slaves, sends them the log, closes the silent ones (``HAService``)."""
+    """Listens for slaves, sends them the log, disconnects silent ones (``HAService``)."""
 
     def __init__(
         self,
@@ -252,16 +252,16 @@ class HAService:
         tls: ServerTls,
         guard: AccessGuard | None = None,
     ) -> None:
-        """Do not listen yet.
+        """Create the service; it does not listen yet.
 
-        :param guard: checks slaves, where accounts are checked.
+        :param guard: checks slaves, if accounts are checked.
         """
         self._guard = guard
         self.store: Final = store
         self.clock: Final = store.clock
         self.batch_bytes: Final = config.ha_transfer_batch_size
         self.slaves: dict[HAConnection, None] = {}
-        """The connections of slaves, in the order in which they came."""
+        """The connections of slaves, in the order in which they connected."""
         self._heartbeat_s = config.ha_send_heartbeat_interval / 1000
         self._housekeeping_s = config.ha_housekeeping_interval / 1000
         self._transfers = transfers
@@ -274,18 +274,18 @@ class HAService:
 
     @property
     def port(self) -> int:
-        """The port listened on."""
+        """Return the port on which it listens."""
         return self._listener.port
 
     async def start(self, host: str, port: int) -> None:
-        """Listen on ``host:port``; port 0 takes a free one.
+        """Listen on ``host:port``; port 0 chooses a free one.
 
-        :raises ReplicationError: the port is taken or not allowed.
+        :raises ReplicationError: the port is in use or not allowed.
         """
         self._loop = asyncio.get_running_loop()
         try:
             if port > MAX_PORT:
-                raise OSError("there is no such port")
+                raise OSError("the port is out of range")
             await self._listener.bind(host, port)
             self._listener.listen(MAX_SLAVES)
         except OSError as error:
@@ -296,7 +296,7 @@ class HAService:
             ) from error
 
     async def stop(self) -> None:
-        """Take no more slaves, send the connected ones the rest of the log, wait until they have it, close."""
+        """Accept no more slaves, send the connected ones the rest of the log, wait until they have it, close."""
         if not self._listener.is_open:
             return
         self._listener.close()
@@ -305,7 +305,7 @@ class HAService:
         await close_all(self.slaves)
 
     async def _catch_up(self) -> None:
-        """Wait while slaves come nearer to the end of the log, for a limited time."""
+        """Wait while slaves get closer to the end of the log, for a limited time."""
         self.end_round()
         before: dict[HAConnection, tuple[int, int, int]] = {}
         still = 0
@@ -321,7 +321,7 @@ class HAService:
                 _log.warning("this master stops, and slave %s lacks %d bytes of its log", slave.address, slave.behind)
 
     def cut_off(self) -> None:
-        """End every connection at once and listen no more."""
+        """Close every connection immediately and stop listening."""
         self._listener.close()
         self._openings.abort()
         for slave in list(self.slaves):
@@ -333,7 +333,7 @@ class HAService:
             slave.transfer()
 
     def _accepted(self, sock: socket.socket) -> None:
-        """Take a new connection. When there are too many, the oldest without a report is closed, or else this one."""
+        """Accept a connection. When there are too many, close the oldest without a report, or else this one."""
         if len(self._openings) + len(self.slaves) >= MAX_SLAVES and not self._make_room():
             _log.warning("refusing a slave: %d are connected", len(self.slaves))
             sock.close()
@@ -354,23 +354,23 @@ class HAService:
 
     # --- called by connections ------------------------------------------------------------------
     def opened(self, slave: HAConnection) -> None:
-        """Take a connection that sends something."""
+        """Register a connection that sends something."""
         self.slaves[slave] = None
         if not self._sweeper.is_set:
             self._sweeper.after(_SWEEP_SECONDS)
 
     def admit(self, slave: HAConnection, signed_in: bytes | None) -> None:
-        """Refuse a slave that is no server of the cluster.
+        """Refuse a slave that is not a server of the cluster.
 
-        :param signed_in: the frame by which it has signed in.
-        :raises ReplicationError: accounts are checked, and its account may not change the cluster, or it has none.
+        :param signed_in: the frame with which it has signed in.
+        :raises ReplicationError: accounts are checked, and it has no account that may change the cluster.
         """
         if self._guard is None:
             return
         try:
             frames = [_UNSIGNED] if signed_in is None else FrameDecoder(MAX_SIGN_IN_BYTES).feed(signed_in)
             if len(frames) != 1 or (signed_in is not None and REPORT_FIELD not in fields_of(frames[0])):
-                raise FrameError("it signs in by a request of another kind")
+                raise FrameError("it signs in with another kind of request")
             self._guard.admit_server(slave, RequestCode.GET_BROKER_RUNTIME_INFO, frames[0])
         except (DeniedError, RpcRejectedError, FrameError) as error:
             step = (
@@ -384,11 +384,11 @@ class HAService:
             raise ReplicationError(f"it may not copy the log: {error}", next_step=step) from error
 
     def runtime_info(self) -> dict[str, str]:
-        """Tell slaves of CometMQ that they must sign in."""
+        """Return whether slaves of CometMQ must sign in."""
         return {} if self._guard is None else {SIGNS_IN: "true"}
 
     def reported(self, slave: HAConnection, *, is_first: bool) -> None:
-        """Take the report of a slave."""
+        """Handle the report of a slave."""
         if is_first:
             for other in self.slaves:
                 if other is not slave and other.peer_ip == slave.peer_ip:
@@ -396,7 +396,7 @@ class HAService:
         self._transfers.reported(slave, slave.ack_offset)
 
     def lost(self, slave: HAConnection) -> None:
-        """Forget a connection that has ended."""
+        """Remove a connection that has ended."""
         if slave in self.slaves:
             del self.slaves[slave]
             if slave.has_begun:
@@ -433,7 +433,7 @@ class HaStatusAdmin:
 
     @answers(RequestCode.GET_BROKER_HA_STATUS, permission=needs_cluster(Action.GET))
     def status(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """Give the state of every slave that has reported; asked by tools of 5.x and ours."""
+        """Return the state of every slave that has reported; for tools of 5.x and ours."""
         slaves = [self._of(slave) for slave in self._ha.slaves if slave.has_begun]
         return Response(
             body=encode_body(

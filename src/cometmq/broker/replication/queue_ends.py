@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from cometmq.broker.limits import SLAVE_QUESTIONS_AT_ONCE, TABLE_ROWS_PER_SLICE
-from cometmq.broker.replication.ha_client import log_range
+from cometmq.broker.replication.ha_client import get_log_range
 from cometmq.broker.replication.table_changes import ENDS, MasterTables
 from cometmq.broker.slices import batches
 from cometmq.message.names import TRANS_OP_HALF_TOPIC
@@ -23,9 +23,9 @@ _QUEUES_PER_SLICE = TABLE_ROWS_PER_SLICE // 10
 class QueueEnds:
     """The first offsets of queues whose messages are all older than a slave's log.
 
-    Such a queue is empty here, and would begin at 0 once the slave is the master: consumers are beyond that, and
-    messages that wait are known by their queue offsets. So a slave asks its master once for the ends of its queues;
-    when the log here has come up to the end that the master's log had then, queues without a message begin there.
+    Such a queue is empty here, and would begin at 0 once the slave is the master: but consumers are beyond that, and
+    waiting messages are identified by their queue offsets. So a slave asks its master once for the ends of its queues;
+    when the log here has reached the end of the master's log at that time, queues without a message begin there.
     """
 
     def __init__(self, store: MessageStore, client: RemotingClient) -> None:
@@ -33,12 +33,12 @@ class QueueEnds:
         self._client = client
         self._ends: dict[tuple[str, int], int] | None = None
         self._true_at = 0
-        """Once the log here has come to this offset, the messages of an empty queue are older than the log."""
+        """Once the log here has reached this offset, the messages of an empty queue are older than the log."""
 
     async def copy(self, master: str, tables: MasterTables, topics: Mapping[str, TopicConfig]) -> None:
-        """Ask the master if that was not done, and begin the queues as soon as possible.
+        """Ask the master if that was not done, and set the beginnings of the queues as soon as possible.
 
-        :raises ReplicationError: the master's answer cannot be used.
+        :raises ReplicationError: the master's answer is invalid.
         :raises RemotingError: it does not answer.
         :raises BodyError: its answer cannot be read.
         :raises StoreError: a queue cannot be written.
@@ -60,7 +60,7 @@ class QueueEnds:
                         if not self._store.extent(topic, queue_id)[1]
                     }
                     await asyncio.sleep(0)
-            _, self._true_at, _ = await log_range(self._client, master)
+            _, self._true_at, _ = await get_log_range(self._client, master)
             self._ends = found
         if self._store.max_physical_offset >= self._true_at:
             for queues in batches(self._ends.items(), _QUEUES_PER_SLICE):

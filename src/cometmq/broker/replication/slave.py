@@ -1,4 +1,4 @@
-"""A broker's parts as a slave: it follows its master's log, copies its tables, refuses a master's requests."""
+"""The slave role of a broker: follows its master's log, copies its tables, refuses a master's requests."""
 
 from __future__ import annotations
 
@@ -63,19 +63,19 @@ _REAL_TOPIC: Final = re.compile(rb"\b" + property_mark(REAL_TOPIC).encode() + rb
 
 
 class UnknownTopics:
-    """Makes topics at once that a slave has messages of, before it has copied them, so that no message is hidden.
+    """Creates topics of messages that a slave has before it has copied the topics, so that no message is hidden.
 
-    The master may be gone before its table of topics is copied the next time.
+    The master may fail before its table of topics is copied again.
     """
 
     def __init__(self, store: MessageStore, topics: TopicConfigManager) -> None:
         self._store = store
         self._topics = topics
         self._seen: dict[tuple[str, int], int] = {}
-        """The queue offset up to which messages that wait were looked at, by topic and queue id."""
+        """The queue offset up to which waiting messages were checked, by topic and queue id."""
 
     def arrived(self, queues: Iterable[ConsumeQueue]) -> bool:
-        """Make the unknown topics of queues that got messages; return True if there were any."""
+        """Create the unknown topics of queues that got messages; return whether there were any."""
         made = False
         for queue in queues:
             if queue.topic in _WAITING_TOPICS:
@@ -86,7 +86,7 @@ class UnknownTopics:
         return made
 
     def _waited_for(self, queue: ConsumeQueue) -> set[str]:
-        """The topics for which the new messages of a queue wait."""
+        """Return the topics for which the new messages of a queue wait."""
         start = self._seen.get(queue.key, queue.known_from)
         self._seen[queue.key] = queue.committed
         topics: set[str] = set()
@@ -99,15 +99,15 @@ class UnknownTopics:
         return topics
 
 
-def no_messages() -> RefusedError:
-    """The refusal of every message by a slave (``DefaultMessageStore.checkStoreStatus``)."""
+def message_refusal() -> RefusedError:
+    """Return the error with which a slave refuses every message (``DefaultMessageStore.checkStoreStatus``)."""
     return RefusedError(
         ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: this broker is a slave, send to its master"
     )
 
 
 class Slave:
-    """Follows the master until it is stopped; its handlers take the place of a master's."""
+    """Follows the master until it is stopped; its handlers replace those of a master."""
 
     def __init__(self, broker: BrokerContext, security: Security) -> None:
         self.master: Final = MasterAddress(broker.config.ha_master_address)
@@ -132,7 +132,7 @@ class Slave:
 
     @answers(RequestCode.GET_BROKER_HA_STATUS, permission=needs_cluster(Action.GET))
     def status(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """Give the master that this slave follows, and up to where."""
+        """Return the master that this slave follows, and its progress."""
         followed = HAClientRuntimeInfo(
             master_addr=self.master.ha or "",
             max_offset=self.follower.end,
@@ -147,26 +147,26 @@ class Slave:
     def _arrived(self, queues: Iterable[ConsumeQueue]) -> None:
         """Note the queues that got messages."""
         if self._unknown.arrived(queues):
-            self.tables.soon()
+            self.tables.copy_soon()
 
     def start(self) -> None:
-        """Begin, on the running loop."""
+        """Start on the running loop."""
         self.follower.start()
         self.tables.start()
 
     async def stop(self) -> None:
-        """Follow no more, and put the copied files in their place."""
+        """Stop following, and put the copied files in place."""
         await self.follower.stop()
         await self._client.close()  # so that nothing waits for a master that does not answer
         await self.tables.stop()
 
     async def cut_off(self) -> None:
-        """End every connection at once; ``stop`` is still due."""
+        """Close every connection immediately; ``stop`` must still be called."""
         self.follower.cut_off()
         await self._client.close()
 
     def runtime_info(self) -> dict[str, str]:
-        """The keys of the runtime information (28): the master's address, and why it or its tables are not followed."""
+        """Return the keys of the runtime information (28): the master's address, and why it is not followed."""
         return {
             "haMasterAddress": self.master.ha or "",
             "replicationTrouble": self.follower.trouble or "",

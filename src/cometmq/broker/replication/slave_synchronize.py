@@ -1,10 +1,10 @@
 """The tables that a slave copies from its master (``SlaveSynchronize``).
 
-Topics, groups and consumer offsets: from a master of CometMQ every second what changed in them
-(:mod:`cometmq.broker.replication.table_changes`), from Apache's every ten seconds as a whole (21, 201, 43), topics and
-groups when their data versions differ. Every ten seconds message request modes (402; brokers of 4.9 have none), and
-from Apache's master how far delayed messages are delivered (45), from a master of CometMQ the files that say it
-exactly, which topics were deleted, and the rest that is not in the log
+Topics, groups and consumer offsets: from a master of CometMQ their changes, every second
+(:mod:`cometmq.broker.replication.table_changes`); from Apache's the complete tables, every ten seconds (21, 201, 43),
+topics and groups only when their data versions differ. Every ten seconds also message request modes (402; brokers of
+4.9 have none). From Apache's master also the progress of delay levels (45); from a master of CometMQ the exact files
+of this progress, which topics were deleted, and everything else that is not in the log
 (:mod:`cometmq.broker.replication.store_files`, :mod:`cometmq.broker.replication.timer_copy`).
 """
 
@@ -67,12 +67,12 @@ _name: Final = msgspec.json.Decoder(str)
 
 
 def offset_rows(body: bytes) -> Iterator[tuple[str, dict[int, int]]]:
-    """Yield ``topic@group`` and the offsets of its queues, row by row: all at once would hold the loop for seconds.
+    """Yield ``topic@group`` and the offsets of its queues, row by row: decoding all would block the loop for seconds.
 
-    The body (43) is ``{"offsetTable":{"topic@group":{0:5,1:7},…}}``, with numbers as keys, which no JSON decoder takes.
-    A body with more fields is read at once, if it is no larger than a frame of Apache's.
+    The body (43) is ``{"offsetTable":{"topic@group":{0:5,1:7},…}}``, with numbers as keys, which JSON decoders refuse.
+    A body with more fields is read in one step, if it is no larger than a frame of Apache's.
 
-    :raises BodyError: it cannot be read; the rows yielded before are sound.
+    :raises BodyError: it is malformed; the rows yielded before are valid.
     """
     head = _HEAD.match(body)
     if head is None:
@@ -112,27 +112,27 @@ class SlaveSynchronize:
         self._timer = TimerCopy(store)
         self._ends = QueueEnds(store, client)
         self._marks: dict[str, str] = {}
-        """The state of each table that was copied last, as its master calls it; one that was copied whole has none."""
+        """The mark of the last copy of each table; none for a table that was copied completely."""
         self._own: dict[str, set[str]] = {TOPICS: set(), GROUPS: set()}
-        """Topics and groups that changed here by themselves since then."""
+        """Topics and groups that this broker changed itself since then."""
         self._topics.on_change.append(lambda name: self._own[TOPICS].add(name))
         self._groups.on_change.append(lambda name: self._own[GROUPS].add(name))
         self._beyond: dict[str, Mapping[int, int]] = {}
         """Consumer offsets of the master beyond the ends of queues here."""
         self._all_due_at = store.clock.monotonic()
-        """When what is not asked for every second is due."""
+        """The time when parts that are not copied every second are due."""
         self._lives_version = ""
         self._lives_of: tuple[DataVersion, DataVersion] | None = None
         """The versions of topics and groups when their deletions were copied; ``None`` when they are due."""
         self._ended: dict[str, int] = {}
-        """The log offset below which the queues of a deleted topic have ended here, too."""
+        """The log offset before which the queues of a deleted topic have ended here, too."""
         modes = Path(store.config.root) / "config" / "messageRequestMode.json"
         self._modes = MessageRequestModeManager(modes, clock=store.clock)
         for finding in self._modes.load():
             _log.warning("%s", finding)
         self._next = Alarm(self._begin, clock=store.clock)
         self._is_soon = True
-        """True when the next copy is the first one, or is needed soon."""
+        """True when the next copy is the first one, or is needed copy_soon."""
         self._task: asyncio.Task[None] | None = None
         self._copying = asyncio.Lock()
         self._troubles: dict[str, str] = {}
@@ -140,15 +140,15 @@ class SlaveSynchronize:
 
     @property
     def trouble(self) -> str:
-        """The tables that were not copied the last time, with the reasons; empty when all were."""
+        """Return the tables that were not copied the last time, with the reasons; empty when all were."""
         return "; ".join(f"{what}: {why}" for what, why in self._troubles.items())
 
     def start(self) -> None:
-        """Begin, on the running loop: first after three seconds."""
+        """Start on the running loop; the first copy begins after three seconds."""
         self._next.after(SLAVE_SYNC_FIRST_SECONDS)
 
-    def soon(self) -> None:
-        """Copy within a second: there are messages of topics that were not copied yet."""
+    def copy_soon(self) -> None:
+        """Copy within a second: messages of unknown topics have arrived."""
         if not self._is_soon and (self._task is None or self._task.done()):
             self._is_soon = True
             self._next.after(SLAVE_SYNC_SOON_SECONDS)
@@ -164,7 +164,7 @@ class SlaveSynchronize:
             self._next.after(SLAVE_CHANGES_SECONDS if self._marks and not self._troubles else SLAVE_SYNC_SECONDS)
 
     async def stop(self) -> None:
-        """Copy no more; put held files in their place if the log here is far enough now."""
+        """Stop copying; put held files in place if the log here has reached their offsets."""
         self._next.close()
         if self._task is not None:
             await self._task
@@ -175,14 +175,14 @@ class SlaveSynchronize:
             _log.error("what was copied of the master cannot be written: %s", reason_of(error))
 
     async def copy(self) -> None:
-        """Copy everything once; parts that fail are tried again the next time."""
+        """Copy everything once; failed parts are retried the next time."""
         async with self._copying:
             self._all_due_at = self._store.clock.monotonic()
             await self._copy()
 
     async def _copy(self) -> None:
         """Copy what is due."""
-        is_placed = await self._try("what was copied before", self._put_in_place)
+        is_placed = await self._run_part("what was copied before", self._put_in_place)
         address = self._master.remoting
         if address is None or not self._follower.is_following:  # never tables that belong to another log
             return
@@ -192,7 +192,7 @@ class SlaveSynchronize:
             self._lives_of = None
         for what, copy, is_due in (
             ("topics", self._copy_topics, True),
-            ("deleted topics", self._copy_lives, True),
+            ("deleted topics", self._copy_deletions, True),
             ("ends of queues", self._copy_ends, True),
             ("consumer offsets", self._copy_offsets, True),
             ("groups", self._copy_groups, True),
@@ -201,12 +201,12 @@ class SlaveSynchronize:
         ):
             if not is_due:
                 continue
-            is_copied = await self._try(what, partial(copy, address))
+            is_copied = await self._run_part(what, partial(copy, address))
             if not is_copied and not self._client.live(address):
                 return  # the master is gone
 
-    async def _try(self, what: str, work: Callable[[], Awaitable[None]]) -> bool:
-        """Do one part of the copy; return True if it was done. A failure is logged once and stops no other part."""
+    async def _run_part(self, what: str, work: Callable[[], Awaitable[None]]) -> bool:
+        """Run one part of the copy; return whether it succeeded. A failure is logged once and stops no other part."""
         why = ""
         try:
             await work()
@@ -240,24 +240,25 @@ class SlaveSynchronize:
             await _over_rounds(self._topics.take_over(found.topic_config_table.items(), found.data_version))
 
     async def _copy_changes(self, master: str, name: str, table: VersionedTable[Any]) -> set[str] | None:
-        """Copy what changed in topics or groups; return the rows that have gone, ``None`` if the master is Apache's."""
+        """Copy the changes of topics or groups; return the removed rows, ``None`` if the master is Apache's."""
         own, self._own[name] = self._own[name], set()
         found = await MasterTables(self._client, master).changes(name, self._marks.pop(name, ""), own)
         if found is None:
             return None
         version = found.head.data_version
         if version is None:
-            raise ReplicationError(f"the master gives {name} without their version")
+            raise ReplicationError(f"the master sent {name} without their version")
         removed = None if found.whole else found.head.removed
         gone = set(table.table if removed is None else removed)
         await _over_rounds(table.take_over(found.rows(table.kind), version, removed))
         self._marks[name] = found.mark
         return gone - table.table.keys()
 
-    async def _copy_lives(self, master: str) -> None:
-        """Copy the log offsets at which topics were deleted: queues that end before them are of an earlier life.
+    async def _copy_deletions(self, master: str) -> None:
+        """Copy the log offsets at which topics were deleted: queues that end before them belong to deleted topics.
 
-        The tables do not show a topic that was deleted and made anew between two copies. Apache's master tells no more.
+        The tables do not show a topic that was deleted and created again between two copies. Apache's master
+        does not show it either.
         """
         lives = self._deletions.lives
         if self._lives_of == (self._topics.version, self._groups.version):
@@ -330,7 +331,7 @@ class SlaveSynchronize:
             await self._copy_delay_offsets(master)
 
     async def _copy_delay_offsets(self, master: str) -> None:
-        """Copy the offsets of Apache's master, which are behind or ahead of the log here by up to ten seconds."""
+        """Copy the offsets of Apache's master, which may differ from the log here by up to ten seconds."""
         body = await self._ask(master, RequestCode.GET_ALL_DELAY_OFFSET)
         table = decode_body(DelayOffsetSerializeWrapper, body)
         offsets = {
@@ -351,6 +352,6 @@ class SlaveSynchronize:
 
 
 async def _over_rounds(steps: Iterator[None]) -> None:
-    """Do one step a round of the loop."""
+    """Run one step a round of the loop."""
     for _ in steps:
         await asyncio.sleep(0)

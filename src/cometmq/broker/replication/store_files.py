@@ -1,10 +1,10 @@
-"""GET_STORE_FILE (30039): slaves of CometMQ copy the master's files beside the log (an extension of CometMQ's).
+"""GET_STORE_FILE (30039): slaves of CometMQ copy the master's files beside the log (an extension of CometMQ).
 
-These are the files below ``comet/`` that cannot be derived from the log, since it is deleted after some time: messages
+These are the files in ``comet/`` that cannot be derived from the log, since it is deleted after some time: messages
 that wait longer, the table of producers' sequences, the progress of delay levels, the locks of queues.
 Each of them names the log offset at which it was true, so that it may be copied at any time. The slave *holds* a copy
 until the log here is on the disk up to that offset. Later changes are in the log, and the reader of the file reads the
-log from that offset on. So an old copy is as good as a new one; a new one saves reading.
+log from that offset on. So an old copy is as correct as a new one; a new one saves reading.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FILES: Final = re.compile(
     r"deletedTopics\.json|delayOffset\.json|locks\.json|producers\.json|timer/position\.json|timer/\d{4}-\d\d-\d\d\.(?:index|data)",
     re.ASCII,
 )
-"""Names of files that may be asked for; no other file is ever opened."""
+"""The files that may be requested; no other file is ever opened."""
 
 
 class StoreFileProcessor:
@@ -62,7 +62,7 @@ class StoreFileProcessor:
     async def read(
         self, _connection: ServerConnection, request: Request[GetStoreFileRequestHeader], _body: bytes
     ) -> Response:
-        """Give a part of a file that slaves copy; NO_MESSAGE while there is no such file."""
+        """Return a part of a file that slaves copy; NO_MESSAGE if the file does not exist."""
         header = request.header
         if _FILES.fullmatch(header.file) is None or header.offset < 0 or header.length < 0:
             return Response(ResponseCode.INVALID_PARAMETER, remark=f"{header.file!r} is no file that slaves copy")
@@ -91,7 +91,7 @@ class StoreFileProcessor:
 
 
 class NotOfferedError(ReplicationError):
-    """The master is not a broker of CometMQ, so that it has no such files."""
+    """The master is not a CometMQ broker, so it has no such files."""
 
 
 class FilePart(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ class FilePart(msgspec.Struct, frozen=True):
 
     data: bytes
     size: int
-    """Bytes of the whole file."""
+    """Size of the file in bytes."""
     version: str
 
 
@@ -114,7 +114,7 @@ class MasterFiles:
         self._master: Final = master
 
     async def part(self, file: str, offset: int, length: int) -> FilePart | None:
-        """Up to ``length`` bytes from ``offset`` on, as many as one answer has; ``None`` for no such file.
+        """Read up to ``length`` bytes from ``offset`` on, as many as fit in one answer; ``None`` without such a file.
 
         :raises NotOfferedError: the master does not know the request.
         :raises ReplicationError: it cannot read the file.
@@ -127,14 +127,14 @@ class MasterFiles:
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise NotOfferedError(f"master {self._master} has no files beside its log")
         if answer.code != ResponseCode.SUCCESS:
-            raise ReplicationError(f"master {self._master} does not give {file}: code {answer.code}, {answer.remark}")
+            raise ReplicationError(f"master {self._master} did not return {file}: code {answer.code}, {answer.remark}")
         of_file = answer.header(GetStoreFileResponseHeader)
         return FilePart(answer.body, of_file.size, of_file.version)
 
     async def range(self, file: str, start: int, end: int) -> bytes:
-        """The bytes from ``start`` to ``end`` of a file that only grows.
+        """Read the bytes from ``start`` to ``end`` of a file that only grows.
 
-        :raises ReplicationError: the file is shorter; else as :meth:`part`.
+        :raises ReplicationError: the file is shorter; or as :meth:`part`.
         """
         data = bytearray()
         while start + len(data) < end:
@@ -145,16 +145,16 @@ class MasterFiles:
         return bytes(data)
 
     async def whole(self, file: str, known: str) -> FilePart | None:
-        """A file that is replaced as a whole; ``None`` when there is none, or still the version ``known``.
+        """Read a file that is replaced as a whole; ``None`` if it does not exist, or still has the version ``known``.
 
-        :raises ReplicationError: it is larger than the limit; else as :meth:`part`.
+        :raises ReplicationError: it is larger than the limit; or as :meth:`part`.
         """
         first = await self.part(file, 0, STORE_FILE_PART_BYTES)
         if first is None or first.version == known:
             return None
         if first.size > MAX_COPIED_FILE_BYTES:
             raise ReplicationError(
-                f"{file} of master {self._master} has {first.size} bytes, limit {MAX_COPIED_FILE_BYTES}"
+                f"{file} of master {self._master} has {first.size} bytes; at most {MAX_COPIED_FILE_BYTES} are allowed"
             )
         data = bytearray(first.data)
         while len(data) < first.size:
@@ -173,8 +173,8 @@ Write = Callable[[bytes], None]
 class CopiedFile:
     """A copied file.
 
-    :param check: gives its log offsets.
-    :param write: puts it in its place, in a thread.
+    :param check: returns its log offsets.
+    :param write: writes it to its place, in a thread.
     """
 
     def __init__(self, name: str, store: MessageStore, check: Check, write: Write) -> None:
@@ -188,7 +188,7 @@ class CopiedFile:
         self._not_before_s = store.clock.monotonic()
 
     async def copy(self, master: MasterFiles) -> None:
-        """Copy the master's file; it takes effect as soon as the log here is up to it.
+        """Copy the master's file; it takes effect as soon as the log here reaches its offset.
 
         :raises ReplicationError: the master's file cannot be used or read.
         :raises RemotingError: the master does not answer.
@@ -207,7 +207,7 @@ class CopiedFile:
         await self.put_in_place()
 
     async def put_in_place(self) -> None:
-        """Put the held file in its place, if the log here is up to it.
+        """Put the held file in place, if the log here has reached its offset.
 
         :raises OSError: it cannot be written.
         """
@@ -223,7 +223,7 @@ class CopiedFile:
 
 
 def copied_files(store: MessageStore) -> list[CopiedFile]:
-    """The files that a slave copies, except those of waiting messages."""
+    """Return the files that a slave copies, except those of waiting messages."""
     root = store.config.root
     delays = DelayOffsets(root)
     delays.load()

@@ -1,15 +1,15 @@
-"""GET_TABLE_CHANGES (30040): slaves of CometMQ copy what changed in the master's tables (an extension of CometMQ's).
+"""GET_TABLE_CHANGES (30040): slaves of CometMQ copy what changed in the master's tables (an extension of CometMQ).
 
-The body has a line of JSON for each slice of the table, so that either side works on one line a round of the loop::
+The body has a line of JSON for each slice of the table, so that both sides handle one line a round of the loop::
 
     {"dataVersion":{…},"removed":["name",…]}
     {"name":row,…}
     …
 
 Tables are ``topics`` and ``groups`` with their rows; ``offsets`` with the offsets by queue id of each ``topic@group``;
-``ends`` with the offsets behind the last messages, by queue id, of each topic, always whole. A slave that gives the
-mark of its last copy gets the rows that changed since, and those of the names in the body of its request, a list of
-JSON: it changed them by itself. One whose mark says nothing gets all.
+``ends`` with the offsets after the last messages, by queue id, of each topic, always complete. A slave that sends the
+mark of its last copy gets the rows that changed since, and those of the names in the body of its request, a JSON list:
+it changed them itself. Without a valid mark it gets all.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class TableChangesProcessor:
     def changes(
         self, connection: ServerConnection, request: Request[GetTableChangesRequestHeader], body: bytes
     ) -> Response | None:
-        """Give the rows of a table that changed since a slave copied it, or all of them."""
+        """Return the rows of a table that changed since a slave copied it, or all of them."""
         name, broker = request.header.table, self._broker
         if name == ENDS:
             return run_in_slices(connection, request, _answer(Head(), self._ends(), mark=""))
@@ -95,7 +95,7 @@ class TableChangesProcessor:
         return _answer(Head(version, removed), _slices(chosen, table), mark=mark, whole=is_whole)
 
     def _ends(self) -> Iterator[dict[str, Any]]:
-        """The ends of the queues that have had messages; a queue that comes meanwhile is in the slave's log."""
+        """Yield the ends of the queues that have had messages; queues that appear meanwhile are in the slave's log."""
         for names in batches([*self._broker.topics.table, TRANS_OP_HALF_TOPIC], TABLE_ROWS_PER_SLICE // 10):
             yield {name: ends for name in names if (ends := self._ends_of(name))}
 
@@ -109,7 +109,7 @@ class TableChangesProcessor:
 
 
 def _slices(names: Iterable[str], table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The rows of these names that are still there, in slices; an offset counts as much as a row."""
+    """Yield the rows of these names that still exist, in slices; an offset counts as much as a row."""
     some: dict[str, Any] = {}
     size = 0
     for name in names:
@@ -141,7 +141,7 @@ class TableChanges(msgspec.Struct, frozen=True):
     """An answer, as the slave reads it."""
 
     mark: str
-    """It goes with the next question."""
+    """The mark to send with the next request."""
     whole: bool
     """True if these are all rows of the table."""
     head: Head
@@ -149,9 +149,9 @@ class TableChanges(msgspec.Struct, frozen=True):
     rows_at: int
 
     def rows(self, kind: type[T]) -> Iterator[tuple[str, T]]:
-        """Yield each name with its row; a line is decoded when its first row is asked for.
+        """Yield each name with its row; each line is decoded when its first row is needed.
 
-        :raises BodyError: a line cannot be read; the rows yielded before are sound.
+        :raises BodyError: a line is malformed; the rows yielded before are valid.
         """
         decoder = msgspec.json.Decoder(dict[str, kind])  # type: ignore[valid-type]
         at = self.rows_at
@@ -166,7 +166,7 @@ class TableChanges(msgspec.Struct, frozen=True):
 
 
 class MasterTables:
-    """The slave's side: the questions to a master.
+    """The slave's side: the requests to a master.
 
     :param master: ``host:port`` for requests.
     """
@@ -176,11 +176,11 @@ class MasterTables:
         self._master: Final = master
 
     async def changes(self, table: str, since: str = "", also: Collection[str] = ()) -> TableChanges | None:
-        """Ask for what changed since a mark; ``None`` if the master does not know the question, as Apache's.
+        """Ask for what changed since a mark; return ``None`` if the master does not know the request, like Apache's.
 
         :param also: the names of rows that changed here.
 
-        :raises ReplicationError: it cannot answer.
+        :raises ReplicationError: it answers with an error.
         :raises RemotingError: it does not answer.
         :raises BodyError: its answer cannot be read.
         """

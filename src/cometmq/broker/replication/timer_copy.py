@@ -1,9 +1,9 @@
 """TimerCopy: a slave's copy of the timer log, whose messages wait for their time (:mod:`cometmq.store.timer.log`).
 
-The log here has had each of them, but may no longer have it. So the files of the days are copied, which the master
-only appends to, and its position last: the position is true once the log here is on the disk up to its log offset.
-From that offset on retention deletes no file here. The log has the messages that came later, and the deliveries, so
-that this broker, made a master, goes on exactly there.
+The log here had each of them, but may have deleted it. So the files of the days are copied, to which the master only
+appends, and its position last: the position is true once the log here is on the disk up to its log offset. From that
+offset on, retention deletes no file here. The log has the messages that arrived later, and the deliveries, so that this
+broker continues exactly there when it becomes a master.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TimerCopy:
         self._store.pin_log("timer", self._position.log_offset)
 
     async def copy(self, master: MasterFiles) -> None:
-        """Copy the messages that came since the last time.
+        """Copy the messages that arrived since the last time.
 
         :raises ReplicationError: the master's files are malformed, or cannot be read.
         :raises RemotingError: the master does not answer.
@@ -71,7 +71,7 @@ class TimerCopy:
         await self.put_in_place()
 
     async def put_in_place(self) -> None:
-        """Put the copied position in its place, if the log here is up to it.
+        """Put the copied position in place, if the log here has reached its offset.
 
         :raises OSError: it cannot be written.
         """
@@ -89,7 +89,7 @@ class TimerCopy:
             self._pin()
 
     def _has(self, serial: int) -> bool:
-        """True when the disk has all waiting messages below ``serial`` that the log here ever had."""
+        """Return whether the disk has all waiting messages below ``serial`` that the log here ever had."""
         unit = self._store.queue(TIMER_TOPIC, 0).unit(serial - 1) if serial else None
         if unit is None:
             return self._store.queue(TIMER_TOPIC, 0).max_offset() >= serial or not serial
@@ -101,15 +101,15 @@ class TimerCopy:
         if day is None:
             day = TimerDay(self._directory, number, self._store.disk, OpenFiles(1))
             day.recover(self._position.days.get(number, 0))
-        if not await self._is_beginning(master, day, count):
+        if not await self._is_prefix(master, day, count):
             _log.warning("comet/timer: %s is another one at the master, it is copied again", day.index_path.name)
             day = TimerDay(self._fresh, number, self._store.disk, OpenFiles(1))
         self._days[number] = day
         while day.count < count:
             await self._copy_units(master, day, count)
 
-    async def _is_beginning(self, master: MasterFiles, day: TimerDay, count: int) -> bool:
-        """True when the day ends with the unit that the master has there; a unit names the place of its record."""
+    async def _is_prefix(self, master: MasterFiles, day: TimerDay, count: int) -> bool:
+        """Return whether the day ends with the same unit as the master; a unit names the offset of its record."""
         if day.count > count:
             return False
         if not day.count:
@@ -121,7 +121,7 @@ class TimerCopy:
         return await master.range(f"timer/{day.index_path.name}", at, at + UNIT_BYTES) == ours
 
     async def _copy_units(self, master: MasterFiles, day: TimerDay, count: int) -> None:
-        """Copy the next units and their records, some MB of both at most."""
+        """Copy the next units and their records, at most some MB of both."""
         name = day.index_path.stem
         most = min(count - day.count, MAX_TIMER_COPY_BYTES // UNIT_BYTES)
         start = day.count * UNIT_BYTES
@@ -135,7 +135,7 @@ class TimerCopy:
         units, end = units[:few], int(ends[few - 1])
         most_bytes = MAX_TIMER_COPY_BYTES if few > 1 else self._store.config.mapped_file_size_commit_log
         if not 0 <= begin < end <= begin + most_bytes:
-            raise ReplicationError(f"the master's timer/{name}.index names impossible places from unit {day.count} on")
+            raise ReplicationError(f"the master's timer/{name}.index has invalid offsets from unit {day.count} on")
         records = await master.range(f"timer/{name}.data", begin, end)
         entries = [_entry(unit, records, begin, name) for unit in units]
         await in_thread(_append, day, entries)
@@ -165,7 +165,7 @@ def _append(day: TimerDay, entries: list[TimerEntry]) -> None:
 
 
 def _entry(unit: Units, records: bytes, begin: int, name: str) -> TimerEntry:
-    """The entry of one unit.
+    """Return the entry of one unit.
 
     :raises ReplicationError: its record is damaged.
     """
