@@ -30,7 +30,7 @@ def test_a_key_changes_at_one_broker_or_at_all_after_old_and_new_are_shown(surfe
     assert (line["outcome"], line["details"]) == ("done", {"broker-1": "95 -> 61"})
     page = surfer.change(place, value=95)
     assert "diskMaxUsedSpaceRatio all servers 95 75" in page.words
-    assert "has the value 95 already" in surfer.post(place, value=95).words
+    assert "already has the value 95" in surfer.post(place, value=95).words
 
 
 def test_a_key_of_a_nameserver_changes_too(surfer: Surfer, cluster: SyncCluster) -> None:
@@ -44,7 +44,7 @@ def test_a_key_of_a_nameserver_changes_too(surfer: Surfer, cluster: SyncCluster)
         ("diskMaxUsedSpaceRatio", "1000", "allowed is a whole number from"),
         ("diskMaxUsedSpaceRatio", "x\ndeleteWhen=05", "allowed is a whole number from"),
         ("maxMessageSize", "1000", "cannot change while the server runs"),
-        ("noSuchKey", "1", "no server tells a key"),
+        ("noSuchKey", "1", "no server reports the key"),
         ("diskMaxUsedSpaceRatio", "9" * 100_000, "has more than"),
     ],
 )

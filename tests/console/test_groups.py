@@ -34,13 +34,13 @@ def lag(cluster: SyncCluster, group: str, topic: str) -> int:
 def test_a_reset_says_before_how_many_messages_come_again_or_are_skipped(surfer: Surfer, cluster: SyncCluster) -> None:
     consumed(cluster, "reset-me", "resetters", 10)
     plan = surfer.post("/groups/resetters/reset", topic="reset-me", to="earliest")
-    assert "0 messages are skipped, 10 come again" in plan.words
+    assert "0 messages are skipped, 10 are consumed again" in plan.words
     assert lag(cluster, "resetters", "reset-me") == 0, "the preview moves nothing"
     page = surfer.change("/groups/resetters/reset", topic="reset-me", to="earliest")
     assert "Group resetters is reset in topic reset-me." in page.words
     assert lag(cluster, "resetters", "reset-me") == 10
     plan = surfer.post("/groups/resetters/reset", topic="reset-me", to="latest")
-    assert "10 messages are skipped, 0 come again" in plan.words
+    assert "10 messages are skipped, 0 are consumed again" in plan.words
     assert 'name="typed"' in plan.text, "what is skipped is lost for the group"
     surfer.change("/groups/resetters/reset", topic="reset-me", to="latest", typed="resetters")
     assert lag(cluster, "resetters", "reset-me") == 0

@@ -77,7 +77,7 @@ def test_messages_are_found_by_tag_sql_key_and_time(surfer: Surfer, orders: list
 @pytest.mark.parametrize("path", ["/messages?topic=orders", "/messages?topic=orders&key=k", "/delayed?topic=orders"])
 def test_a_time_that_ends_before_it_begins_is_a_fault_of_the_form(surfer: Surfer, orders: list[str], path: str) -> None:
     page = surfer.get(f"{path}&begin=2&end=1")
-    assert (page.status, "the end is before the begin" in page.words) == (400, True)
+    assert (page.status, "the end is before the beginning" in page.words) == (400, True)
     assert surfer.get(f"{path}&begin=2&end=2").status == 200
 
 
@@ -122,7 +122,7 @@ def test_an_offset_id_leads_only_to_brokers_of_the_cluster(
             forged = offset_msg_id(encode_host(*stranger.getsockname()), 0)
             page = surfer.get(f"/messages?id={forged}{query}")
             assert page.status == 400
-            assert "leads to no broker of this cluster" in page.words
+            assert "does not name a broker of this cluster" in page.words
         with pytest.raises(BlockingIOError):
             stranger.accept()
 

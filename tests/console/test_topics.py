@@ -42,7 +42,7 @@ def test_no_topic_that_exists_is_changed_by_creating_it(surfer: Surfer, cluster:
     cluster.create_topic("there", 2)
     page = surfer.post("/topics/create", topic="there", queues=7)
     assert page.status == 400
-    assert "there exists on broker-0 with 2 queues" in page.words
+    assert "there already exists on broker-0 with 2 queues" in page.words
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 128, "<b>"])

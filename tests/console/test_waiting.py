@@ -54,7 +54,7 @@ def test_a_delayed_message_is_listed_with_its_time_and_recalled_after_a_preview(
     wait_for(lambda: gone not in surfer.get("/delayed?topic=later").text, "it does not wait any more")
     assert kept in surfer.get("/delayed?topic=later").text
     again = surfer.post("/delayed/recall", **fields)
-    assert (again.status, "does not wait any more" in again.words) == (404, True)
+    assert (again.status, "no longer waits" in again.words) == (404, True)
 
 
 def test_an_undecided_transaction_is_open_then_given_up_and_checked_again_on_demand(

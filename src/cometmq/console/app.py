@@ -1,4 +1,4 @@
-"""The application: the gate, the pages of all families, and the static files."""
+"""The ASGI application: the gate, the pages and the static files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FAMILIES = (
 
 
 class _Files(StaticFiles):
-    """Static files, which browsers keep: their addresses have the version."""
+    """Static files, which browsers cache: their addresses contain the version."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         answer = await super().get_response(path, scope)

@@ -26,7 +26,7 @@ class Shown:
 
 
 def best_form(body: bytes) -> str:
-    """Return the form in which a body says most."""
+    """Return the most readable form of a body."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -42,7 +42,7 @@ def best_form(body: bytes) -> str:
 
 
 def body_as(body: bytes, form: str) -> Shown:
-    """Return a body in a form; what does not fit it is shown as text."""
+    """Return a body in a form, or as text if it does not have that form."""
     if form == "hex":
         return Shown("hex", hexadecimal(body[:_HEX_BYTES]), len(body) <= _HEX_BYTES)
     text = body[:SHOWN_BYTES].decode(errors="replace")
@@ -68,7 +68,7 @@ def hexadecimal(body: bytes) -> str:
 def decoded_avro(body: bytes, schema: str) -> str:
     """Return a body in Avro as JSON.
 
-    :raises CometMQError: the schema cannot be used, or the body is not of it.
+    :raises CometMQError: the schema cannot be used, or the body does not match it.
     """
     from cometmq.spark.bodies.avro import avro_value
 
@@ -80,7 +80,7 @@ def decoded_protobuf(body: bytes, message: str, descriptor: bytes) -> str:
 
     :param message: the name of its type.
     :param descriptor: a serialized ``FileDescriptorSet``.
-    :raises CometMQError: the descriptor cannot be used, or the body is not of the type.
+    :raises CometMQError: the descriptor cannot be used, or the body does not match the type.
     """
     from cometmq.spark.bodies.protobuf import protobuf_value
 
@@ -94,8 +94,8 @@ def _decoded(form: str, decode: Any) -> str:
         raise
     except Exception as error:  # the libraries raise anything
         raise CometMQError(
-            f"the body is no {form} of this schema: {type(error).__name__}: {str(error)[:300]}",
-            next_step="give the schema that the producer wrote it with",
+            f"the body is not {form} of this schema: {type(error).__name__}: {str(error)[:300]}",
+            next_step="use the schema that the producer used",
         ) from error
 
 

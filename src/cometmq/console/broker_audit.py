@@ -50,7 +50,7 @@ def audit_files(places: Sequence[Path]) -> list[Path]:
 
 
 def newest_entries(files: Sequence[Path], wanted: str, *, denied: bool) -> list[AuditLine]:
-    """Return the newest entries that contain a text in any case, the newest first.
+    """Return the entries that contain a text, ignoring case, newest first.
 
     :param denied: only requests that were denied.
     :raises AuditUnreadableError: a file cannot be read.
@@ -76,7 +76,7 @@ def _texts(line: AuditLine) -> tuple[str, ...]:
 
 
 def _backwards(path: Path, room: int) -> Iterator[Entry]:
-    """Give the entries at the end of a log, the newest first, from as many bytes as there is room for."""
+    """Yield the last entries of a log, newest first, from a limited number of bytes."""
     number = 0
     while room > 0:
         part = numbered(path, number)

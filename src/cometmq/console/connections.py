@@ -1,4 +1,4 @@
-"""The connections of the console to its cluster, as one account."""
+"""The connections of the console to its cluster for one account."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from cometmq.remoting.security import Security
 
 
 class Connections:
-    """Connections that requests of many pages share; they open when they are needed.
+    """Connections shared by the requests of many pages; they open when needed.
 
-    :param security: the account whose permissions count for all of them.
+    :param security: the account that all of them use.
     """
 
     def __init__(self, namesrv: str, security: Security, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -27,7 +27,7 @@ class Connections:
 
     @property
     def instance(self) -> ClientInstance:
-        """The instance for producers and consumers of the console; it belongs to this object."""
+        """Return the client instance for the console's producers and consumers; this object owns it."""
         if self._instance is None:
             self._instance = ClientInstance(self._namesrv, security=self.security, clock=self._clock)
             self._instance.acquire()
@@ -35,7 +35,8 @@ class Connections:
 
     @asynccontextmanager
     async def admin(self) -> AsyncIterator[Admin]:
-        """Administration for one page: brokers that do not answer are left out and noted in ``unanswered``."""
+        """Return the administration client of one page; it skips brokers that do not answer and lists them in
+        ``unanswered``."""
         admin = Admin(instance=self.instance, timeout_s=ASK_SECONDS)
         silent: dict[str, RemotingError] = {}
         admin.unanswered = silent

@@ -22,11 +22,11 @@ _AUDIT_FILES = 5
 
 
 class ConsoleRefusedError(CometMQError):
-    """A console would be open to strangers."""
+    """The console would be open to strangers."""
 
 
 class Console:
-    """The parts of one console, for as long as it runs."""
+    """The state of one running console."""
 
     def __init__(self, options: ConsoleOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.options = options
@@ -41,7 +41,7 @@ class Console:
         self.tails = 0
         """Live tails that are open."""
         self.resending: set[str] = set()
-        """Groups whose dead letters are being sent again: a ledger has one writer."""
+        """Groups whose dead letters are being resent: a ledger has one writer."""
         self.sampler = Sampler(self.connections, self.nameservers, clock)
         self.lag_history = LagHistory(clock)
         self.templates = environment()
@@ -49,13 +49,13 @@ class Console:
         self.anonymous = Visitor("", options.allow_changes, self.connections)
         self.login_required = not options.is_local
         self.port = options.port
-        """The port that it really listens on."""
+        """The port in use."""
         self._knows_accounts = False
 
     async def start(self) -> None:
-        """Begin to look at the cluster.
+        """Start to watch the cluster.
 
-        :raises ConsoleRefusedError: other machines could use it, and there is no account to log in with.
+        :raises ConsoleRefusedError: other machines could reach it, and no account exists to log in with.
         :raises AuthError: the audit log cannot be opened.
         """
         self.login_required = not self.options.is_local or bool(self.users.all())
@@ -72,14 +72,14 @@ class Console:
         if why:
             raise ConsoleRefusedError(
                 f"the console would be open to every machine that reaches {self.options.host}: {why}",
-                next_step="cometmq console user add NAME makes a user; --host 127.0.0.1 is for this machine alone",
+                next_step="cometmq console user add NAME creates a user; --host 127.0.0.1 serves only this machine",
             )
 
     async def requires_login(self) -> bool:
-        """Tell whether visitors must log in.
+        """Return whether visitors must log in.
 
         They must if the console has users, if other machines reach it, or if the cluster has accounts.
-        While no broker answers nobody knows whether the cluster has accounts; then pages have nothing to show, either.
+        While no broker answers, it is unknown whether the cluster has accounts; pages are then empty anyway.
         """
         if self.login_required or self.users.all():
             self.login_required = True

@@ -1,4 +1,4 @@
-"""The lag of groups that somebody looks at, over the last hour, in memory."""
+"""The lag of viewed groups over the last hour, in memory."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from cometmq.console.limits import SAMPLE_SECONDS, SAMPLES
 from cometmq.message.names import retry_topic
 
 MAX_GROUPS: Final = 100
-"""Groups with a history; the one that nobody has looked at for longest is forgotten."""
+"""Groups with a history; the least recently viewed one is dropped."""
 
 
 class LagHistory:
-    """Keeps a sample for each look at a group, at most one in five seconds."""
+    """Keeps a sample for each view of a group, at most one every five seconds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._groups: OrderedDict[str, deque[tuple[float, int]]] = OrderedDict()
 
     def note(self, group: str, queues: Sequence[QueueProgress]) -> None:
-        """Add the lag of this moment."""
+        """Add the current lag."""
         samples = self._groups.setdefault(group, deque(maxlen=SAMPLES))
         self._groups.move_to_end(group)
         while len(self._groups) > MAX_GROUPS:

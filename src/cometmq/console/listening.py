@@ -1,4 +1,4 @@
-"""The socket that a console listens at, made before anything else of it is loaded."""
+"""The listening socket of a console, opened before anything else is loaded."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from cometmq.message.hosts import addresses_of, format_address, unmapped
 
 
 class ConsolePortError(CometMQError):
-    """The console cannot listen at its address."""
+    """The console cannot listen on its address."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen at an address; port 0 is a free one.
+    """Listen on an address; port 0 picks a free one.
 
-    :raises ConsolePortError: the port is taken, or the address is none of this machine.
+    :raises ConsolePortError: the port is in use, or the address does not belong to this machine.
     """
     try:
         family, _, _, _, address = addresses_of(unmapped(host), port)[0]
@@ -36,5 +36,5 @@ def listen(host: str, port: int) -> socket.socket:
                 next_step="choose another one with --port, or --console-port of serve",
             ) from None
         at = format_address(host, port)
-        raise ConsolePortError(f"the console cannot listen at {at}: {reason_of(error)}") from None
+        raise ConsolePortError(f"the console cannot listen on {at}: {reason_of(error)}") from None
     return made

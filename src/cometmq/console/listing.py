@@ -10,25 +10,25 @@ from cometmq.console.limits import PAGE_ROWS
 
 @dataclass(frozen=True)
 class Listing:
-    """One page of the names that a search has found."""
+    """One page of search results."""
 
     names: Sequence[str]
-    """Those of this page."""
+    """The names on this page."""
     found: int
-    """Those of all pages."""
+    """The number of names on all pages."""
     total: int
-    """Those without a search."""
+    """The number of names without a search."""
     number: int
     """The number of this page, from 1 on."""
 
     @property
     def first(self) -> int:
-        """The number of the first name of this page, 0 for none."""
+        """The number of the first name on this page; 0 if it is empty."""
         return (self.number - 1) * PAGE_ROWS + 1 if self.names else 0
 
     @property
     def last(self) -> int:
-        """The number of the last name of this page."""
+        """The number of the last name on this page."""
         return self.first + len(self.names) - 1 if self.names else 0
 
     @property
@@ -38,7 +38,7 @@ class Listing:
 
 
 def listing(names: Sequence[str], search: str, number: int | None) -> Listing:
-    """Return a page of the names that contain a text, in any case; the last one for a number that is too large."""
+    """Return a page of the names that contain a text, ignoring case; the last page if ``number`` is too large."""
     wanted = search.casefold()
     found = [name for name in names if wanted in name.casefold()] if wanted else names
     number = min(max(1, number or 1), max(1, -(-len(found) // PAGE_ROWS)))

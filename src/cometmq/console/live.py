@@ -1,4 +1,4 @@
-"""Streams of server-sent events, of which there is a bounded number."""
+"""A bounded number of streams of server-sent events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEEP_ALIVE_SECONDS: Final = 15.0
 
 
 class TooManyStreamsError(CometMQError):
-    """As many pages are live as the console allows."""
+    """Too many live pages are open."""
 
 
 class Streams:
@@ -35,13 +35,13 @@ class Streams:
 
     @contextmanager
     def one(self, address: str) -> Iterator[None]:
-        """Hold one stream for a browser at an address.
+        """Reserve one stream for a browser at an address.
 
-        :raises TooManyStreamsError: there are too many.
+        :raises TooManyStreamsError: too many are open.
         """
         if self.count >= MAX_STREAMS or self._open[address] >= MAX_STREAMS_OF_ONE:
             raise TooManyStreamsError(
-                "as many pages are live as this console allows", next_step="close some of its tabs, then load the page"
+                "too many live pages are open", next_step="close some of them, then reload the page"
             )
         self._open[address] += 1
         try:
@@ -53,7 +53,7 @@ class Streams:
 
 
 def event(name: str, data: Any) -> bytes:
-    """Return one event, whose data is JSON on one line."""
+    """Return one event with JSON data on one line."""
     return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
 
 

@@ -25,15 +25,15 @@ class ConsoleOptions:
     """Directory of the console's users and of its audit log."""
     host: str = "127.0.0.1"
     port: int = DEFAULT_CONSOLE_PORT
-    """0 for a free one."""
+    """0 picks a free one."""
     allow_changes: bool = False
-    """Visitors without an account may change things."""
+    """Let visitors without an account change things."""
     security: Security = PLAIN
-    """The console's own account at the cluster, and TLS."""
+    """The console's own account in the cluster, and TLS."""
     names: tuple[str, ...] = ()
-    """Further names in the address of the console."""
+    """Other host names of the console."""
     urls: tuple[Origin, ...] = ()
-    """The addresses that people open, where a proxy stands in between."""
+    """The public addresses of the console behind a proxy."""
     certificate: Path | None = None
     """PEM file; the console then serves HTTPS."""
     key: Path | None = None
@@ -43,9 +43,9 @@ class ConsoleOptions:
     """Audit logs of brokers: files, stores, or directories with stores."""
 
     def __post_init__(self) -> None:
-        """Make local paths of all.
+        """Convert all paths to local ones.
 
-        :raises PathError: one has a scheme that is not supported.
+        :raises PathError: a path has an unsupported scheme.
         """
         take_local_paths(self)
 
@@ -61,12 +61,12 @@ class ConsoleOptions:
 
     @property
     def ledgers(self) -> Path:
-        """The directory of the ledgers of dead letters that were sent again, one for each group."""
+        """The directory of the ledgers of resent dead letters, one for each group."""
         return self.data / "resent"
 
     @property
     def is_local(self) -> bool:
-        """Only programs on this machine reach the console."""
+        """Return whether only programs on this machine can reach the console."""
         if self.host in _NAMES:
             return True
         ip = parsed_ip(self.host)

@@ -1,4 +1,4 @@
-"""Origins of pages: scheme, host and port (RFC 6454), compared as what they mean and not as text."""
+"""Origins of pages: scheme, host and port (RFC 6454), compared by value and not as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class Origin(NamedTuple):
-    """The scheme, the host in lower case, and the port, which is the scheme's own where the text has none."""
+    """The scheme, the host in lower case, and the port, by default the scheme's."""
 
     scheme: str
     host: str
@@ -21,7 +21,7 @@ class Origin(NamedTuple):
         return f"{self.scheme}://{host}{port}"
 
     def is_at(self, authority: str) -> bool:
-        """Tell whether a ``Host`` header names this host and port; a proxy may have spoken another scheme."""
+        """Return whether a ``Host`` header names this host and port; a proxy may use another scheme."""
         return origin_of(f"{self.scheme}://{authority}") == self
 
 

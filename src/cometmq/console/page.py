@@ -1,8 +1,8 @@
-"""Pages and changes: what a handler gets, and what becomes of what it returns.
+"""Pages and changes: the requests and results of their handlers.
 
 A page is an ``async`` function that takes an :class:`Ask` and returns an answer. A change is one that takes an
-:class:`Ask` and returns a :class:`Plan`: what would happen. Its first request shows the plan and asks, the second one
-carries it out and writes a line to the audit log. So no change is without preview, question and audit.
+:class:`Ask` and returns a :class:`Plan`. The first request shows the plan and asks for confirmation; the second one
+carries it out and writes a line to the audit log. So every change has a preview, a confirmation and an audit entry.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ log = logging.getLogger(__name__)
 
 _NOTICE_SECONDS: Final = 30
 _NOT_KEPT: Final = frozenset({"confirmed", "typed", "token", "password", "again"})
-"""Fields of a form that the page of its plan does not repeat."""
+"""Form fields that the page of the plan does not repeat."""
 
 
 class FormError(CometMQError):
-    """A field of a form has no value that fits."""
+    """A form field has an invalid value."""
 
 
 class NotFoundError(CometMQError):
-    """There is no such thing."""
+    """The requested object does not exist."""
 
 
 class ChangesNotAllowedError(CometMQError):
-    """The visitor may only look."""
+    """The visitor may not change anything."""
 
 
 @dataclass(frozen=True)
@@ -63,31 +63,31 @@ class Table:
 
 @dataclass(frozen=True)
 class Plan:
-    """A change before it is made."""
+    """A change before it is carried out."""
 
     title: str
     """``Delete topic orders``."""
     sentence: str
     """The effect, in a sentence."""
     action: str
-    """The words on the button."""
+    """The label of the button."""
     what: str
     """``topic.delete``: the kind of change in the audit log."""
     subject: str
-    """The name of what changes."""
+    """The name of the changed object."""
     run: Callable[[], Awaitable[str]]
-    """Makes the change, and returns the sentence that says so."""
+    """Carries out the change and returns a sentence that confirms it."""
     then: str
-    """The address to show next."""
+    """The address of the next page."""
     back: str
     table: Table | None = None
     warnings: Sequence[str] = ()
     typed: str = ""
-    """The text that must be typed in; empty for none."""
+    """The text to type for confirmation; empty if none is needed."""
     asks_password: bool = False
-    """The confirmation has a new password, as the field ``password``; it is in no plan and in no log."""
+    """True if the confirmation has a field ``password`` for a new password, which no plan and no log contains."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """For the audit log."""
+    """Details for the audit log."""
 
 
 class Ask:
@@ -111,7 +111,7 @@ class Ask:
 
     @cached_property
     def zone(self) -> tzinfo:
-        """The visitor's time zone, from a cookie of the browser; UTC before that."""
+        """The visitor's time zone, from a cookie; UTC without one."""
         name = self.request.cookies.get("zone", "")
         if not name or len(name) > 64:
             return UTC
@@ -121,18 +121,18 @@ class Ask:
             return UTC
 
     def t(self, text: str, /, **values: object) -> str:
-        """Return a text in the visitor's language."""
+        """Translate a text to the visitor's language."""
         return translated(self.language, text, **values)
 
     # --- the cluster --------------------------------------------------------------------------
     @property
     def admin(self) -> Admin:
-        """Administration with the visitor's permissions."""
+        """The administration client with the visitor's permissions."""
         assert self._admin is not None
         return self._admin
 
     def use(self, admin: Admin) -> None:
-        """Ask the cluster with this object."""
+        """Use this administration client."""
         self._admin = admin
         self.silent = admin.unanswered or {}
 
@@ -142,7 +142,7 @@ class Ask:
         return str(self.request.path_params[name])
 
     def text(self, name: str, default: str = "", *, longest: int = 512) -> str:
-        """Return a field of the form or of the address, without blanks around it.
+        """Return a field of the form or the address, stripped.
 
         :raises FormError: it is too long.
         """
@@ -159,21 +159,21 @@ class Ask:
     def whole(self, name: str, default: int | None = None, *, least: int = 0, most: int = 2**63 - 1) -> int | None:
         """Return a whole number.
 
-        :raises FormError: it is none, or out of its range.
+        :raises FormError: the field is not a whole number, or out of range.
         """
         text = self.text(name)
         if not text:
             return default
         if not text.lstrip("-").isdecimal() or len(text) > 20 or not least <= int(text) <= most:
             raise FormError(
-                self.t("{name} is a whole number from {least} to {most}", name=name, least=least, most=most)
+                self.t("{name} must be a whole number from {least} to {most}", name=name, least=least, most=most)
             )
         return int(text)
 
     def moment(self, name: str) -> int | None:
         """Return a time in the visitor's zone as milliseconds since 1970, or ``None``.
 
-        :raises FormError: it is no time.
+        :raises FormError: the field is not a valid time.
         """
         text = self.text(name)
         if not text:
@@ -185,22 +185,22 @@ class Ask:
             moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=self.zone)
             return int(moment.timestamp() * 1000)
         except (ValueError, OverflowError) as error:
-            raise FormError(self.t("{name} is a time such as 2026-01-31T12:00", name=name)) from error
+            raise FormError(self.t("{name} must be a time such as 2026-01-31T12:00", name=name)) from error
 
     def period(self) -> tuple[int | None, int | None]:
         """Return the times ``begin`` and ``end`` of the form, as :meth:`moment` does.
 
-        :raises FormError: one is no time, or they are exchanged.
+        :raises FormError: a time is invalid, or the end is before the beginningning.
         """
         begin, end = self.moment("begin"), self.moment("end")
         if begin is not None and end is not None and begin > end:
-            raise FormError(self.t("the end is before the begin"))
+            raise FormError(self.t("the end is before the beginning"))
         return begin, end
 
     # --- answers ------------------------------------------------------------------------------
     @property
     def may_change(self) -> bool:
-        """Tell whether changes are offered; the cluster decides each of them."""
+        """Return whether to offer changes; the cluster decides on each of them."""
         return self.visitor.may_change
 
     def page(self, template: str, /, *, status: int = 200, **values: Any) -> HTMLResponse:
@@ -242,7 +242,7 @@ class Ask:
 
     @property
     def is_secure(self) -> bool:
-        """The page came by HTTPS, at least to the proxy."""
+        """Return whether the page was requested by HTTPS, at least from the proxy."""
         urls = self.console.options.urls
         return self.request.url.scheme == "https" or (bool(urls) and all(url.scheme == "https" for url in urls))
 
@@ -255,7 +255,7 @@ class Ask:
         return answer
 
     def failure(self, error: Exception, status: int) -> Response:
-        """Return the page that says what went wrong, and what to do."""
+        """Return the error page with the cause and the next step."""
         message = error.message if isinstance(error, CometMQError) else str(error)
         step = error.next_step if isinstance(error, CometMQError) else None
         template = "part_error.html" if self.is_part else "error.html"
@@ -263,17 +263,17 @@ class Ask:
 
     @property
     def is_part(self) -> bool:
-        """The request is htmx's, for a part of a page."""
+        """Return whether htmx requested a part of a page."""
         return self.request.headers.get("hx-request") == "true"
 
 
 def session_cookie_name(console: Console) -> str:
-    """The cookie with the secret of a session; ports of one host share cookies, so it has the port."""
+    """Return the name of the session cookie; it contains the port, since all ports of a host share cookies."""
     return f"cometmq-session-{console.port}"
 
 
 def form_cookie_name(console: Console) -> str:
-    """The cookie to which the tokens of forms belong."""
+    """Return the name of the cookie that form tokens belong to."""
     return f"cometmq-form-{console.port}"
 
 
@@ -284,7 +284,7 @@ Planner = Callable[[Ask], Awaitable[Plan]]
 def page(path: str, handler: Handler, *, open_to_all: bool = False) -> Route:
     """Return the route of a page.
 
-    :param open_to_all: also without a login.
+    :param open_to_all: serve the page without a login, too.
     """
 
     async def endpoint(request: Request) -> Response:
@@ -294,19 +294,19 @@ def page(path: str, handler: Handler, *, open_to_all: bool = False) -> Route:
 
 
 async def no_such_page(request: Request, _: Exception) -> Response:
-    """Answer a request for an address that is none, or that takes forms only."""
+    """Answer a request for an unknown address, or for one that accepts only forms."""
 
     async def handler(ask: Ask) -> Response:
         raise NotFoundError(
             ask.t("there is no page at this address"),
-            next_step=ask.t("choose a page of the navigation; a change begins on the page of what it changes"),
+            next_step=ask.t("choose a page from the menu; changes start on the page of their object"),
         )
 
     return await _answered(request, handler)
 
 
 def posted(path: str, handler: Handler, *, open_to_all: bool = False) -> Route:
-    """Return the route of a form that changes nothing at the cluster."""
+    """Return the route of a form that does not change the cluster."""
 
     async def endpoint(request: Request) -> Response:
         return await _answered(request, handler, open_to_all=open_to_all, is_form=True)
@@ -321,7 +321,9 @@ def change(path: str, planner: Planner) -> Route:
         if not ask.may_change:
             raise ChangesNotAllowedError(
                 ask.t("this console is read-only for you; nothing was changed"),
-                next_step=ask.t("log in with an account that may change things, or start it with --allow-changes"),
+                next_step=ask.t(
+                    "log in with an account that may change things, or start the console with --allow-changes"
+                ),
             )
         plan = await planner(ask)
         typed_wrong = bool(plan.typed) and ask.form.get("typed") != plan.typed
@@ -349,13 +351,13 @@ def change(path: str, planner: Planner) -> Route:
 
 
 def _has_password(ask: Ask) -> bool:
-    """Tell whether a form has the same new password twice."""
+    """Return whether a form has the same new password twice."""
     password = str(ask.form.get("password") or "")
     return 0 < len(password) <= MAX_PASSWORD_CHARS and password == ask.form.get("again")
 
 
 async def _done(ask: Ask, plan: Plan) -> str:
-    """Make a change, and write it to the audit log, done or not."""
+    """Carry out a change, and write it to the audit log even if it fails."""
     entry: dict[str, Any] = {
         "event": "change",
         "change": plan.what,
@@ -374,12 +376,12 @@ async def _done(ask: Ask, plan: Plan) -> str:
 
 
 def address_of(request: Request) -> str:
-    """The address that a request came from."""
+    """Return the address that a request came from."""
     return request.client.host if request.client is not None else ""
 
 
 async def visitor_of(console: Console, request: Request) -> Visitor | None:
-    """Return who asks; ``None`` if somebody must log in first."""
+    """Return the visitor; ``None`` if they must log in first."""
     token = request.cookies.get(session_cookie_name(console), "")
     visitor = await console.sessions.visitor(token) if token else None
     if visitor is None and not await console.requires_login():
@@ -388,7 +390,7 @@ async def visitor_of(console: Console, request: Request) -> Visitor | None:
 
 
 def to_login(request: Request) -> Response:
-    """Send a browser to the login, and then back."""
+    """Redirect a browser to the login, and then back."""
     wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     address = "/login?" + urlencode({"next": wanted if request.method == "GET" else "/"})
     if request.headers.get("hx-request") == "true":
@@ -412,8 +414,8 @@ async def _answered(
             token = str(ask.form.get("token") or "")
             if not console.sessions.is_form_token(token, cookies.get(form_cookie_name(console), ""), session):
                 raise ChangesNotAllowedError(
-                    ask.t("this form is old, or not from this console; nothing was changed"),
-                    next_step=ask.t("load its page again, and send it from there"),
+                    ask.t("this form is outdated or not from this console; nothing was changed"),
+                    next_step=ask.t("reload its page and submit it again"),
                 )
         async with ask.visitor.connections.admin() as admin:
             ask.use(admin)

@@ -1,8 +1,8 @@
-"""Pages from templates: everything is escaped, and text of others is shown so that it cannot act.
+"""Pages from templates: everything is escaped, and foreign text is made harmless.
 
 Every value of a template goes through :func:`shown`: control characters, terminal escapes and direction overrides
-become visible, and megabytes become the first characters. Then Jinja escapes markup. Only
-:class:`markupsafe.Markup`, which filters here make, is taken as it is.
+become visible, and long texts are cut. Then Jinja escapes markup. Only :class:`markupsafe.Markup`, which filters here
+create, is left as it is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STATIC: Final = Path(__file__).with_name("static")
 
 
 def shown(value: Any) -> Any:
-    """Return a value as a page may have it."""
+    """Return a value in a form that is safe in a page."""
     if value is None:
         return "–"
     if not isinstance(value, str) or isinstance(value, Markup):
@@ -36,7 +36,7 @@ def shown(value: Any) -> Any:
 
 
 def clipped(text: str, limit: int = MAX_SHOWN_CHARS) -> str:
-    """Return a text, or its beginning with dots."""
+    """Return a text, cut with an ellipsis if it is long."""
     return text if len(text) <= limit else text[:limit] + "…"
 
 
@@ -79,7 +79,7 @@ def query(given: Mapping[str, Any], **changed: Any) -> str:
 
 
 def _lines(text: str) -> Markup:
-    """Return a text of several lines; all other control characters are visible."""
+    """Return a text of several lines; make all other control characters visible."""
     return Markup("\n").join(escape(visible(line)) for line in text.split("\n"))
 
 

@@ -1,7 +1,7 @@
 """Reports of Spark jobs: the JSON files of one directory, which ``cometmq pipeline … -o json`` writes.
 
-A report is taken as a foreign text: its numbers, texts, lists and tables are shown as such, whatever they are named.
-Only regular files of the directory itself are opened, so a link leads nowhere else.
+A report is untrusted: its numbers, texts, lists and tables are shown as such, whatever their names. Only regular files
+of the directory itself are opened, so a link cannot lead elsewhere.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ReportError(CometMQError):
 
 
 class _Head(msgspec.Struct):
-    """The members that all reports have, and some that many have; reports of earlier versions have no title."""
+    """The members of all reports, and some of many; reports of earlier versions have no title."""
 
     exit_code: int
     title: str = ""
@@ -75,7 +75,7 @@ class ReportTable:
     """Empty for a list of single values."""
     rows: Sequence[Sequence[Any]]
     total: int
-    """Rows of the report; more than are shown, perhaps."""
+    """Number of rows in the report; the page may show fewer."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class ShownReport:
 
 
 def reports_in(directory: Path) -> list[ReportLine]:
-    """Return the newest reports, the newest first.
+    """Return the newest reports, newest first.
 
     :raises ReportError: the directory cannot be read.
     """
@@ -111,9 +111,9 @@ def reports_in(directory: Path) -> list[ReportLine]:
 
 
 def report_of(directory: Path, name: str) -> ShownReport | None:
-    """Read one report; ``None`` if the directory has none of this name.
+    """Read one report; ``None`` if the directory has no report of this name.
 
-    :raises ReportError: it is too large, or no report.
+    :raises ReportError: the file is too large, or not a report.
     """
     line = next((one for one in reports_in(directory) if one.name == name), None)
     if line is None:
@@ -123,8 +123,8 @@ def report_of(directory: Path, name: str) -> ShownReport | None:
         head = msgspec.convert(content, _Head)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise ReportError(
-            f"{name} is no report of a job: {str(error)[:200]}",
-            next_step="write it anew: cometmq pipeline … -o json > REPORT.json",
+            f"{name} is not a report of a job: {str(error)[:200]}",
+            next_step="write it again: cometmq pipeline … -o json > REPORT.json",
         ) from error
     members = {key: value for key, value in content.items() if key not in _NOT_FIGURES}
     figures = [(key, value) for key, value in members.items() if _is_number(value)]
@@ -134,7 +134,7 @@ def report_of(directory: Path, name: str) -> ShownReport | None:
 
 
 def _is_name(name: str) -> bool:
-    """Tell whether a file may be a report; an address has no room for names that are not UTF-8."""
+    """Return whether a file may be a report; names outside of UTF-8 cannot be in an address."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -144,7 +144,7 @@ def _is_name(name: str) -> bool:
 
 @lru_cache(MAX_REPORTS * 2)
 def _line(directory: str, name: str, modified: float, size: int) -> ReportLine:
-    """Return a line of the list; a file is read again only after a change."""
+    """Return the list entry of a report; read the file only after a change."""
     try:
         head = msgspec.json.decode(_content(directory, name), type=_Head)
     except (msgspec.MsgspecError, RecursionError, ValueError, ReportError):
@@ -159,20 +159,20 @@ def _content(directory: str, name: str) -> bytes:
         number = os.open(Path(directory) / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(number, "rb") as file:
             if not stat.S_ISREG(os.fstat(number).st_mode):
-                raise ReportError(f"{name} is no file")
+                raise ReportError(f"{name} is not a regular file")
             content = file.read(MAX_REPORT_BYTES + 1)
     except OSError as error:
         raise ReportError(f"{name} cannot be read: {reason_of(error)}") from error
     if len(content) > MAX_REPORT_BYTES:
         raise ReportError(
             f"{name} has more than {MAX_REPORT_BYTES:,} bytes",
-            next_step="open it with another program, or make the report of fewer topics",
+            next_step="open it with another program, or write a report of fewer topics",
         )
     return content
 
 
 def _table(caption: str, value: Any) -> ReportTable | None:
-    """Return a table of a list or an object; ``None`` for others and for empty ones."""
+    """Return the table of a list or an object; ``None`` for other or empty values."""
     if isinstance(value, Mapping) and value:
         rows: list[Sequence[Any]] = [(key, _cell(one)) for key, one in list(value.items())[:MAX_REPORT_ROWS]]
         return ReportTable(caption, (), rows, len(value))
@@ -193,5 +193,5 @@ def _cell(value: Any) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    """Tell whether a value is a number that a page may show with all its digits."""
+    """Return whether a value is a number that fits on a page with all its digits."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 10**18

@@ -1,6 +1,6 @@
-"""The last hour of a cluster, in memory: rates, disk and lag, asked of its brokers every five seconds.
+"""The last hour of a cluster, in memory: rates, disk and lag, queried from its brokers every five seconds.
 
-The console asks with its own account. A cluster that is away leaves a gap; brokers that are away are named.
+The console asks with its own account. An unreachable cluster leaves a gap; missing brokers are named.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BrokerLine:
-    """One broker as it was found."""
+    """The state of one broker."""
 
     cluster: str
     name: str
@@ -41,7 +41,7 @@ class BrokerLine:
 
     @property
     def is_master(self) -> bool:
-        """Its id is that of a master."""
+        """Return whether it is a master."""
         return self.broker_id == MASTER_ID
 
     @property
@@ -57,24 +57,24 @@ class Sample:
     time_ms: int
     brokers: tuple[BrokerLine, ...] = ()
     away: tuple[tuple[str, str], ...] = ()
-    """Brokers that the nameserver remembers: name, and the reason why each is gone."""
+    """Name of each broker that has left, and the reason."""
     failure: str = ""
-    """No nameserver answers, or the console may not ask."""
+    """The reason for missing data: no nameserver answers, or access is denied."""
 
     def total(self, figure: str) -> float | None:
-        """The sum of a figure over all masters; ``None`` if none of them tells."""
+        """Return the sum of a figure over all masters; ``None`` if no master reports it."""
         values = [getattr(line.status, figure) for line in self.brokers if line.is_master and line.status is not None]
         known = [value for value in values if value is not None]
         return sum(known) if known else None
 
     @property
     def fullest_disk(self) -> float | None:
-        """The disk that is used most, in percent."""
+        """Return the use of the fullest disk in percent."""
         used = [line.status.disk_used_percent for line in self.brokers if line.status is not None]
         return max((value for value in used if value is not None), default=None)
 
     def figures(self) -> dict[str, float | None]:
-        """The figures of plots and live pages."""
+        """Return the figures for plots and live pages."""
         return {
             "time": self.time_ms / 1000,
             "in": self.total("in_per_s"),
@@ -94,12 +94,12 @@ class Health:
 
     @property
     def to_do(self) -> list[Finding]:
-        """The findings that need somebody."""
+        """Return the findings that need attention."""
         return [finding for finding in self.findings if finding.todo]
 
 
 async def look(admin: Admin, now_ms: int) -> Sample:
-    """Ask every broker for its state now."""
+    """Query the state of every broker."""
     try:
         info = await admin.cluster_info()
     except CometMQError as error:
@@ -129,7 +129,7 @@ async def _line(admin: Admin, cluster: str, name: str, broker_id: int, address: 
 
 
 class Sampler:
-    """Samples the cluster in the background, and examines it when somebody wants to know."""
+    """Samples the cluster in the background, and examines it on demand."""
 
     def __init__(self, connections: Connections, nameservers: Sequence[str], clock: Clock) -> None:
         self.samples: deque[Sample] = deque(maxlen=SAMPLES)
@@ -143,15 +143,15 @@ class Sampler:
 
     @property
     def latest(self) -> Sample | None:
-        """The newest sample; ``None`` in the first moment."""
+        """The newest sample; ``None`` before the first one."""
         return self.samples[-1] if self.samples else None
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Start sampling."""
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """End the work in the background."""
+        """Stop the background work."""
         for task in (self._task, self._examining):
             if task is not None:
                 task.cancel()
@@ -174,7 +174,7 @@ class Sampler:
             await self._clock.sleep(SAMPLE_SECONDS)
 
     def examine(self) -> Health:
-        """Return what is known of the cluster's health; examine it anew in the background if that is old."""
+        """Return the last known health of the cluster; refresh it in the background if it is old."""
         is_old = self._clock.now_ms() - self.health.time_ms > HEALTH_SECONDS * 1000
         if is_old and (self._examining is None or self._examining.done()):
             self._examining = asyncio.create_task(self._examine())

@@ -1,4 +1,4 @@
-"""A console that serves: uvicorn on the running event loop, on a socket that is made first."""
+"""The console's server: uvicorn on the running event loop and an open socket."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Server(uvicorn.Server):
 class ConsoleServer:
     """Serves one console.
 
-    :param listening: a socket that listens already, as `serve` makes it; otherwise one is made from the options.
+    :param listening: a listening socket, as `serve` opens it; by default one is opened from the options.
     """
 
     def __init__(
@@ -54,15 +54,15 @@ class ConsoleServer:
 
     @property
     def url(self) -> str:
-        """The address of its first page, from this machine."""
+        """Return the address of the first page for this machine."""
         scheme = "https" if self._options.certificate else "http"
         return f"{scheme}://{address_here(self._options.host, self.console.port)}"
 
     async def start(self) -> None:
         """Serve.
 
-        :raises ConsolePortError: the port is taken, or the address is none of this machine.
-        :raises ConsoleRefusedError: it would be open to strangers.
+        :raises ConsolePortError: the port is in use, or the address does not belong to this machine.
+        :raises ConsoleRefusedError: the console would be open to strangers.
         """
         listening = self._listening or listen(self._options.host, self._options.port)
         try:

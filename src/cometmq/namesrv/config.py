@@ -90,11 +90,11 @@ def load_namesrv_config(path: str | Path | None, **overrides: Any) -> tuple[Name
 
 
 class PathChangeError(CometMQError):
-    """A request wants to change a path; the answer is NO_PERMISSION in Apache's words."""
+    """A request tries to change a path; the answer is NO_PERMISSION in Apache's words."""
 
 
 class Settings:
-    """The configuration in force; a change is checked as a whole, then written, then in force."""
+    """The current configuration. A change is checked completely, then written, then applied."""
 
     def __init__(self, config: NamesrvConfig) -> None:
         self.config = config
@@ -107,7 +107,7 @@ class Settings:
         return format_properties(self.config, self._apache)
 
     def update(self, text: str) -> tuple[str, ...]:
-        """Apply properties text; return its keys without effect.
+        """Apply properties text; return the keys that have no effect.
 
         :raises PathChangeError: a key is on the black list.
         :raises ConfigError: a key or value is not allowed, or the file cannot be written.

@@ -34,7 +34,7 @@ from cometmq.namesrv.limits import (
 from cometmq.threads import in_thread
 
 _SHOWN_CHARS: Final = 200
-"""Length of a reason in the log."""
+"""Longest reason in the log."""
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ Tables = dict[str, dict[str, str]]
 
 
 class KvError(CometMQError):
-    """A change breaks a limit or cannot be written."""
+    """A change exceeds a limit or cannot be written."""
 
 
 class KvConfig:
@@ -62,7 +62,7 @@ class KvConfig:
     def put(self, namespace: str, key: str, value: str) -> None:
         """Stage one value (code 100).
 
-        :raises KvError: the change breaks a limit; nothing is changed.
+        :raises KvError: the change exceeds a limit; nothing is changed.
         """
         if not 0 < len(namespace) <= MAX_KV_NAME_CHARS or not 0 < len(key) <= MAX_KV_NAME_CHARS:
             raise KvError(f"a namespace or key has 1 to {MAX_KV_NAME_CHARS} characters")
@@ -110,7 +110,7 @@ class KvConfig:
             raise KvError(f"cannot write the KV configuration: {error}") from error
 
     def saved(self, tables: Tables) -> None:
-        """Make tables visible that are now on disk."""
+        """Make the written tables visible."""
         self._written = tables
 
     def give_up(self) -> None:
@@ -131,7 +131,7 @@ class KvConfig:
 
 
 class KvWriter:
-    """Writes the KV configuration in a thread, all changes that wait at once."""
+    """Writes the KV configuration in a thread, all waiting changes together."""
 
     def __init__(self, kv: KvConfig) -> None:
         self._kv: Final = kv

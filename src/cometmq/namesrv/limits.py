@@ -1,4 +1,4 @@
-"""The limits of the nameserver, each with its unit in the name and its reason beside it."""
+"""The limits of the nameserver, each with its unit in the name and its reason."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ MAX_REGISTERED_QUEUES: Final = 65_535
 MAX_NAMESRV_QUEUE_DATA: Final = 500_000
 """Pairs of topic and broker of one nameserver; about 300 bytes each. 100 brokers of 5,000 topics."""
 REGISTRATION_BESIDE_BYTES: Final = 16 * 1024
-"""Registrations above this are read by a thread: a hundred topics, or 700 of the shortest text, in 3 ms. All compressed
-ones are: some hundred bytes may hold a hundred thousand topics."""
+"""Registrations above this are read by a thread: 100 topics, or 700 with the shortest text, take 3 ms. Compressed ones
+always are: a few hundred bytes may contain a hundred thousand topics."""
 TOPICS_PER_SLICE: Final = 1_000
-"""Topics that are taken, dropped or changed in one round of the loop: 0.5 to 3 ms."""
+"""Topics that are added, dropped or changed in one round of the loop: 0.5 to 3 ms."""
 MAX_WAITING_REGISTRATION_BYTES: Final = 256 * 1024 * 1024
 """Registrations that wait for that thread; above it SYSTEM_BUSY, and the broker retries."""
 MAX_NAMESRV_BROKERS: Final = 4_096

@@ -1,4 +1,4 @@
-"""Metrics of a nameserver, and its port for monitoring; Apache's nameserver has none."""
+"""Metrics of a nameserver and its monitoring port; Apache's nameserver has none."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ ROUTED_TOPICS: Final = Family("cometmq_routed_topics", Kind.GAUGE, "Topics that 
 class NamesrvMonitor:
     """Collects the metrics of a nameserver and serves them.
 
-    :param servers: their connections are counted.
-    :param latency: counts their requests.
-    :param access: gives the samples of accounts and the audit log.
+    :param servers: servers whose connections are counted.
+    :param latency: measures their requests.
+    :param access: returns the samples of accounts and of the audit log.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class NamesrvMonitor:
         self._sender = OtlpSender(config, self._steps, clock=clock) if config.sends_metrics else None
 
     async def start(self, node_id: str) -> None:
-        """Listen.
+        """Start listening.
 
         :param node_id: the address of the nameserver.
         """
@@ -63,7 +63,7 @@ class NamesrvMonitor:
 
     @property
     def url(self) -> str:
-        """The address of the metrics; empty when they are not served."""
+        """Return the address of the metrics; empty if they are not served."""
         return self._port.url
 
     async def stop(self) -> None:

@@ -54,11 +54,11 @@ class RegistrationReader:
         self._reading = TaskSet()
 
     def needs_thread(self, body: bytes, *, compressed: bool) -> bool:
-        """Return True for a body that must be read in the thread."""
+        """Return whether a body must be read in the thread."""
         return compressed or len(body) > REGISTRATION_BESIDE_BYTES
 
     def has_room(self, body: bytes) -> bool:
-        """Return True when one more body may wait."""
+        """Return whether one more body may wait."""
         return self._waiting_bytes + len(body) <= MAX_WAITING_REGISTRATION_BYTES
 
     def read(

@@ -81,7 +81,7 @@ class NamesrvRequests:
         self._watched: set[ServerConnection] = set()
         self.gone: Final = GoneBrokers()
         self._warned_at: dict[tuple[str, int], float] = {}
-        """Time of the last warning about rivals, by broker name and id."""
+        """Time of the last warning about rival brokers, by name and id."""
 
     # --- brokers ------------------------------------------------------------------------------
     @answers(
@@ -171,7 +171,7 @@ class NamesrvRequests:
         return Response(header=answer, body=b"" if orders is None else msgspec.json.encode({"table": orders}))
 
     def _warn_of_rival(self, identity: BrokerIdentity, outcome: Registered) -> None:
-        """Warn of two live brokers with the same name and id: at once, then every minute."""
+        """Warn of two live brokers with the same name and id, immediately and then every minute."""
         now_s = self.clock.monotonic()
         key = (identity.name, identity.broker_id)
         if now_s - self._warned_at.get(key, -RIVALS_SECONDS) < RIVALS_SECONDS:
@@ -266,7 +266,7 @@ class NamesrvRequests:
         return Response(header=AddWritePermOfBrokerResponseHeader(add_topic_count=count))
 
     def _listener_of(self, connection: ServerConnection) -> str:
-        """Return the listener that a client uses: its answers have the addresses for that listener."""
+        """Return the listener that a client uses, whose addresses its answers contain."""
         return self.listeners.of(connection.listener, connection.peer_ip)
 
     # --- routes and lists ---------------------------------------------------------------------
@@ -293,7 +293,7 @@ class NamesrvRequests:
 
     @answers(RequestCode.GET_BROKER_CLUSTER_INFO, permission=needs_cluster(Action.GET))
     def cluster_info(self, connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """Return all clusters and brokers, and those that have left lately (``goneBrokers``)."""
+        """Return all clusters and brokers, and those that have left recently (``goneBrokers``)."""
         info = self.routes.cluster_info(self._listener_of(connection))
         info.gone_brokers = self.gone.brokers(self.clock.monotonic()) or None
         return Response(body=encode_body(info))

@@ -49,7 +49,7 @@ _NO_VERSION: Final = DataVersion(timestamp=-1, counter=-1)
 
 
 class RegistrationError(CometMQError):
-    """A registration breaks a rule or a limit; the broker gets the message as remark."""
+    """A registration breaks a rule or a limit; the broker gets the message as the remark."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,9 +94,9 @@ class LiveBroker:
     ha_address: str
     filter_servers: list[str]
     listeners: Mapping[str, str]
-    """Its addresses for clients of a listener, by name."""
+    """Addresses for clients, by listener name."""
     lacks_topics: bool = False
-    """True when topics of it were removed here since it registered its whole table."""
+    """True when topics of it were removed here since it registered all of them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class RouteRegistration:
     now_s: float
     """Monotonic seconds."""
     listeners: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Addresses for clients of a listener, by its name."""
+    """Addresses for clients, by listener name."""
 
 
 def _key(identity: BrokerIdentity) -> tuple[str, int]:
@@ -198,9 +198,9 @@ class RouteTable:
         """Add a broker, or refresh it (code 103), slice by slice.
 
         The topics may be the whole table or a part of it; a registration never removes topics. Only those of a master
-        count, and known ones are replaced only when the DataVersion differs. The broker is in the routes from the first
-        slice on; its version is known when all topics are added. The rest is dropped when the broker leaves, or
-        registers anew.
+        count, and known ones are replaced only when the DataVersion differs. The broker is in the routes from the
+        first slice on; its version is known when all topics are added. The rest is dropped if the broker leaves or
+        registers again.
 
         :raises RegistrationError: nothing is changed then.
         """
@@ -337,7 +337,7 @@ class RouteTable:
     def route(self, topic: str, listener: str = "") -> TopicRouteData | None:
         """Return the route of a topic, or None when no registered broker has it (code 105).
 
-        Brokers have their addresses for clients of this listener, or the one for all if there is none.
+        Addresses are those for clients of this listener, or else the brokers' general ones.
         """
         queues = self._topics.of(topic)
         brokers = [self._broker_data(name, listener) for name in queues if name in self._brokers]

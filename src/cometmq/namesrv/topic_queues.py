@@ -1,8 +1,8 @@
 """The queues of each topic on each broker: topic → broker name → queues, and back.
 
-A broker may have a hundred thousand topics. To take them, or to drop them when the broker has gone, is done in slices
-of :data:`~cometmq.namesrv.limits.TOPICS_PER_SLICE`, and others are answered in between. The topics of a broker that has
-gone are *left over* until they are dropped: from the first moment on no question shows them.
+A broker may have a hundred thousand topics. They are added, and dropped when the broker has left, in slices of
+:data:`~cometmq.namesrv.limits.TOPICS_PER_SLICE`, and other requests are answered in between. The topics of a broker
+that has left are *left over* until they are dropped; answers never contain them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class TopicQueues:
         self._topics_of: Index[str, str] = Index()
         """The topics that each broker name has."""
         self._left: deque[tuple[str, list[str]]] = deque()
-        """Broker names that have gone, and those of their topics that are still in the table."""
+        """Brokers that have left, by name, with their topics that are still in the table."""
         self._pairs = 0
         """Pairs of topic and broker in the table."""
 
     # --- questions ----------------------------------------------------------------------------
     def of(self, topic: str) -> Mapping[str, QueueData]:
-        """The queues of a topic by broker name; empty when no broker has it."""
+        """Return the queues of a topic by broker name; empty when no broker has it."""
         queues = self._topics.get(topic, {})
         if not self._left:
             return queues
@@ -48,11 +48,11 @@ class TopicQueues:
         return list(self._topics) if not self._left else [topic for topic, _ in self.items()]
 
     def __len__(self) -> int:
-        """The number of topics, those that are left over included."""
+        """Return the number of topics, including left-over ones."""
         return len(self._topics)
 
     def count_with(self, broker_name: str, topics: Iterable[str]) -> tuple[int, int]:
-        """The numbers of topics, and of pairs of topic and broker, once this broker also has these topics."""
+        """Return the numbers of topics and of topic and broker pairs, if this broker added these topics."""
         held = self._topics_of.get(broker_name, {})
         new = [topic for topic in topics if topic not in held]
         return len(self._topics) + sum(topic not in self._topics for topic in new), self._pairs + len(new)
@@ -72,7 +72,7 @@ class TopicQueues:
                 self._topics_of.add(broker_name, topic)
 
     def drop(self, topic: str, broker_name: str) -> bool:
-        """Remove a topic of a broker; return True if it had it."""
+        """Remove a topic of a broker; return whether the broker had it."""
         if topic not in self._topics_of.get(broker_name, ()):
             return False
         self._topics_of.remove(broker_name, topic)

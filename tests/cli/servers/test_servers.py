@@ -450,7 +450,7 @@ def test_users_of_the_console_are_made_listed_and_removed(offline: CommandLine, 
     assert offline("console", "user", "remove", "otto", *data).code == 0
     gone = offline("console", "user", "remove", "otto", *data)
     assert gone.code == 1
-    assert "there is no user otto" in gone.err
+    assert "user otto does not exist" in gone.err
     refused = offline("console", "--host", "0.0.0.0", "--port", "0", "-n", "127.0.0.1:1", *data)
     assert refused.code == 1
     assert "open to every machine" in refused.err

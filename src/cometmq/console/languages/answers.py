@@ -1,8 +1,8 @@
-"""Findings and errors that servers and the client give in English, in the language of the reader.
+"""Translates findings and errors, which servers and the client report in English.
 
-They reach the console as whole sentences. The catalogue has them with names in braces where the sentence has values:
-``disk of {what}``. A value named ``reason`` is such a sentence itself, and an error may have its next step in brackets.
-A text that fits none stays English.
+They reach the console as complete sentences. The catalogue has placeholders in braces for values:
+``disk of {what}``. A value named ``reason`` is such a sentence itself, and an error may have its next step in
+brackets. A text without a match stays English.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from cometmq.console.languages import ENGLISH
 
 _LONGEST: Final = 2_000
-"""Characters of a text that is compared; longer ones stay English."""
+"""Longest text that is translated; longer ones stay English."""
 _DEPTH: Final = 3
 _REASON: Final = "reason"
 _VALUE: Final = re.compile(r"\{(\w+)\}")
@@ -25,7 +25,7 @@ _VALUE: Final = re.compile(r"\{(\w+)\}")
 
 @cache
 def sentences(language: str) -> Sequence[tuple[re.Pattern[str], str]]:
-    """Return the English sentences as patterns, each with its translation; none for English."""
+    """Return the English sentences as patterns, each with its translation; empty for English."""
     if language == ENGLISH:
         return ()
     text = files(__name__.rpartition(".")[0]).joinpath(f"answers_{language}.json").read_text(encoding="utf-8")
@@ -39,7 +39,7 @@ def _pattern(english: str) -> re.Pattern[str]:
 
 
 def answer_in(language: str, text: str, depth: int = _DEPTH) -> str:
-    """Return a sentence of a finding or of an error in a language, or as it is."""
+    """Translate a sentence of a finding or an error, or return it unchanged."""
     if len(text) > _LONGEST:
         return text
     for pattern, other in sentences(language):

@@ -1,1 +1,1 @@
-"""The pages of the console; each module gives its routes as ``ROUTES``."""
+"""The pages of the console; each module defines its routes as ``ROUTES``."""

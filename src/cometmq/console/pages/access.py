@@ -1,4 +1,4 @@
-"""Access: the users of the cluster, their policies, their quotas, and the test of what one of them may do."""
+"""Access: the users of the cluster, their policies, their quotas, and a test of their permissions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _QUOTAS: Final = 500
 
 @dataclass(frozen=True)
 class PolicyLine:
-    """An entry of the policies of a user."""
+    """One policy entry of a user."""
 
     user: str
     kind: str
@@ -38,7 +38,7 @@ class PolicyLine:
 
 
 async def show_access(ask: Ask) -> Response:
-    """Show users and policies of one broker, and decide a test that the address asks for."""
+    """Show users and policies of one broker, and the result of a permission test in the address."""
     try:
         users = {user.username or "": user for user in await ask.admin.users()}
     except BrokerError as error:
@@ -62,7 +62,7 @@ async def show_access(ask: Ask) -> Response:
 
 
 async def _show_plain(ask: Ask) -> Response:
-    """Show the accounts of ACL 1.0, which change only in files of the brokers, or how a cluster gets users."""
+    """Show the accounts of ACL 1.0, which change only in the brokers' files, or how to set up users."""
     known = PlainAccounts()
     try:
         known = await ask.admin.plain_accounts()
@@ -75,7 +75,7 @@ async def _show_plain(ask: Ask) -> Response:
     if accounts and (tested := _tested(ask)) is not None:
         user, need, source = tested
         if user not in accounts:
-            raise NotFoundError(ask.t("there is no account {name}", name=user))
+            raise NotFoundError(ask.t("account {name} does not exist", name=user))
         decision = plain_decision(accounts[user], known.global_white_addrs or (), need, source)
     found = listing(sorted(accounts), ask.text("q"), ask.whole("page"))
     return ask.page(
@@ -92,7 +92,7 @@ async def _show_plain(ask: Ask) -> Response:
 
 
 def _tested(ask: Ask) -> tuple[str, Need, str] | None:
-    """Return the user, the request and the address of a test that the page's address asks for."""
+    """Return the user, the request and the source address of the permission test in the page's address."""
     user, action, resource = ask.text("user"), ask.text("action"), ask.text("resource")
     source = ask.text("from") or "127.0.0.1"
     if not user or not resource:
@@ -102,7 +102,7 @@ def _tested(ask: Ask) -> tuple[str, Need, str] | None:
     except AuthError as error:
         raise FormError(error.message, next_step=error.next_step) from error
     if stored_ip(source) is None:
-        raise FormError(ask.t("{name} is no address", name=source))
+        raise FormError(ask.t("{name} is not a valid address", name=source))
     return user, need, source
 
 
@@ -131,7 +131,7 @@ def _lines(info: AclInfo) -> list[PolicyLine]:
 
 
 async def _quotas(ask: Ask) -> list[tuple[str, QuotaInfo]]:
-    """Return the quotas of each broker; none of Apache's, which have none."""
+    """Return the quotas of each broker; Apache's brokers have none."""
     with suppress(BrokerError, RemotingError, ClientError):
         found = await ask.admin.quotas()
         return [(broker, info) for broker, infos in sorted(found.items()) for info in infos][:_QUOTAS]

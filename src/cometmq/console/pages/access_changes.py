@@ -1,4 +1,4 @@
-"""Changes of users, policies and quotas. A new password is only in the confirmation, in no plan and in no log."""
+"""Changes of users, policies and quotas. A new password is only in the confirmation, never in a plan or a log."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _NO_LIMIT: Final = -1
 
 
 def _chosen(ask: Ask, name: str, choices: tuple[str, ...]) -> str | None:
-    """Return a choice of a form, ``None`` for none."""
+    """Return a choice of a form; ``None`` if it is empty."""
     text = ask.text(name) or None
     if text is not None and text not in choices:
-        raise FormError(ask.t("{name} is one of {choices}", name=name, choices=", ".join(choices)))
+        raise FormError(ask.t("{name} must be one of {choices}", name=name, choices=", ".join(choices)))
     return text
 
 
@@ -41,7 +41,7 @@ async def new_user(ask: Ask) -> Response:
 
 
 async def show_user(ask: Ask) -> Response:
-    """Show a user with what may change."""
+    """Show the form to change a user."""
     return ask.page("access/user.html", user=await ask.admin.user(ask.path("name")))
 
 
@@ -49,9 +49,9 @@ async def create_user(ask: Ask) -> Plan:
     """Create a user."""
     name, kind = ask.text("name"), _chosen(ask, "type", (NORMAL, SUPER)) or NORMAL
     if not name:
-        raise FormError(ask.t("the user needs a name"))
+        raise FormError(ask.t("enter a name for the user"))
     if any(user.username == name for user in await ask.admin.users(name)):
-        raise FormError(ask.t("user {name} exists already", name=name), next_step=ask.t("change it on its own page"))
+        raise FormError(ask.t("user {name} already exists", name=name), next_step=ask.t("change it on its own page"))
 
     async def run() -> str:
         await ask.admin.create_user(UserInfo(name, str(ask.form["password"]), kind))
@@ -73,7 +73,7 @@ async def create_user(ask: Ask) -> Plan:
 
 
 async def alter_user(ask: Ask) -> Plan:
-    """Change what is given of a user."""
+    """Change the given fields of a user."""
     name = ask.path("name")
     kind, status = _chosen(ask, "type", (NORMAL, SUPER)), _chosen(ask, "status", (ENABLE, DISABLE))
     is_new = ask.text("new_password") == "yes"
@@ -81,7 +81,7 @@ async def alter_user(ask: Ask) -> Plan:
     wanted = ((ask.t("Kind"), user.user_type, kind), (ask.t("State"), user.user_status, status))
     rows = [row for row in wanted if row[2] is not None and row[1] != row[2]]
     if not rows and not is_new:
-        raise FormError(ask.t("user {name} is so already", name=name))
+        raise FormError(ask.t("user {name} already has these settings", name=name))
     details = {title: f"{old} -> {new}" for title, old, new in rows} | ({"password": "new"} if is_new else {})
 
     async def run() -> str:
@@ -148,7 +148,7 @@ def _words(entry: EntryInfo | None) -> str | None:
 
 
 async def put_policy(ask: Ask) -> Plan:
-    """Create an entry of a policy, or change the one of its resource."""
+    """Create a policy entry, or change the one of its resource."""
     user, resource = ask.text("user"), ask.text("resource")
     kind = _chosen(ask, "kind", (CUSTOM, DEFAULT)) or CUSTOM
     actions = [one for one in ask.form.getlist("actions") if isinstance(one, str)]
@@ -221,7 +221,7 @@ def _subject(ask: Ask) -> str:
 
 
 async def _quotas_of(ask: Ask, subject: str) -> dict[str, QuotaInfo]:
-    """Return the quota of a subject at each broker that has one."""
+    """Return the quota of a subject on each broker that has one."""
     found = await ask.admin.quotas()
     return {broker: info for broker, infos in sorted(found.items()) for info in infos if info.subject == subject}
 
@@ -231,12 +231,12 @@ def _limits_words(limits: Limits | None) -> str | None:
 
 
 async def put_quota(ask: Ask) -> Plan:
-    """Make or change the quota of a subject, at every broker."""
+    """Create or change the quota of a subject on every broker."""
     subject = _subject(ask)
     amounts = {name: ask.whole(name, least=_NO_LIMIT, most=MAX_LIMIT) for name in _LIMITS}
     given = {name: amount for name, amount in amounts.items() if amount is not None}
     if not given:
-        raise FormError(ask.t("give a limit"))
+        raise FormError(ask.t("enter at least one limit"))
     before = await _quotas_of(ask, subject)
     rows = [
         (f"{broker} {name}", info.limits.given().get(name), None if amount == _NO_LIMIT else amount)
@@ -263,7 +263,7 @@ async def put_quota(ask: Ask) -> Plan:
 
 
 async def delete_quota(ask: Ask) -> Plan:
-    """Delete the quota of a subject, at every broker."""
+    """Delete the quota of a subject on every broker."""
     subject = _subject(ask)
     before = await _quotas_of(ask, subject)
     if not before:

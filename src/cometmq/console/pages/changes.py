@@ -22,7 +22,7 @@ _NEWEST: Final = 200
 
 @dataclass(frozen=True)
 class ChangeLine:
-    """One change, made or not."""
+    """One change, successful or not."""
 
     time_ms: float | None
     by: str
@@ -36,8 +36,8 @@ class ChangeLine:
 def _demand_changer(ask: Ask) -> None:
     if not ask.may_change:
         raise ChangesNotAllowedError(
-            ask.t("only who may change things sees who changed what"),
-            next_step=ask.t("log in with an account that may change things, or start it with --allow-changes"),
+            ask.t("only accounts that may change things can see the audit log"),
+            next_step=ask.t("log in with an account that may change things, or start the console with --allow-changes"),
         )
 
 
@@ -65,7 +65,7 @@ async def show_brokers(ask: Ask) -> Response:
 
 
 def _newest(path: Path, wanted: str) -> list[ChangeLine]:
-    """Read the log, the newest change first; lines that are no entries are left out."""
+    """Read the log, newest change first; skip malformed lines."""
     if not path.exists():
         return []
     with AuditReader(path, lambda *_: None) as reader:

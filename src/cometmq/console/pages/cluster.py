@@ -28,7 +28,7 @@ async def overview(ask: Ask) -> Response:
 
 
 async def _sample(ask: Ask) -> Sample:
-    """The newest sample, if the console's account is the visitor's too; else one with the visitor's own."""
+    """Return the newest sample, or take one with the visitor's account if it differs from the console's."""
     latest = ask.console.sampler.latest
     if latest is not None and not ask.visitor.has_own_connections:
         return latest
@@ -36,7 +36,7 @@ async def _sample(ask: Ask) -> Sample:
 
 
 async def history(ask: Ask) -> Response:
-    """Give the figures of the last hour."""
+    """Return the figures of the last hour."""
     return JSONResponse([sample.figures() for sample in ask.console.sampler.samples if not sample.failure])
 
 
@@ -76,14 +76,14 @@ def _lines(sample: Sample) -> dict[str, dict[str, float | None]]:
 
 
 async def broker(ask: Ask) -> Response:
-    """Show one broker: everything that it says of itself, and its slaves."""
+    """Show one broker: its runtime information and its slaves."""
     name, broker_id = ask.path("name"), ask.path("broker_id")
     data = (await ask.admin.cluster_info()).broker_addr_table.get(name)
     address = data.broker_addrs.get(int(broker_id)) if data is not None and broker_id.isdecimal() else None
     if data is None or address is None:
         raise NotFoundError(
-            ask.t("the nameserver knows no broker {name} with id {number} now", name=name, number=broker_id),
-            next_step=ask.t("the page of the cluster has all brokers"),
+            ask.t("no broker {name} with id {number} is registered", name=name, number=broker_id),
+            next_step=ask.t("the cluster page lists all brokers"),
         )
     table = await ask.admin.runtime_info(address)
     replication: HARuntimeInfo | None = None

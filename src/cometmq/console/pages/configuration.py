@@ -36,13 +36,13 @@ class KeyLine:
     key: str
     value: str
     default: str | None
-    """``None`` if it is not known: the server is Apache's, or the key has no effect here."""
+    """``None`` if unknown: the server is Apache's, or the key has no effect."""
     runtime: bool
-    """It may change while the server runs, as far as is known."""
+    """True if it is known to be changeable at run time."""
 
     @property
     def is_changed(self) -> bool:
-        """The value is not the default."""
+        """Return whether the value differs from the default."""
         return self.value != self.default
 
 
@@ -53,7 +53,7 @@ async def show_list(ask: Ask) -> Response:
     tables = await _tables(ask, kind)
     server = ask.text("server")
     lines: dict[str, list[KeyLine]] = {}
-    """Those of servers with the same value are one line of the page."""
+    """Servers with the same value share one line of the page."""
     for name in sorted(tables):
         if server in ("", name):
             for line in _lines(kind, name, tables[name]):
@@ -82,8 +82,8 @@ async def show_key(ask: Ask) -> Response:
     option = option or apache_keys(_CLASSES[kind]).get(key)
     if not lines and (option is None or option.secret):
         raise NotFoundError(
-            ask.t("no server tells a key {key}", key=key),
-            next_step=ask.t("it may be a secret: those are only in the files of the servers"),
+            ask.t("no server reports the key {key}", key=key),
+            next_step=ask.t("it may be a secret, which only the servers' files contain"),
         )
     return ask.page(
         "configuration/key.html",
@@ -102,7 +102,7 @@ async def show_key(ask: Ask) -> Response:
 
 
 async def alter(ask: Ask) -> Plan:
-    """Give a key another value, at one server or at all; servers check it once more."""
+    """Set a key on one server or on all; servers check the value again."""
     kind, key = _kind(ask, ask.path("kind")), ask.path("key")
     server, value = ask.text("server"), ask.text("value", longest=MAX_KEPT_VALUE_CHARS)
     tables = {name: table for name, table in (await _tables(ask, kind)).items() if server in ("", name)}
@@ -112,7 +112,7 @@ async def alter(ask: Ask) -> Plan:
         _check(ask, kind, key, value, table)
     changes = changes_of(tables, {key: value})
     if not changes:
-        raise FormError(ask.t("{key} has the value {value} already", key=key, value=value))
+        raise FormError(ask.t("{key} already has the value {value}", key=key, value=value))
     masters = await ask.admin.masters() if kind == BROKER else {}
 
     async def run() -> str:
@@ -156,7 +156,7 @@ async def alter(ask: Ask) -> Plan:
 
 def _kind(ask: Ask, kind: str) -> str:
     if kind not in KINDS:
-        raise NotFoundError(ask.t("there are no servers of the kind {kind}", kind=kind))
+        raise NotFoundError(ask.t("no server of the kind {kind} exists", kind=kind))
     return kind
 
 
@@ -171,7 +171,7 @@ def _options(kind: str) -> Mapping[str, Option]:
 
 
 def _is_ours(kind: str, table: Mapping[str, str]) -> bool:
-    """Tell whether a server is CometMQ's: it tells keys that Apache's servers do not have."""
+    """Return whether a server is CometMQ's: it reports keys that Apache's servers lack."""
     return any(key in table for key in _options(kind).keys() - apache_keys(_CLASSES[kind]).keys())
 
 
@@ -190,19 +190,19 @@ def _lines(kind: str, server: str, table: Mapping[str, str]) -> list[KeyLine]:
 
 
 def _check(ask: Ask, kind: str, key: str, value: str, table: Mapping[str, str]) -> None:
-    """Refuse what the server would refuse, before anything is changed anywhere.
+    """Refuse what the server would refuse, before anything changes.
 
-    :raises FormError: the key may not change at run time, or the value is not allowed.
+    :raises FormError: the key cannot change at run time, or the value is not allowed.
     """
     if not _is_ours(kind, table):
         return  # Apache's servers have their own rules, and say them
     option = _options(kind).get(key) or apache_keys(_CLASSES[kind]).get(key)
     if option is None or option.secret:
-        raise NotFoundError(ask.t("no server tells a key {key}", key=key))
+        raise NotFoundError(ask.t("no server reports the key {key}", key=key))
     if not option.runtime:
         raise FormError(
             ask.t("{key} cannot change while the server runs", key=key),
-            next_step=ask.t("change it in the file of the server, and start it again"),
+            next_step=ask.t("change it in the server's file, and restart the server"),
         )
     try:
         parse_value(option, value)

@@ -1,4 +1,4 @@
-"""Dead letters: the groups that have some, why and when they became some, and their resend with a ledger."""
+"""Dead letters: groups with dead letters, their reasons and times, and resending with a ledger."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class LetterLine:
     origin_topic: str | None
     failures: int
     most: int | None
-    """Deliveries again that the message allowed; ``None`` if it did not say."""
+    """Redeliveries that the message allowed; ``None`` if unknown."""
 
     @classmethod
     def of(cls, letter: MessageExt) -> LetterLine:
-        """Make the line of a dead letter."""
+        """Return the list entry of a dead letter."""
         most = letter.properties.get(MAX_RECONSUME_TIMES, "")
         return cls(
             MessageLine.of(letter),
@@ -65,7 +65,7 @@ class LetterLine:
 
     @property
     def place(self) -> str:
-        """Its place in the store, as a form names it."""
+        """Its queue and offset, as in a form."""
         return f"{self.message.broker}/{self.message.queue_id}/{self.message.offset}"
 
 
@@ -104,7 +104,7 @@ def _group(ask: Ask) -> str:
     group = ask.path("group")
     wrong = check_group(group)
     if wrong is not None:
-        raise FormError(ask.t("{name} is no group name: {wrong}", name=group, wrong=wrong))
+        raise FormError(ask.t("{name} is not a valid group name: {wrong}", name=group, wrong=wrong))
     return group
 
 
@@ -120,7 +120,7 @@ def _sent_before(path: Path) -> frozenset[str]:
 
 
 async def _found(ask: Ask, group: str) -> Found[LetterLine]:
-    """Find the newest dead letters that the form selects, among :data:`MAX_DEAD_LETTERS` of its time."""
+    """Find the newest dead letters that match the form, among :data:`MAX_DEAD_LETTERS` of its time range."""
     begin, end = ask.period()
     wanted = Selection(
         key=ask.text("key") or None,
@@ -151,7 +151,7 @@ async def _found(ask: Ask, group: str) -> Found[LetterLine]:
 
 # --- sending again --------------------------------------------------------------------------------
 async def send_again(ask: Ask) -> Plan:
-    """Send the dead letters that are marked, or all that the page's filters select, to their first topics."""
+    """Resend the marked dead letters, or all that match the page's filters, to their original topics."""
     group = _group(ask)
     found = (await _found(ask, group)).messages
     if ask.text("which") != "all":
@@ -159,8 +159,8 @@ async def send_again(ask: Ask) -> Plan:
         found = [line for line in found if line.place in marked]
         if len(found) < len(marked):
             raise FormError(
-                ask.t("{count} of these dead letters are not there any more", count=len(marked) - len(found)),
-                next_step=ask.t("load the page again, and mark others"),
+                ask.t("{count} of these dead letters no longer exist", count=len(marked) - len(found)),
+                next_step=ask.t("reload the page, and mark others"),
             )
     if not found:
         raise FormError(ask.t("no dead letter is marked"), next_step=ask.t("mark some in the list"))
@@ -200,8 +200,8 @@ async def send_again(ask: Ask) -> Plan:
 async def _sent_again(ask: Ask, group: str, lines: Sequence[LetterLine]) -> str:
     if group in ask.console.resending:
         raise FormError(
-            ask.t("dead letters of {group} are being sent again just now", group=group),
-            next_step=ask.t("wait until that is done, then load the page again"),
+            ask.t("dead letters of {group} are being sent again now", group=group),
+            next_step=ask.t("wait until that is done, then reload the page"),
         )
     ask.console.resending.add(group)
     outcomes: Counter[Outcome] = Counter()
@@ -226,13 +226,13 @@ async def _sent_again(ask: Ask, group: str, lines: Sequence[LetterLine]) -> str:
         why = " ".join(whys) or ask.t("they are not stored any more")
         raise FormError(
             ask.t("{sent} dead letters were sent again, {failed} were not: {why}", sent=sent, failed=failed, why=why),
-            next_step=ask.t("send them again when the cause is gone: the ledger knows which ones were sent"),
+            next_step=ask.t("send them again once the cause is fixed: the ledger knows which ones were sent"),
         )
     return ask.t("{sent} dead letters were sent again.", sent=sent)
 
 
 async def _letters(ask: Ask, group: str, lines: Sequence[LetterLine]) -> AsyncIterator[MessageExt]:
-    """Read each dead letter when it is its turn: a thousand bodies at once could be gigabytes."""
+    """Read each dead letter just before it is sent: a thousand bodies could take gigabytes."""
     async with PullConsumer(TOOLS_GROUP, instance=ask.admin.instance) as consumer:
         for line in lines:
             place = line.message

@@ -16,17 +16,17 @@ from cometmq.message.message import MessageExt
 
 MAX_MESSAGES: Final = 1_000
 MAX_BYTES: Final = 32 * 1024 * 1024
-"""Bodies of one file, held in memory while it is made."""
+"""Bodies of one file, held in memory while it is written."""
 _FIELDS: Final = (
     *("topic", "broker", "queue_id", "queue_offset", "stored", "born"),
     *("msg_id", "tags", "keys", "properties"),
 )
 _FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")
-"""Beginnings that spreadsheets take for formulas."""
+"""First characters that spreadsheets interpret as formulas."""
 
 
 class _Budget:
-    """Keeps whole messages until their bodies are too large together."""
+    """Keeps complete messages until their bodies exceed a total size."""
 
     def __init__(self) -> None:
         self._left = MAX_BYTES
@@ -58,7 +58,7 @@ def row_of(message: MessageExt) -> dict[str, Any]:
 
 
 async def export(ask: Ask) -> Response:
-    """Give the newest messages of a search as a file."""
+    """Return the newest messages of a search as a file."""
     form = ask.text("form")
     found = await newest_of(ask, MAX_MESSAGES, _Budget().keep)
     rows = [row for row in found.messages if row is not None]
@@ -67,7 +67,7 @@ async def export(ask: Ask) -> Response:
     elif form == "csv":
         text, kind = _csv(rows), "text/csv; charset=utf-8"
     else:
-        raise FormError(ask.t("{name} is one of {choices}", name="form", choices="json, csv"))
+        raise FormError(ask.t("{name} must be one of {choices}", name="form", choices="json, csv"))
     ending = "jsonl" if form == "json" else "csv"
     return Response(text, media_type=kind, headers={"Content-Disposition": f'attachment; filename="messages.{ending}"'})
 

@@ -48,7 +48,7 @@ async def show_group(ask: Ask) -> Response:
     members = await subscriptions_of(admin, group)
     if not configs and not members:
         raise NotFoundError(
-            ask.t("group {group} does not exist", group=group), next_step=ask.t("the list of groups has all")
+            ask.t("group {group} does not exist", group=group), next_step=ask.t("the page Groups lists all groups")
         )
     progress = await progress_of(admin, group)
     ask.console.lag_history.note(group, progress.queues)
@@ -75,12 +75,12 @@ async def show_group(ask: Ask) -> Response:
 
 
 async def history(ask: Ask) -> Response:
-    """Give the lag of a group over the last hour."""
+    """Return the lag of a group over the last hour."""
     return JSONResponse(ask.console.lag_history.of(ask.path("group")))
 
 
 async def show_member(ask: Ask) -> Response:
-    """Show what one member does: its queues, its rates, and on wish the stacks of its threads."""
+    """Show one member: its queues, its rates, and on request the stacks of its threads."""
     group, client_id = ask.path("group"), ask.path("client_id")
     stack = ask.text("stack") == "yes"
     info = await _running_info(ask, group, client_id, stack)
@@ -102,7 +102,7 @@ async def _running_info(ask: Ask, group: str, client_id: str, stack: bool) -> Co
             return await ask.admin.consumer_running_info(group, client_id, address, stack=stack)
         except (BrokerError, RemotingError) as error:
             failure = error
-    raise failure or NotFoundError(ask.t("no broker knows the member {name}", name=client_id))
+    raise failure or NotFoundError(ask.t("no broker has a member {name}", name=client_id))
 
 
 # --- changes --------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ async def new_form(ask: Ask) -> Response:
 
 
 async def create(ask: Ask) -> Plan:
-    """Create a group on every broker; no group that exists is changed."""
+    """Create a group on every broker; existing groups do not change."""
     group = _group_name(ask, ask.text("group"))
     retries, queues = _retries(ask), _retry_queues(ask)
     wanted = SubscriptionGroupConfig(
@@ -124,7 +124,7 @@ async def create(ask: Ask) -> Plan:
     existing = await groups_of_brokers(ask.admin, group, masters)
     if existing:
         raise FormError(
-            ask.t("there is a group {group} already", group=group), next_step=ask.t("change it on its own page")
+            ask.t("group {group} already exists", group=group), next_step=ask.t("change it on its own page")
         )
 
     async def run() -> str:
@@ -152,7 +152,7 @@ async def create(ask: Ask) -> Plan:
 def _group_name(ask: Ask, name: str) -> str:
     wrong = check_group(name)
     if wrong is not None:
-        raise FormError(ask.t("{name} is no group name: {wrong}", name=name, wrong=wrong))
+        raise FormError(ask.t("{name} is not a valid group name: {wrong}", name=name, wrong=wrong))
     return name
 
 
@@ -172,7 +172,7 @@ async def alter_form(ask: Ask) -> Response:
 
 
 async def alter(ask: Ask) -> Plan:
-    """Change the settings that are given, on every broker that has the group."""
+    """Change the given settings on every broker that has the group."""
     group = ask.path("group")
     consume = {"yes": True, "no": False}.get(ask.text("consume"))
     given = {"retry_max_times": _retries(ask), "retry_queue_nums": _retry_queues(ask), "consume_enable": consume}
@@ -182,7 +182,7 @@ async def alter(ask: Ask) -> Plan:
     wanted = {name: msgspec.structs.replace(config, **settings) for name, config in existing.items()}
     changes = [one for name in existing for one in differences(name, existing[name], wanted[name])]
     if not changes:
-        raise FormError(ask.t("{group} has these settings already", group=group))
+        raise FormError(ask.t("{group} already has these settings", group=group))
 
     async def run() -> str:
         for name in sorted({one.broker for one in changes}):
@@ -205,7 +205,7 @@ async def alter(ask: Ask) -> Plan:
 
 
 async def reset_form(ask: Ask) -> Response:
-    """Ask where the offsets of a group shall move."""
+    """Ask where to move the offsets of a group."""
     group = ask.path("group")
     await check_group_exists(ask.admin, group)
     progress = await progress_of(ask.admin, group)
@@ -215,7 +215,7 @@ async def reset_form(ask: Ask) -> Response:
 
 
 async def reset(ask: Ask) -> Plan:
-    """Move the offsets of a group in one topic; the plan says what is skipped and what comes again."""
+    """Move the offsets of a group in one topic; the plan shows what is skipped and what is consumed again."""
     group, topic = ask.path("group"), ask.text("topic")
     target = _target(ask)
     moves = await planned_moves(ask.admin, group, topic, target)
@@ -240,7 +240,7 @@ async def reset(ask: Ask) -> Plan:
     return Plan(
         title=ask.t("Reset group {group} in topic {topic}", group=group, topic=topic),
         sentence=ask.t(
-            "{skipped} messages are skipped, {again} come again.", skipped=f"{skipped:,}", again=f"{again:,}"
+            "{skipped} messages are skipped, {again} are consumed again.", skipped=f"{skipped:,}", again=f"{again:,}"
         ),
         action=ask.t("Move the offsets"),
         what="group.reset",
@@ -277,7 +277,7 @@ def _target(ask: Ask) -> Target:
         return Target(offset=offset)
     if place == "by" and by is not None:
         return Target(by=by)
-    raise FormError(ask.t("say where the offsets shall move"))
+    raise FormError(ask.t("choose where to move the offsets"))
 
 
 async def clone_form(ask: Ask) -> Response:
@@ -286,14 +286,14 @@ async def clone_form(ask: Ask) -> Response:
 
 
 async def clone(ask: Ask) -> Plan:
-    """Make a group with the settings and the offsets of another."""
+    """Create a group with the settings and offsets of another."""
     group, copy = ask.path("group"), _group_name(ask, ask.text("copy"))
     masters = await ask.admin.masters()
     configs = await groups_of_brokers(ask.admin, group, masters)
     if not configs:
         raise NotFoundError(ask.t("group {group} does not exist", group=group))
     if await groups_of_brokers(ask.admin, copy, masters):
-        raise FormError(ask.t("there is a group {group} already", group=copy))
+        raise FormError(ask.t("group {group} already exists", group=copy))
     queues = [one for one in (await progress_of(ask.admin, group)).queues if one.queue.topic != retry_topic(group)]
 
     async def run() -> str:
@@ -324,7 +324,7 @@ async def clone(ask: Ask) -> Plan:
 
 
 async def delete(ask: Ask) -> Plan:
-    """Delete a group with its retried and dead messages."""
+    """Delete a group with its retry and dead-letter messages."""
     group = ask.path("group")
     members = await members_of(ask.admin, group)
     warnings = []

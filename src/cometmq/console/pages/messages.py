@@ -38,7 +38,7 @@ _GROUPS_ASKED: Final = 50
 
 @dataclass(frozen=True)
 class MessageLine:
-    """A message in a list, with the beginning of its body."""
+    """A message in a list, with the first part of its body."""
 
     topic: str
     broker: str
@@ -53,7 +53,7 @@ class MessageLine:
 
     @classmethod
     def of(cls, message: MessageExt) -> MessageLine:
-        """Make the line of a message."""
+        """Return the list entry of a message."""
         body = message.body
         return cls(
             topic=message.topic,
@@ -70,7 +70,7 @@ class MessageLine:
 
     @property
     def address(self) -> str:
-        """The address of its page."""
+        """Return the address of the message's page."""
         return address_of_place(self.topic, self.broker, self.queue_id, self.offset)
 
 
@@ -80,7 +80,7 @@ def address_of_place(topic: str, broker: str, queue_id: int, offset: int) -> str
 
 
 def expression_of(ask: Ask) -> tuple[str, str]:
-    """Return the expression that messages are filtered by, and its type."""
+    """Return the filter expression of messages and its type."""
     sql, tag = ask.text("sql", longest=4_000), ask.text("tag")
     if sql and tag:
         raise FormError(ask.t("filter by a tag or by SQL92, not by both"))
@@ -88,7 +88,7 @@ def expression_of(ask: Ask) -> tuple[str, str]:
 
 
 async def search(ask: Ask) -> Response:
-    """Search messages: by id, by key, or the newest of a time."""
+    """Search messages by id, by key, or the newest in a time range."""
     topic, msg_id, key = ask.text("topic"), ask.text("id"), ask.text("key")
     if msg_id:
         return await _to_message(ask, msg_id, topic)
@@ -137,32 +137,32 @@ async def _to_message(ask: Ask, msg_id: str, topic: str) -> Response:
 
 
 async def _message_of(ask: Ask, msg_id: str, topic: str) -> MessageExt:
-    """Return the message with the id of a client, or with an offset id, which names its broker.
+    """Return the message with a client's id, or with an offset id, which contains the broker's address.
 
-    :raises NotFoundError: there is none.
-    :raises FormError: the offset id leads to a server that is no broker of this cluster.
+    :raises NotFoundError: no such message exists.
+    :raises FormError: the offset id names a server that is not a broker of this cluster.
     """
     try:
         return await ask.admin.message_by_id(msg_id, topic or None)
     except OtherTopicError as error:
         raise NotFoundError(
-            ask.t("message {id} is of topic {topic}", id=msg_id, topic=error.topic),
+            ask.t("message {id} belongs to topic {topic}", id=msg_id, topic=error.topic),
             next_step=ask.t("search there, or without a topic"),
         ) from error
     except ValueError as error:
         raise NotFoundError(
-            ask.t("there is no message {id}", id=msg_id),
-            next_step=ask.t("name its topic for the id that a client gave; it may have expired, too"),
+            ask.t("message {id} does not exist", id=msg_id),
+            next_step=ask.t("if a client created this id, enter the topic; the message may also have expired"),
         ) from error
     except UnknownBrokerError as error:
         raise FormError(
-            ask.t("{id} leads to no broker of this cluster", id=msg_id),
-            next_step=ask.t("if a client gave this id, name its topic; it may have expired, too"),
+            ask.t("{id} does not name a broker of this cluster", id=msg_id),
+            next_step=ask.t("for an id that a client created, enter the topic; the message may also have expired"),
         ) from error
 
 
 async def _broker_at(ask: Ask, message: MessageExt) -> str:
-    """Return the name of the broker that an offset id leads to."""
+    """Return the name of the broker in an offset id."""
     for name, address in (await ask.admin.masters()).items():
         if address == message.store_host:
             return name
@@ -172,9 +172,9 @@ async def _broker_at(ask: Ask, message: MessageExt) -> str:
 
 # --- one message ----------------------------------------------------------------------------------
 async def message_at(ask: Ask) -> MessageExt:
-    """Return the message that the address names.
+    """Return the message in the page's address.
 
-    :raises NotFoundError: it is not stored (any more).
+    :raises NotFoundError: the message is not stored, or no longer.
     """
     topic, broker = ask.path("topic"), ask.path("broker")
     queue_id, offset = int(ask.path("queue_id")), int(ask.path("offset"))
@@ -183,7 +183,7 @@ async def message_at(ask: Ask) -> MessageExt:
     if result.status is not PullStatus.FOUND or result.messages[0].queue_offset != offset:
         raise NotFoundError(
             ask.t("queue {queue} of {topic} has no message {offset}", queue=queue_id, topic=topic, offset=offset),
-            next_step=ask.t("it has {first} to {last}", first=result.min_offset, last=result.max_offset - 1),
+            next_step=ask.t("its offsets are {first} to {last}", first=result.min_offset, last=result.max_offset - 1),
         )
     return result.messages[0]
 
@@ -196,7 +196,7 @@ async def show_message(ask: Ask) -> Response:
 
 
 async def decode(ask: Ask) -> Response:
-    """Show one message with its body decoded by a schema that the form brings."""
+    """Show one message with its body decoded by the form's schema."""
     message = await message_at(ask)
     form, failure, text = ask.text("form"), "", ""
     try:
@@ -208,7 +208,7 @@ async def decode(ask: Ask) -> Response:
             descriptor = await file.read() if isinstance(file, UploadFile) else b""
             text = await in_thread(decoded_protobuf, message.body, ask.text("type"), descriptor)
         else:
-            raise FormError(ask.t("{name} is one of {choices}", name="form", choices="avro, protobuf"))
+            raise FormError(ask.t("{name} must be one of {choices}", name="form", choices="avro, protobuf"))
     except Exception as error:
         failure = str(error)
     return await _shown(ask, message, form, decoded=text, failure=failure)
@@ -256,7 +256,7 @@ async def _consumers(ask: Ask, message: MessageExt) -> dict[str, bool | None]:
 
 
 async def download(ask: Ask) -> Response:
-    """Give the whole body as a file."""
+    """Return the complete body as a file."""
     message = await message_at(ask)
     headers = {"Content-Disposition": f'attachment; filename="{message.queue_id}-{message.queue_offset}.bin"'}
     return Response(message.body, media_type="application/octet-stream", headers=headers)

@@ -32,7 +32,7 @@ async def login_form(ask: Ask) -> Response:
 
 
 async def login(ask: Ask) -> Response:
-    """Log somebody in: a user of the console, else an account of the cluster."""
+    """Log in a user of the console, or else an account of the cluster."""
     console = ask.console
     name = ask.text("name", longest=200)
     password = str(ask.form.get("password") or "")[: MAX_PASSWORD_CHARS + 1]
@@ -49,7 +49,7 @@ async def login(ask: Ask) -> Response:
         {"event": "login", "by": name, "from": address, "outcome": "done" if visitor else "denied"}, must=bool(visitor)
     )
     if visitor is None:
-        failure = ask.t("name and password do not belong together, or the account is unknown")
+        failure = ask.t("wrong name or password")
         return ask.page("login.html", status=401, next=wanted, failure=failure, name=name)
     await console.sessions.end(ask.request.cookies.get(session_cookie_name(console), ""))
     token = await console.sessions.begin(visitor)
@@ -77,7 +77,7 @@ async def _accepted(ask: Ask, name: str, password: str) -> Visitor | None:
 
 
 async def logout(ask: Ask) -> Response:
-    """Log somebody out."""
+    """Log a visitor out."""
     console = ask.console
     await console.sessions.end(ask.request.cookies.get(session_cookie_name(console), ""))
     answer = RedirectResponse("/login" if console.login_required else "/", 303)
@@ -96,7 +96,7 @@ async def language(ask: Ask) -> Response:
 
 
 async def keys(ask: Ask) -> Response:
-    """Show the keys of the console."""
+    """Show the keyboard shortcuts."""
     return ask.page("keys.html")
 
 

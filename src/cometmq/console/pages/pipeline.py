@@ -28,7 +28,8 @@ async def show_report(ask: Ask) -> Response:
         raise FormError(error.message, next_step=error.next_step) from error
     if report is None:
         raise NotFoundError(
-            ask.t("there is no report {name}", name=name[:200]), next_step=ask.t("the page Pipeline lists all")
+            ask.t("report {name} does not exist", name=name[:200]),
+            next_step=ask.t("the page Pipeline lists all reports"),
         )
     return ask.page("pipeline/report.html", report=report)
 

@@ -19,7 +19,7 @@ from cometmq.remoting.bodies import MessageQueue
 
 LOOK_SECONDS: Final = 1.0
 MESSAGES_PER_LOOK: Final = 40
-"""More are counted, and left out: nobody reads faster."""
+"""More are only counted: nobody reads faster."""
 
 
 async def show_tail(ask: Ask) -> Response:
@@ -28,7 +28,7 @@ async def show_tail(ask: Ask) -> Response:
 
 
 async def events(ask: Ask) -> Response:
-    """Send new messages until the browser goes."""
+    """Send new messages until the browser disconnects."""
     expression, kind = expression_of(ask)
     return event_stream(_events(ask, ask.text("topic"), expression, kind))
 

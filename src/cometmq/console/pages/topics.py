@@ -39,7 +39,7 @@ _KINDS = ("", "retry", "dead", "all")
 
 @dataclass(frozen=True)
 class TopicLine:
-    """A topic in the list; ``None`` where no broker tells."""
+    """A topic in the list; ``None`` for values that no broker reports."""
 
     name: str
     brokers: int
@@ -89,7 +89,7 @@ async def _line(admin: Admin, name: str) -> TopicLine:
 
 
 async def show_topic(ask: Ask) -> Response:
-    """Show one topic: its queues on each broker, who consumes it, and how much."""
+    """Show one topic: its queues on each broker, its consumer groups and their progress."""
     topic, admin = ask.path("topic"), ask.admin
     route = await admin.topic_route(topic)
     table = (await admin.topic_stats(topic)).offset_table
@@ -113,7 +113,7 @@ async def show_topic(ask: Ask) -> Response:
 
 
 async def show_producers(ask: Ask) -> Response:
-    """Show all producers that are connected; brokers know their groups, and not their topics."""
+    """Show all connected producers; brokers know their groups but not their topics."""
     tables = await asked_masters(ask.admin, lambda _, address: ask.admin.producers(address))
     found: dict[str, dict[str, ProducerInfo]] = {}
     for table in tables.values():
@@ -149,11 +149,11 @@ async def new_form(ask: Ask) -> Response:
 
 
 async def create(ask: Ask) -> Plan:
-    """Create a topic on every broker, or on one; no topic that exists is changed."""
+    """Create a topic on every broker or on one; existing topics do not change."""
     topic = ask.text("topic")
     wrong = check_topic(topic)
     if wrong is not None:
-        raise FormError(ask.t("{name} is no topic name: {wrong}", name=topic, wrong=wrong))
+        raise FormError(ask.t("{name} is not a valid topic name: {wrong}", name=topic, wrong=wrong))
     queues = ask.whole("queues", least=1, most=MAX_QUEUES) or DEFAULT_QUEUES
     wanted = TopicConfig(
         topic_name=topic,
@@ -168,7 +168,7 @@ async def create(ask: Ask) -> Plan:
         if differences(name, config, wanted):
             raise FormError(
                 ask.t(
-                    "{topic} exists on {broker} with {settings}",
+                    "{topic} already exists on {broker} with {settings}",
                     topic=topic,
                     broker=name,
                     settings=settings_text(config),
@@ -177,7 +177,7 @@ async def create(ask: Ask) -> Plan:
             )
     missing = {name: address for name, address in masters.items() if name not in existing}
     if not missing:
-        raise FormError(ask.t("{topic} exists already with these settings on all brokers", topic=topic))
+        raise FormError(ask.t("{topic} already exists with these settings on all brokers", topic=topic))
 
     async def run() -> str:
         await put_topic_on(ask.admin, dict.fromkeys(missing, wanted), masters, "created")
@@ -204,7 +204,7 @@ async def create(ask: Ask) -> Plan:
 def _permission(ask: Ask) -> str | None:
     text = ask.text("permission") or None
     if text is not None and text not in PERMISSIONS:
-        raise FormError(ask.t("{name} is one of {choices}", name="permission", choices=", ".join(PERMISSIONS)))
+        raise FormError(ask.t("{name} must be one of {choices}", name="permission", choices=", ".join(PERMISSIONS)))
     return text
 
 
@@ -213,14 +213,14 @@ async def alter_form(ask: Ask) -> Response:
     topic = ask.path("topic")
     existing = await topics_of_brokers(ask.admin, topic, await ask.admin.masters())
     if not existing:
-        raise NotFoundError(ask.t("there is no topic {topic}", topic=topic))
+        raise NotFoundError(ask.t("topic {topic} does not exist", topic=topic))
     return ask.page(
         "topics/alter.html", topic=topic, existing=existing, permission_text=permission_text, most=MAX_QUEUES
     )
 
 
 async def alter(ask: Ask) -> Plan:
-    """Change the settings that are given, on every broker that has the topic."""
+    """Change the given settings on every broker that has the topic."""
     topic = ask.path("topic")
     order = ask.text("order")
     settings = Settings(
@@ -232,11 +232,11 @@ async def alter(ask: Ask) -> Plan:
     masters = await chosen_masters(ask.admin, None, ask.text("broker") or None)
     existing = await topics_of_brokers(ask.admin, topic, masters)
     if not existing:
-        raise NotFoundError(ask.t("there is no topic {topic}", topic=topic))
+        raise NotFoundError(ask.t("topic {topic} does not exist", topic=topic))
     wanted = {name: settings.changed(config) for name, config in existing.items()}
     changes = [change for name in existing for change in differences(name, existing[name], wanted[name])]
     if not changes:
-        raise FormError(ask.t("{topic} has these settings already", topic=topic))
+        raise FormError(ask.t("{topic} already has these settings", topic=topic))
     hidden = await hidden_messages(ask.admin, existing, wanted)
     warnings = []
     if hidden:

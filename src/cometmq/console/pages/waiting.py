@@ -1,4 +1,4 @@
-"""Messages that wait: those with a delay until their time, those of open transactions until their end."""
+"""Waiting messages: delayed ones, and those of open transactions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class GivenUp:
-    """A transaction that its broker does not check any more."""
+    """A transaction that its broker no longer checks."""
 
     offset_msg_id: str
     transaction_id: str
@@ -42,7 +42,7 @@ class GivenUp:
 
     @classmethod
     def of(cls, message: MessageExt) -> GivenUp:
-        """Make it of its message."""
+        """Create it from its message."""
         properties = message.properties
         return cls(
             message.offset_msg_id,
@@ -54,7 +54,7 @@ class GivenUp:
 
 
 async def show_delayed(ask: Ask) -> Response:
-    """Show which messages wait until when."""
+    """Show the waiting messages and their due times."""
     topic, admin = ask.text("topic"), ask.admin
     begin, end = ask.period()
     unable: list[str] = []
@@ -94,7 +94,7 @@ async def show_delayed(ask: Ask) -> Response:
 
 
 async def _known(asking: Awaitable[_T], nothing: _T, name: str, unable: list[str]) -> _T:
-    """Await an answer that not every broker can give; note the names of those that cannot."""
+    """Await an answer that some brokers do not support; record their names."""
     try:
         return await asking
     except BrokerError as error:
@@ -105,25 +105,25 @@ async def _known(asking: Awaitable[_T], nothing: _T, name: str, unable: list[str
 
 
 def _can_be_recalled(message: WaitingMessage) -> bool:
-    """Tell whether a broker takes a message back: it has an id, and is no retry."""
+    """Return whether a broker can recall a message: it has an id and is not a retry."""
     return bool(message.uniq_key) and " " not in message.uniq_key and not message.topic.startswith((RETRY_PREFIX, "?"))
 
 
 async def recall(ask: Ask) -> Plan:
-    """Take back a message that waits: it is never delivered."""
+    """Recall a waiting message: it is never delivered."""
     broker, topic, msg_id = ask.text("broker"), ask.text("topic"), ask.text("id")
     due = ask.whole("due") or 0
     masters = await ask.admin.masters()
     if broker not in masters:
-        raise NotFoundError(ask.t("no broker {name} is there now", name=broker))
+        raise NotFoundError(ask.t("broker {name} is not available now", name=broker))
     around = await ask.admin.waiting_messages(
         masters[broker], topic=topic, begin_ms=due, end_ms=due + 1, limit=100 * ROWS
     )
     here = [one for one in around if one.uniq_key == msg_id and _can_be_recalled(one)]
     if not here:
         raise NotFoundError(
-            ask.t("the message {id} does not wait any more", id=msg_id),
-            next_step=ask.t("it was delivered, or recalled before"),
+            ask.t("the message {id} no longer waits", id=msg_id),
+            next_step=ask.t("it was already delivered or recalled"),
         )
 
     async def run() -> str:
@@ -150,7 +150,7 @@ async def recall(ask: Ask) -> Plan:
 
 # --- transactions ---------------------------------------------------------------------------------
 async def show_transactions(ask: Ask) -> Response:
-    """Show transactions that are open, and those that brokers have given up."""
+    """Show open transactions, and those that brokers have given up."""
     group, admin = ask.text("group"), ask.admin
     unable: list[str] = []
 
@@ -182,13 +182,13 @@ async def _given_up(ask: Ask) -> Found[GivenUp]:
 
 
 async def resume(ask: Ask) -> Plan:
-    """Let a broker check a transaction again that it has given up."""
+    """Let a broker check again a transaction that it has given up."""
     wanted = ask.text("id")
     found = next((one for one in (await _given_up(ask)).messages if one.offset_msg_id == wanted), None)
     if found is None:
         raise FormError(
-            ask.t("this transaction is not among those that were given up last"),
-            next_step=ask.t("load the page again, and choose one there"),
+            ask.t("this transaction is not among the last ones that were given up"),
+            next_step=ask.t("reload the page, and choose one there"),
         )
 
     async def run() -> str:
@@ -196,8 +196,8 @@ async def resume(ask: Ask) -> Plan:
             await ask.admin.resume_transaction(found.offset_msg_id)
         except UnknownBrokerError as error:
             raise NotFoundError(
-                ask.t("{id} leads to no broker of this cluster", id=found.offset_msg_id),
-                next_step=ask.t("its broker has another address now; see that it runs"),
+                ask.t("{id} does not name a broker of this cluster", id=found.offset_msg_id),
+                next_step=ask.t("its broker may have another address now; check that it runs"),
             ) from error
         return ask.t("The producers of {id} will be asked.", id=found.transaction_id)
 

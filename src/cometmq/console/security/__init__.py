@@ -1,1 +1,1 @@
-"""Logins and permissions of the console, and its protection against requests that other sites forge."""
+"""Logins and permissions of the console, and protection against cross-site requests."""

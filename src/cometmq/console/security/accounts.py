@@ -1,4 +1,4 @@
-"""Accounts of the cluster (ACL 1.0 and 2.0) as accounts of the console."""
+"""Logins with accounts of the cluster (ACL 1.0 and 2.0)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ClusterAccounts:
     """Checks credentials by a signed request to a broker.
 
     A cluster without access control accepts any signature. So a request with an invented account must be denied before
-    a real one proves anything.
+    one with a real account proves anything.
     """
 
     def __init__(self, namesrv: str, security: Security, clock: Clock) -> None:
@@ -28,7 +28,7 @@ class ClusterAccounts:
         self._clock = clock
 
     async def are_on(self) -> bool:
-        """Tell whether brokers check signatures.
+        """Return whether brokers check signatures.
 
         :raises CometMQError: no broker answers.
         """
@@ -36,7 +36,7 @@ class ClusterAccounts:
         return not await self._accepts(invented)
 
     async def accept(self, access_key: str, secret_key: str) -> bool:
-        """Tell whether these are the credentials of an account, of a cluster that checks them.
+        """Return whether the credentials are valid, in a cluster that checks them.
 
         :raises CometMQError: no broker answers.
         """
@@ -49,7 +49,7 @@ class ClusterAccounts:
             try:
                 masters = await admin.masters()
                 if not masters:
-                    raise ClientError("the nameserver knows no broker that could check an account")
+                    raise ClientError("no broker is registered that could check the account")
                 await admin.runtime_info(next(iter(masters.values())))
             except AccessDeniedError as error:
                 return not is_unknown_caller(error.remark)

@@ -1,4 +1,4 @@
-"""The gate before all pages: names of the host, sizes, requests that other sites make, and headers of every answer."""
+"""The gate before all pages: checks host names, sizes and cross-site requests, and adds security headers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEADERS: Final[Mapping[str, str]] = {
 }
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
 _AGAIN: Final = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0"><title>CometMQ</title>'
-"""After a link from another site the browser has left out the cookies; asked from here it sends them."""
+"""A page that reloads itself: after a link from another site the browser has sent no cookies, but from here it does."""
 
 
 class TooLargeError(Exception):
@@ -35,7 +35,7 @@ class TooLargeError(Exception):
 
 
 class Gate:
-    """Middleware that refuses what no page should see, and adds :data:`HEADERS`."""
+    """Middleware that refuses invalid requests, and adds :data:`HEADERS`."""
 
     def __init__(self, app: ASGIApp, options: ConsoleOptions) -> None:
         self._app = app
@@ -45,7 +45,7 @@ class Gate:
             {"localhost", "127.0.0.1", "::1", *own, *options.names, *(url.host for url in options.urls)}
         )
         self._any_host = not options.is_local and not options.names and not options.urls
-        """With a login every name is safe: a page of another name has no cookie of this one."""
+        """With a login every host name is safe: cookies of this console are not sent to other names."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -112,7 +112,7 @@ class Gate:
 
 
 def _shown(text: str) -> str:
-    """Return what a header says, short and without control characters."""
+    """Return the value of a header, shortened and without control characters."""
     return ascii(text[:200])[1:-1]
 
 

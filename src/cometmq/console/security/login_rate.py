@@ -1,4 +1,4 @@
-"""The rate of logins: from one address, for one name, and in all."""
+"""The rate of logins: from one address, for one name, and in total."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cometmq.console.limits import ALL_LOGINS_PER_MINUTE, LOGINS_PER_MINUTE
 
 _MINUTE: Final = 60.0
 _KNOWN_MAX: Final = 10_000
-"""Addresses and names that are counted; the oldest are forgotten."""
+"""Addresses and names that are counted; the oldest are dropped."""
 
 
 class LoginRate:
@@ -20,9 +20,9 @@ class LoginRate:
         self._windows: dict[str, tuple[float, int]] = {}
 
     def wait_seconds(self, address: str, name: str) -> int:
-        """Count an attempt; return the seconds after which it may be made, 0 for now.
+        """Count an attempt; return the seconds to wait before it, 0 for none.
 
-        An attempt that must wait is not counted, so a storm locks nobody out for longer than a minute.
+        An attempt that must wait is not counted, so a flood locks nobody out for longer than a minute.
         """
         limits = {
             "": ALL_LOGINS_PER_MINUTE,

@@ -26,9 +26,9 @@ class Role(StrEnum):
     """The permissions of a user of the console."""
 
     VIEWER = "viewer"
-    """Look at everything."""
+    """May view everything."""
     OPERATOR = "operator"
-    """Change things, too, with the console's own account at the cluster."""
+    """May also change things, with the console's own account in the cluster."""
 
 
 class ConsoleUser(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class ConsoleUser(msgspec.Struct, frozen=True):
 
 
 class UsersFileError(CometMQError):
-    """The file with the console's users cannot be used, or a user cannot be made."""
+    """The file with the console's users cannot be used, or a user cannot be created."""
 
 
 class ConsoleUsers:
@@ -55,7 +55,7 @@ class ConsoleUsers:
     def all(self) -> dict[str, ConsoleUser]:
         """Name → user.
 
-        :raises UsersFileError: the file cannot be read, or is none of users.
+        :raises UsersFileError: the file cannot be read, or is malformed.
         """
         try:
             status = self._path.stat()
@@ -71,8 +71,8 @@ class ConsoleUsers:
             ) from error
         except msgspec.MsgspecError as error:
             raise UsersFileError(
-                f"{self._path} is no list of users: {error}",
-                next_step="remove it, and make the users anew with cometmq console user add",
+                f"{self._path} is not a valid list of users: {error}",
+                next_step="remove it, and create the users again with cometmq console user add",
             ) from error
         return self._users
 
@@ -84,13 +84,13 @@ class ConsoleUsers:
         return user if is_right else None
 
     def put(self, name: str, role: Role, password: str) -> None:
-        """Make a user, or give one a new password and role.
+        """Create a user, or set a new password and role.
 
         :raises UsersFileError: the name or the password is not allowed, or the file cannot be written.
         """
         wrong = check_group(name)
         if wrong is not None:
-            raise UsersFileError(f"{name!r} is no name for a user: {wrong}")
+            raise UsersFileError(f"{name!r} is not a valid user name: {wrong}")
         if not MIN_PASSWORD_CHARS <= len(password) <= MAX_PASSWORD_CHARS:
             raise UsersFileError(f"a password has {MIN_PASSWORD_CHARS} to {MAX_PASSWORD_CHARS} characters")
         users = dict(self.all())
@@ -102,11 +102,11 @@ class ConsoleUsers:
     def remove(self, name: str) -> None:
         """Remove a user.
 
-        :raises UsersFileError: there is none, or the file cannot be written.
+        :raises UsersFileError: the user does not exist, or the file cannot be written.
         """
         users = dict(self.all())
         if users.pop(name, None) is None:
-            raise UsersFileError(f"there is no user {name}", next_step="cometmq console user list shows all")
+            raise UsersFileError(f"user {name} does not exist", next_step="cometmq console user list shows all users")
         self._write(users)
 
     def _write(self, users: dict[str, ConsoleUser]) -> None:
@@ -115,7 +115,7 @@ class ConsoleUsers:
             replace_file(self._path, msgspec.json.format(msgspec.json.encode(ordered)), private=True)
         except OSError as error:
             raise UsersFileError(
-                f"{self._path} cannot be written: {reason_of(error)}", next_step="name a directory with --data"
+                f"{self._path} cannot be written: {reason_of(error)}", next_step="set a writable directory with --data"
             ) from error
 
 

@@ -14,14 +14,14 @@ from cometmq.console.limits import MAX_SESSIONS, SESSION_IDLE_SECONDS, SESSION_S
 
 @dataclass(frozen=True)
 class Visitor:
-    """Somebody who looks at a page, and the connections that carry their permissions."""
+    """A visitor of a page, and the connections with their permissions."""
 
     name: str
     """Empty without a login."""
     may_change: bool
     connections: Connections
     has_own_connections: bool = False
-    """They are an account of the cluster."""
+    """True if they logged in with an account of the cluster."""
 
 
 @dataclass
@@ -32,13 +32,13 @@ class _Session:
 
 
 class Sessions:
-    """The people who are logged in, by the secret in their cookie; a restart of the console logs them out."""
+    """Sessions by the secret in the cookie; a restart of the console ends them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._key = secrets.token_bytes(32)
         self._sessions: dict[str, _Session] = {}
-        """In the order of the last request."""
+        """Sessions in the order of their last request."""
 
     async def begin(self, visitor: Visitor) -> str:
         """Log a visitor in, and return the secret for their cookie."""
@@ -50,7 +50,7 @@ class Sessions:
         return token
 
     async def visitor(self, token: str) -> Visitor | None:
-        """Return who is logged in with a cookie, and begin the idle time anew."""
+        """Return the visitor logged in with a cookie, and restart the idle time."""
         await self._end_old()
         session = self._sessions.pop(token, None)
         if session is None:
@@ -60,7 +60,7 @@ class Sessions:
         return session.visitor
 
     async def end(self, token: str) -> None:
-        """Log somebody out."""
+        """Log a visitor out."""
         session = self._sessions.pop(token, None)
         if session is not None and session.visitor.has_own_connections:
             await session.visitor.connections.close()
@@ -78,15 +78,15 @@ class Sessions:
 
     # --- forms and notices --------------------------------------------------------------------
     def form_token(self, cookie: str, session: str) -> str:
-        """Return the token that a form must bring: only pages of this console can know it."""
+        """Return the token that a form must contain: only pages of this console know it."""
         return self._signature(f"form\0{cookie}\0{session}")
 
     def is_form_token(self, token: str, cookie: str, session: str) -> bool:
-        """Tell whether a form came from a page of this visitor."""
+        """Return whether a form came from a page of this visitor."""
         return bool(cookie) and hmac.compare_digest(token.encode(), self.form_token(cookie, session).encode())
 
     def signed(self, text: str) -> str:
-        """Sign a text that a browser keeps for a moment."""
+        """Sign a text that a browser stores for a moment."""
         return self._signature("text\0" + text) + text
 
     def verified(self, signed: str) -> str | None:
