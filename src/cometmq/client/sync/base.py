@@ -231,7 +231,7 @@ class SyncClient(Generic[A]):
             raise ForkedError(
                 "any server",
                 "this client belongs to the parent process",
-                next_step="make a new client after the fork",
+                next_step="create a new client after the fork",
             )
         if threading.current_thread().name == "cometmq-client":
             raise ClientStateError(
