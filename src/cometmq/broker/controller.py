@@ -328,6 +328,10 @@ class Broker:
             self.processors.add(UserAdmin(self.access.users))
         if self.is_slave:
             self.processors.add(self.slave, replaces=True)
+        self._build_monitor(context)
+        return context
+
+    def _build_monitor(self, context: BrokerContext) -> None:
         if self.stats.traffic is not None and self._latency is not None:
             of_master_only = () if self.is_slave else (self.transactions.open, self.timer, self.pops.log)
             parts = MonitoredParts(
@@ -341,7 +345,6 @@ class Broker:
                 *of_master_only,
             )
             self.monitor = BrokerMonitor(context, parts)
-        return context
 
     def _build_context(self, host: bytes) -> BrokerContext:
         config, store, clock = self.config, self.store, self.clock
