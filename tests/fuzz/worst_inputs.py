@@ -261,6 +261,12 @@ def configurations() -> Bodies:
 GROUP_GROWN: Final = json.dumps({"groupName": "grown", "attributes": {"x": "y" * 60_000}}).encode()
 
 
+def progress_questions() -> Bodies:
+    """All topics and more groups than are answered: groups that exist, and names that do not."""
+    names = ["G", *(f"{number:x}" for number in range(30_000))]
+    return (json.dumps({"groups": names, "withTopics": True}).encode(), json.dumps({"groups": ["G"] * 30_000}).encode())
+
+
 def acks() -> Bodies:
     """The most acks, the most messages, and more of both than are taken."""
     one = {"c": GROUP, "t": "T", "r": "0", "so": 0, "q": 0, "rq": 0, "pt": 1, "it": 1, "b": "/w=="}
@@ -344,6 +350,7 @@ OF_BROKERS: Final[dict[int, Worst]] = {
     200051: lambda _: many(200051, EVERYTHING | ACK),
     200053: lambda _: many(200053, EVERYTHING | ACK | {"invisibleTime": "1"}),
     200151: bodies(200151, acks),
+    30041: bodies(30041, progress_questions),
     200052: lambda _: many(200052, EVERYTHING | POP | {"topic": WIDE}),
     200054: lambda _: many(200054, EVERYTHING | POP | {"topic": WIDE}),
     200055: lambda _: many(200055, EVERYTHING | POP | {"topic": WIDE}),

@@ -19,6 +19,7 @@ from click.core import ParameterSource
 from cometmq.cli.connection import CONTEXT_OPTION, NAMESRV_OPTION
 from cometmq.cli.local_path import LocalPath
 from cometmq.cli.moments import FormType, Moment
+from cometmq.errors import SPARK, SPARK_MODULES, require
 from cometmq.options import Option
 from cometmq.options.declared import declared
 from cometmq.options.forms import FLAG, TIME
@@ -92,7 +93,11 @@ def demand_one_place() -> None:
 
 
 def load(function: str) -> Callable[..., Any]:
-    """Return the function ``module:name`` below ``cometmq.spark.jobs``."""
+    """Return the function ``module:name`` below ``cometmq.spark.jobs``.
+
+    :raises MissingPackageError: Spark is not installed. The help of a command needs none.
+    """
+    require("a Spark job", SPARK, *SPARK_MODULES)
     module, _, name = function.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(f"cometmq.spark.jobs.{module}"), name)
     return found

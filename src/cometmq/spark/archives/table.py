@@ -21,7 +21,6 @@ from typing import Final, Protocol, TypeVar
 from urllib.parse import quote, unquote
 
 import msgspec
-import numpy as np
 
 from cometmq.durable import replace_file
 from cometmq.spark.errors import ArchiveError, OptionError
@@ -148,6 +147,8 @@ def part_path(queue: Queue, store_ms: int, first: int, end: int) -> str:
     :param store_ms: the store time of any of them, ms since 1970; years beyond 9999, which brokers with a wrong clock
         write, have as many digits as they need.
     """
+    import numpy as np
+
     hour = str(np.datetime64(store_ms // HOUR_MS, "h")).replace("T", "-")
     directory = f"topic={quote(queue.topic, safe='')}/hour={hour}"
     return f"{directory}/part-{quote(queue.broker, safe='')}-{queue.queue_id}-{first:020d}-{end:020d}.parquet"
@@ -161,6 +162,8 @@ def hour_of(path: str) -> str:
 def hour_ended_ms(path: str) -> int:
     """Return the end of the hour of a data file, ms since 1970."""
     day, _, hour = hour_of(path).rpartition("-")
+    import numpy as np
+
     return (int(np.datetime64(f"{day}T{hour}", "h").astype(np.int64)) + 1) * HOUR_MS
 
 

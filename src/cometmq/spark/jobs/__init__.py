@@ -6,7 +6,3 @@ signature, the options of the command, the header of the page and ``docs/job-opt
 JSON and HTML from the report. :mod:`.run` has the code that all jobs share, :mod:`.message_source` the sources that
 jobs read.
 """
-
-from cometmq.errors import SPARK, SPARK_MODULES, require
-
-require("a Spark job", SPARK, *SPARK_MODULES)
