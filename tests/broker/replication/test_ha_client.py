@@ -167,7 +167,7 @@ async def test_a_silent_master_is_left_and_tried_again(
         (transfer_head(0, MAX_TRANSFER_BYTES + 1), "cannot transfer"),
         (transfer_head(0, -1), "cannot transfer"),
         (transfer_head(-1, 10) + bytes(10), "cannot transfer"),
-        (transfer_head(1, 10) + bytes(10), "no multiple of this store's log files of 65536 bytes"),
+        (transfer_head(1, 10) + bytes(10), "not a multiple of this store's log file size 65536"),
         (transfer_head(0, 100) + bytes(100), "is no record at log offset 0"),
         (transfer_head(0, 100) + b"GET / HTTP/1.1\r\n" * 6 + b"1234", "is no record at log offset 0"),
     ],
