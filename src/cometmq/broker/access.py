@@ -20,11 +20,11 @@ from cometmq.remoting.tls.server import ServerTls
 
 
 class BrokerAccess:
-    """The parts that the configuration asks for; the others are ``None``.
+    """The parts that the configuration enables; the others are ``None``.
 
     :param has_topic: tells whether a topic exists.
     :raises AuthError: the accounts cannot be read.
-    :raises TlsError: a file of TLS cannot be used.
+    :raises TlsError: a TLS file cannot be used.
     """
 
     def __init__(self, config: BrokerConfig, has_topic: Callable[[str], bool], *, clock: Clock) -> None:
@@ -39,14 +39,14 @@ class BrokerAccess:
         self.limiter: Final = Limiter(quotas, self.topic_owners, has_topic, on_denial, clock=clock)
         self.tls: Final = ServerTls(config, clock=clock)
         self.own: Final = dataclasses.replace(own_security(config), tls=config.outgoing_tls)
-        """The account and TLS of the broker's requests to other servers."""
+        """Return the account and TLS settings for the broker's requests to other servers."""
 
     def samples(self) -> Iterator[Sample]:
-        """The metrics of these parts."""
+        """Return the metrics of these parts."""
         return of_access(None if self.accounts is None else self.accounts.guard, self.limiter, self.audit)
 
     def start(self, stops: Stops) -> None:
-        """Begin the audit log, and look for changed accounts from time to time."""
+        """Start the audit log, and check for changed accounts from time to time."""
         stops.add("topics of quotas", self.topic_owners.save)
         if self.audit is not None:
             self.audit.start()

@@ -1,8 +1,8 @@
-"""The self-test of the addresses that a broker advertises: clients that connect there must find this broker.
+"""The self-test of the addresses that a broker advertises: clients that connect to them must reach this broker.
 
-A wrong address is the first thing that breaks in containers: the nameserver answers, and then no client can send. The
-broker therefore connects to each of its addresses as a client does, at its start and every five minutes. It knows
-itself by its start time, so that it finds out another broker of the same name.
+A wrong address is the most common fault in containers: the nameserver answers, but no client can send. The broker
+therefore connects to each of its addresses as a client does, at its start and every five minutes. It recognizes itself
+by its start time, so that it detects another broker with the same name.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from cometmq.remoting.security import Security
 _log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 300.0
-"""Between two looks when all is well, or once a fault was logged."""
+"""Pause between two checks when all addresses are right, or after a fault was logged."""
 FIRST_PAUSES_S: Final = (1.0, 2.0, 4.0)
-"""Pauses after the first failures, before they are logged: names and ports of containers appear late."""
+"""Pauses after the first failures, before they are logged: names and ports of containers may appear late."""
 _REMEDY: Final = (
     "give the address that clients connect to with --advertise HOST[:PORT] (advertisedListeners); "
     "cometmq doctor --cluster checks it from the machine of a client"
 )
 _ELSEWHERE: Final = "nothing answers there on this machine"
-"""Of the loopback address of a listener: a tunnel or a published port, which is on the machine of the clients."""
+"""Result for a listener's loopback address: normal for a tunnel or a published port on the clients' machine."""
 
 
 class AdvertisedCheck:
-    """Looks at the addresses, and tells the log.
+    """Checks the addresses, and logs the results.
 
     :param addresses: ``host:port`` by listener.
-    :param boot_ms: the start of this broker, as its runtime information has it.
+    :param boot_ms: the start time of this broker, as in its runtime information.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class AdvertisedCheck:
         self._task: asyncio.Task[None] | None = None
         self._logged: dict[str, str] = {}
         self.wrong: dict[str, str] = {}
-        """The reason for each listener whose address is wrong, by its name."""
+        """The fault of each listener with a wrong address, by the listener's name."""
         self.looked = asyncio.Event()
-        """Set once the result of a look is logged."""
+        """Set once the result of a check is logged."""
 
     @property
     def addresses(self) -> Mapping[str, str]:
@@ -66,14 +66,14 @@ class AdvertisedCheck:
         return self._addresses
 
     def start(self) -> None:
-        """Tell what is wrong without a look, and look from now on, if another machine may use an address."""
+        """Log faults that need no connection, and start the checks if another machine may use an address."""
         for line in hints(self._config, self._addresses, in_container=in_container()):
             _log.warning("%s", line)
         if any(parse_address(address)[0] != self._config.bind_address for address in self._addresses.values()):
             self._task = asyncio.get_running_loop().create_task(self._run(), name="look at advertised addresses")
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop the checks."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -97,7 +97,7 @@ class AdvertisedCheck:
         return dict(zip(self._addresses, found, strict=True))
 
     async def _trouble(self, client: RemotingClient, name: str, address: str) -> str:
-        """Return what is wrong with an address, nothing if it is right or nobody can tell."""
+        """Return the fault of an address; empty if the address is right or cannot be judged."""
         try:
             answer = await client.invoke(address, RequestCode.GET_BROKER_RUNTIME_INFO)
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -142,7 +142,7 @@ class AdvertisedCheck:
 
 
 def hints(config: BrokerConfig, addresses: Mapping[str, str], *, in_container: bool) -> list[str]:
-    """Return what is likely wrong with the address for every client, although this machine reaches it."""
+    """Return the probable fault of the address for every client, although this machine reaches it."""
     host = parse_address(addresses[""])[0]
     nameservers = [parse_address(address)[0] for address in split_addresses(config.namesrv_addr)]
     if _is_loopback(host) and any(not _is_loopback(nameserver) for nameserver in nameservers):
@@ -153,7 +153,7 @@ def hints(config: BrokerConfig, addresses: Mapping[str, str], *, in_container: b
 
 
 def in_container() -> bool:
-    """Tell whether this process runs in a container, as far as that is visible."""
+    """Return whether this process runs in a container, as far as that is visible."""
     marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
     return "KUBERNETES_SERVICE_HOST" in os.environ or any(mark.exists() for mark in marks)
 

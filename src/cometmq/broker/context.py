@@ -24,9 +24,9 @@ from cometmq.store.message_store import MessageStore
 
 @dataclass(frozen=True, slots=True)
 class BrokerContext:
-    """Made once the store is open and the port is known, before anything that answers a request.
+    """The parts, assembled once the store is open and the port is known, before any part that answers requests.
 
-    A part takes the context and keeps what it uses; only ``config`` changes while the broker runs.
+    A part receives the context and keeps the parts that it uses; only ``config`` changes while the broker runs.
     """
 
     live: LiveConfig
@@ -37,26 +37,26 @@ class BrokerContext:
     groups: SubscriptionGroupManager
     offsets: ConsumerOffsetManager
     deletions: Deletions
-    """Removes what belongs to deleted topics and groups."""
+    """Removes everything that belongs to deleted topics and groups."""
     clients: ClientRegistry
     locks: RebalanceLockManager
     turn: StoreTurn
     """Stores the messages of each round of the loop."""
     targets: SendTargets
-    """The topics that messages are sent to."""
+    """The topics to which messages are sent."""
     failed: FailedMessages
-    """Decides if a failed message is tried again."""
+    """Decides whether a failed message is retried."""
     answers: SendAnswers
     schedule_round: Callable[[], None]
-    """Ends a round of the loop soon."""
+    """Makes a round of the loop end soon."""
     limiter: Limiter
     """The quotas of accounts, addresses and groups."""
     address: str
     """The ``host:port`` of this broker for clients."""
     host: bytes
-    """The same in the form of stored records and message ids: 8 or 20 bytes."""
+    """The same address in the form of stored records and message ids: 8 or 20 bytes."""
 
     @property
     def config(self) -> BrokerConfig:
-        """The configuration of this moment."""
+        """Return the current configuration."""
         return self.live.current

@@ -1,7 +1,7 @@
 """One broker: the list of its parts, and the order in which they start and stop (``BrokerController``).
 
-Start: open the store and the tables, take the port, build all parts, listen, start what works by itself, register at
-the nameservers. Stop: leave the nameservers, refuse sends, answer the pulls that wait, close connections, write the
+Start: open the store and the tables, bind the port, build all parts, listen, start the background services, register at
+the nameservers. Stop: leave the nameservers, refuse sends, answer the waiting pulls, close connections, write the
 tables, close the store.
 """
 
@@ -97,13 +97,13 @@ HA_PORT_DISTANCE: Final = 1
 class Broker:
     """One broker in this process.
 
-    The test kit and tests look at its parts: ``live``, ``topics``, ``groups``, ``offsets``, ``filters``, ``clients``,
-    ``locks``, ``processors``, ``server`` and ``stats`` are there at once, the others from ``start`` on; a master has
-    ``transactions`` and ``timer``, a slave has ``slave``.
+    The test kit and tests use its parts: ``live``, ``topics``, ``groups``, ``offsets``, ``filters``, ``clients``,
+    ``locks``, ``processors``, ``server`` and ``stats`` exist from the beginning, the others from ``start`` on; a master
+    has ``transactions`` and ``timer``, a slave has ``slave``.
 
-    :param hooks: used before those that the configuration names (``hookNames``).
-    :param disk: changes the files of the store, for tests of failures.
-    :raises TlsError: a file of TLS cannot be used.
+    :param hooks: called before the hooks in the configuration (``hookNames``).
+    :param disk: writes the files of the store; tests replace it to simulate failures.
+    :raises TlsError: a TLS file cannot be used.
     """
 
     store: MessageStore
@@ -128,9 +128,9 @@ class Broker:
         disk: Disk | None = None,
         begin_anew: bool = False,
     ) -> None:
-        """Make a broker that :meth:`start` starts.
+        """Create a broker; :meth:`start` starts it.
 
-        :param begin_anew: go on where the store's log is missing although its queues have messages.
+        :param begin_anew: start even if the store's log is missing although its queues have messages.
         """
         self._begin_anew = begin_anew
         self._hooks = (hooks or BrokerHooks()) + load_hooks(config)
@@ -157,30 +157,30 @@ class Broker:
 
     @property
     def config(self) -> BrokerConfig:
-        """The configuration of this moment."""
+        """The current configuration."""
         return self.live.current
 
     @property
     def is_slave(self) -> bool:
-        """Tell whether this broker follows a master."""
+        """Return whether this broker follows a master."""
         return self.config.broker_role == SLAVE
 
     @property
     def address(self) -> str:
-        """The ``host:port`` of this broker for clients that ask at no listener."""
+        """Return the ``host:port`` of this broker for clients that use no listener."""
         return self._ports.address
 
     @property
     def addresses(self) -> dict[str, str]:
-        """The ``host:port`` of this broker for clients, by the listener at which they ask a nameserver."""
+        """Return the ``host:port`` of this broker for clients, by the nameserver's listener to which they connect."""
         return self._ports.addresses
 
     async def start(self) -> None:
-        """Open the store, listen, register; when it returns the broker serves.
+        """Open the store, listen and register; the broker serves when this returns.
 
-        :raises ConfigError: the address for clients is a name without an address.
+        :raises ConfigError: the name of the address for clients cannot be resolved.
         :raises StoreError: the store cannot be opened.
-        :raises OSError: the port is taken or not allowed.
+        :raises OSError: the port is in use or not allowed.
         """
         config = self.config
         _log.info(
@@ -218,7 +218,7 @@ class Broker:
         )
 
     async def stop(self) -> None:
-        """Leave the nameservers, answer the requests under way, close everything; harmless before ``start``."""
+        """Leave the nameservers, answer the pending requests, close everything; harmless before ``start``."""
         if not self._stops:
             return
         began = self.clock.monotonic()
@@ -227,7 +227,7 @@ class Broker:
         _log.info("broker %s has stopped in %.2f s%s", self.config.broker_name, took, f": {slow}" if slow else "")
 
     async def cut_off(self) -> None:
-        """End every connection at once and answer nobody, as if the process was killed; ``stop`` is still due.
+        """End every connection immediately without answers, as if the process was killed; call ``stop`` afterwards.
 
         For the test kit.
         """
@@ -266,9 +266,9 @@ class Broker:
 
     # --- the parts ------------------------------------------------------------------------------
     def _build(self, host: bytes) -> BrokerContext:
-        """Build everything that answers requests or works by itself.
+        """Build all parts that answer requests or work in the background.
 
-        :param host: as :attr:`BrokerContext.host`.
+        :param host: see :attr:`BrokerContext.host`.
         """
         context = self._build_context(host)
         self.schedule = ScheduleMessageService(context)
@@ -476,7 +476,7 @@ class Broker:
 
     # --- stopping -------------------------------------------------------------------------------
     async def _finish_requests(self) -> None:
-        """Refuse new sends, answer those under way and the pulls that wait."""
+        """Refuse new sends; answer the pending sends and the waiting pulls."""
         self.schedule.halt()
         if not self.is_slave:
             self.pops.halt()

@@ -1,4 +1,4 @@
-"""Work on the loop at a time: once, or again and again."""
+"""Work on the loop at a set time: once or periodically."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _log = logging.getLogger(__name__)
 
 
 Work = Callable[[], Awaitable[None] | None]
-"""Done, or to be waited for."""
+"""Done, or an awaitable that must be awaited."""
 
 
 class Alarm:
-    """Calls a function once at a time, which may be set again; never after ``close``."""
+    """Calls a function once at a set time; it may be set again, and never calls after ``close``."""
 
     def __init__(self, work: Callable[[], None], *, clock: Clock) -> None:
         self._work = work
@@ -26,29 +26,29 @@ class Alarm:
 
     @property
     def is_set(self) -> bool:
-        """True until the call is made."""
+        """True until the function is called."""
         return self._timer is not None
 
     def at(self, when_ms: int) -> None:
-        """Call at ``when_ms`` (since 1970), and not when it was set before."""
+        """Call the function at ``when_ms`` (since 1970), and not at an earlier set time."""
         self.cancel()
         if not self._closed:
             self._timer = self._clock.call_at(when_ms, self._ring)
 
     def after(self, seconds: float) -> None:
-        """Call after ``seconds``, and not when it was set before."""
+        """Call the function after ``seconds``, and not at an earlier set time."""
         self.cancel()
         if not self._closed:
             self._timer = self._clock.call_later(seconds, self._ring)
 
     def cancel(self) -> None:
-        """Do not call, unless it is set again."""
+        """Do not call the function, unless it is set again."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def close(self) -> None:
-        """Never call again."""
+        """Never call the function again."""
         self._closed = True
         self.cancel()
 
@@ -58,9 +58,9 @@ class Alarm:
 
 
 class Periodic:
-    """Calls a function every ``seconds``; one that returns an awaitable is waited for before the next pause.
+    """Calls a function every ``seconds``; an awaitable that it returns is awaited before the next pause.
 
-    A failure is logged, and the next call comes anyway.
+    A failure is logged, and the next call is made anyway.
     """
 
     def __init__(self, name: str, seconds: float, work: Work, *, clock: Clock) -> None:
@@ -72,11 +72,11 @@ class Periodic:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Call it for the first time after ``seconds``."""
+        """Call the function for the first time after ``seconds``."""
         self._timer = self._clock.call_later(self._seconds, self._run)
 
     async def stop(self) -> None:
-        """Call it no more; a call under way is waited for."""
+        """Stop calling the function; wait until a call in progress has ended."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

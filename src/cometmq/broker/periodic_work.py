@@ -1,4 +1,4 @@
-"""The work that every broker does at intervals."""
+"""The periodic work of every broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cometmq.threads import in_thread
 
 
 class MemoryReturn:
-    """Gives free memory back to the system once many clients and topics have gone: it lies between what is in use."""
+    """Returns memory to the system after many removals: free memory is scattered among used memory."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._clients = broker.clients
@@ -38,7 +38,7 @@ class MemoryReturn:
         self._topics_gone += self._topics.get(topic) is None
 
     def look(self) -> Awaitable[None] | None:
-        """Give it back, in a thread, if enough have gone since the last time."""
+        """Return the memory, in a thread, if enough clients and topics were removed since the last time."""
         gone = self._clients.producers.gone + self._clients.consumers.gone + self._topics_gone
         if gone - self._known < GONE_FOR_RETURN:
             return None
@@ -49,7 +49,7 @@ class MemoryReturn:
 def periodic_work(
     broker: BrokerContext, tables: BrokerTables, filters: ConsumerFilterManager, owners: TopicOwners
 ) -> list[tuple[str, float, Work]]:
-    """The name, the pause in seconds and the function of each."""
+    """The name, the pause in seconds and the function of each periodic work."""
     expiry = OffsetExpiry(
         broker.offsets,
         lambda topic: broker.topics.get(topic) is not None or topic in broker.store.queues(),

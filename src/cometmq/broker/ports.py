@@ -1,7 +1,7 @@
 """The ports of a broker for clients. Both have the same handlers, guard, quotas and end of a turn.
 
 The main port (``remotingServer``) is the broker's address. Clients with ``vipChannelEnabled`` send everything but pulls
-to the port :data:`FAST_PORT_DISTANCE` before it (``fastRemotingServer``).
+to the port :data:`FAST_PORT_DISTANCE` below it (``fastRemotingServer``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cometmq.remoting.server_connection import NewTaker
 _log = logging.getLogger(__name__)
 
 FAST_PORT_DISTANCE: Final = 2
-"""The port for clients with ``vipChannelEnabled`` is so far before the main one."""
+"""Distance of the port for clients with ``vipChannelEnabled`` below the main port."""
 
 
 class ClientPorts:
@@ -53,25 +53,25 @@ class ClientPorts:
         self._has_quotas = access.limiter.is_active
         self.main: Final = self._server(processors)
         self.servers: Final = [self.main]
-        """The main one, and the one for ``vipChannelEnabled`` once it listens."""
+        """The main port's server, and the one for ``vipChannelEnabled`` once it listens."""
         access.limiter.table.on_change.append(self._quotas_changed)
 
     @property
     def address(self) -> str:
-        """The ``host:port`` of this broker for clients that ask at no listener."""
+        """Return the ``host:port`` of this broker for clients that use no listener."""
         return self.addresses[EVERY_CLIENT]
 
     @property
     def addresses(self) -> dict[str, str]:
-        """The ``host:port`` of this broker for clients, by the listener at which they ask a nameserver."""
+        """Return the ``host:port`` of this broker for clients, by the nameserver's listener to which they connect."""
         config = self._live.current
         advertised = {EVERY_CLIENT: Advertised(config.broker_ip1, 0), **config.advertised}
         return {name: address.at(self.main.port) for name, address in advertised.items()}
 
     async def bind(self, stops: Stops) -> None:
-        """Take the main port: records and ids of messages have it.
+        """Bind the main port: records and message ids contain it.
 
-        :raises OSError: the port is taken or not allowed.
+        :raises OSError: the port is in use or not allowed.
         """
         config = self._live.current
         await self.main.bind(config.bind_address, config.listen_port)
@@ -99,7 +99,7 @@ class ClientPorts:
             stops.add("connections of old clients", fast.stop)
 
     def cut_off(self) -> None:
-        """End every connection at once and answer nobody."""
+        """End every connection immediately, without answers."""
         for server in self.servers:
             server.cut_off()
 
@@ -124,7 +124,7 @@ class ClientPorts:
         )
 
     def _quotas_changed(self) -> None:
-        """Let connections ask for quotas from the first one on, and not after the last is gone."""
+        """Let connections check quotas from the first one on, and stop once the last one is removed."""
         if self._has_quotas != self._access.limiter.is_active:
             self._has_quotas = self._access.limiter.is_active
             for server in self.servers:

@@ -4,13 +4,13 @@ Each nameserver has a *link* of its own, so that a dead one delays nobody. A lin
 
 * at the start with the whole table;
 * again every ``registerNameServerPeriod`` (10 to 60 s): it asks whether the nameserver knows this version of the table
-  (QUERY_DATA_VERSION, 322) and sends clients here; only if not, the whole table follows. A slave's topics do not count,
-  so that it registers without them, and learns where its master is;
-* as soon as topics change, with the changed topics only, if the nameserver knows the table as it was
-  before the change, else with the whole table. (Apache sends parts without looking; a nameserver that
-  missed one never learns of its topics, because the next whole table has a version that it knows.)
+  (QUERY_DATA_VERSION, 322) and points clients to this broker; only if not, it sends the whole table. A slave registers
+  without its topics, since they do not count, and receives the address of its master;
+* as soon as topics change, with the changed topics only, if the nameserver knows the table as it was before the change,
+  else with the whole table. (Apache sends parts without this check; a nameserver that missed a part never receives its
+  topics, because it already knows the version of the next whole table.)
 * within a second of a change that concerns all topics, with the whole table;
-* as soon as the nameserver answers again after it did not, or after it closed the connection.
+* as soon as the nameserver answers again after a failure, or after it closed the connection.
 
 At the stop the broker leaves every nameserver.
 """
@@ -62,20 +62,21 @@ _log = logging.getLogger(__name__)
 MIN_PERIOD_S: Final = 10.0
 MAX_PERIOD_S: Final = 60.0
 FIRST_WAIT_S: Final = 1.0
-"""The longest that a starting broker waits for its first registrations; slower ones go on in the background."""
+"""Maximum time that a starting broker waits for its first registrations; slower ones continue in the background."""
 KNOWN_WAIT_S: Final = 1.0
-"""The longest that the answer to an administrator who made a topic waits for nameservers."""
+"""Maximum time that the answer to an administrator who created a topic waits for nameservers."""
 LOOK_S: Final = 1.0
-"""Between two looks of a link at its connection; also its first pause after a failure."""
+"""Pause between two checks of a link's connection; also its first pause after a failure."""
 UNREGISTER_TIMEOUT_S: Final = 2.0
 WARN_S: Final = 60.0
-"""Between two warnings of a link whose nameserver does not take this broker."""
+"""Pause between two warnings of a link whose nameserver does not accept this broker."""
 
 
 class BrokerRegistration:
     """Keeps a broker registered at all of its nameservers.
 
-    :param addresses: the ``host:port`` of this broker for clients, by listener; the empty name is that for all.
+    :param addresses: the ``host:port`` of this broker for clients, by listener; the empty name is for all other
+        clients.
     """
 
     def __init__(
@@ -98,16 +99,16 @@ class BrokerRegistration:
         self.client: Final = client
         self.clock: Final = clock
         self.on_answer: Final = on_answer
-        """Called with each successful answer, which says where a slave's master is."""
+        """Called with each successful answer, which contains the address of a slave's master."""
         self.rivals: dict[str, str] = {}
-        """The address of another broker with this name and id, by the nameserver that knows it."""
+        """The address of another broker with this name and id, by the nameserver that knows that broker."""
         self._permission = live.current.broker_permission
         self._ordered: set[str] = set()
         """The topics that are marked as ordered."""
         live.on_change.append(self._config_changed)
 
     async def start(self, ha_address: str) -> None:
-        """Register everywhere; returns when all have answered or failed, or after :data:`FIRST_WAIT_S`.
+        """Register everywhere; return when all nameservers have answered or failed, or after :data:`FIRST_WAIT_S`.
 
         :param ha_address: the ``host:port`` of this broker for slaves.
         """
@@ -139,7 +140,7 @@ class BrokerRegistration:
         self._links.clear()
 
     def when_known(self, then: Callable[[], None]) -> None:
-        """Call ``then`` once every nameserver that answers knows the topics of this moment.
+        """Call ``then`` once every nameserver that answers knows the current topics.
 
         :data:`KNOWN_WAIT_S` bounds the wait.
         """
@@ -177,7 +178,7 @@ class BrokerRegistration:
             link.wake.set()
 
     def _config_changed(self, config: BrokerConfig) -> None:
-        """Register every topic at once with the broker's other permission."""
+        """Register every topic immediately with the broker's changed permission."""
         if config.broker_permission != self._permission:
             self._permission = config.broker_permission
             for link in self._links:
@@ -187,21 +188,21 @@ class BrokerRegistration:
     # --- requests of the links ------------------------------------------------------------------
     @property
     def is_slave(self) -> bool:
-        """True for a broker whose topics no nameserver takes."""
+        """True for a slave, whose topics no nameserver accepts."""
         return self._live.current.broker_id != MASTER_ID
 
     @property
     def period_s(self) -> float:
-        """Seconds between two registrations."""
+        """Return the seconds between two registrations."""
         return min(MAX_PERIOD_S, max(MIN_PERIOD_S, self._live.current.register_name_server_period / 1000))
 
     async def knows(self, nameserver: str, version: DataVersion) -> bool:
-        """Ask whether a nameserver has this version of the table, and this broker in its routes; it stays so.
+        """Return whether a nameserver has this version of the table, and this broker in its routes.
 
-        Apache's nameserver answers by the version alone, also when another broker with this name and id was in the
-        routes after this one and is gone. So the route of the topic that has the broker's name must name this one.
+        Apache's nameserver checks only the version, even after another broker with this name and id has replaced this
+        one in the routes and left. So the route of the topic with the broker's name must contain this broker's address.
 
-        :raises RemotingError: it does not answer.
+        :raises RemotingError: the nameserver does not answer.
         """
         config = self._live.current
         header = QueryDataVersionRequestHeader(
@@ -226,18 +227,18 @@ class BrokerRegistration:
         )
 
     async def order_config(self, nameserver: str) -> KVTable | None:
-        """Return a nameserver's table of ordered topics, if it has one; else as :meth:`send`."""
+        """Return a nameserver's table of ordered topics, if any; raise the same errors as :meth:`send`."""
         header = GetKVListByNamespaceRequestHeader(namespace=ORDER_TOPIC_CONFIG)
         answer = await self.client.invoke(nameserver, RequestCode.GET_KVLIST_BY_NAMESPACE, header)
         return decode_body(KVTable, answer.body) if answer.code == ResponseCode.SUCCESS and answer.body else None
 
     async def send(self, nameserver: str, names: Iterable[str] | None, version: DataVersion) -> KVTable | None:
-        """Register those of these topics that exist, or all; return the nameserver's table of ordered topics, if any.
+        """Register some topics, or all; return the nameserver's table of ordered topics, if any.
 
-        While the broker itself may not be read or written, its topics have its permission.
+        While the broker itself forbids reads or writes, its topics are registered with its permission.
 
         :raises RemotingError: the nameserver does not answer.
-        :raises RegistrationError: it refuses this broker.
+        :raises RegistrationError: the nameserver refuses this broker.
         """
         config = self._live.current
         timeout_s = config.register_broker_timeout_mills / 1000
@@ -271,7 +272,7 @@ class BrokerRegistration:
     async def send_unregister(self, nameserver: str) -> None:
         """Leave one nameserver.
 
-        :raises RemotingError: it does not answer.
+        :raises RemotingError: the nameserver does not answer.
         """
         config = self._live.current
         header = UnRegisterBrokerRequestHeader(
@@ -283,7 +284,7 @@ class BrokerRegistration:
         await self.client.invoke(nameserver, RequestCode.UNREGISTER_BROKER, header, timeout_s=UNREGISTER_TIMEOUT_S)
 
     def take_order_config(self, table: Mapping[str, str]) -> None:
-        """Mark the topics that a nameserver's ORDER_TOPIC_CONFIG names, and only those, as ordered."""
+        """Mark the topics in a nameserver's ORDER_TOPIC_CONFIG, and only those, as ordered."""
         if self.is_slave:
             return
         for name in self._ordered ^ table.keys():
@@ -293,9 +294,9 @@ class BrokerRegistration:
 
 
 def _encode(version: DataVersion, topics: dict[str, TopicConfig], perm: int | None, *, compressed: bool) -> bytes:
-    """The body of a registration, for any thread.
+    """Return the body of a registration; any thread may call this.
 
-    :param perm: the permission of all topics, unless they have their own.
+    :param perm: the permission of all topics; by default each topic has its own.
     """
     if perm is not None:
         topics = {name: msgspec.structs.replace(topic, perm=perm) for name, topic in topics.items()}
@@ -312,7 +313,8 @@ class _Link:
     def __init__(self, owner: BrokerRegistration, address: str, *, is_first: bool) -> None:
         self.address = address
         self.known: DataVersion | None = None
-        """The version of the table that the nameserver has whole; ``None`` when it may miss topics."""
+        """The last version of the table that the nameserver has completely; ``None`` when some topics may be missing
+        there."""
         self.changed: set[str] = set()
         self.wake = asyncio.Event()
         self.tried = asyncio.Event()
@@ -323,7 +325,7 @@ class _Link:
         self._was_registered = False
         self._rival_told_at: float | None = None
         self.when_known: list[tuple[int, Callable[[], None]]] = []
-        """Counters of versions and what to call once the nameserver knows them, or does not answer."""
+        """Version counters, each with a function to call once the nameserver knows that version or does not answer."""
         self._owner = owner
         self._is_first = is_first
 
@@ -332,7 +334,7 @@ class _Link:
         return self._owner.client.live(self.address) is not None
 
     async def run(self) -> None:
-        """Register again and again, until cancelled."""
+        """Register repeatedly, until cancelled."""
         owner = self._owner
         pause_s = LOOK_S
         due_at = owner.clock.monotonic()
@@ -378,7 +380,7 @@ class _Link:
         return True
 
     def _warn(self, error: Exception) -> None:
-        """Tell a failure at once, and every minute for how long it has lasted."""
+        """Log a failure immediately, and every minute the time for which it has lasted."""
         now = self._owner.clock.monotonic()
         if not self.failing:
             self._failing_since = self._warned_at = now
@@ -391,7 +393,7 @@ class _Link:
             )
 
     def _tell_rival(self, address: str) -> None:
-        """Tell of another live broker with this name and id at once, every minute, and when it is gone."""
+        """Log another live broker with this name and id immediately, every minute, and when it has left."""
         now = self._owner.clock.monotonic()
         if not address:
             if self._rival_told_at is not None:
@@ -414,7 +416,7 @@ class _Link:
                 self.when_known.append((wanted, then))
 
     async def unregister(self) -> None:
-        """Leave this nameserver, if it is connected."""
+        """Leave this nameserver, if a connection is open."""
         if not self._is_connected:
             return
         try:

@@ -1,4 +1,4 @@
-"""Long work, done over many rounds of the loop, so that others are answered in between.
+"""Long work, divided over many rounds of the loop, so that others are answered in between.
 
 All such work of a loop shares a *lane*. A work has its first slice at once, as long as such slices take no more than
 :data:`~cometmq.broker.limits.SLICES_SECONDS` of a turn; else it waits for a later one. In each turn those that have not
@@ -33,12 +33,12 @@ Steps = Generator[None, None, Response]
 
 
 class _Lane:
-    """The work in slices of one loop."""
+    """The work in slices on one loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._first: deque[Callable[[], bool]] = deque()
-        """Works whose first slice waits, and is no longer than others."""
+        """Works whose first slice is pending and as short as the others."""
         self._long: deque[Callable[[], bool]] = deque()
         self._spent_s = 0.0
         """Time of slices in this turn that did not wait."""
@@ -58,7 +58,7 @@ class _Lane:
         self._spent_s += SYSTEM_CLOCK.monotonic() - began
 
     def add(self, step: Callable[[], bool]) -> None:
-        """As :meth:`begin`, for a work whose slices are all long."""
+        """Call ``step`` as :meth:`begin` does, for a work whose slices are all long."""
         self._long.append(step)
         self._next_round()
 
@@ -104,12 +104,12 @@ def _lane() -> _Lane:
 def run_in_slices(
     connection: ServerConnection, request: Request[Any], steps: Steps, *, at_once: bool = True
 ) -> Response | None:
-    """Run the first slice and return the answer if that was all, else ``None``: the others follow in the lane.
+    """Run the first slice; return the answer if the work is complete, else ``None``: more slices follow.
 
-    Until the answer the connection is not read, so that one client has one such answer under way. The work ends when
-    the connection closes.
+    The connection is not read until the answer is sent, so that each client has only one sliced answer in progress. The
+    work ends when the connection closes.
 
-    :param at_once: False for work whose first slice is long already.
+    :param at_once: False for work whose first slice is already long.
     """
     answer: Response | None = None
     is_now = True
@@ -158,7 +158,7 @@ def do_in_slices(steps: Iterator[None]) -> None:
 
 
 def do_at_once(steps: Iterator[None]) -> None:
-    """Do the same where no loop runs."""
+    """Do all slices of a work now, for callers without a loop."""
     for _ in steps:
         pass
 
@@ -169,7 +169,7 @@ def slices(items: Iterable[T]) -> Iterator[list[T]]:
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The items in lists of a size."""
+    """Yield the items in lists of a size."""
     batch: list[T] = []
     for item in items:
         batch.append(item)
@@ -183,7 +183,7 @@ def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
 def table_in_slices(
     version: DataVersion, field: str, table: Mapping[str, TopicConfig | SubscriptionGroupConfig]
 ) -> Steps:
-    """The body that gives all topics or groups; a row that changes meanwhile may be newer than the version."""
+    """Yield the body with all topics or groups; a row that changes meanwhile may be newer than the version."""
     parts: list[bytes] = []
     for names in batches(list(table), TABLE_ROWS_PER_SLICE):
         if parts:
@@ -194,7 +194,7 @@ def table_in_slices(
 
 
 def list_in_slices(items: Iterable[Any]) -> Generator[None, None, bytes]:
-    """The JSON between the brackets of a list."""
+    """Return the JSON between the brackets of a list."""
     parts: list[bytes] = []
     for some in slices(items):
         if parts:
@@ -204,5 +204,5 @@ def list_in_slices(items: Iterable[Any]) -> Generator[None, None, bytes]:
 
 
 def members(body: dict[Any, Any] | list[Any]) -> bytes:
-    """The JSON between the brackets of a map or list, to be joined with that of other slices."""
+    """Return the JSON between the brackets of a map or list, to be joined with that of other slices."""
     return encode_body(body)[1:-1]

@@ -1,4 +1,4 @@
-"""The work of a broker's stop: what its start has begun, in reverse order, with the time that each step took."""
+"""The work of a broker's stop: the steps of its start, undone in reverse order, with the duration of each step."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 from cometmq.clock import Clock
 
 SLOW_SECONDS: Final = 0.05
-"""Steps that take longer are named in the log."""
+"""Steps that take longer are logged with their name."""
 
 
 class Stops:
-    """Steps that end what was begun; false while there is none."""
+    """Steps that end started work; false without steps."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -25,7 +25,7 @@ class Stops:
         return self._left > 0
 
     def add(self, name: str, work: Callable[[], Awaitable[object] | None]) -> None:
-        """Add a step, which :meth:`run` takes before those that were added earlier."""
+        """Add a step, which :meth:`run` executes before the steps that were added earlier."""
 
         async def step() -> None:
             self._left -= 1
@@ -41,9 +41,9 @@ class Stops:
         self._steps.push_async_callback(step)
 
     async def run(self) -> str:
-        """Take all steps, also when one fails; return the names and times of slow ones.
+        """Execute all steps, even when one fails; return the names and durations of slow steps.
 
-        The error of a step is raised after the last one.
+        The error of a step is raised after the last step.
         """
         await self._steps.aclose()
         slow, self._slow = self._slow, []

@@ -1,7 +1,8 @@
 """Permissions for stored messages that requests name by their offset instead of their topic.
 
-Nobody learns whether a message exists that the account may not use: both get the answer of a message that does not. A
-producer may write the bytes of a record into a message's body; so only a record that its queue points to counts.
+An account cannot find out whether a message exists that it may not use: the answer is the same as for a missing
+message. A producer may write the bytes of a record into a message's body; so a record is valid only if its queue points
+to it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from cometmq.store.message_store import MessageStore
 
 
 def may_use(store: MessageStore, record: StoredRecord | None, *actions: Action) -> bool:
-    """Tell whether the request that is being handled may do one of these with a message of the log."""
+    """Return whether the current request may do one of these actions with a message in the log."""
     caller = CALLER.get()
     if caller is None or caller.is_super:
         return True
@@ -22,13 +23,13 @@ def may_use(store: MessageStore, record: StoredRecord | None, *actions: Action) 
 
 
 def may_use_at(store: MessageStore, offset: int, *actions: Action) -> bool:
-    """The same for the message at an offset of the log, which is decoded only where permissions are checked."""
+    """Do the same as :func:`may_use` for the message at a log offset, decoded only if necessary."""
     caller = CALLER.get()
     return caller is None or caller.is_super or may_use(store, store.decoded_at(offset), *actions)
 
 
 def _topic(record: StoredRecord) -> str:
-    """The topic of a message; a waiting message has the topic that it waits for."""
+    """Return the topic of a message; for a waiting message, the topic to which it will be delivered."""
     parked = record.topic in NOT_ALLOWED_SEND_TOPICS
     return record.properties.get(REAL_TOPIC, record.topic) if parked else record.topic
 
@@ -40,7 +41,7 @@ def _is_queued(store: MessageStore, record: StoredRecord) -> bool:
 
 
 def not_found(remark: str) -> str:
-    """The words for a message that is not there, or not for the account."""
+    """Return the text for a message that is missing or that the account may not use."""
     caller = CALLER.get()
     if caller is None or caller.is_super:
         return remark

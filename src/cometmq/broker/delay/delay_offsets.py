@@ -37,7 +37,7 @@ class DelayProgress(msgspec.Struct, frozen=True):
 
     offsets: dict[int, int]
     position: int = NO_POSITION
-    """``NO_POSITION`` when it is unknown: another broker has delivered since."""
+    """``NO_POSITION`` when it is unknown: another broker has delivered messages since."""
     moved: dict[int, int] = {}
     """The offsets after messages that are not due yet, since these were moved into the timer."""
 

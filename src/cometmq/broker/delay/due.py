@@ -126,7 +126,7 @@ class DueMessages:
             self._recalled = {recalled for recalled in self._recalled if recalled[0] >= before_ms}
 
     def _first_due(self) -> int:
-        """Return a lower bound of the due times here."""
+        """Return a lower bound of the due times in memory."""
         dues = [units["due"][0] for units in (*self._windows, *self._late_windows)]
         dues += [waiting.due_ms for waiting in (*self._heap[:1], *self._late)]
         dues += [second * 1000 for second in self._order[:1]]
@@ -235,7 +235,7 @@ class DueMessages:
 
     # --- queries --------------------------------------------------------------------------------
     def due_until(self, due_ms: int) -> list[int]:
-        """Return the serials of all messages due until ``due_ms``."""
+        """Return the serials of all messages due by ``due_ms``."""
         serials = [waiting.serial for waiting in self._late if waiting.due_ms <= due_ms]
         for units in (*self._late_windows, *self._windows):
             serials += units["serial"][units["due"] <= due_ms].tolist()

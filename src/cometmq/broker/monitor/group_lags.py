@@ -48,7 +48,7 @@ class _Sum:
         self.in_queues = 0
         """Messages after the offset."""
         self.lag = 0
-        """These, and those in flight before it."""
+        """Messages after the offset, and the messages in flight before it."""
         self.ready = 0
 
     def add(self, queues: list[_Behind]) -> int:

@@ -1,7 +1,7 @@
 """A broker's metrics and the port that serves them (``BrokerMetricsManager``).
 
-Each part of the broker counts for itself, a few additions a turn; an answer to a scrape is collected and written over
-many rounds of the loop.
+Each part of the broker has its own counters, with a few additions a turn; the answer to a scrape is collected and
+written over many rounds of the loop.
 """
 
 from __future__ import annotations

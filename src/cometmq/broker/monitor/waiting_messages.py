@@ -1,4 +1,4 @@
-"""Waiting messages with any delay, by topic (``TimerMetrics``): counted now and then, updated in between."""
+"""Waiting messages with any delay, by topic (``TimerMetrics``): counted from time to time, updated in between."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WaitingMessages:
         self._before = before
 
     def by_topic(self, topics: Container[str]) -> dict[str, int]:
-        """Return the messages that wait for these topics; 0 for one that had some."""
+        """Return the number of waiting messages for each topic; 0 for a topic whose messages are all delivered."""
         now = self._traffic.waiting()
         found = {topic: counted.count for topic, counted in self._counted.items() if topic in topics}
         for topic, count in now.items():

@@ -103,7 +103,7 @@ class ApachePops:
         """The last messages of retry topics at the start."""
 
     def start(self) -> None:
-        """Read the records that are there."""
+        """Read the available records."""
         config = self._topics.get(self._topic)
         if config is not None:
             queues = range(config.read_queue_nums)

@@ -1,8 +1,8 @@
 """InvisibleMessages: the messages of one queue that a group has received and not acknowledged.
 
 Three arrays, sorted by offset, use 24 bytes a message; new messages nearly always come at the end. A removed message
-keeps its place, marked as removed, until half of the places are. No message is an object: a million of them need 24 to
-55 MB.
+keeps its place, marked as removed, until half of the places are marked. No message is an object: a million of them need
+24 to 55 MB.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class InvisibleMessages:
 
     # --- adding and removing --------------------------------------------------------------------
     def add(self, offsets: Sequence[int], pop_time: int, due: int) -> None:
-        """Add messages at ascending offsets; a message that is already here gets the new times."""
+        """Add messages at ascending offsets; a message that was already added gets the new times."""
         count = len(offsets)
         if not self._offsets or offsets[0] > self._offsets[-1]:
             self._offsets.extend(offsets)
@@ -59,7 +59,7 @@ class InvisibleMessages:
         self.count += 1
 
     def find(self, offset: int) -> tuple[int, int] | None:
-        """Return the pop time and due time of a message; ``None`` when it is not here."""
+        """Return the pop time and due time of a message; ``None`` when the queue does not contain it."""
         at = self._place(offset)
         return None if at < 0 else (self._pop_times[at], self._due[at])
 

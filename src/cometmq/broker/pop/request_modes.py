@@ -92,7 +92,7 @@ class MessageRequestModeManager:
         await self._writer.save_in_thread()
 
     def save_last(self) -> None:
-        """Write the complete file if a mode changed since; the broker stops."""
+        """Write the complete file if a mode changed since the last one; the broker stops."""
         self._writer.save_last()
 
     def _changed_rows(self, keys: Iterable[tuple[str, str]]) -> bytes:

@@ -1,9 +1,9 @@
 """The snapshot of the popped messages, ``comet/pop.bin``, and the start of a broker from it.
 
-The snapshot avoids reading the whole POP log. It contains a position in that log and everything before it; for some
-queues more, since it is taken in slices between which the broker serves. It is written once the disk has the log up to
-there, so that it is never ahead of a log that lost its end. A file that is damaged, or from another store, is set
-aside; then the POP log is read from its first record.
+The snapshot avoids reading the whole POP log. It contains a position in that log and everything before it, and newer
+state for some queues, since it is taken in slices between which the broker serves requests. It is written once the disk
+has the log up to the latest included entry, so that it is never ahead of a log that lost its end. A file that is
+damaged, or from another store, is set aside; then the POP log is read from its first record.
 
 The file is a CRC32 (big-endian) and MessagePack: an array of version, offset in the POP log, and queues. A queue is an
 array of topic, group, queue id, next offset, floor, three arrays of little-endian int64 (offset, pop time, due time of
@@ -158,12 +158,12 @@ class PopSnapshot:
                 _log.error("record %d of the POP log is damaged: %s", offset - 1, error)
 
     def _has_copy(self, entry: Revived) -> bool:
-        """Return whether the copy that follows an entry is in the log, too."""
+        """Return whether the log also contains the copy that follows an entry."""
         return not entry.copy_topic or entry.copy_offset < self._store.queue(entry.copy_topic, 0).max_offset()
 
     # --- writing --------------------------------------------------------------------------------
     async def save(self) -> None:
-        """Write the file if there was an entry since."""
+        """Write the file if there was an entry since the last write."""
         entries = self._log.put_entries
         if entries == self._saved_entries:
             return

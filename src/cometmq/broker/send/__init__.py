@@ -1,1 +1,1 @@
-"""Processors of messages that come in: sends, messages sent back, replies, numbered batches."""
+"""Processors of incoming messages: sends, messages sent back, replies, numbered batches."""

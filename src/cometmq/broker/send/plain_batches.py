@@ -1,9 +1,9 @@
-"""Batches by the compiled core: the records of a SEND_BATCH_MESSAGE at once, no object a message (hot path).
+"""Batches by the compiled core: a whole SEND_BATCH_MESSAGE in one call, no object a message (hot path).
 
-Python has checked the batch as a whole: its topic, queue, size and common properties. The core makes the records and
-all that follows from them, byte for byte as Python does. It leaves a batch to Python, untouched, when one of its
-messages is not plain (as in :mod:`cometmq.broker.turn.plain_sends`), when its bytes are damaged, and when its records
-do not fit into the log file that is open: Python stores or refuses it then.
+Python has checked the batch as a whole: its topic, queue, size and common properties. The core builds the records and
+everything derived from them, byte for byte as Python does. It leaves the unchanged batch to Python when one of the
+messages is not plain (as in :mod:`cometmq.broker.turn.plain_sends`), when the bytes are damaged, and when the records
+do not fit into the current log file: then Python stores or refuses the batch.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from cometmq.store.write_batch import EncodedRecords
 
 
 class _LeftToPythonError(Exception):
-    """The core does not take the batch."""
+    """The core cannot handle the batch."""
 
 
 class PlainBatches:
-    """Puts whole batches into the turn.
+    """Puts complete batches into the turn.
 
     :param core: the module ``cometmq_core``.
     """
@@ -51,11 +51,12 @@ class PlainBatches:
         born_host: bytes,
         sequence: ProducerSequence | None,
     ) -> bytes | None:
-        """Put the messages of a batch; return their log offsets as big-endian int64, or ``None`` with nothing changed.
+        """Put the messages of a batch; return log offsets as big-endian int64, or ``None`` if nothing changed.
 
         :param tail: added to the properties of each message.
-        :param sequence: the sequence of the batch; a batch of which the broker has messages is left to Python.
-        :raises RefusedError: as ``ProducerSequences.stored_of``.
+        :param sequence: the sequence of the batch; a batch is left to Python if the broker already has some of its
+            messages.
+        :raises RefusedError: see ``ProducerSequences.stored_of``.
         """
         if queue.delay_ms or not queue.record_middle:
             return None

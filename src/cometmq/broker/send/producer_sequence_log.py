@@ -1,12 +1,12 @@
-"""The table of producers' sequences over restarts.
+"""The table of producers' sequences, kept over restarts.
 
-The log is the truth: the first message of each sequenced request has its sequence as a property, and each run that
-begins is a record that no queue knows (``run_record``). ``comet/producers.json`` only saves reading the whole log: it
-has everything below one log position, and of some producers more, since it is encoded in slices between which the
-broker serves. Reading a sequence again changes nothing. The file is written when the disk has all that the table
-knows, so that it never knows more than a log that lost its tail. After a start, the first sequenced request finds the
-log read from that position on by a thread; until then such requests are answered SYSTEM_BUSY. A broker without the
-file reads the log only when a producer with sequences comes.
+The log is authoritative: the first message of each sequenced request has its sequence as a property, and each run
+begins with a record that is in no queue (``run_record``). ``comet/producers.json`` only avoids reading the complete
+log: it contains everything below one log position, and newer entries for some producers, since it is encoded in slices
+between which the broker serves requests. Reading a sequence again changes nothing. The file is written when the disk
+has all messages in the table, so that the file never contains more than a log that lost its tail. After a start, a
+thread reads the log from the file's position on; until it has finished, sequenced requests are answered SYSTEM_BUSY. A
+broker without the file reads the log only when the first producer with sequences connects.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _COMMON: Final = {
 
 
 class _Snapshot(msgspec.Struct):
-    """The file, in the form that ``_encoded`` writes."""
+    """The file, in the format of ``_encoded``."""
 
     position: int
     """All messages below this log offset are in the table."""
@@ -56,9 +56,9 @@ class _Snapshot(msgspec.Struct):
 
 
 def snapshot_offsets(content: bytes) -> tuple[int, int]:
-    """The log offsets between which the table of a file is true.
+    """Return the log offsets between which the table in a file is valid.
 
-    :raises ValueError: it is no such file, or one of another version.
+    :raises ValueError: the file has another format or another version.
     """
     snapshot = msgspec.json.decode(content, type=_Snapshot)
     if snapshot.version != _VERSION or not 0 <= snapshot.position <= snapshot.end:
@@ -67,7 +67,7 @@ def snapshot_offsets(content: bytes) -> tuple[int, int]:
 
 
 class ProducerSequenceLog:
-    """The table of a broker, its file and the part of the log behind that."""
+    """The table of a broker, its file, and the log after the file's position."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -81,18 +81,18 @@ class ProducerSequenceLog:
         self._saved_at = -1
 
     def start(self) -> None:
-        """Begin to read if there is a file, on the running loop."""
+        """Begin to read the log if there is a file, on the running loop."""
         if self._path.exists():
             self._read()
 
     async def stop(self) -> None:
-        """End the reading thread."""
+        """Stop the reading thread."""
         self._stopping = True
         if self._reading is not None:
             await asyncio.wait([self._reading])
 
     def table(self) -> ProducerSequences:
-        """The table, once it is read.
+        """Return the table once the log is read.
 
         :raises RefusedError: the log is still being read.
         """
@@ -166,7 +166,7 @@ class ProducerSequenceLog:
             follow.record(view)
 
     def _begins_record(self, position: int, end: int) -> bool:
-        """True when the log can be read from ``position`` on."""
+        """Return whether the log can be read from ``position`` on."""
         return position == end or next(self._store.records(position, end), None) is not None
 
     def _load(self) -> _Snapshot | None:
@@ -181,7 +181,7 @@ class ProducerSequenceLog:
 
 
 def _encoded(position: int, producers: Mapping[str, ProducerState]) -> Iterator[bytes]:
-    """The file without its end, in small pieces; a producer's state is that of the moment of its first piece."""
+    """Yield the file without its end, in small pieces; each producer has its state at the time of its first piece."""
     json = msgspec.json.Encoder().encode
     yield b'{"version":%d,"position":%d,"producers":{' % (_VERSION, position)
     next_producer = b""
@@ -199,10 +199,10 @@ def _encoded(position: int, producers: Mapping[str, ProducerState]) -> Iterator[
 
 
 class _Following:
-    """Reads the log: the messages of a request are in sequence, the first one has the request's sequence.
+    """Reads the log: the messages of a request are consecutive, and the first one has the request's sequence.
 
-    A crash can cut a request in two. The messages behind its part differ from it in what all messages of a request have
-    in common: queue, producer's time and address, and the time of storing.
+    A crash can cut off the end of a request. The next messages in the log then differ in the values that all messages
+    of a request share: queue, producer's time and address, and store time.
     """
 
     def __init__(self, table: ProducerSequences) -> None:
@@ -213,7 +213,7 @@ class _Following:
         self._seen = 0
 
     def record(self, view: memoryview) -> None:
-        """Take in the next record."""
+        """Process the next record."""
         sequence, head = self._sequence, self._head
         if sequence is not None and head is not None:
             if _common(view) == self._common and _QUEUE_OFFSET.unpack_from(view)[0] == head.queue_offset + self._seen:
@@ -251,5 +251,5 @@ class _Following:
 
 
 def _common(view: memoryview) -> tuple[Any, ...]:
-    """Queue number, producer's time and address, and store time of a record."""
+    """Return queue number, producer's time and address, and store time of a record."""
     return _COMMON[_SYS_FLAG.unpack_from(view)[0] & HOSTS_V6].unpack_from(view)

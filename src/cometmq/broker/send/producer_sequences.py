@@ -1,9 +1,9 @@
-"""The last sequence of each producer that numbers its messages: its sends become idempotent, older runs are fenced.
+"""The last sequence of each producer that numbers its messages: its sends are idempotent, and older runs are fenced.
 
-``ProducerSequences`` is the table, without I/O. For each producer it has the batch and the epoch of the latest run,
-and for each queue (a *lane*, ``topic/queueId``) the number of the next message. Messages that are put but not stored
-yet count for the order, but are never reported as stored. :mod:`~cometmq.broker.send.producer_sequence_log` keeps it
-over restarts.
+``ProducerSequences`` is the table, without I/O. For each producer it contains the batch and the epoch of the latest
+run, and for each queue (a *lane*, ``topic/queueId``) the number of the next message. Messages that are put but not
+stored yet count for the order, but are never reported as stored. :mod:`~cometmq.broker.send.producer_sequence_log`
+keeps the table over restarts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cometmq.message.producer_sequence import ProducerSequence
 from cometmq.remoting.codes import ResponseCode
 
 UNKNOWN_CRC: Final = -1
-"""The CRC of a lane whose last request is not stored whole."""
+"""The CRC of a lane whose last request is not stored completely."""
 
 
 class Lane(msgspec.Struct, frozen=True):
@@ -47,14 +47,14 @@ class Lane(msgspec.Struct, frozen=True):
 
 
 class ProducerState(msgspec.Struct):
-    """A producer, as ``comet/producers.json`` has it."""
+    """A producer, as in ``comet/producers.json``."""
 
     batch: int
     epoch: int
     used_ms: int
-    """Time of its last request."""
+    """Time of the producer's last request."""
     lanes: dict[str, Lane]
-    """Its stored messages."""
+    """The messages of the producer that are stored, by queue."""
 
 
 class ProducerSequences:
@@ -69,14 +69,14 @@ class ProducerSequences:
         self._looked_s = -PRODUCER_IDLE_LOOK_SECONDS
 
     def load(self, producers: dict[str, ProducerState]) -> None:
-        """Begin with the table before a restart."""
+        """Begin with the table from before a restart."""
         self.producers = producers
         self._lanes = sum(len(producer.lanes) for producer in producers.values())
 
     def open(self, producer: str, batch: int) -> ProducerState:
-        """A new run of a producer begins a batch, or goes on with one; all older runs are fenced from now on.
+        """Begin a new run of a producer, which begins a batch or continues one; all older runs are fenced from now on.
 
-        :raises RefusedError: a later batch was begun already, or there are too many producers.
+        :raises RefusedError: a later batch has already begun, or there are too many producers.
         """
         state = self.producers.get(producer)
         if state is None:
@@ -91,10 +91,10 @@ class ProducerSequences:
         return state
 
     def stored_of(self, sequence: ProducerSequence, lane: str) -> int:
-        """The number of these messages that are stored already, from the first on.
+        """Return the number of already stored messages, counted from the first of these.
 
-        :raises RefusedError: the producer is fenced, messages before these are missing, others are stored under
-            their numbers, some of them are being stored right now, or there are too many producers or queues of them.
+        :raises RefusedError: the producer is fenced, earlier messages are missing, other messages are stored under the
+            same numbers, some of the messages are being stored right now, or there are too many producers or queues.
         """
         state = self.producers.get(sequence.producer)
         if state is None or sequence.batch > state.batch:
@@ -131,11 +131,11 @@ class ProducerSequences:
         return min(end - sequence.first, sequence.count)
 
     def lane(self, producer: str, lane: str) -> Lane:
-        """The stored messages of a producer in a queue, after ``stored_of`` has found some."""
+        """Return the stored messages of a producer in a queue, after ``stored_of`` has found some."""
         return self.producers[producer].lanes[lane]
 
     def put(self, sequence: ProducerSequence, lane: str, stored: Stored) -> Callable[[Stored | RefusedError], None]:
-        """Note messages that were put at ``stored``; the returned function must be called with the outcome."""
+        """Record messages that were put at ``stored``; the caller must call the returned function with the outcome."""
         self._state_of(sequence.producer, sequence.batch, sequence.epoch)
         reached = Lane(
             sequence.end, sequence.crc, sequence.first, stored.physical_offset, stored.queue_offset, sequence.note
@@ -154,9 +154,9 @@ class ProducerSequences:
         return when_stored
 
     def advance(self, sequence: ProducerSequence, lane: str, reached: Lane, stored_ms: int | None = None) -> None:
-        """Note stored messages of a producer: stored now, or at ``stored_ms`` by the log after a restart.
+        """Record stored messages of a producer; a restart passes their time from the log as ``stored_ms``.
 
-        They count however many producers there are: the producer that was idle longest gives way.
+        The messages are recorded even if there are too many producers: then the longest idle producer is removed.
         """
         state = self._known_or_new(sequence, stored_ms)
         if sequence.batch < state.batch:
@@ -170,12 +170,12 @@ class ProducerSequences:
             state.lanes[lane] = reached
 
     def forget_lane(self, producer: str, lane: str) -> None:
-        """Forget a queue of a producer, whose messages are gone with it."""
+        """Forget a queue of a producer, whose messages were deleted with the queue."""
         if self.producers[producer].lanes.pop(lane, None) is not None:
             self._lanes -= 1
 
     def opened(self, sequence: ProducerSequence, stored_ms: int) -> None:
-        """Note a run that had begun, by the log after a restart."""
+        """Record a run that a restart finds in the log."""
         self._known_or_new(sequence, stored_ms)
 
     def _known_or_new(self, sequence: ProducerSequence, stored_ms: int | None) -> ProducerState:
@@ -184,17 +184,17 @@ class ProducerSequences:
         return self._state_of(sequence.producer, sequence.batch, sequence.epoch, stored_ms)
 
     def known_below(self, position: int) -> int:
-        """The log offset below which all messages are in the table, at most ``position``."""
+        """Return the log offset below which all messages are in the table, at most ``position``."""
         return min(position, *self._put_at) if self._put_at else position
 
     def expire(self) -> None:
-        """Forget producers that sent nothing for a long time."""
+        """Forget producers that have sent nothing for a long time."""
         oldest = self._clock.now_ms() - int(PRODUCER_EXPIRY_SECONDS * 1000)
         for producer in [name for name, state in self.producers.items() if state.used_ms < oldest]:
             self._forget(producer)
 
     def _state_of(self, producer: str, batch: int, epoch: int, stored_ms: int | None = None) -> ProducerState:
-        """The state of a producer, made or moved on to a batch and an epoch; used now, or at ``stored_ms``."""
+        """Return the state of a producer for a batch and an epoch, last used now or at ``stored_ms``."""
         used_ms = self._clock.now_ms() if stored_ms is None else stored_ms
         state = self.producers.get(producer)
         if state is None:
@@ -211,7 +211,7 @@ class ProducerSequences:
         return state
 
     def _make_room(self, producer: str) -> None:
-        """Make room for a new producer, or for another queue of a known one: idle producers give way."""
+        """Make room for a new producer, or for another queue of a known one, by removing idle producers."""
         if not self._is_full_for(producer):
             return
         now_s = self._clock.monotonic()
@@ -231,7 +231,7 @@ class ProducerSequences:
         return len(self.producers) >= MAX_PRODUCERS and producer not in self.producers
 
     def _forget_idle(self, producer: str) -> None:
-        """Forget other producers that were idle for long, a hundredth of all or as many as necessary."""
+        """Forget other producers that were idle for a long time, a hundredth of all or as many as necessary."""
         latest = self._clock.now_ms() - PRODUCER_MIN_IDLE_SECONDS * 1000
         idle = [name for name, state in self.producers.items() if state.used_ms <= latest and name != producer]
         least = len(self.producers) // 100
@@ -241,7 +241,7 @@ class ProducerSequences:
             self._forget(name)
 
     def _forget_some(self, producer: str) -> None:
-        """Forget a hundredth of the others at once: a log may have many times as many as are kept."""
+        """Forget a hundredth of the other producers at once: a log may contain many more producers than the table."""
         others = (name for name in self.producers if name != producer)
         for idle in heapq.nsmallest(len(self.producers) // 100 + 1, others, key=self._used):
             self._forget(idle)
@@ -254,11 +254,11 @@ class ProducerSequences:
 
 
 def lane_name(topic: str, queue_id: int) -> str:
-    """The name of a queue in the table."""
+    """Return the name of a queue in the table."""
     return f"{topic}/{queue_id}"
 
 
 def queue_of(lane: str) -> tuple[str, int]:
-    """The topic and the number of a queue in the table."""
+    """Return the topic and the number of a queue in the table."""
     topic, _, queue_id = lane.rpartition("/")
     return topic, int(queue_id)

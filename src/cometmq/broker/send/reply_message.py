@@ -1,7 +1,7 @@
 """Replies to requests: SEND_REPLY_MESSAGE (324), SEND_REPLY_MESSAGE_V2 (325) (``ReplyMessageProcessor``).
 
-A reply goes to the client that asked: it is pushed over that client's connection (326), stored too with
-``storeReplyMessageEnable``, and the answer to its sender says if the push arrived.
+A reply is pushed to the requester over the requester's connection (326), and also stored with
+``storeReplyMessageEnable``. The answer to the reply's sender says whether the push arrived.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from cometmq.remoting.server_connection import InvokeError, ServerConnection
 _log = logging.getLogger(__name__)
 
 PUSH_TIMEOUT_S: Final = 10.0
-"""The longest wait for the requester's answer."""
+"""Maximum wait for the requester's answer."""
 
 _WAITING_BYTES: Final = 4_096
-"""Memory of a reply that waits: its task, its headers and its request."""
+"""Memory of a pending reply: its task, its headers and its request."""
 
 
 class ReplyMessageProcessor:
@@ -73,7 +73,7 @@ class ReplyMessageProcessor:
         permission=ANY_ACCOUNT,
     )
     def reply(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response | None:
-        """Push a reply to its requester; its sender is answered after the requester."""
+        """Push a reply to its requester; the reply's sender is answered after the requester has answered."""
         header: SendHeader = request.header
         try:
             target = self._targets.known.get(header.topic) or self._targets.resolve(header)
@@ -150,7 +150,7 @@ class ReplyMessageProcessor:
             answer(refused)
 
     async def _push(self, connection: ServerConnection, header: SendHeader, queue_id: int, body: bytes) -> str | None:
-        """Push the reply to its requester; return the error, in Apache's words, when it does not arrive."""
+        """Push the reply to its requester; return the error, with Apache's text, when it does not arrive."""
         requester = decode_properties(header.properties or "").get(REPLY_TO_CLIENT)
         if requester is None:
             return f"reply message properties[{REPLY_TO_CLIENT}] is null"

@@ -1,4 +1,4 @@
-"""Failed messages that consumers hand back: CONSUMER_SEND_MSG_BACK (36) (``asyncConsumerSendMsgBack``).
+"""Failed messages that consumers send back: CONSUMER_SEND_MSG_BACK (36) (``asyncConsumerSendMsgBack``).
 
 The message is read from the log and stored once more: in the group's retry topic after a delay that grows with
 each failure, or, after too many failures, in the group's dead-letter topic. The request is answered once the message
@@ -35,11 +35,11 @@ FIRST_RETRY_LEVEL: Final = 3
 """The delay level of the first retry; each further retry takes the next level."""
 
 MAX_RECONSUME_TIMES: Final = 2**31 - 1
-"""The largest value of the field; a message that has failed so often, by its producer's word, keeps it."""
+"""The largest value of the field; a message keeps it when its producer claims that many failures."""
 
 
 class SendBackProcessor:
-    """Takes failed messages back."""
+    """Accepts failed messages from consumers."""
 
     def __init__(self, broker: BrokerContext, schedule: ScheduleMessageService) -> None:
         self._live = broker.live
@@ -57,7 +57,7 @@ class SendBackProcessor:
     def send_back(
         self, connection: ServerConnection, request: Request[ConsumerSendMsgBackRequestHeader], _body: bytes
     ) -> Response | None:
-        """Store a failed message once more, for a retry or as a dead letter; answered once it is stored."""
+        """Store a failed message again, for a retry or as a dead letter; then answer the request."""
         header = request.header
         topic = self._retry_topic(connection, header)
         if topic is None:
@@ -92,9 +92,9 @@ class SendBackProcessor:
     def _retry_topic(
         self, connection: ServerConnection, header: ConsumerSendMsgBackRequestHeader
     ) -> TopicConfig | None:
-        """The group's retry topic; ``None`` when the group wants no retries.
+        """Return the group's retry topic; ``None`` when the group disables retries.
 
-        :raises RefusedError: with code and words.
+        :raises RefusedError: with code and text of the answer.
         """
         config = self._live.current
         group = self._groups.find(header.group)
@@ -121,9 +121,9 @@ class SendBackProcessor:
     def _message(
         self, record: StoredRecord, topic: TopicConfig, header: ConsumerSendMsgBackRequestHeader, version: int
     ) -> InnerMessage:
-        """The message to store: for the retry topic after a delay, or for the dead letters.
+        """Return the message to store: a delayed message for the retry topic, or a dead letter.
 
-        :raises RefusedError: there is no room for one more topic.
+        :raises RefusedError: the limit allows no more topics.
         """
         most = self._failed.max_retries(header.group, header.max_reconsume_times, version)
         if record.reconsume_times >= most or header.delay_level < 0:
@@ -148,9 +148,9 @@ class SendBackProcessor:
 
 
 def again(record: StoredRecord, topic: str, *, queue_id: int, level: int) -> InnerMessage:
-    """A failed message as it is stored once more.
+    """Return a failed message in the form in which it is stored again.
 
-    Body and flags stay as they are; RETRY_TOPIC and ORIGIN_MESSAGE_ID keep its first topic and id.
+    Body and flags stay unchanged; RETRY_TOPIC and ORIGIN_MESSAGE_ID contain its original topic and id.
     """
     properties = dict(record.properties)
     properties.setdefault(RETRY_TOPIC, record.topic)

@@ -1,8 +1,8 @@
 """Sends: SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320) (``SendMessageProcessor``; hot path).
 
-A request is checked and puts its record into the current turn (:mod:`cometmq.broker.turn.store_turn`), which
-stores the records of all requests together and answers them. A message that asks to wait is parked by the first
-detour that accepts it.
+A request is checked, and its record is put into the current turn (:mod:`cometmq.broker.turn.store_turn`), which stores
+the records of all requests together and answers the requests. A message with a delay or a transaction is parked by the
+first detour that accepts it.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from cometmq.store.message_store import ConsumeQueue
 from cometmq.store.write_batch import NewRecord
 
 _TRANSACTION_FLAGS: Final = TRANSACTION_ROLLBACK
-"""Both bits of a message that belongs to a transaction."""
+"""Both bits for the transaction state of a message."""
 _SHARDED: Final = property_mark(SHARDING_KEY)
-"""Stands in the properties of a FIFO message."""
+"""This text is part of the properties of a FIFO message."""
 
 BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 
@@ -53,8 +53,8 @@ BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 class SendMessageProcessor:
     """Answers sends; see the module's docstring.
 
-    :param detours: called in their order for each message that has one of their properties.
-    :param batches: takes plain batches, where the compiled core is installed.
+    :param detours: called in this order for each message that has one of the detour properties.
+    :param batches: stores plain batches, where the compiled core is installed.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class SendMessageProcessor:
         permission=needs_topic(Action.PUB),
     )
     def send(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response | None:
-        """Store one message; answered at the end of the turn, or later with SYNC_FLUSH or SYNC_MASTER."""
+        """Store one message; answer at the end of the turn, or later with SYNC_FLUSH or SYNC_MASTER."""
         header = request.header
         if header.batch:
             return self.send_batch(connection, request, body)
@@ -161,7 +161,7 @@ class SendMessageProcessor:
     def send_batch(
         self, connection: ServerConnection, request: Request[SendMessageRequestHeaderV2], body: bytes
     ) -> Response | None:
-        """Store the messages of a batch in one queue, in their order; they get one answer."""
+        """Store the messages of a batch in one queue, in their order, with one answer."""
         header = request.header
         try:
             target = self._target(connection, header)
@@ -199,9 +199,9 @@ class SendMessageProcessor:
 
     # --- one record ---------------------------------------------------------------------------
     def _target(self, connection: ServerConnection, header: SendHeader) -> SendTarget:
-        """The topic of a send; checks first that messages can be stored now.
+        """Return the topic of a send; first check that messages can be stored now.
 
-        :raises RefusedError: with code and words.
+        :raises RefusedError: with code and text of the answer.
         """
         turn = self._turn
         if not turn.is_open:
@@ -215,11 +215,11 @@ class SendMessageProcessor:
     def _after_retries(
         self, target: SendTarget, queue: ConsumeQueue, request: Request[Any]
     ) -> tuple[SendTarget, ConsumeQueue]:
-        """The topic and queue of a message that a consumer sends to its retry topic: there, or the dead letters.
+        """Return topic and queue for a message that a consumer sends to its retry topic: this one, or dead letters.
 
-        (``handleRetryAndDLQ``.) As in Apache's broker DELAY stays, so that dead letters wait too.
+        (``handleRetryAndDLQ``.) As in Apache's broker, DELAY stays, so dead letters are delayed too.
 
-        :raises RefusedError: the group is unknown, or there is no room for a topic.
+        :raises RefusedError: the group is unknown, or the limit allows no more topics.
         """
         header = request.header
         group = target.topic.removeprefix(RETRY_PREFIX)
@@ -242,11 +242,11 @@ class SendMessageProcessor:
         body: bytes,
         properties: SendProperties,
     ) -> tuple[int, int, str | None]:
-        """Put a message that asks for a detour, parked by the first one that accepts it.
+        """Put a message that needs a detour, parked by the first detour that accepts it.
 
         Returns its log offset, its queue offset and its recall handle.
 
-        :raises RefusedError: a detour refuses it.
+        :raises RefusedError: a detour refuses the message.
         """
         assert properties.detour is not None
         if len(body) > self._max_body_bytes or len(properties.text) > MAX_PROPERTIES_BYTES:
@@ -283,12 +283,12 @@ class SendMessageProcessor:
         )
 
     def _check_fits(self, body: bytes, properties_bytes: int) -> None:
-        """Refuse a message that does not fit into one log file, where files are smaller than the largest message."""
+        """Refuse a message that does not fit into one log file, if files are smaller than the largest message."""
         if len(body) + properties_bytes > self._max_stored_bytes:
             raise self._illegal()
 
     def _unpack_batch(self, header: SendHeader, body: bytes) -> bytes:
-        """Decompress a batch: the C++ client compresses a large one as a whole; its messages are stored plain."""
+        """Decompress a batch: the C++ client compresses large batches; their messages are stored uncompressed."""
         try:
             plain = decompress(body, header.sys_flag, self._max_body_bytes)
         except DecompressionError as error:
@@ -297,7 +297,7 @@ class SendMessageProcessor:
         return plain
 
     def _check_batch(self, header: SendHeader, body: bytes) -> tuple[bytes, str]:
-        """Check a batch as a whole; return its body, unpacked, and what is added to the properties of each message."""
+        """Check a batch as a whole; return its decompressed body, and the text to add to all properties."""
         if header.topic.startswith(RETRY_PREFIX):
             raise RefusedError(
                 ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}"
@@ -314,7 +314,7 @@ class SendMessageProcessor:
     def _read_batch(
         self, connection: ServerConnection, target: SendTarget, header: SendHeader, body: bytes, tail: str
     ) -> list[NewRecord]:
-        """The records of a batch, ``tail`` appended to the properties of each."""
+        """Return the records of a batch, with ``tail`` appended to the properties of each message."""
         try:
             pieces = decode_batch(body)
         except BatchError as error:

@@ -1,8 +1,8 @@
-"""Batch sends whose producer numbers its messages: each message is stored once, however often it is sent.
+"""Batch sends whose producer numbers its messages: each message is stored once, even if it is sent several times.
 
-An extension of CometMQ's, by the property ``PRODUCER_SEQUENCE`` of a SEND_BATCH_MESSAGE (320) and the request
-OPEN_PRODUCER (20001), which other brokers answer with REQUEST_CODE_NOT_SUPPORTED; ``docs/exactly-once.md`` has the
-protocol. For other batches this costs one search in their properties.
+An extension of CometMQ, with the property ``PRODUCER_SEQUENCE`` of a SEND_BATCH_MESSAGE (320) and the request
+OPEN_PRODUCER (20001), which other brokers answer with REQUEST_CODE_NOT_SUPPORTED; ``docs/exactly-once.md`` describes
+the protocol. For other batches the extension costs one search in their properties.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LATE: Final = Response(ResponseCode.SYSTEM_BUSY, remark="the disk has not taken
 
 
 class SequencedSends:
-    """Checks and notes the sequences of batch sends."""
+    """Checks and records the sequences of batch sends."""
 
     def __init__(self, broker: BrokerContext, sequences: ProducerSequenceLog) -> None:
         self._sequences = sequences
@@ -63,10 +63,10 @@ class SequencedSends:
     def open(
         self, connection: ServerConnection, request: Request[OpenProducerRequestHeader], _body: bytes
     ) -> Response | None:
-        """Begin or go on with a batch of a producer; answer with its epoch, and its last message in each queue.
+        """Begin or continue a batch of a producer; answer with its epoch, and its last message in each queue.
 
-        The answer comes once the log has the run, so that earlier runs stay fenced after a crash or a failover. When
-        that takes longer than ``syncFlushTimeout``, it is SYSTEM_BUSY, and the producer asks again.
+        The answer is sent once the log contains the run, so that earlier runs stay fenced after a crash or a failover.
+        If this takes longer than ``syncFlushTimeout``, the answer is SYSTEM_BUSY, and the producer repeats the request.
         """
         header = request.header
         if not is_producer_id(header.producer) or header.batch < 0:
@@ -100,9 +100,9 @@ class SequencedSends:
 
     @staticmethod
     def _demand_owner(state: ProducerState | None, producer: str) -> None:
-        """Refuse an account that may not send to all topics of a producer: it would fence it, and learn its topics.
+        """Refuse an account that may not send to all topics of a producer, so that it cannot fence the producer.
 
-        :raises RefusedError: it may not.
+        :raises RefusedError: the account may not send to all of them.
         """
         caller = CALLER.get()
         if state is None or caller is None or caller.is_super:
@@ -113,16 +113,16 @@ class SequencedSends:
             )
 
     def _demand_run(self, sequence: ProducerSequence) -> None:
-        """Refuse a run that the producer of others has not begun.
+        """Refuse a run other than the current one from an account that may not send to all topics of the producer.
 
-        :raises RefusedError: as for :meth:`_demand_owner`.
+        :raises RefusedError: see :meth:`_demand_owner`.
         """
         state = self._sequences.table().producers.get(sequence.producer)
         if state is not None and (sequence.batch, sequence.epoch) != (state.batch, state.epoch):
             self._demand_owner(state, sequence.producer)
 
     def _forget_other(self, producer: str, queue: ConsumeQueue) -> None:
-        """Forget the messages that a producer had in a queue which was deleted with its topic, and made anew."""
+        """Forget a producer's messages in a queue that was deleted with its topic and created again."""
         table = self._sequences.table()
         state = table.producers.get(producer)
         name = lane_name(queue.topic, queue.queue_id)
@@ -138,9 +138,9 @@ class SequencedSends:
             table.forget_lane(producer, name)
 
     def cut_sequence(self, header: SendHeader) -> ProducerSequence | None:
-        """Cut the sequence of a batch out of its properties; ``None`` when it has none.
+        """Cut the sequence of a batch out of its properties; return ``None`` without one.
 
-        :raises RefusedError: it cannot be read.
+        :raises RefusedError: the sequence cannot be parsed.
         """
         text = header.properties
         if not text or PRODUCER_SEQUENCE not in text:
@@ -158,9 +158,9 @@ class SequencedSends:
     def stored_before(
         self, sequence: ProducerSequence, queue: ConsumeQueue, records: list[NewRecord]
     ) -> Response | None:
-        """Remove the stored messages from ``records``; when all are stored, return their original answer.
+        """Remove the already stored messages from ``records``; when all are stored, return their original answer.
 
-        :raises RefusedError: as ``ProducerSequences.stored_of``, or the sequence is not that of the batch.
+        :raises RefusedError: see ``ProducerSequences.stored_of``; or the sequence does not match the batch.
         """
         if sequence.count != len(records):
             raise _illegal(f"its sequence has {sequence.count} messages, the batch {len(records)}")
@@ -189,13 +189,13 @@ class SequencedSends:
 
     @staticmethod
     def mark(sequence: ProducerSequence) -> str:
-        """Text that is added to the properties of the first message of a sequence."""
+        """Return the text that is added to the properties of the first message of a sequence."""
         return PROPERTY_SEPARATOR + join_properties({PRODUCER_SEQUENCE: sequence.text()})
 
     def is_next(self, sequence: ProducerSequence, queue: ConsumeQueue, messages: int) -> bool:
-        """Tell whether a sequence is that of so many messages, and none of them is stored.
+        """Return whether a sequence has this number of messages, and none of them is stored.
 
-        :raises RefusedError: as ``ProducerSequences.stored_of``.
+        :raises RefusedError: see ``ProducerSequences.stored_of``.
         """
         if sequence.count != messages:
             return False
@@ -205,13 +205,13 @@ class SequencedSends:
         return not self._sequences.table().stored_of(sequence, lane)
 
     def put(self, sequence: ProducerSequence, queue: ConsumeQueue, first: tuple[int, int]) -> None:
-        """Note messages that were put; ``first`` has the log offset and queue offset of the first one."""
+        """Record messages that were put; ``first`` has the log offset and queue offset of the first message."""
         stored = Stored(*first)
         lane = lane_name(queue.topic, queue.queue_id)
         self._turn.notify(self._sequences.table().put(sequence, lane, stored), stored)
 
     def _original(self, sequence: ProducerSequence, queue: ConsumeQueue, lane: Lane) -> Response:
-        """The answer of the time when the messages were stored; for older messages only that they are stored."""
+        """Return the original answer; for older messages only that they are stored."""
         if lane.first != sequence.first:
             return Response(
                 header=SendMessageResponseHeader(msg_id="", queue_id=queue.queue_id, queue_offset=-1),
@@ -228,7 +228,7 @@ def _illegal(why: str) -> RefusedError:
 
 
 def run_record(producer: str, state: ProducerState, store_host: bytes, now_ms: int) -> InnerMessage:
-    """The record of a run that begins: with it all earlier runs stay fenced, even if the file is lost."""
+    """Return the record that begins a run: with it all earlier runs stay fenced, even if the file is lost."""
     sequence = ProducerSequence(producer, state.batch, state.epoch, 0, 0, 0)
     return InnerMessage(
         PRODUCER_RUNS_TOPIC,

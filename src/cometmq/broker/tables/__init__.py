@@ -1,1 +1,1 @@
-"""Tables of a broker: topics, groups, consumer offsets, clients, locks, and the files that keep them."""
+"""Tables of a broker: topics, groups, consumer offsets, clients, locks, and the files that store them."""

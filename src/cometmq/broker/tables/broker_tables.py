@@ -1,4 +1,4 @@
-"""The tables of a broker: read and completed at its start, written when they change."""
+"""The tables of a broker: loaded and completed at its start, written when they change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cometmq.store.recovery.known_topics import DELETED_TOPICS
 
 
 class BrokerTables:
-    """Topics and their lives, groups, consumer offsets and locks.
+    """Topics and their lives, groups, consumer offsets and locks of a broker.
 
     :param root: the directory of the store.
     """
@@ -40,9 +40,9 @@ class BrokerTables:
         self._lock_file = LockFile(self.locks, root / "comet" / "locks.json")
 
     def load(self, store: MessageStore, *, is_slave: bool) -> list[str]:
-        """Read the files, and complete damaged ones from the store; return a line for each finding.
+        """Load the files, and complete damaged ones from the store; return a line for each finding.
 
-        Offsets behind the end of a slave's log stay: its log follows.
+        A slave keeps offsets behind the end of its log, since its log catches up.
         """
         findings = [
             *(self._mark_copies() if is_slave else ()),
@@ -62,11 +62,11 @@ class BrokerTables:
 
     @property
     def are_copies(self) -> bool:
-        """Tell whether a slave wrote these tables: they may be older than its log."""
+        """Return whether a slave wrote these tables: they may be older than its log."""
         return self._copies_mark.exists()
 
     def take_as_own(self) -> None:
-        """Write the tables of a slave that is the master now, with what its log says beside them."""
+        """Write the tables of a slave that is now the master, with the end of its log."""
         if self.are_copies:
             self.save()
             self.offsets.save()
@@ -81,7 +81,7 @@ class BrokerTables:
         return []
 
     def save(self) -> None:
-        """Write what changed of topics, their lives, groups and locks; files of topics and groups follow, whole."""
+        """Append changes of topics, lives, groups and locks; complete files of topics and groups follow later."""
         self.topics.save()
         self.lives.save()
         self.groups.save()
@@ -107,7 +107,7 @@ class BrokerTables:
         self._set_alarm()
 
     async def save_last(self) -> None:
-        """Write every table whole that changed since: the broker stops."""
+        """Write every table that changed since its last write as a complete file; the broker stops."""
         self._alarm.close()
         if self._writing is not None:
             await self._writing
@@ -117,7 +117,7 @@ class BrokerTables:
         self.offsets.save_last()
 
     def written_by_rounds(self, schedule_round: Callable[[], None]) -> RoundWriter:
-        """Let changes be written at the end of the turn that makes them."""
+        """Allow writing changes at the end of the turn that makes them."""
         writer = RoundWriter(self.save, schedule_round)
         self.topics.on_due = self.groups.on_due = self.lives.on_due = self._lock_file.on_due = writer.changed
         return writer

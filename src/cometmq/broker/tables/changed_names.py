@@ -1,8 +1,8 @@
-"""The names of rows that changed in a table, so that a slave that copied it before gets those rows only.
+"""The names of changed rows in a table: a slave that copied the table before receives only these rows.
 
-A slave gets a *mark* with each copy and gives it back with its next question. Names are noted from the first question
-on. Each question closes a *part* with the names noted since the one before; a mark says which parts a slave has. A name
-is in its newest part only, so that all parts together are no longer than the table and the rows that are gone.
+A slave receives a *mark* with each copy and returns it with its next request. Names are recorded from the first request
+on. Each request closes a *part* with the names recorded since the previous request; a mark says which parts a slave
+has. A name is only in its newest part, so all parts together have no more names than the table and the removed rows.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from cometmq.broker.limits import MAX_CHANGED_NAMES, MAX_CHANGED_PARTS
 
 
 class ChangedNames:
-    """The names of one table."""
+    """The names of changed rows in one table."""
 
     def __init__(self) -> None:
         self._process: Final = secrets.token_hex(8)
-        """Marks of an earlier process mean nothing."""
+        """Marks of an earlier process are invalid."""
         self._open: set[str] | None = None
-        """The names since the last question; ``None`` while nobody has a mark."""
+        """The names since the last request; ``None`` while nobody has a mark."""
         self._parts: deque[tuple[int, set[str]]] = deque()
         self._first = self._last = 0
-        """Marks from the first to the last have all that changed since."""
+        """Marks from the first to the last one are valid: all later changes are known."""
 
     def note(self, name: str) -> None:
-        """A row was added, replaced or removed."""
+        """Record that a row was added, replaced or removed."""
         if self._open is not None:
             self._open.add(name)
             if len(self._open) > MAX_CHANGED_NAMES:
                 self.forget()
 
     def forget(self) -> None:
-        """Make every mark worthless: who asks copies the table as a whole."""
+        """Make every mark invalid: a slave that returns one copies the complete table."""
         self._open = None
         self._parts.clear()
         self._first = self._last + 1
 
     def since(self, mark: str) -> tuple[str, set[str] | None]:
-        """Return a new mark, and the names that changed since another one; ``None`` if that cannot be told."""
+        """Return a new mark, and the names that changed since another mark; ``None`` if they are unknown."""
         known = self._number(mark)
         self._last += 1
         if self._open:

@@ -1,6 +1,6 @@
 """Connected producers and consumers by group and connection (``ProducerManager``, ``ConsumerManager``).
 
-A heartbeat enters a client. It leaves when it says so, when its connection closes, or after
+A heartbeat registers a client. The client leaves when it unregisters, when its connection closes, or after
 :data:`~cometmq.broker.limits.CLIENT_EXPIRY_SECONDS` of silence.
 """
 
@@ -32,14 +32,14 @@ BROADCASTING: Final = "BROADCASTING"
 
 
 class ClientChannel(msgspec.Struct, eq=False):
-    """One client on one connection, as its last heartbeat described it (``ClientChannelInfo``)."""
+    """One client on one connection, as described by its last heartbeat (``ClientChannelInfo``)."""
 
     connection: ServerConnection
     client_id: str
     language: str
     version: int
     last_update: float
-    """Monotonic seconds of the last heartbeat."""
+    """Monotonic seconds at the last heartbeat."""
     last_update_ms: int
     """Wall time of the last heartbeat in milliseconds, for tools."""
 
@@ -56,17 +56,17 @@ class ConsumerGroup(msgspec.Struct, eq=False):
     subscription_chars: int = 0
     """Size of the subscriptions, see :func:`subscription_chars`."""
     contradiction: str = ""
-    """The contradiction that was logged last: it comes back with each heartbeat."""
+    """The contradiction that was logged last: each heartbeat repeats it."""
 
     @property
     def client_ids(self) -> list[str]:
-        """Client ids of all channels; one stands twice when its client has two connections."""
+        """Client ids of all channels; an id appears twice when its client has two connections."""
         return [channel.client_id for channel in self.channels.values()]
 
     def subscribe(self, subscriptions: Iterable[SubscriptionData]) -> bool:
-        """Take over the subscriptions of a heartbeat; return whether the set of topics changed.
+        """Accept the subscriptions of a heartbeat; return whether the set of topics changed.
 
-        A newer version for the same topic replaces the old one in silence.
+        A newer version for the same topic replaces the old one without a notice.
         """
         changed = False
         named: set[str] = set()
@@ -84,9 +84,9 @@ class ConsumerGroup(msgspec.Struct, eq=False):
 
 
 def contradiction_of(group: ConsumerGroup, data: ConsumerData) -> str:
-    """Return how a heartbeat contradicts what the other members of its group subscribe to; empty if it does not.
+    """Return the difference between a heartbeat and the subscriptions of the group's other members; empty without one.
 
-    The text is the same in whichever order the members come.
+    The text does not depend on the order of the members.
     """
     wanted = {found.topic: f"{found.expression_type} {found.sub_string}" for found in data.subscription_data_set}
     known = {topic: f"{found.expression_type} {found.sub_string}" for topic, found in group.subscriptions.items()}
@@ -99,11 +99,11 @@ def contradiction_of(group: ConsumerGroup, data: ConsumerData) -> str:
 
 GroupChanged = Callable[[ConsumerGroup], None]
 MemberMoved = Callable[[str, ClientChannel, bool], None]
-"""Called with a group, a client, and True when it comes, False when it goes."""
+"""Called with a group, a client, and True when the client joins or False when it leaves."""
 
 
 def subscription_chars(subscription: SubscriptionData) -> int:
-    """The size of one subscription for the limit: its texts, and something for itself and each tag and code."""
+    """Return a subscription's size for the limit: its texts, and a weight for itself, each tag and each code."""
     codes = subscription.code_set
     return (
         SUBSCRIPTION_OVERHEAD_CHARS
@@ -115,7 +115,7 @@ def subscription_chars(subscription: SubscriptionData) -> int:
 
 
 def selection_chars(subscription: SubscriptionData) -> int:
-    """Characters of a subscription's expression, tags and codes."""
+    """Return the characters of a subscription's expression, tags and codes."""
     codes = subscription.code_set
     return (
         len(subscription.sub_string)
@@ -125,20 +125,20 @@ def selection_chars(subscription: SubscriptionData) -> int:
 
 
 class Heartbeats:
-    """The last heartbeats that clients are known by, the oldest first, so that the silent are found at once."""
+    """The last heartbeats of the registered clients, the oldest first, so that silent clients are found immediately."""
 
     def __init__(self) -> None:
         self._groups: dict[ClientChannel, int] = {}
-        """In how many groups each is that of a member."""
+        """The number of groups in which each heartbeat is that of a member."""
 
     def enter(self, channel: ClientChannel, before: ClientChannel | None) -> None:
-        """A group has a member by this heartbeat, in place of an earlier one."""
+        """Add a group's member with its heartbeat, in place of the member's earlier one."""
         self._groups[channel] = self._groups.get(channel, 0) + 1
         if before is not None:
             self.leave(before)
 
     def leave(self, channel: ClientChannel) -> None:
-        """A group has the member of a heartbeat no more."""
+        """Remove a group's member with its heartbeat."""
         left = self._groups[channel] - 1
         if left:
             self._groups[channel] = left
@@ -146,7 +146,7 @@ class Heartbeats:
             del self._groups[channel]
 
     def before(self, horizon: float) -> list[ClientChannel]:
-        """Those that came before this time."""
+        """Return the heartbeats that arrived before this time."""
         return list(itertools.takewhile(lambda channel: channel.last_update < horizon, self._groups))
 
 
@@ -157,33 +157,33 @@ class ConsumerManager:
         self._beats = beats
         self._groups: dict[str, ConsumerGroup] = {}
         self._names_of: Index[ServerConnection, str] = Index()
-        """The groups of each connection: many connections are lost at once, and there are many groups."""
+        """The groups of each connection: many connections may be lost at once, and there are many groups."""
         self._chars = 0
         self._members = 0
         self.gone = 0
-        """Members that have gone since the start."""
+        """Members that have left since the start."""
         self.on_change: list[GroupChanged] = []
         self.on_move: list[MemberMoved] = []
 
     def get(self, group: str) -> ConsumerGroup | None:
-        """The live members of a group, or ``None`` when it has none."""
+        """Return the live members of a group, or ``None`` when it has none."""
         return self._groups.get(group)
 
     @property
     def groups(self) -> Mapping[str, ConsumerGroup]:
-        """All groups with live members; not to be changed."""
+        """Return all groups with live members; callers do not change them."""
         return self._groups
 
     def knows(self, connection: ServerConnection) -> bool:
-        """Tell whether a member of any group is on the connection."""
+        """Return whether a member of any group is on the connection."""
         return connection in self._names_of
 
     def groups_of(self, topic: str) -> set[str]:
-        """The groups that subscribe to a topic now (``queryTopicConsumeByWho``)."""
+        """Return the groups that subscribe to a topic now (``queryTopicConsumeByWho``)."""
         return {name for name, group in self._groups.items() if topic in group.subscriptions}
 
     def has_room(self, consumers: Iterable[ConsumerData], connection: ServerConnection) -> bool:
-        """Tell whether all of a heartbeat's consumers may be entered; those that take no more room always may."""
+        """Return whether the limits allow all consumers of a heartbeat, always if they need no more room."""
         groups = members = chars = 0
         for data in consumers:
             group = self._groups.get(data.group_name)
@@ -198,7 +198,7 @@ class ConsumerManager:
         )
 
     def register(self, data: ConsumerData, channel: ClientChannel) -> None:
-        """Enter or refresh one consumer from its heartbeat."""
+        """Add or refresh one consumer from its heartbeat."""
         group = self._groups.get(data.group_name)
         if group is None:
             group = self._groups[data.group_name] = ConsumerGroup(
@@ -225,7 +225,7 @@ class ConsumerManager:
             self._changed(group)
 
     def unregister(self, group_name: str, connection: ServerConnection) -> None:
-        """Take the member on ``connection`` out of a group."""
+        """Remove the member on ``connection`` from a group."""
         group = self._groups.get(group_name)
         if group is None or (channel := group.channels.pop(connection, None)) is None:
             return
@@ -240,21 +240,21 @@ class ConsumerManager:
         self._changed(group)
 
     def groups_on(self, connection: ServerConnection) -> list[str]:
-        """The groups with a member on ``connection``."""
+        """Return the groups with a member on ``connection``."""
         return self._names_of.of(connection)
 
     def channel(self, group_name: str, connection: ServerConnection) -> ClientChannel | None:
-        """The member of a group on ``connection``."""
+        """Return the member of a group on ``connection``."""
         group = self._groups.get(group_name)
         return None if group is None else group.channels.get(connection)
 
     @property
     def members(self) -> int:
-        """The members of all groups."""
+        """Return the members of all groups."""
         return self._members
 
     def channels(self) -> list[ClientChannel]:
-        """Every live channel; one appears once for each group it is in."""
+        """Return every live channel; a channel appears once for each of its groups."""
         return [channel for group in self._groups.values() for channel in group.channels.values()]
 
     def _changed(self, group: ConsumerGroup) -> None:
@@ -289,19 +289,19 @@ class ProducerManager:
         self._names_of: Index[ServerConnection, str] = Index()
         self._client_of: dict[ServerConnection, str] = {}
         self._connections_of: Index[str, ServerConnection] = Index()
-        """The connections by client id, so that a reply finds its requester at once."""
+        """The connections by client id, so that the requester of a reply is found immediately."""
         self._members = 0
         self.gone = 0
-        """Producers that have gone since the start."""
+        """Producers that have left since the start."""
         self.on_move: list[MemberMoved] = []
 
     @property
     def groups(self) -> Mapping[str, Mapping[ServerConnection, ClientChannel]]:
-        """All groups with live producers; not to be changed."""
+        """Return all groups with live producers; callers do not change them."""
         return self._groups
 
     def has_room(self, groups: Iterable[str], connection: ServerConnection) -> bool:
-        """Tell whether producers of all these groups may be entered."""
+        """Return whether the limits allow producers in all these groups."""
         joined = set(groups).difference(self._names_of.get(connection, ()))
         new = joined.difference(self._groups)
         return (not new or len(self._groups) + len(new) <= MAX_GROUPS) and (
@@ -309,7 +309,7 @@ class ProducerManager:
         )
 
     def register(self, group: str, channel: ClientChannel) -> None:
-        """Enter or refresh one producer from its heartbeat."""
+        """Add or refresh one producer from its heartbeat."""
         connection = channel.connection
         channels = self._groups.setdefault(group, {})
         before = channels.get(connection)
@@ -325,11 +325,11 @@ class ProducerManager:
             self._connections_of.add(channel.client_id, connection)
 
     def knows(self, connection: ServerConnection) -> bool:
-        """Tell whether a producer is on the connection."""
+        """Return whether a producer is on the connection."""
         return connection in self._names_of
 
     def connection_of(self, client_id: str) -> ServerConnection | None:
-        """The newest connection of a client that produces, ``None`` when it has none."""
+        """Return the newest connection of a client with a producer, ``None`` without one."""
         return next(reversed(self._connections_of.get(client_id, {})), None)
 
     def _forget_client(self, connection: ServerConnection) -> None:
@@ -338,7 +338,7 @@ class ProducerManager:
             self._connections_of.remove(client_id, connection)
 
     def unregister(self, group: str, connection: ServerConnection) -> None:
-        """Take the producer on ``connection`` out of a group."""
+        """Remove the producer on ``connection`` from a group."""
         channels = self._groups.get(group)
         if channels is not None and (channel := channels.pop(connection, None)) is not None:
             self._members -= 1
@@ -352,25 +352,25 @@ class ProducerManager:
                 del self._groups[group]
 
     def groups_on(self, connection: ServerConnection) -> list[str]:
-        """The groups with a producer on ``connection``."""
+        """Return the groups with a producer on ``connection``."""
         return self._names_of.of(connection)
 
     def channel(self, group_name: str, connection: ServerConnection) -> ClientChannel | None:
-        """The producer of a group on ``connection``."""
+        """Return the producer of a group on ``connection``."""
         return self._groups.get(group_name, {}).get(connection)
 
     @property
     def members(self) -> int:
-        """The producers of all groups."""
+        """Return the producers of all groups."""
         return self._members
 
     def channels(self) -> list[ClientChannel]:
-        """Every live channel; one appears once for each group it is in."""
+        """Return every live channel; a channel appears once for each of its groups."""
         return [channel for channels in self._groups.values() for channel in channels.values()]
 
 
 class ClientRegistry:
-    """Producers and consumers together, with their common ways to leave (``ClientHousekeepingService``).
+    """Producers and consumers, and the ways in which both leave (``ClientHousekeepingService``).
 
     :param do: does work in slices.
     """
@@ -384,23 +384,24 @@ class ClientRegistry:
         self.consumers = ConsumerManager(self._beats)
 
     def channel(self, connection: ServerConnection, client_id: str, language: str, version: int) -> ClientChannel:
-        """Describe the client behind a heartbeat; from now on its connection is watched for closing."""
+        """Return the client that sent a heartbeat; from now on the closing of its connection is noticed."""
         if connection not in self._watched:
             self._watched.add(connection)
             connection.on_close.append(self.connection_closed)
         return ClientChannel(connection, client_id, language, version, self._clock.monotonic(), self._clock.now_ms())
 
     def has_room(self, data: HeartbeatData, connection: ServerConnection) -> bool:
-        """Tell whether all clients of a heartbeat may be entered without breaking a limit."""
+        """Return whether the limits allow all clients of a heartbeat."""
         producers = (producer.group_name for producer in data.producer_data_set)
         return self.producers.has_room(producers, connection) and (
             self.consumers.has_room(data.consumer_data_set, connection)
         )
 
     def is_stranger(self, connection: ServerConnection, group_name: str, client_id: str) -> bool:
-        """Tell whether a connection is known by its heartbeats, and not as this member of this consumer group.
+        """Return whether heartbeats came over a connection, but none of this member of this consumer group.
 
-        A connection without a heartbeat yet may be anybody's: after a broker's start other requests may come first.
+        A connection without a heartbeat may belong to any client: after a broker's start other requests may arrive
+        first.
         """
         if not self.consumers.knows(connection) and not self.producers.knows(connection):
             return False
@@ -409,19 +410,19 @@ class ClientRegistry:
         return channel is None or channel.client_id != client_id
 
     def connection_closed(self, connection: ServerConnection) -> None:
-        """Take out all clients on a closed connection, slice by slice."""
+        """Remove all clients on a closed connection, slice by slice."""
         self._watched.discard(connection)
         if self.producers.knows(connection) or self.consumers.knows(connection):
             self._do(self._leaving([(connection, None)]))
 
     def expire(self) -> None:
-        """Take out the clients that have sent no heartbeat for the expiry time, slice by slice."""
+        """Remove the clients without a heartbeat for the expiry time, slice by slice."""
         silent = self._beats.before(self._clock.monotonic() - CLIENT_EXPIRY_SECONDS)
         if silent:
             self._do(self._leaving([(beat.connection, beat) for beat in silent]))
 
     def _leaving(self, leaving: Iterable[tuple[ServerConnection, ClientChannel | None]]) -> Iterator[None]:
-        """Take the clients on connections out of all groups, or of those that know them by this heartbeat alone."""
+        """Remove the clients on connections from all groups, or only from groups without a newer heartbeat."""
         members = (
             (manager, name, connection)
             for connection, beat in leaving

@@ -1,9 +1,9 @@
 """Consumer offsets: the progress of each group in each queue (``ConsumerOffsetManager``).
 
-Offsets arrive by UPDATE_CONSUMER_OFFSET and with pulls. Every ``flushConsumerOffsetInterval`` those that changed go
-into the journal of ``config/consumerOffset.json``, which is written whole now and then, and at stop. Both also have the
-log's end of that moment, as ``logOffset``, which Apache ignores: of a topic that was deleted behind it, they have
-offsets that mean nothing any more.
+Offsets arrive by UPDATE_CONSUMER_OFFSET and with pulls. Every ``flushConsumerOffsetInterval`` the changed offsets are
+appended to the journal of ``config/consumerOffset.json``; the complete file is written from time to time, and at the
+stop. Both also contain the end of the log at that moment, as ``logOffset``, which Apache ignores: if a topic was
+deleted after this position, its offsets in the file are invalid.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cometmq.store.recovery.known_topics import Deleted, DeletedGroup
 from cometmq.threads import in_thread
 
 Changes = dict[str, dict[int, int | None] | None]
-"""By pair and queue id the new offset; ``None`` for what was removed."""
+"""The new offset by pair and queue id; ``None`` for removed offsets."""
 
 _SEPARATOR: Final = "@"
 _DEPTH: Final = 3
@@ -48,33 +48,33 @@ class ConsumerOffsetManager:
     def __init__(self, path: Path, *, clock: Clock, disk: Disk | None = None) -> None:
         self._file = JournaledFile(path, depth=_DEPTH, clock=clock, disk=disk)
         self._unwritten: list[Changes] = [{}]
-        """The changes since the last write, in their order: within each, nothing is set again once it was removed."""
+        """The changes since the last write, in their order: no part sets an offset again after removing it."""
         self._needs_whole = False
-        """True if there are changes that only a whole file can bring to the disk."""
+        """True if some changes can be stored only by writing the complete file."""
         self._table: dict[str, QueueOffsets] = {}
         self._topics_of: Index[str, str] = Index()
-        """Topics by group, and groups by topic: a look through all pairs takes 40 ms with 200,000."""
+        """Topics by group, and groups by topic: scanning all pairs takes 40 ms with 200,000 pairs."""
         self._groups_of: Index[str, str] = Index()
         self._count = 0
-        """Offsets of all pairs."""
+        """Number of offsets of all pairs."""
         self.changes: Final = ChangedNames()
         """The pairs, ``topic@group``, for slaves."""
         self.on_back: Final[list[Callable[[str, str, int, int], None]]] = []
-        """Called with group, topic, queue id and the new offset before a commit sets an offset back."""
+        """Called with group, topic, queue id and the new offset before a commit moves an offset back."""
         self.in_flight: Callable[[str, str, int], int] = _none
-        """The popped messages of a topic, a group and a queue that are not acknowledged."""
+        """The popped, unacknowledged messages of a topic, a group and a queue."""
         self.log_end: Callable[[], int] | None = None
-        """The log's end now; ``None`` without a log."""
+        """The end of the log now; ``None`` without a log."""
         self._written_at: int | None = None
-        """The log's end when the file was written that ``load`` read; ``None`` if it does not say."""
+        """The end of the log when the file that ``load`` read was written; ``None`` if the file does not contain it."""
         self.is_damaged = False
-        """True if ``load`` missed something that was written."""
+        """True if ``load`` did not find everything that was written."""
         self.lost_of: frozenset[str] = frozenset()
-        """Groups that may have lost offsets to a damage. Where they have none they begin at the first message, so
-        that they pass over none."""
+        """Groups that may have lost offsets through damage. In queues without an offset they start at the first
+        message, so that they skip none."""
 
     def load(self) -> list[str]:
-        """Read the file; return a line for each thing found wrong, and for each entry that cannot be used."""
+        """Load the file; return a line for each problem, and for each entry that cannot be used."""
         table, self._written_at = self._file.load(_read) or ({}, None)
         findings = list(self._file.findings)
         self.is_damaged = bool(findings)
@@ -98,15 +98,15 @@ class ConsumerOffsetManager:
         return findings
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
-        """The offset committed for one queue, or ``NO_OFFSET``."""
+        """Return the committed offset of one queue, or ``NO_OFFSET``."""
         queues = self._table.get(f"{topic}{_SEPARATOR}{group}")
         return NO_OFFSET if queues is None else queues.get(queue_id, NO_OFFSET)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Note the offset of a group in a queue; going back is allowed, as in RocketMQ.
+        """Set the offset of a group in a queue; moving back is allowed, as in RocketMQ.
 
-        A negative offset is ignored: clients send −1 for "none yet". So are offsets for CID_RMQ_SYS_TRANS: open
-        transactions would be lost. Returns ``False`` when the table is full and nothing was noted. Both names must
+        A negative offset is ignored: clients send −1 for "none yet". Offsets for CID_RMQ_SYS_TRANS are ignored too:
+        open transactions would be lost. Returns ``False`` when the table is full and nothing was set. Both names must
         have passed their checks.
         """
         if offset < 0 or group == TRANSACTION_GROUP or not 0 <= queue_id <= _MAX_QUEUE_ID:
@@ -117,7 +117,7 @@ class ConsumerOffsetManager:
         return self.note(group, topic, queue_id, offset)
 
     def note(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """The same without these checks, for the broker's own groups."""
+        """Set an offset without these checks, for the broker's own groups."""
         key = f"{topic}{_SEPARATOR}{group}"
         queues = self._table.get(key)
         if queues is None:
@@ -147,8 +147,7 @@ class ConsumerOffsetManager:
         queues[queue_id] = offset
 
     def copy_in_slices(self) -> Iterator[dict[str, dict[int, int]]]:
-        """All offsets, in copies of as many as one round of the loop may work on; pairs that come or go meanwhile may
-        be missing."""
+        """Yield copies of all offsets, slice by slice; pairs that are added or removed meanwhile may be missing."""
         for some in _slices(self._table):
             yield {key: queues.as_dict() for key, queues in some.items()}
 
@@ -159,13 +158,14 @@ class ConsumerOffsetManager:
         beyond: dict[str, Mapping[int, int]],
         removed: Iterable[str] | None = None,
     ) -> Iterator[None]:
-        """Become a copy of a master's offsets, none beyond the end of its queue here.
+        """Become a copy of a master's offsets, with no offset beyond the end of its queue here.
 
         Stops after each slice.
 
         :param ends: the offset after the last message of a queue.
-        :param beyond: gets the rows with an offset beyond its queue's end, and loses those that are taken whole.
-        :param removed: the pairs that go; ``None`` for all but those given.
+        :param beyond: receives the rows with an offset beyond the end of its queue; completely copied rows are removed
+            from it.
+        :param removed: the pairs to remove; ``None`` for all pairs that are not given.
         """
         size = 0
         gone = dict.fromkeys(self._table if removed is None else removed)
@@ -195,7 +195,7 @@ class ConsumerOffsetManager:
             yield
 
     def _replace(self, key: str, topic: str, group: str, offsets: Mapping[int, int]) -> None:
-        """Let a pair have these offsets, as far as the limits allow."""
+        """Set the offsets of a pair, as far as the limits allow."""
         known = self._table.get(key)
         if known == offsets:
             return
@@ -214,22 +214,22 @@ class ConsumerOffsetManager:
         self.changes.note(key)
 
     def of_group(self, group: str) -> Iterator[tuple[str, QueueOffsets]]:
-        """Yield ``(topic, {queue id: offset})`` for each topic that a group has offsets of."""
+        """Yield ``(topic, {queue id: offset})`` for each topic in which a group has offsets."""
         for topic in self._topics_of.of(group):
             queues = self._table.get(f"{topic}{_SEPARATOR}{group}")
             if queues is not None:
                 yield topic, queues
 
     def groups_of(self, topic: str) -> set[str]:
-        """The groups that have offsets of a topic (``whichGroupByTopic``)."""
+        """Return the groups with offsets in a topic (``whichGroupByTopic``)."""
         return set(self._groups_of.of(topic))
 
     def of_queues(self, group: str, topic: str) -> QueueOffsets:
-        """The offsets of one group in one topic, by queue id; not to be changed."""
+        """Return the offsets of one group in one topic, by queue id; callers do not change them."""
         return self._table.get(f"{topic}{_SEPARATOR}{group}", _NO_OFFSETS)
 
     def drop(self, key: str) -> None:
-        """Remove one pair, ``topic@group``; it may be gone already."""
+        """Remove one pair, ``topic@group``, if it exists."""
         queues = self._table.pop(key, None)
         if queues is not None:
             topic, _, group = key.partition(_SEPARATOR)
@@ -258,7 +258,7 @@ class ConsumerOffsetManager:
                 self.drop(f"{topic}{_SEPARATOR}{name}")
 
     def forget_ended(self, topics: Mapping[str, Deleted], groups: Mapping[str, DeletedGroup]) -> None:
-        """Remove the offsets of what was deleted after the file was written that ``load`` read."""
+        """Remove the offsets of topics and groups that were deleted after the file that ``load`` read was written."""
         written_at = self._written_at
         if written_at is None:
             return
@@ -270,12 +270,12 @@ class ConsumerOffsetManager:
                 self.forget(group=group)
 
     def has_group(self, group: str) -> bool:
-        """Tell whether a group has offsets."""
+        """Return whether a group has offsets."""
         return bool(self._topics_of.of(group))
 
     @property
     def table(self) -> Mapping[str, QueueOffsets]:
-        """All offsets, as slaves and tools get them (code 43); not to be changed."""
+        """Return all offsets, as slaves and tools receive them (code 43); callers do not change them."""
         return self._table
 
     # --- writing ------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ class ConsumerOffsetManager:
         return self._needs_whole or any(self._unwritten)
 
     def save(self) -> None:
-        """Write what changed; on a full or broken disk it stays due for the next call."""
+        """Write the changes; on a full or broken disk they stay due for the next call."""
         if self._is_for_journal:
             self._needs_whole = not self._append(self._taken(), self._end())
         elif self._has_changed():
@@ -296,7 +296,7 @@ class ConsumerOffsetManager:
             self._needs_whole = self._file.failed
 
     async def save_in_background(self) -> None:
-        """As :meth:`save`, in a thread; the file is written whole when it is time, beside other work."""
+        """Write the changes in a thread; the complete file is written when it is due, beside other work."""
         if self._is_for_journal:
             changes, end = self._taken(), self._end()
             if any(changes):
@@ -310,13 +310,13 @@ class ConsumerOffsetManager:
             self._needs_whole = not await self._file.write_in_background(_pieces(self._table, self._end()))
 
     def save_last(self) -> None:
-        """Write the file whole if an offset changed since: the broker stops."""
+        """Write the complete file if an offset changed since the last one; the broker stops."""
         if self._has_changed():
             self._file.changed()
         self._file.write_last(_pieces(self._table, self._end()))
 
     def _taken(self) -> list[Changes]:
-        """Take what changed since the last write; after a failure to write it the file must be written whole."""
+        """Return the changes since the last write and forget them; after a failed write the complete file is due."""
         changes, self._unwritten = self._unwritten, [{}]
         return changes
 
@@ -340,7 +340,7 @@ def _read(loaded: Any) -> tuple[dict[str, Any], int | None]:
 
 
 def _records(changes: Iterable[Changes], log_end: int | None) -> Iterator[bytes]:
-    """Changes as the journal has them, in pieces that hold up other threads for a short time."""
+    """Yield changes in the form of the journal, in pieces that hold up other threads for a short time."""
     for some in changes:
         for rows in batches(some.items(), TABLE_ROWS_PER_SLICE):
             yield msgspec.json.encode({"offsetTable": dict(rows)})
@@ -349,7 +349,7 @@ def _records(changes: Iterable[Changes], log_end: int | None) -> Iterator[bytes]
 
 
 def _slices(table: Mapping[str, QueueOffsets]) -> Iterator[dict[str, QueueOffsets]]:
-    """A table in parts of as many offsets as one round of the loop may work on."""
+    """Yield a table in parts of a size that one round of the loop may handle."""
     some: dict[str, QueueOffsets] = {}
     size = 0
     for key in list(table):
@@ -366,7 +366,7 @@ def _slices(table: Mapping[str, QueueOffsets]) -> Iterator[dict[str, QueueOffset
 
 
 def _pieces(table: Mapping[str, QueueOffsets], log_end: int | None) -> Iterator[bytes]:
-    """The file in fastjson's pretty form, slice by slice; offsets may change in between."""
+    """Yield the file in fastjson's pretty form, slice by slice; offsets may change between slices."""
     yield b"{" if log_end is None else b'{\n\t"logOffset":%d,' % log_end
     yield b'\n\t"offsetTable":{'
     before = b"\n\t\t"
@@ -378,7 +378,7 @@ def _pieces(table: Mapping[str, QueueOffsets], log_end: int | None) -> Iterator[
 
 
 def _pretty(offsets: Mapping[int, int]) -> bytes:
-    """The same as ``fastjson.dumps_pretty``, in less than half the time."""
+    """Return the same text as ``fastjson.dumps_pretty``, in less than half the time."""
     if not offsets:
         return b"{}"
     return b"{\n\t\t\t" + b",\n\t\t\t".join([b"%d:%d" % each for each in offsets.items()]) + b"\n\t\t}"

@@ -1,4 +1,4 @@
-"""The end of a topic or a group: what goes with it, here and at the slaves."""
+"""The deletion of a topic or a group: everything that is removed with it, here and on the slaves."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _log = logging.getLogger(__name__)
 class Deletions:
     """Removes what belongs to a deleted topic or group.
 
-    ``on_topic`` is called with the name of each deleted topic, ``on_group`` with that of each group, the log's end, and
-    whether its offsets are removed, too.
+    ``on_topic`` is called with the name of each deleted topic; ``on_group`` is called with the name of each deleted
+    group, the end of the log, and whether the group's offsets are removed too.
     """
 
     def __init__(self, tables: BrokerTables, store: MessageStore, stats: BrokerStats) -> None:
@@ -30,7 +30,7 @@ class Deletions:
         self.on_group: list[Callable[[str, int, bool], None]] = []
 
     def topics(self, names: Collection[str], position: int) -> None:
-        """Remove what belongs to topics that were just deleted; ``position`` is the log's end."""
+        """Remove everything that belongs to topics that were just deleted; ``position`` is the end of the log."""
         for name in names:
             self.lives.end(name, position)
         self.lives.on_due()
@@ -39,9 +39,10 @@ class Deletions:
             self.end_queues(name, position)
 
     def found_in_log(self, name: str, position: int) -> None:
-        """At a start the log shows that a topic was deleted when it ended at ``position``.
+        """Apply a deletion of a topic at ``position`` that a start finds in the log.
 
-        The tables of a slave that is promoted may be older. A topic that has later messages was made anew and stays.
+        The tables of a promoted slave may be older than the deletion. A topic with later messages was created again and
+        stays.
         """
         if self._tables.are_copies and self.lives.is_later(self.lives.deleted.get(name), position):
             _log.info("the topic %s was deleted at log offset %d, before the tables were copied", name, position)
@@ -52,7 +53,7 @@ class Deletions:
     def end_queues(self, name: str, position: int) -> None:
         """Remove the queues of a topic and its statistics.
 
-        :param position: the topic was deleted when the log ended there; queues with later messages are of its next
+        :param position: the end of the log when the topic was deleted; queues with later messages belong to its next
             life and stay.
         """
         self._stats.forget_topic(name)
@@ -61,7 +62,7 @@ class Deletions:
             listener(name)
 
     def group(self, name: str, position: int, *, with_offsets: bool) -> None:
-        """Remove what belongs to a group that was just deleted; ``position`` is the log's end."""
+        """Remove everything that belongs to a group that was just deleted; ``position`` is the end of the log."""
         self.lives.end_group(name, position, with_offsets=with_offsets)
         self.lives.on_due()
         if with_offsets:
@@ -71,7 +72,7 @@ class Deletions:
             listener(name, position, with_offsets)
 
     def group_found_in_log(self, name: str, position: int, *, with_offsets: bool) -> None:
-        """As :meth:`found_in_log`, for a group that was deleted."""
+        """Apply the deletion of a group that a start finds in the log, as :meth:`found_in_log`."""
         known = self.lives.deleted_groups.get(name)
         if self._tables.are_copies and self.lives.is_later(known, position):
             _log.info("the group %s was deleted at log offset %d, before the tables were copied", name, position)
@@ -79,5 +80,5 @@ class Deletions:
             self.group(name, position, with_offsets=with_offsets)
 
     def end_group(self, name: str) -> None:
-        """Remove the statistics of a group that is not in the table any more."""
+        """Remove the statistics of a group that is no longer in the table."""
         self._stats.forget_group(name)

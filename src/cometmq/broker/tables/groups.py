@@ -1,6 +1,6 @@
 """The consumer groups of this broker (``SubscriptionGroupManager``).
 
-A group is made by an administrator or on first use. Group names are as strict as topic names, because the name of a
+A group is created by an administrator or on first use. Group names are as strict as topic names, because the name of a
 group becomes the name of its retry topic and so of directories (Apache does not check them).
 """
 
@@ -33,19 +33,19 @@ class SubscriptionGroupManager(VersionedTable[SubscriptionGroupConfig]):
         self._live = live
 
     def wrapper(self) -> SubscriptionGroupWrapper:
-        """The body that slaves and tools get."""
+        """Return the body that slaves and tools receive."""
         return SubscriptionGroupWrapper(subscription_group_table=dict(self._table), data_version=self.version)
 
     def name_of(self, row: SubscriptionGroupConfig) -> str:
-        """The group's name."""
+        """Return the group's name."""
         return row.group_name
 
     def wrong_name(self, name: str) -> str | None:
-        """As ``check_group`` says."""
+        """Check a name as ``check_group`` does."""
         return check_group(name)
 
     def wrong_row(self, row: SubscriptionGroupConfig) -> str | None:
-        """A number of queues or retries that cannot be."""
+        """Return the reason to refuse a number of queues or retries."""
         if not 0 <= row.retry_queue_nums <= MAX_TOPIC_QUEUES:
             return f"retryQueueNums={row.retry_queue_nums}"
         if not -INT32_MAX <= row.retry_max_times <= INT32_MAX:
@@ -53,11 +53,11 @@ class SubscriptionGroupManager(VersionedTable[SubscriptionGroupConfig]):
         return None
 
     def built_in(self) -> Iterable[SubscriptionGroupConfig]:
-        """The groups of the system."""
+        """Return the groups of the system."""
         return (SubscriptionGroupConfig(group_name=name) for name in SYSTEM_GROUPS)
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """The configuration of a group; made now if that is on, the name is valid and there is room."""
+        """Return the configuration of a group; create a missing group if configuration, name and limits allow it."""
         found = self._table.get(group)
         if found is not None:
             return found

@@ -1,8 +1,8 @@
-"""The file of a large table: each change goes into a journal, and the file is written whole beside other work.
+"""The file of a large table: each change is appended to a journal, and the complete file is written beside other work.
 
-A change is in the journal, flushed, before it is answered. The file is written whole soon, later if it is large, and
-not later than the journals have twice its bytes. A clean stop leaves a whole file and no journal.
-:class:`~cometmq.store.table_journal.TableJournal` has the theory.
+A change is in the journal, flushed, before its request is answered. The complete file is written soon afterwards; a
+large file later, but at the latest when the journals are twice its size. A clean stop leaves a complete file and no
+journal. :class:`~cometmq.store.table_journal.TableJournal` explains the theory of operation.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PIECE_BYTES: Final = 1 << 18
-"""Bytes that a thread writes at a time."""
+"""Bytes that a thread writes in one call."""
 
 
 class JournaledFile(TableFile):
-    """A table in ``config/NAME.json``, with its changes since then in journals.
+    """A table in ``config/NAME.json``, and its changes since the file was written, in journals.
 
     At most one of ``write_text`` and ``write_in_background`` may be under way.
 
@@ -54,13 +54,13 @@ class JournaledFile(TableFile):
         self._journal = TableJournal(path, self._disk)
         self._size_bytes = 0
         self._is_unwritable = False
-        """True if the file could not be written whole the last time."""
+        """True if the complete file could not be written the last time."""
         self._next_at = 0.0
-        """The time from which the file may be written whole again."""
+        """The time from which the complete file may be written again."""
 
     # --- loading ------------------------------------------------------------------------------
     def load(self, form: Callable[[Any], T]) -> T | None:
-        """As :meth:`TableFile.load`, with the changes since; without a usable file these alone."""
+        """Load as :meth:`TableFile.load`, with the changes since; without a usable file, only the changes."""
         found = super().load(form)
         if found is None and self._journal.paths:
             self.findings.append(f"config/{self.path.name} is missing; its last changes are used")
@@ -85,7 +85,7 @@ class JournaledFile(TableFile):
 
     @property
     def added(self) -> Sequence[str]:
-        """The rows that ``load`` added to another program's file: that program could not know them yet."""
+        """Return the rows that ``load`` added to another program's file: that program could not know them yet."""
         return self._journal.added
 
     def _parsed(self, path: Path) -> Any:
@@ -111,11 +111,11 @@ class JournaledFile(TableFile):
     # --- changes ------------------------------------------------------------------------------
     @property
     def takes_changes(self) -> bool:
-        """Tell whether changes can be appended; else the file must be written whole."""
+        """Return whether changes can be appended; otherwise the complete file must be written."""
         return self._journal.takes_changes
 
     def append(self, changes: Iterable[bytes]) -> bool:
-        """Append changes, each a JSON object that is merged into the file's; false when a power cut may take them."""
+        """Append changes, JSON objects to merge into the file's; return False when a power cut may lose them."""
         try:
             self._journal.append(changes)
             self.failed = False
@@ -127,9 +127,10 @@ class JournaledFile(TableFile):
     # --- the whole file -----------------------------------------------------------------------
     @property
     def seconds_to_whole(self) -> float | None:
-        """The time after which the file is to be written whole.
+        """Return the seconds until the complete file is due.
 
-        ``None`` when it has everything, and when the next change writes it whole since there is none to go on from.
+        ``None`` when the file contains all changes, and when the next change writes the complete file because a journal
+        has no file to build on.
         """
         size = self._journal.size_bytes
         if not size or not self.takes_changes:
@@ -140,13 +141,13 @@ class JournaledFile(TableFile):
 
     @property
     def whole_is_due(self) -> bool:
-        """Tell whether it is time to write the file whole."""
+        """Return whether the complete file is due."""
         return self.seconds_to_whole == 0
 
     async def write_in_background(self, pieces: Iterator[bytes]) -> bool:
-        """Write the file whole, piece by piece, with rounds of the loop in between; return whether it was written.
+        """Write the complete file, piece by piece, with rounds of the loop in between; return whether it was written.
 
-        Rows may be of different moments: the journal gets every change since the first piece.
+        Rows may be from different moments: the journal contains every change since the first piece.
         """
         before = self._journal.size_bytes
         first = self._journal.begin()
@@ -187,7 +188,7 @@ class JournaledFile(TableFile):
             fresh.close()
 
     def write_text(self, text: bytes | Iterable[bytes]) -> None:
-        """Write the file whole, now; on a full or broken disk it is due again."""
+        """Write the complete file now; on a full or broken disk it is due again."""
         before = self._journal.size_bytes
         first = self._journal.begin()
         try:
@@ -206,7 +207,7 @@ class JournaledFile(TableFile):
         self._pause()
 
     def write_last(self, text: Iterable[bytes]) -> None:
-        """Write the file whole if anything changed since, and remove the journals: nothing changes any more."""
+        """Write the complete file if anything changed, and remove the journals: no changes follow."""
         if self.take_due() or self._journal.size_bytes:
             self.write_text(text)
         if not self.failed:
@@ -221,7 +222,7 @@ class JournaledFile(TableFile):
         return self.path.with_name(self.path.name + ".tmp")
 
     def _take_place(self, base: Base) -> None:
-        """Let the fresh file take the place of the table's, which becomes its ``.bak``."""
+        """Replace the table's file by the fresh one; the old file becomes its ``.bak``."""
         self._journal.name_base(base)
         if self.path.exists():
             backup = self.path.with_name(self.path.name + ".bak")

@@ -1,4 +1,4 @@
-"""OffsetExpiry: consumer offsets of topics that do not exist are forgotten after a day."""
+"""OffsetExpiry: removes consumer offsets of missing topics after a day."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 
 
 class OffsetExpiry:
-    """Forgets offsets of topics that do not exist, so that names chosen by chance do not fill the table for ever.
+    """Removes offsets of missing topics, so that names chosen by chance do not fill the table for ever.
 
-    A pair of topic and group goes when, for :data:`~cometmq.broker.limits.OFFSET_EXPIRY_SECONDS` on end, the broker had
-    neither that topic nor a queue of it and the group had no live member. The time begins again after a restart. The
-    table is looked through in slices. (``scanUnsubscribedTopic``, which nothing calls in Apache 4.9.7.)
+    A pair of topic and group is removed when, for :data:`~cometmq.broker.limits.OFFSET_EXPIRY_SECONDS` without a break,
+    the broker had neither the topic nor one of its queues and the group had no live member. The time begins again after
+    a restart. The table is scanned in slices. (``scanUnsubscribedTopic``, which nothing calls in Apache 4.9.7.)
 
-    :param has_topic: whether a topic, or a queue of it, is there.
-    :param is_live: whether a group has members.
+    :param has_topic: tells whether a topic, or one of its queues, exists.
+    :param is_live: tells whether a group has live members.
     """
 
     def __init__(
@@ -35,12 +35,12 @@ class OffsetExpiry:
         self._clock = clock
         self._left: list[str] = []
         self._gone_since: dict[str, float] = {}
-        """The time at which each pair was first not needed, from the round before …"""
+        """The time at which each pair was first found unused, from the previous scan of the table …"""
         self._still_gone: dict[str, float] = {}
-        """… and from this one."""
+        """… and from the current scan."""
 
     def look(self) -> None:
-        """Look at the next pairs, and drop those whose time is over."""
+        """Check the next pairs, and remove those whose time is over."""
         if not self._left:
             self._left = list(self._offsets.table)
             self._gone_since, self._still_gone = self._still_gone, {}

@@ -1,7 +1,8 @@
 """QueueOffsets: the offsets of one group in the queues of one topic, in 8 bytes each.
 
-Queues are numbered from 0, so that offsets stand in an array at their queue's number. Clients may name any number:
-those far beyond the others are in a map, so that the array is at most twice as long as there are offsets, and 16.
+Queues are numbered from 0, so offsets are in an array, indexed by queue number. Clients may name any number: offsets
+with numbers far beyond the others are in a map, so that the length of the array is at most 16 or, if that is more,
+twice the number of offsets.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class QueueOffsets(Mapping[int, int]):
             self.put(queue_id, offset)
 
     def fill(self, loaded: Mapping[Any, Any]) -> bool:
-        """Take offsets as a file has them at once, if they are of the first queues in their order; most are."""
+        """Set all offsets from a file at once if they are for the first queues in order; return whether they are."""
         offsets = list(loaded.values())
         if list(loaded) != _FIRST_NAMES[: len(offsets)] or {*map(type, offsets)} != {int} or min(offsets) < 0:
             return False
@@ -57,7 +58,7 @@ class QueueOffsets(Mapping[int, int]):
     def remove(self, queue_id: int) -> None:
         """Remove the offset of a queue.
 
-        :raises KeyError: it has none.
+        :raises KeyError: the queue has no offset.
         """
         if self._far is not None and queue_id in self._far:
             del self._far[queue_id]
@@ -69,7 +70,7 @@ class QueueOffsets(Mapping[int, int]):
     @overload
     def get(self, key: int, default: int | T, /) -> int | T: ...
     def get(self, key: int, default: T | None = None, /) -> int | T | None:
-        """The offset of a queue, or the default."""
+        """Return the offset of a queue, or the default."""
         if 0 <= key < len(self._array):
             offset = self._array[key]
             if offset >= 0:
@@ -92,13 +93,13 @@ class QueueOffsets(Mapping[int, int]):
         return iter(self.as_dict())
 
     def total(self, queue_nums: int) -> int:
-        """The sum of the offsets of the first queues."""
+        """Return the sum of the offsets of the first queues."""
         first = self._array if len(self._array) <= queue_nums else self._array[:queue_nums]
         far = () if self._far is None else [offset for queue_id, offset in self._far.items() if queue_id < queue_nums]
         return sum(first) - NO_OFFSET * first.count(NO_OFFSET) + sum(far)
 
     def as_dict(self) -> dict[int, int]:
-        """A copy, in the order of the queues as far as they stand in the array."""
+        """Return a copy; the queues in the array come first, in their order."""
         found = {queue_id: offset for queue_id, offset in enumerate(self._array) if offset >= 0}
         if self._far is not None:
             found.update(self._far)

@@ -1,10 +1,10 @@
 """Locks of queues that are consumed in order, and their file (``RebalanceLockManager``).
 
-Members of an orderly group read only queues that they hold a lock of. A lock lasts for
+Members of an orderly group read only queues for which they hold a lock. A lock lasts for
 :data:`~cometmq.broker.limits.LOCK_SECONDS` from its last renewal, twice as long as clients trust one, so that a queue
-never has two readers, however a member was lost. A connection that closes frees nothing, since its client may go on
-over another one. A member that says that it leaves frees all that it holds, also what it would have unlocked later:
-Java's client forgets its delayed unlocks when it is shut down."""
+never has two readers, however a member was lost. A closed connection frees no lock, since its client may continue over
+another connection. A member that unregisters frees all its locks, including those it would have freed later: Java's
+client forgets its delayed unlocks when it is shut down."""
 
 from __future__ import annotations
 
@@ -41,32 +41,32 @@ class HeldQueues(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RebalanceLockManager:
-    """The locks of all groups; ``on_change`` is called when a queue has another holder, or none."""
+    """The locks of all groups; ``on_change`` is called when a queue gets another holder or loses its holder."""
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
         self.on_change: Callable[[], None] = lambda: None
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
         self._texts: dict[str, bytes] = {}
-        """The locks of each group as the file has them, where none has changed since."""
+        """The locks of each group in the file's format, for groups without a change since."""
         self._count = 0
 
     @property
     def count(self) -> int:
-        """Locks held, also those that will be dropped at the next look."""
+        """Number of locks held, including expired locks that the next scan will drop."""
         return self._count
 
     def holder(self, group: str, queue: MessageQueue) -> str | None:
-        """The client that holds the queue now, or ``None``."""
+        """Return the client that holds the queue now, or ``None``."""
         lock = self._groups.get(group, {}).get(queue)
         if lock is None or self._clock.monotonic() - lock.renewed_at > LOCK_SECONDS:
             return None
         return lock.client_id
 
     def try_lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue] | None:
-        """Lock or renew, and return the queues that the client holds now; ``None`` when there is no room for them.
+        """Lock or renew queues; return those that the client holds now, ``None`` when the limit is reached.
 
-        A queue is granted when it is free, the client's own, or its lock has not been renewed in time.
+        A queue is granted when it is free, when the client already holds it, or when its lock was not renewed in time.
         """
         now = self._clock.monotonic()
         locks = self._groups.get(group, {})
@@ -93,17 +93,17 @@ class RebalanceLockManager:
         return granted
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Free those of the queues that the client holds; others' locks stay."""
+        """Free those of the queues that the client holds; locks of other clients stay."""
         locks = self._groups.get(group, {})
         self._drop(group, [queue for queue in queues if queue in locks and locks[queue].client_id == client_id])
 
     def unlock_all(self, group: str, client_id: str) -> None:
-        """Free all that a member of a group holds: it leaves."""
+        """Free all locks of a group's member that leaves."""
         locks = self._groups.get(group, {})
         self._drop(group, [queue for queue, lock in locks.items() if lock.client_id == client_id])
 
     def expire(self) -> Generator[None, None, None]:
-        """Drop the locks whose time is up; stops after each slice."""
+        """Drop the expired locks; pauses after each slice."""
         horizon = self._clock.monotonic() - LOCK_SECONDS
         looked = 0
         for group in list(self._groups):
@@ -132,7 +132,7 @@ class RebalanceLockManager:
 
     # --- over restarts ------------------------------------------------------------------------
     def held(self) -> list[HeldQueues]:
-        """All locks, without their times."""
+        """Return all locks, without their times."""
         return [some for group in self._groups for some in self._held_of(group)]
 
     def _held_of(self, group: str) -> list[HeldQueues]:
@@ -142,14 +142,14 @@ class RebalanceLockManager:
         return [HeldQueues(group, *names, numbers) for names, numbers in found.items()]
 
     def text(self) -> bytes:
-        """The result of :meth:`held` as JSON; only groups whose locks changed since are encoded."""
+        """Return the result of :meth:`held` as JSON; only groups with changed locks are encoded."""
         for group in self._groups:
             if group not in self._texts:
                 self._texts[group] = msgspec.json.encode(self._held_of(group))[1:-1]
         return b"[%s]" % b",".join([self._texts[group] for group in self._groups])
 
     def restore(self, held: Iterable[HeldQueues]) -> None:
-        """Restore the locks of before a restart, for as long as clients trust a lock from their last request."""
+        """Restore the locks from before a restart, for as long as clients trust a lock after their last request."""
         renewed_at = self._clock.monotonic() - LOCK_SECONDS + LOCK_TRUST_SECONDS
         for some in held:
             locks = self._groups.setdefault(some.group, {})
@@ -160,11 +160,11 @@ class RebalanceLockManager:
 
 
 class LockFile:
-    """``comet/locks.json``: a broker that was restarted gives nobody a queue that its holder still reads.
+    """``comet/locks.json``: after a restart a queue is not given away while its holder still reads it.
 
-    The file is written when a lock changes hands, before the request that did it is answered; renewals are not
-    written. It is not flushed to the disk, which others would wait for: after a power cut no client trusts its locks
-    any more by the time that the machine is up again. (Apache's broker forgets all locks.)
+    The file is written when a lock changes hands, before the request for the lock is answered; renewals are not
+    written. The file is not flushed to the disk, since other requests would wait for the flush: after a power cut no
+    client trusts its locks any more by the time the machine is up again. (Apache's broker forgets all locks.)
 
     ``on_due`` is called when the file should be written.
     """
@@ -177,7 +177,7 @@ class LockFile:
         locks.on_change = self._changed
 
     def load(self) -> None:
-        """Read the locks of before the restart; there are none without the file, or when it is damaged."""
+        """Load the locks from before the restart; there are none without the file, or when it is damaged."""
         try:
             held = msgspec.json.decode(self._path.read_bytes(), type=list[HeldQueues])
         except FileNotFoundError:

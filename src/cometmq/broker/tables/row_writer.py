@@ -1,4 +1,4 @@
-"""RowWriter: brings the changed rows of a table into its journal, and all rows into its file now and then."""
+"""RowWriter: appends the changed rows of a table to its journal, and writes the complete file from time to time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ K = TypeVar("K")
 
 
 def pieces_of_map(field: str, rows: Iterable[tuple[str, Any]]) -> Iterator[bytes]:
-    """A file with one map of bodies in fastjson's pretty form, slice by slice."""
+    """Yield a file with one map of bodies in fastjson's pretty form, slice by slice."""
     yield b"{\n\t%s:{" % fastjson.dumps(field)
     before = b"\n\t\t"
     for some in batches(rows, TABLE_ROWS_PER_SLICE):
@@ -29,8 +29,8 @@ def pieces_of_map(field: str, rows: Iterable[tuple[str, Any]]) -> Iterator[bytes
 class RowWriter(Generic[K]):
     """Writes one table; rows have keys.
 
-    :param changes: gives the rows of some keys, null for those that are gone, as JSON that is merged into the file's.
-    :param pieces: gives the whole file, slice by slice; rows may change in between.
+    :param changes: returns the rows for some keys as JSON that is merged into the file's; removed rows are null.
+    :param pieces: yields the complete file, slice by slice; rows may change between slices.
     """
 
     def __init__(
@@ -45,17 +45,17 @@ class RowWriter(Generic[K]):
         self._unwritten: dict[K, None] = {}
 
     def changed(self, *keys: K) -> None:
-        """Rows were added, replaced or removed, or what stands beside the rows changed."""
+        """Record that rows were added, replaced or removed, or that the data beside the rows changed."""
         for key in keys:
             self._unwritten[key] = None
         self._file.changed()
 
     def has_changed(self, key: K) -> bool:
-        """Tell whether a row changed since the last write."""
+        """Return whether a row changed since the last write."""
         return key in self._unwritten
 
     def save(self) -> None:
-        """Write what changed; on a full or broken disk it stays due for the next call."""
+        """Write the changes; on a full or broken disk they stay due for the next call."""
         if not self._file.take_due():
             return
         if self._file.takes_changes:
@@ -67,18 +67,18 @@ class RowWriter(Generic[K]):
 
     @property
     def seconds_to_whole(self) -> float | None:
-        """As :attr:`JournaledFile.seconds_to_whole`."""
+        """Return the same as :attr:`JournaledFile.seconds_to_whole`."""
         return self._file.seconds_to_whole
 
     async def save_in_background(self) -> None:
-        """Write the file whole when it is time, beside other work."""
+        """Write the complete file when it is due, beside other work."""
         if self._file.whole_is_due:
             await self._file.write_in_background(self._pieces())
 
     async def save_in_thread(self) -> None:
-        """Write what changed now, and the file whole in a thread when it is time.
+        """Write the changes now, and the complete file in a thread when it is due.
 
-        For tables whose pieces are made of rows that nobody changes, and that nobody else saves.
+        For tables with immutable rows that only this method saves.
         """
         is_whole = self._file.whole_is_due
         if self._file.takes_changes:
@@ -92,5 +92,5 @@ class RowWriter(Generic[K]):
                 self._unwritten = unwritten | self._unwritten
 
     def save_last(self) -> None:
-        """Write the file whole if the table changed since: the broker stops."""
+        """Write the complete file if the table changed since the last one; the broker stops."""
         self._file.write_last(self._pieces())

@@ -1,4 +1,4 @@
-"""The file of one of the broker's tables: read once, written after changes, tried again when the disk was full.
+"""The file of one of the broker's tables: loaded once, written after changes, written again after a full disk.
 
 A file that cannot be read is set aside, and :mod:`cometmq.broker.tables.table_recovery` completes the table.
 """
@@ -20,21 +20,22 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SHOWN_CHARS: Final = 200
-"""Characters of a reason that are shown."""
+"""Maximum number of characters of a reason that are shown."""
 _SHOWN_NAMES: Final = 8
 
 
 def shown_names(names: Iterable[str]) -> str:
-    """The first of some names, and how many more there are."""
+    """Return the first of some names, and the number of further names."""
     names = list(names)
     more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
     return ", ".join(names[:_SHOWN_NAMES]) + more
 
 
 def set_aside(path: Path, why: str, root: Path | None = None) -> str:
-    """Move a file of a store into ``comet/quarantine``; return a line about it.
+    """Move a file of a store into ``comet/quarantine``; return a line for the log.
 
-    :param root: the store's directory; without it that of a file in its ``config`` or ``comet``.
+    :param root: the store's directory; by default the directory above the ``config`` or ``comet`` that contains the
+        file.
     """
     found = Findings(root or path.parent.parent)
     try:
@@ -45,7 +46,7 @@ def set_aside(path: Path, why: str, root: Path | None = None) -> str:
 
 
 def offset_table(loaded: Any) -> dict[str, Any]:
-    """The offsets in a file that has them under ``offsetTable``."""
+    """Return the offsets from a file that contains them under ``offsetTable``."""
     table = loaded["offsetTable"]
     if not isinstance(table, dict):
         raise TypeError("its offsetTable is no table")
@@ -53,9 +54,9 @@ def offset_table(loaded: Any) -> dict[str, Any]:
 
 
 def int64(value: Any) -> int:
-    """An offset as files have it: a number, or its decimal text, from 0 to 2^63 - 1.
+    """Return an offset from a file: a number, or its decimal text, from 0 to 2^63 - 1.
 
-    :raises ValueError: it is none.
+    :raises ValueError: the value is no offset.
     """
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError(f"{value!r} is no offset")
@@ -80,12 +81,12 @@ class RoundWriter:
         self._changed = False
 
     def changed(self) -> None:
-        """A table changed in this turn."""
+        """Record that a table changed in this turn."""
         self._changed = True
         self._schedule()
 
     def end_round(self) -> None:
-        """Write the tables that changed; a failed write is not repeated at each turn."""
+        """Write the changed tables; a failed write is not repeated at each turn."""
         if self._changed:
             self._changed = False
             self._write()
@@ -94,7 +95,8 @@ class RoundWriter:
 class TableFile:
     """Keeps a table in ``config/NAME.json`` (``ConfigManager``).
 
-    A file that cannot be used is set aside, and so is a ``.bak``: neither keeps the broker from serving its messages.
+    An unusable file is set aside, and so is an unusable ``.bak``: neither prevents the broker from serving its
+    messages.
     """
 
     def __init__(self, path: Path) -> None:
@@ -104,14 +106,15 @@ class TableFile:
         self.failed = False
         """True if the last write failed."""
         self.is_whole = True
-        """True if ``load`` found all that was written last; false after a damage or without the file."""
+        """True if ``load`` found everything that was written last; False after damage or without the file."""
         self.findings: list[str] = []
-        """A line for each thing that ``load`` found wrong."""
+        """A line for each problem that ``load`` found."""
 
     def load(self, form: Callable[[Any], T]) -> T | None:
-        """The table in the file, else in its ``.bak``; ``None`` when neither can be used.
+        """Return the table from the file, or from its ``.bak``; ``None`` when neither can be used.
 
-        :param form: makes the table of the JSON; raises ``ValueError``, ``TypeError`` or ``BodyError`` when it cannot.
+        :param form: builds the table from the JSON; raises ``ValueError``, ``TypeError`` or ``BodyError`` for unusable
+            JSON.
         """
         self.findings = []
         backup = self.path.with_name(self.path.name + ".bak")
@@ -139,28 +142,28 @@ class TableFile:
         return None
 
     def _parsed(self, path: Path) -> Any:
-        """The JSON of a file."""
+        """Return the JSON from a file."""
         return fastjson.loads(path.read_bytes())
 
     def load_body(self, kind: type[T]) -> T | None:
-        """The table as a typed body; see :meth:`load`."""
+        """Return the table as a typed body; see :meth:`load`."""
         return self.load(lambda loaded: decode_body(kind, fastjson.dumps(loaded)))
 
     def changed(self) -> None:
-        """The table changed: the next ``save`` writes it."""
+        """Record a change of the table: the next ``save`` writes the file."""
         self._due = True
 
     def take_due(self) -> bool:
-        """Tell whether there is something to write; a caller that gets True must ``write`` it."""
+        """Return whether a write is due, and forget it; a caller that gets True must ``write`` the table."""
         due, self._due = self._due, False
         return due
 
     def write(self, table: Any) -> None:
-        """Write a body; on a full or broken disk it is due again."""
+        """Write a body; on a full or broken disk the write is due again."""
         self.write_text(fastjson.dumps_pretty(to_builtins(table)))
 
     def write_text(self, text: bytes | Iterable[bytes]) -> None:
-        """Write the text of a body, whole or in pieces; on a full or broken disk it is due again."""
+        """Write the text of a body, complete or in pieces; on a full or broken disk the write is due again."""
         try:
             self._file.save(text)
             self.failed = False

@@ -1,7 +1,7 @@
 """Completes damaged tables: topics from their queues, groups from consumer offsets and retry topics.
 
-A broker that can serve its messages starts. Topics and groups that come back have the settings of new ones; for
-consumer offsets see :attr:`~cometmq.broker.tables.consumer_offsets.ConsumerOffsetManager.lost_of`.
+A broker that can serve its messages starts. Restored topics and groups have default settings; for consumer offsets see
+:attr:`~cometmq.broker.tables.consumer_offsets.ConsumerOffsetManager.lost_of`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cometmq.store.message_store import MessageStore
 def recover_tables(
     topics: TopicConfigManager, groups: SubscriptionGroupManager, offsets: ConsumerOffsetManager, store: MessageStore
 ) -> list[str]:
-    """Complete the tables after ``load`` and write them; return a line for each that was damaged."""
+    """Complete the tables after ``load`` and write them; return a line for each damaged table."""
     on_due = topics.on_due, groups.on_due
     topics.on_due = groups.on_due = lambda: None  # once, not for each topic and group
     try:
@@ -32,9 +32,9 @@ def recover_tables(
 
 
 def bring_back(topics: TopicConfigManager, offsets: ConsumerOffsetManager, store: MessageStore) -> list[str]:
-    """Let no offset stand behind the end of its queue; return a line when some did.
+    """Limit all offsets to the end of their queue; return a line when some were beyond it.
 
-    Such an offset was committed before the log lost its last messages: new ones would be passed over.
+    An offset beyond the end was committed before the log lost its last messages: the group would skip new messages.
     """
     ahead: list[tuple[str, str, int, int]] = []
     for key, of_queues in offsets.table.items():

@@ -1,8 +1,9 @@
-"""Attributes of topics, as RocketMQ 5 has them: what a topic's messages are, and how changes are written.
+"""Attributes of topics, as in RocketMQ 5: the type of a topic's messages, and the format of changes.
 
 A change is a text such as ``+message.type=FIFO,-reserve.time`` (``AttributeParser``, ``AttributeUtil``,
-``TopicAttributes``); refusals have Apache's words. Only message.type has an effect here: clients of RocketMQ 5 over
-gRPC get it with the route, and their sends are checked by it. Sends over remoting are not, as in Apache.
+``TopicAttributes``); refusals have Apache's error texts. Only message.type has an effect here: clients of RocketMQ 5
+over gRPC receive it with the route, and their sends are checked against it. Sends over remoting are not checked, as in
+Apache.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _RESERVE_TIME_MAX: Final = 2**63 - 1
 
 
 class TopicAttributeError(CometMQError):
-    """A change of attributes that cannot be made."""
+    """A change of attributes that is not allowed."""
 
 
 def _one_of(*values: str) -> Callable[[str], None]:
@@ -44,15 +45,15 @@ _CHECKS: Final[Mapping[str, Callable[[str], None]]] = {
     "cleanup.policy": _one_of("DELETE"),
     "reserve.time": _reserve_time,
 }
-"""The attributes. Queues of batches and compaction are not offered here, so that nobody relies on them."""
+"""The supported attributes. Attributes for batch queues and compaction are left out, so that nobody relies on them."""
 _UNCHANGEABLE: Final = frozenset({"queue.type", "cleanup.policy"})
 
 
 def changed_attributes(current: Mapping[str, str] | None, change: str, *, is_new: bool) -> dict[str, str]:
-    """The attributes of a topic after a change.
+    """Return the attributes of a topic after a change.
 
-    :param current: those before; none for a new topic.
-    :raises TopicAttributeError: the change cannot be made.
+    :param current: the attributes before the change; empty for a new topic.
+    :raises TopicAttributeError: the change is not allowed.
     """
     attributes = dict(current or {})
     for key, value in _parsed(change).items():
@@ -91,5 +92,5 @@ def _parsed(change: str) -> dict[str, str]:
 
 
 def message_type_of(attributes: Mapping[str, str] | None) -> str:
-    """The type of a topic's messages; NORMAL without the attribute."""
+    """Return the type of a topic's messages; NORMAL without the attribute."""
     return (attributes or {}).get(MESSAGE_TYPE, "NORMAL")

@@ -1,11 +1,12 @@
-"""The lives of topics: one that was deleted and made anew is another topic, whose offsets begin at 0 again.
+"""The lives of topics: a topic that was deleted and created again is another topic, whose offsets begin at 0 again.
 
-An offset of an earlier life means nothing in the new one. All records of earlier lives are below the log offset that is
-noted here when a topic is deleted. Slaves copy the file, since their queues of that life end there, too.
+An offset from an earlier life is invalid in the new one. All records from earlier lives are below the log offset that
+is recorded here when a topic is deleted. Slaves copy the file, since their queues from that life end at the same
+offset.
 
-Consumers that run while their topic is deleted go on with their offsets once it is made anew: they would pass over its
-first messages. So a broker remembers them. The first pull of each of them from each queue gets the queue's first offset
-instead, at which it goes on; until then it commits nothing.
+Consumers that run while their topic is deleted continue with their old offsets once it is created again: they would
+skip its first messages. So a broker remembers these consumers. The first pull of each consumer from each queue is
+answered with the queue's first offset, from which the consumer continues; until then its commits are ignored.
 """
 
 from __future__ import annotations
@@ -46,12 +47,13 @@ class TopicLives:
         self._groups: dict[str, DeletedGroup] = {}
         self._readers: dict[str, _Readers] = {}
         self.on_due: Callable[[], None] = self.save
-        """Called after deletions, which are written before they are answered."""
+        """Called after deletions, which are written before their requests are answered."""
 
     def load(self, end: int) -> list[str]:
-        """Read the file; return a line for each thing found wrong.
+        """Load the file; return a line for each problem.
 
-        :param end: the log's end. It is there that topics ended which ended behind it: the log has lost what was there.
+        :param end: the end of the log. Topics whose recorded end is beyond it end here: the log has lost its last
+            records.
         """
         table = self._file.load_body(DeletedTopics) or DeletedTopics()
         self._deleted, self._groups = table.topics, table.groups
@@ -68,16 +70,16 @@ class TopicLives:
 
     @property
     def deleted(self) -> Mapping[str, Deleted]:
-        """The last deletion of each topic, also of those made anew; not to be changed."""
+        """Return the last deletion of each topic, including topics created again; callers do not change them."""
         return self._deleted
 
     @property
     def deleted_groups(self) -> Mapping[str, DeletedGroup]:
-        """The last deletion of each group, also of those made anew; not to be changed."""
+        """Return the last deletion of each group, including groups created again; callers do not change them."""
         return self._groups
 
     def is_later(self, known: Deleted | None, position: int) -> bool:
-        """Tell whether a deletion is later than all that are known; only the oldest are ever forgotten.
+        """Return whether a deletion is later than all known ones; only the oldest deletions are ever forgotten.
 
         :param known: the last known deletion of the same topic or group.
         """
@@ -85,7 +87,7 @@ class TopicLives:
         return position >= last and (known is None or known.position < position)
 
     def end(self, topic: str, position: int) -> None:
-        """A topic is deleted; ``position`` is the log's end."""
+        """Record the deletion of a topic; ``position`` is the end of the log."""
         self._note(topic, Deleted(position=position, time_ms=self._clock.now_ms()))
         now_s = self._clock.monotonic()
         for name in [name for name, readers in self._readers.items() if readers.until_s <= now_s]:
@@ -99,13 +101,13 @@ class TopicLives:
             del self._readers[next(iter(self._readers))]
 
     def end_group(self, group: str, position: int, *, with_offsets: bool) -> None:
-        """A group is deleted; ``position`` is the log's end."""
+        """Record the deletion of a group; ``position`` is the end of the log."""
         self._note_group(
             group, DeletedGroup(position=position, time_ms=self._clock.now_ms(), with_offsets=with_offsets)
         )
 
     def take_over(self, copy: DeletedTopics) -> None:
-        """Take in a master's table."""
+        """Merge a master's table into this one."""
         for group, of_group in copy.groups.items():
             if check_group(group) is None and self._groups.get(group) != of_group:
                 self._note_group(group, of_group)
@@ -124,22 +126,22 @@ class TopicLives:
     # --- readers of an earlier life -------------------------------------------------------------
     @property
     def has_readers(self) -> bool:
-        """Tell whether there may be readers of an earlier life of any topic."""
+        """Return whether readers of an earlier life of any topic may exist."""
         return bool(self._readers)
 
     def reads_earlier(self, connection: ServerConnection, group: str, topic: str, queue_id: int) -> bool:
-        """Tell whether the offsets of a reader in this queue are of an earlier life of the topic."""
+        """Return whether the offsets of a reader in this queue belong to an earlier life of the topic."""
         begun = self._begun(connection, group, topic)
         return begun is not None and queue_id not in begun
 
     def begins(self, connection: ServerConnection, group: str, topic: str, queue_id: int) -> None:
-        """From now on the offsets of a reader in this queue are of the topic's life of now."""
+        """Record that the offsets of a reader in this queue belong to the topic's current life from now on."""
         begun = self._begun(connection, group, topic)
         if begun is not None:
             begun.add(queue_id)
 
     def _begun(self, connection: ServerConnection, group: str, topic: str) -> set[int] | None:
-        """The queues in which a reader reads the new life; ``None`` when it is no reader of an earlier one."""
+        """Return the queues in which a reader of an earlier life reads the new one; ``None`` for other readers."""
         readers = self._readers.get(topic)
         clients = None if readers is None else readers.begun.get(group)
         if clients is None:
@@ -152,7 +154,7 @@ class TopicLives:
 
 
 def _put_last(table: dict[str, T], name: str, deleted: T) -> None:
-    """Note the newest deletion; the oldest goes when there are too many."""
+    """Record the newest deletion; the oldest one is forgotten when there are too many."""
     table.pop(name, None)
     table[name] = deleted
     if len(table) > MAX_DELETED_TOPICS:

@@ -1,7 +1,7 @@
 """The topics of this broker (``TopicConfigManager``).
 
-A topic is made by an administrator, by a send to a topic that does not exist (from the default topic that the producer
-names, where that one may be inherited from), or with the first heartbeat of a consumer group (its retry topic).
+A topic is created by an administrator, by a send to a missing topic (from the default topic that the producer names, if
+that topic allows it), or by the first heartbeat of a consumer group (its retry topic).
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _SINGLE_QUEUE: Final = 1
 
 
 def perm_text(perm: int) -> str:
-    """``RW-`` and so on, as RocketMQ prints permissions (``PermName.perm2String``)."""
+    """Return permissions as RocketMQ prints them, such as ``RW-`` (``PermName.perm2String``)."""
     return "".join(
         letter if perm & bit else "-" for letter, bit in (("R", PERM_READ), ("W", PERM_WRITE), ("X", PERM_INHERIT))
     )
 
 
 def describe_topic(config: TopicConfig) -> str:
-    """The text that RocketMQ's answers show for a topic (``TopicConfig.toString``)."""
+    """Return the text for a topic in RocketMQ's answers (``TopicConfig.toString``)."""
     return (
         f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
         f"writeQueueNums={config.write_queue_nums}, perm={perm_text(config.perm)}, "
@@ -80,28 +80,28 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
 
     @property
     def is_full(self) -> bool:
-        """Tell whether clients may create no more topics."""
+        """Return whether clients may create no more topics."""
         return len(self._table) >= MAX_TOPICS
 
     def is_unsaved(self, topic: str) -> bool:
-        """Tell whether a topic is in memory only, so that its messages would be hidden after a crash."""
+        """Return whether a topic is in memory only, so that its messages would be hidden after a crash."""
         return topic in self._unsaved
 
     def wrapper(self) -> TopicConfigSerializeWrapper:
-        """The body that nameservers, slaves and tools get."""
+        """Return the body that nameservers, slaves and tools receive."""
         return TopicConfigSerializeWrapper(topic_config_table=dict(self._table), data_version=self.version)
 
     # --- rows -----------------------------------------------------------------------------------
     def name_of(self, row: TopicConfig) -> str:
-        """The topic's name."""
+        """Return the topic's name."""
         return row.topic_name
 
     def wrong_name(self, name: str) -> str | None:
-        """As ``check_topic`` says."""
+        """Check a name as ``check_topic`` does."""
         return check_topic(name)
 
     def wrong_row(self, row: TopicConfig) -> str | None:
-        """A number of queues, permission or flag that cannot be."""
+        """Return the reason to refuse a number of queues, permission or flag."""
         for what, number, most in (
             ("readQueueNums", row.read_queue_nums, MAX_TOPIC_QUEUES),
             ("writeQueueNums", row.write_queue_nums, MAX_TOPIC_QUEUES),
@@ -113,7 +113,7 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         return None
 
     def built_in(self) -> Iterable[TopicConfig]:
-        """The topics of the system, the cluster and the broker."""
+        """Return the topics of the system, the cluster and the broker."""
         config = self._live.current
         yield _topic(SELF_TEST_TOPIC, _SINGLE_QUEUE)
         yield _topic(BENCHMARK_TOPIC, _BENCHMARK_QUEUES)
@@ -131,21 +131,21 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
             yield _topic(config.msg_trace_topic_name, _SINGLE_QUEUE)
 
     def _default_topic(self) -> TopicConfig:
-        """The topic that others inherit from when the first message makes them."""
+        """Return the topic from which others inherit when their first message creates them."""
         return _topic(AUTO_CREATE_TOPIC, self._live.current.default_topic_queue_nums, READ_WRITE | PERM_INHERIT)
 
     def _config_changed(self, config: BrokerConfig) -> None:
-        """Have that topic once topics are made by sends; a slave gets it from its master."""
+        """Add the default topic if sends create topics; a slave copies it from its master."""
         is_wanted = config.auto_create_topic_enable and config.broker_role != SLAVE
         if is_wanted and AUTO_CREATE_TOPIC not in self._table:
             self.put(self._default_topic())
 
     def _schedule_topic(self) -> TopicConfig:
-        """A queue for each level of ``messageDelayLevel``, so that tools and readers see them all."""
+        """Return the topic with a queue for each level of ``messageDelayLevel``, so that tools see all levels."""
         return _topic(SCHEDULE_TOPIC, max(_SCHEDULE_QUEUES, len(self._live.current.delays_ms)))
 
     def load(self) -> list[str]:
-        """As :meth:`VersionedTable.load`; the topic of delay levels gets a queue for each level."""
+        """Load as :meth:`VersionedTable.load` does; the topic of delay levels gets a queue for each level."""
         findings = super().load()
         levels = self._schedule_topic()
         if self._table[SCHEDULE_TOPIC].read_queue_nums < levels.read_queue_nums:
@@ -161,20 +161,20 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         super().put(row)
 
     def delete(self, name: str) -> bool:
-        """Remove a topic; whether it was there."""
+        """Remove a topic; return whether it existed."""
         self._unsaved.discard(name)
         return super().delete(name)
 
     def save(self) -> None:
-        """Write what changed; on a full or broken disk it stays due for the next call."""
+        """Write the changes; on a full or broken disk they stay due for the next call."""
         super().save()
         if not self._file.failed:
             self._unsaved.clear()
 
     def note_queue(self, topic: str, queue_id: int) -> bool:
-        """Make a topic of which a slave has messages, and its table does not know yet; return whether it was made.
+        """Create a topic that a slave has messages for, but not yet in its table; return whether it was created.
 
-        Without it these messages would be hidden, should the slave become the master before it copies the topic.
+        Without the topic its messages would be hidden if the slave became the master before it copies the table.
         """
         if topic in self._table or topic in SYSTEM_TOPICS or self.is_full or check_topic(topic) is not None:
             return False
@@ -185,11 +185,10 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
     def create_in_send(
         self, topic: str, *, default_topic: str, queue_nums: int, topic_sys_flag: int = 0
     ) -> TopicConfig | None:
-        """Make a topic for the first message sent to it (``createTopicInSendMessageMethod``).
+        """Create a topic for the first message sent to it (``createTopicInSendMessageMethod``).
 
-        It inherits from ``default_topic`` when that exists here with the inherit permission; TBW102
-        may be inherited from only while ``autoCreateTopicEnable`` is on. Returns ``None`` when the
-        topic may not be made.
+        The topic inherits from ``default_topic`` if that exists here with the inherit permission; topics inherit from
+        TBW102 only while ``autoCreateTopicEnable`` is on. Returns ``None`` when the topic may not be created.
         """
         existing = self._table.get(topic)
         if existing is not None:
@@ -213,7 +212,7 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         return created
 
     def create_retry(self, topic: str, *, queue_nums: int = _SINGLE_QUEUE, topic_sys_flag: int = 0) -> TopicConfig:
-        """Make a topic that the broker itself stores to (retries, dead letters, half messages) unless it exists.
+        """Create a missing topic for messages from the broker itself (retries, dead letters, half messages).
 
         (``createTopicInSendMessageBackMethod``.)
         """

@@ -1,8 +1,8 @@
-"""A table of named rows with a version and a file (``ConfigManager``): topics and groups are two of them.
+"""A table of named rows with a version and a file (``ConfigManager``), such as the tables of topics and of groups.
 
-A change is in the file's journal before it is answered: it costs its own row, however many there are. The text of the
-file is kept row by row, so that a file which is written whole formats only the rows that changed since: to format all
-of 10,000 takes 140 ms.
+A change is in the file's journal before its request is answered: only the changed row is written, whatever the size of
+the table. The text of the file is cached row by row, so that writing the complete file formats only the rows that
+changed since the last time: formatting 10,000 rows takes 140 ms.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ INT32_MAX: Final = 2**31 - 1
 R = TypeVar("R", bound=Body)
 
 _DEPTH: Final = 2
-"""Braces that are open before a row."""
+"""Number of open braces before a row."""
 
 
 class RowTexts:
     """The rows of a table that has a version and one map of bodies.
 
-    :param field: the name of the map in the file; it sorts behind ``dataVersion``.
+    :param field: the name of the map in the file; it sorts after ``dataVersion``.
     """
 
     def __init__(self, field: str) -> None:
@@ -44,15 +44,15 @@ class RowTexts:
         self._stale: dict[str, None] = {}
 
     def changed(self, name: str) -> None:
-        """A row was added, replaced or removed."""
+        """Record that a row was added, replaced or removed."""
         self._stale[name] = None
 
     def refresh(self, table: Mapping[str, Body]) -> int:
-        """Format the rows that changed since; return how many they were."""
+        """Format the rows that changed since the last call; return their number."""
         return sum(self._refreshed(table))
 
     def _refreshed(self, table: Mapping[str, Body]) -> Iterator[int]:
-        """Format them slice by slice."""
+        """Format the changed rows, slice by slice."""
         for names in batches(list(self._stale), TABLE_ROWS_PER_SLICE):
             for name in names:
                 body = table.get(name)
@@ -64,7 +64,7 @@ class RowTexts:
             yield len(names)
 
     def pieces(self, version: DataVersion, table: Mapping[str, Any]) -> Iterator[bytes]:
-        """The whole file in fastjson's pretty form, slice by slice; rows may change in between."""
+        """Yield the complete file in fastjson's pretty form, slice by slice; rows may change between slices."""
         for _ in self._refreshed(table):
             yield b""
         yield b'{\n\t"dataVersion":%s,\n\t%s:{' % (fastjson.dumps_pretty(to_builtins(version), 1), self._field)
@@ -80,8 +80,8 @@ class RowTexts:
 class VersionedTable(Generic[R]):
     """The rows by name, their version and their file ``config/NAME.json``.
 
-    A subclass says which rows every broker has and what is wrong with a row. ``on_change`` is called with the name of
-    each row that changes.
+    A subclass defines the rows of every broker and the reasons to refuse a row. ``on_change`` is called with the name
+    of each row that changes.
     """
 
     kind: type[R]
@@ -91,60 +91,60 @@ class VersionedTable(Generic[R]):
     field: str
     """The name of the table in its file."""
     is_never_empty = False
-    """True if a file without a row has lost them."""
+    """True if a file without a row has lost its rows."""
 
     def __init__(self, path: Path, *, clock: Clock, disk: Disk | None = None) -> None:
         self._file = JournaledFile(path, depth=TABLE_DEPTH, clock=clock, disk=disk)
         self._clock = clock
         self._table: dict[str, R] = {}
         self._made: set[str] = set()
-        """Rows that were made since changes were written last."""
+        """Rows that were created since the changes were last written."""
         self._rows = RowTexts(self.field)
         self._writer = RowWriter(self._file, self._changed_rows, self._pieces)
         self.changes: Final = ChangedNames()
-        """For slaves."""
+        """The names of changed rows, for slaves."""
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
         self.on_change: list[Callable[[str], None]] = []
         self.is_whole = True
         """True if ``load`` found every row that was written last."""
         self.on_due: Callable[[], None] = self.save
-        """Called after each change, which is written before it is answered."""
+        """Called after each change, which is written before its request is answered."""
 
     # --- of a subclass ------------------------------------------------------------------------
     def name_of(self, row: R) -> str:
-        """The name of a row."""
+        """Return the name of a row."""
         raise NotImplementedError
 
     def built_in(self) -> Iterable[R]:
-        """The rows that every broker has, unless the file has others of their names."""
+        """Return the rows of every broker; rows with the same names from the file replace them."""
         raise NotImplementedError
 
     def wrong_name(self, name: str) -> str | None:
-        """The reason to refuse a name, or ``None``: names become directories."""
+        """Return the reason to refuse a name, or ``None``: names become directories."""
         raise NotImplementedError
 
     def wrong_row(self, row: R) -> str | None:
-        """The reason to leave out a row of the file, or ``None``."""
+        """Return the reason to leave out a row from the file, or ``None``."""
         raise NotImplementedError
 
     # --- reading ------------------------------------------------------------------------------
     def get(self, name: str) -> R | None:
-        """A row; never makes one."""
+        """Return a row, without creating it."""
         return self._table.get(name)
 
     @property
     def table(self) -> Mapping[str, R]:
-        """All rows by name; not to be changed."""
+        """Return all rows by name; callers do not change them."""
         return self._table
 
     @property
     def cannot_be_saved(self) -> bool:
-        """Tell whether the last write of the file failed."""
+        """Return whether the last write of the file failed."""
         return self._file.failed
 
     # --- loading ------------------------------------------------------------------------------
     def load(self) -> list[str]:
-        """Read the file and add the rows that every broker has; return a line for each thing found wrong."""
+        """Load the file and add the rows of every broker; return a line for each problem."""
         findings: list[str] = []
         stored = self._file.load(self._form)
         if stored is not None:
@@ -170,7 +170,7 @@ class VersionedTable(Generic[R]):
         return findings
 
     def _form(self, loaded: Any) -> tuple[DataVersion | None, dict[str, Any]]:
-        """The version, if the file has a usable one, and the entries."""
+        """Return the version, if the file has a usable one, and the entries."""
         entries = loaded[self.field]
         if not isinstance(entries, dict):
             raise TypeError(f"its {self.field} is no table")
@@ -180,7 +180,7 @@ class VersionedTable(Generic[R]):
             return None, entries
 
     def _add(self, name: str, entry: Any) -> str | None:
-        """Add a row of the file, or return the reason to leave it out."""
+        """Add a row from the file, or return the reason to leave it out."""
         try:
             row = decode_body(self.kind, fastjson.dumps(entry))
         except (BodyError, TypeError, ValueError) as error:
@@ -204,14 +204,14 @@ class VersionedTable(Generic[R]):
         self._changed(name)
 
     def delete(self, name: str) -> bool:
-        """Remove a row; whether it was there."""
+        """Remove a row; return whether it existed."""
         if self._table.pop(name, None) is None:
             return False
         self._changed(name)
         return True
 
     def new_version(self) -> None:
-        """Let nameservers and slaves take the whole table again (after something changed for all rows)."""
+        """Make nameservers and slaves copy the complete table again (after a change that concerns all rows)."""
         self.version = self._next_version()
         self._file.changed()
         self.on_due()
@@ -230,11 +230,11 @@ class VersionedTable(Generic[R]):
     def take_over(
         self, rows: Iterable[tuple[str, R]], version: DataVersion, removed: Iterable[str] | None = None
     ) -> Iterator[None]:
-        """Become a copy of a master's table, its version included; rows with names that cannot be are left out.
+        """Become a copy of a master's table, including its version; rows with invalid names are left out.
 
-        Stops after each slice; the version is the master's at the end.
+        Pauses after each slice; the table has the master's version once all slices are done.
 
-        :param removed: the rows that go; ``None`` for all but those given.
+        :param removed: the rows to remove; ``None`` for all rows that are not given.
         """
         is_same = version == self.version
         gone = dict.fromkeys(self._table if removed is None else removed)
@@ -261,7 +261,7 @@ class VersionedTable(Generic[R]):
         self.on_due()
 
     def _took_over(self, names: list[str]) -> None:
-        """Write a slice of what differs; the version is still the old one."""
+        """Record a slice of the differences as changed; the table still has the old version."""
         if names:
             self._note(names)
             self._writer.changed(*names)
@@ -276,22 +276,22 @@ class VersionedTable(Generic[R]):
 
     # --- writing ------------------------------------------------------------------------------
     def save(self) -> None:
-        """Write what changed; on a full or broken disk it stays due for the next call."""
+        """Write the changes; on a full or broken disk they stay due for the next call."""
         self._writer.save()
         if not self._file.failed:
             self._made.clear()
 
     @property
     def seconds_to_whole(self) -> float | None:
-        """As :attr:`JournaledFile.seconds_to_whole`."""
+        """Return the same as :attr:`JournaledFile.seconds_to_whole`."""
         return self._writer.seconds_to_whole
 
     async def save_in_background(self) -> None:
-        """Write the file whole when it is time, beside other work."""
+        """Write the complete file when it is due, beside other work."""
         await self._writer.save_in_background()
 
     def save_last(self) -> None:
-        """Write the file whole if the table changed since: the broker stops."""
+        """Write the complete file if the table changed since the last one; the broker stops."""
         self._writer.save_last()
 
     def _changed_rows(self, names: Iterable[str]) -> bytes:

@@ -1,1 +1,1 @@
-"""The turn: all that one round of the event loop stores, written by one write and answered together."""
+"""The turn: everything that one round of the event loop stores, with one write, and answers together."""

@@ -1,7 +1,8 @@
 """Answers to requests that store messages (``SendMessageResponseHeader``; hot path).
 
-The answer to a single stored message is formatted from a template, prepared once for a broker: only the offset id,
-the queue id, the queue offset and the opaque differ. Batches, binary headers and errors take the ordinary way.
+The answer to a single stored message is formatted with a template that the broker prepares once: only the offset id,
+the queue id, the queue offset and the opaque differ. Answers to batches, answers with binary headers and errors are
+encoded in the ordinary way.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from cometmq.remoting.rpc_latency import RpcLatency
 from cometmq.remoting.server_connection import ServerConnection
 
 _VARIABLE_BYTES: Final = 96
-"""Room for the offset, queue id, queue offset and opaque of an answer, as decimal text, signs included."""
+"""Space for the offset, queue id, queue offset and opaque in an answer, as decimal text, with signs."""
 
 FLUSH_IS_LATE: Final = Response(
     ResponseCode.FLUSH_DISK_TIMEOUT, remark="stored, but the disk has not taken it within syncFlushTimeout"
@@ -32,13 +33,13 @@ _WORDS: Final = struct.Struct(">iI")
 _BINARY_HEAD: Final = struct.Struct(">hbh")
 _SUCCESS: Final = ResponseCode.SUCCESS
 _SEND: Final = RequestCode.SEND_MESSAGE_V2
-"""The code by which sends of the core are counted: it is what clients use, and the core has no names for codes."""
+"""The code under which sends through the core are counted: clients use this one, and the core does not report codes."""
 _OPAQUES: Final = struct.Struct("=iB")
 OFFSET_BYTES: Final = 8
 
 
 def packed_offsets(offsets: Sequence[int]) -> bytes:
-    """Log offsets as big-endian int64, in which message ids have them."""
+    """Log offsets as big-endian int64, the form that message ids contain."""
     return struct.pack(f">{len(offsets)}q", *offsets)
 
 
@@ -51,28 +52,28 @@ class PendingSend(msgspec.Struct, gc=False):
     queue_offset: int
     physical_offset: int
     wait: bool
-    """True when the answer waits for the flush."""
+    """True when the answer is sent after the flush."""
     size_bytes: int
     batch_offsets: bytes | None = None
     """The log offsets of all messages of a batch, as :func:`packed_offsets`; ``physical_offset`` is not read then."""
     recall_handle: str | None = None
-    """The recall handle of a message that waits for its time."""
+    """The recall handle of a delayed message."""
 
 
 class PlainAnswers(msgspec.Struct, gc=False):
-    """The answers to plain sends of one batch of the compiled core."""
+    """The answers to plain sends in one batch of the compiled core."""
 
     connections: list[tuple[ServerConnection, bytes, bytes, int, int]]
     """Connection, answers with code 0, opaques, number of messages, bytes of their bodies. ``opaques`` has, for each
     message, a native int32 and a byte that is 1 for a binary header."""
     wait: bool = True
-    """See :class:`PendingSend`; messages that do not wait while others do are not plain."""
+    """See :class:`PendingSend`; a message that needs no flush is not plain while others need one."""
     arrived: float = 0.0
     """See :class:`~cometmq.remoting.rpc_latency.RpcLatency`."""
 
     @property
     def messages(self) -> int:
-        """The number of messages."""
+        """Return the number of messages."""
         total = 0
         for _, _, _, messages, _ in self.connections:
             total += messages
@@ -84,7 +85,7 @@ def _json_text(text: str) -> bytes:
 
 
 class SendAnswers:
-    """Answers sends whose messages are stored, or refused.
+    """Answers sends whose messages are stored or refused.
 
     :param store_host: 8 or 20 bytes, the address inside offset ids.
     """
@@ -93,9 +94,9 @@ class SendAnswers:
         self.store_host: Final = store_host
         self._id_prefix = store_host.hex().upper().encode()
         self.latency: Final = latency
-        """Counts how long sends take, where metrics are asked for."""
+        """Counts the durations of sends, if metrics are enabled."""
         self.ext: Final = {"MSG_REGION": region, "TRACE_ON": "true" if trace_on else "false"}
-        """Fields of every answer to a send, of errors too."""
+        """Fields in every answer to a send, including errors."""
         extra = b'"MSG_REGION":"%s","TRACE_ON":"%s"' % (_json_text(region), self.ext["TRACE_ON"].encode())
         fixed = b'"extFields":{' + extra.replace(b"%", b"%%") + b',"msgId":"'
         tail = (
@@ -106,12 +107,12 @@ class SendAnswers:
         binary = b"".join([encode_binary_field(name, value) for name, value in self.ext.items()])
         head = _BINARY_HEAD.pack(ResponseCode.SUCCESS, LanguageCode[SERVER_LANGUAGE], CURRENT_VERSION)
         self.parts: Final = (_constant_parts(self._single), self._id_prefix, head, binary)
-        """The input of the compiled core for answers: the constant parts of a JSON header, the message id up to its log
-        offset, and of a binary header its code, language and version, and its constant fields."""
+        """The compiled core's input for answers: the constant parts of a JSON header, the message id up to its log
+        offset, and, for a binary header, its code, language and version and its constant fields."""
         self._prefixes = [_WORDS.pack(4 + length, length) for length in range(len(self._single) + _VARIABLE_BYTES)]
 
     def stored(self, sends: Iterable[PendingSend | PlainAnswers]) -> None:
-        """Answer stored messages with code 0."""
+        """Answer requests whose messages are stored with code 0."""
         single = self._single
         prefixes = self._prefixes
         latency = self.latency
@@ -138,7 +139,7 @@ class SendAnswers:
                     latency.answered(request.code, ResponseCode.SUCCESS, request.arrived)
 
     def stored_but(self, code: int, sends: Iterable[PendingSend | PlainAnswers]) -> None:
-        """Answer messages that are stored, with a warning (FLUSH_DISK_TIMEOUT)."""
+        """Answer requests whose messages are stored with a warning (FLUSH_DISK_TIMEOUT)."""
         for send in sends:
             if isinstance(send, PlainAnswers):
                 self._count_plain(send, code)
@@ -147,7 +148,7 @@ class SendAnswers:
             send.connection.respond(send.request, self._response(send, code))
 
     def refused(self, code: int, remark: str, sends: Iterable[PendingSend | PlainAnswers]) -> None:
-        """Answer messages that are not stored."""
+        """Answer requests whose messages are not stored."""
         response = Response(code, remark=remark, ext=self.ext)
         for send in sends:
             if isinstance(send, PlainAnswers):
@@ -159,7 +160,7 @@ class SendAnswers:
                 send.connection.respond(send.request, response)
 
     def _count_plain(self, sends: PlainAnswers, code: int) -> None:
-        """Count answers to sends of the compiled core."""
+        """Count answers to sends through the compiled core."""
         if self.latency is not None:
             self.latency.answered(_SEND, code, sends.arrived, sends.messages)
 
@@ -171,11 +172,11 @@ class SendAnswers:
                 connection.write(*encode_response(frame.serialize_type, stored.opaque, response))
 
     def msg_id(self, physical_offset: int) -> str:
-        """The offset id of a message at a log offset."""
+        """Return the offset id of a message at a log offset."""
         return (b"%s%016X" % (self._id_prefix, physical_offset)).decode()
 
     def original(self, queue_id: int, queue_offset: int, offsets: Sequence[int]) -> Response:
-        """The answer, again, for a batch whose messages are stored at these log offsets."""
+        """Return the original answer again, for a batch whose messages are stored at these log offsets."""
         ids = self._ids(packed_offsets(offsets))
         header = SendMessageResponseHeader(msg_id=ids, queue_id=queue_id, queue_offset=queue_offset)
         return Response(0, header, ext=self.ext)
@@ -196,14 +197,14 @@ class SendAnswers:
 
 
 def _constant_parts(template: bytes) -> list[bytes]:
-    """The text between the numbers of a template."""
+    """Return the text between the numbers of a template."""
     return [part.replace(b"%%", b"%") for part in re.split(rb"(?<!%)%(?:016X|d)", template)]
 
 
 class OneAnswer:
-    """The answer to a request for which the broker itself stores messages: the first response counts.
+    """The answer to a request for which the broker itself stores messages: only the first response is sent.
 
-    With SYNC_FLUSH it waits for the flush like a send's answer, for ``syncFlushTimeout`` at most: see ``late`` of
+    With SYNC_FLUSH it is sent after the flush, like a send's answer, or after ``syncFlushTimeout``: see ``late`` in
     :meth:`~cometmq.broker.turn.store_turn.StoreTurn.put_inner`. The message stays stored.
     """
 
@@ -213,7 +214,7 @@ class OneAnswer:
         self._is_given = False
 
     def give(self, response: Response) -> None:
-        """Answer the request, unless that was done."""
+        """Answer the request, unless it is already answered."""
         if not self._is_given:
             self._is_given = True
             self._connection.respond(self._request, response)

@@ -1,7 +1,7 @@
 """Messages that a group failed to consume, for a retry or as dead letters (``handleRetryAndDLQ``).
 
-Three ways lead here: a consumer gives a message back (CONSUMER_SEND_MSG_BACK), sends it to its retry topic itself, or
-does not acknowledge a popped one in time.
+There are three cases: a consumer sends a message back (CONSUMER_SEND_MSG_BACK), sends it to the retry topic itself, or
+does not acknowledge a popped message in time.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from cometmq.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.codes import ResponseCode
 
 _V3_4_9: Final = 121
-"""The first version whose consumers send the maximum of their retries."""
+"""The first version whose consumers send their maximum number of retries."""
 _DLQ_QUEUES: Final = 1
-"""Queues of a dead-letter topic."""
+"""Number of queues in a dead-letter topic."""
 _DEFAULT_RETRIES: Final = SubscriptionGroupConfig(group_name="").retry_max_times
 
 
 class FailedMessages:
-    """Decides which failed messages are dead, and makes the topics that they go to."""
+    """Decides which failed messages are dead letters, and creates retry and dead-letter topics."""
 
     def __init__(self, topics: TopicConfigManager, groups: SubscriptionGroupManager) -> None:
         self._topics = topics
         self._groups = groups
 
     def max_retries(self, group: str, asked: int | None = None, version: int = _V3_4_9) -> int:
-        """The number of retries after which a message of a group is dead.
+        """Return the number of retries after which a message is a dead letter of a group.
 
         :param asked: the number that the consumer asks for, with the version of its client.
         """
@@ -40,16 +40,16 @@ class FailedMessages:
         return _DEFAULT_RETRIES if config is None else config.retry_max_times
 
     def dead_letter_topic(self, group: str) -> TopicConfig:
-        """The topic of a group's dead letters, made if it is missing.
+        """Return the topic for a group's dead letters, created if it is missing.
 
-        :raises RefusedError: there is no room for one more topic.
+        :raises RefusedError: the limit allows no more topics.
         """
         return self.topic(dlq_topic(group), _DLQ_QUEUES)
 
     def topic(self, name: str, queue_nums: int, topic_sys_flag: int = 0) -> TopicConfig:
-        """A retry topic, made if it is missing.
+        """Return a retry topic, created if it is missing.
 
-        :raises RefusedError: there is no room for one more topic.
+        :raises RefusedError: the limit allows no more topics.
         """
         topic = self._topics.get(name)
         if topic is None and self._topics.is_full:

@@ -1,9 +1,9 @@
 """SYNC_MASTER: answers wait until enough slaves have the log up to their messages (``GroupTransferService``).
 
-``inSyncReplicas`` counts the brokers that have a message when it is answered as stored, this one among them: with 2
-that is one slave, with 3 are two. Each of these is another slave: what a slave has reported counts once, also when it
-comes back while its old connection has not ended yet. Once enough slaves have reported a position, it stays so: their
-logs only grow.
+``inSyncReplicas`` is the number of brokers that have a message when its send is answered, including this one: 2 means
+one slave, 3 means two slaves. The slaves must be different: a slave counts once, even if it reconnects while its old
+connection is still open. Once enough slaves have reported a position, the position stays confirmed: their logs only
+grow.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ Replicated = Callable[[ResponseCode], None]
 
 @dataclass(frozen=True)
 class InSync:
-    """The number of brokers that must have a message, this one among them (``CommitLog.calcNeedAckNums``)."""
+    """The number of brokers that must have a message, including this one (``CommitLog.calcNeedAckNums``)."""
 
     replicas: int = 2
     adapts: bool = False
-    """Fewer are enough while fewer are in sync: as many as there are, but ``least``."""
+    """True if fewer brokers are enough while fewer are in sync: the number in sync, but not less than ``least``."""
     least: int = 1
 
 
 class GroupTransferService:
-    """The reports of the slaves, and the answers that wait for them.
+    """The reports of the slaves, and the answers that are pending until slaves report.
 
-    :param timeout_s: the longest wait.
+    :param timeout_s: maximum wait.
     :param fall_behind_max: bytes; a slave that is further behind is not in sync.
     """
 
@@ -43,18 +43,19 @@ class GroupTransferService:
         self._fall_behind_max = fall_behind_max
         self._in_sync = in_sync or InSync()
         self._reports: dict[Hashable, int] = {}
-        """The last report of each slave that is connected and has reported."""
+        """The last report of each connected slave that has reported."""
         self._doubtful: set[Hashable] = set()
-        """Connections whose slave may have come back over another one: they count when they report again."""
+        """Connections whose slave may have reconnected over another connection: they count again once they report."""
         self._offsets: dict[int, int] = {}
-        """The furthest position that so many slaves had at one time (for one: ``push2SlaveMaxOffset``)."""
+        """The highest position that this number of slaves had at one time (with one slave: ``push2SlaveMaxOffset``)."""
         self._waiting: dict[int, deque[_Waiter]] = {}
-        """Answers by the number of slaves that they wait for, each in the order of positions."""
+        """Pending answers by the number of slaves that they need, each list in the order of positions."""
 
     def when_replicated(self, position: int, callback: Replicated) -> None:
-        """Call back once enough slaves have the log up to ``position``, or with the reason not to wait any longer.
+        """Call back once enough slaves have the log up to ``position``, or with the reason to stop waiting.
 
-        Positions come in ascending order; one that comes late, after its flush, waits for those before it too.
+        Positions are added in ascending order; a position that is added late, after its flush, is answered after those
+        before it.
         """
         in_sync = sum(position - offset < self._fall_behind_max for offset in self._reports.values())
         needed = self._in_sync.replicas - 1
@@ -71,11 +72,11 @@ class GroupTransferService:
             waiting.append(_Waiter(position, callback, self._clock, self._timeout_s))
 
     def doubt(self, slave: Hashable) -> None:
-        """Count a slave no more until it reports again: it may have just come over another connection."""
+        """Ignore a slave until it reports again: it may have just connected over another connection."""
         self._doubtful.add(slave)
 
     def reported(self, slave: Hashable, offset: int) -> None:
-        """A slave has the log up to ``offset``."""
+        """Record that a slave has the log up to ``offset``."""
         self._reports[slave] = offset
         self._doubtful.discard(slave)
         counted = sorted((at for one, at in self._reports.items() if one not in self._doubtful), reverse=True)
@@ -88,7 +89,7 @@ class GroupTransferService:
                 waiting.popleft().end(ResponseCode.SUCCESS)
 
     def left(self, slave: Hashable) -> None:
-        """A slave has left. What waits for more slaves than are there waits no more: none comes back before the end."""
+        """Remove a slave. Answers that need more slaves than are connected end: a slave does not reconnect in time."""
         self._reports.pop(slave, None)
         self._doubtful.discard(slave)
         for needed in [number for number in self._waiting if number > len(self._reports)]:
@@ -97,7 +98,7 @@ class GroupTransferService:
 
 
 class _Waiter:
-    """An answer that waits for a position, called once: by a report, the time-out or the leave of a slave."""
+    """A pending answer for a position, called once: after a report, after the time-out or when a slave leaves."""
 
     __slots__ = ("_callback", "_timer", "position")
 

@@ -1,8 +1,8 @@
 """A message as the broker stores it (``MessageExtBrokerInner``), and its properties read for that (hot path).
 
-A client's send is stored straight from its request (:mod:`cometmq.broker.send.send_message`). Every message that takes
-a detour becomes an ``InnerMessage``: a delayed message on its way in and out, half and op messages, retries and dead
-letters.
+A client's send is stored directly from its request (:mod:`cometmq.broker.send.send_message`). Every message with a
+detour becomes an ``InnerMessage``: a delayed message when it is parked and when it is delivered, half and op messages,
+retries and dead letters.
 """
 
 from __future__ import annotations
@@ -30,52 +30,52 @@ from cometmq.message.properties import (
 from cometmq.message.record import StoredRecord
 
 DETOURS: Final = frozenset({DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TRAN_MSG})
-"""Properties that ask to park the message before its delivery."""
+"""Properties of a message that is parked before its delivery."""
 
 _DROPPED: Final = frozenset({WAIT, CLUSTER, ""})
-"""Pieces with these names are not stored as they came; a piece without a name is dropped."""
+"""Properties with these names are not stored as they arrive; a property without a name is dropped."""
 
 
 class InnerMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message to be stored; it gets its offsets, store time and store host then."""
+    """A message to be stored; its offsets, store time and store host are set then."""
 
     topic: str
     queue_id: int
     body: bytes
-    """The body as it is stored: compressed where ``sys_flag`` says so."""
+    """The body as stored: compressed if ``sys_flag`` says so."""
     properties: str
-    """The properties' text, stored exactly as it is."""
+    """The text of the properties, stored unchanged."""
     flag: int
     sys_flag: int
-    """The bits of the hosts are not among them: they are set when the message is stored."""
+    """The bits for the hosts are not included: they are set when the message is stored."""
     born_timestamp: int
-    """Milliseconds since 1970, by the producer's clock."""
+    """Milliseconds since 1970, from the producer's clock."""
     born_host: bytes
     """8 or 20 bytes."""
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
     tags_code: int = 0
     index_keys: tuple[str, ...] | None = None
-    """As in :class:`SendProperties`, where the properties were read before; ``None`` when they must be read."""
+    """As in :class:`SendProperties`, if the properties are already parsed; ``None`` when they must be parsed."""
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
-    """The place of a message in the log and in its queue (0 for records without a queue)."""
+    """The offset of the message in the log and in its queue (0 for records without a queue)."""
 
     physical_offset: int
     queue_offset: int
 
 
 Detour = Callable[[InnerMessage, Mapping[str, str]], InnerMessage | None]
-"""Parks a sent message in another topic if its detour properties ask for that.
+"""Parks a sent message in another topic if its detour properties require that.
 
-Returns the message to store there; ``None`` when the message takes no detour. Raises ``RefusedError`` when the
-properties cannot be followed.
+Returns the message to store in that topic; ``None`` when the message needs no detour. Raises ``RefusedError`` when the
+properties are invalid.
 """
 
 
 def inner_message(record: StoredRecord) -> InnerMessage:
-    """The message of a stored record, to be stored once more."""
+    """Return the message from a stored record, to be stored again."""
     return InnerMessage(
         record.topic,
         record.queue_id,
@@ -91,22 +91,22 @@ def inner_message(record: StoredRecord) -> InnerMessage:
 
 
 class SendProperties(msgspec.Struct, gc=False):
-    """The properties of one message, read and ready to be stored."""
+    """The properties of one message, parsed and ready to be stored."""
 
     text: str
     tags_code: int
     index_keys: tuple[str, ...]
-    """The unique key and each of KEYS, as they go into the index."""
+    """The unique key and each of KEYS, in the form of the index."""
     wait: bool
-    """True when the producer waits for the flush (WAIT is not ``false``)."""
+    """True when the answer waits for the flush (WAIT is not ``false``)."""
     detour: dict[str, str] | None
-    """Its properties of ``DETOURS``, with WAIT if it has that; ``None`` when there is none."""
+    """The message's properties in ``DETOURS``, and its WAIT property; ``None`` without a detour property."""
 
 
 def read_properties(text: str, tail: str) -> SendProperties:
-    """Read the properties of a message in one pass, and the text to store: without WAIT, with ``tail`` (CLUSTER).
+    """Parse the properties of a message in one pass; their text loses WAIT and gets ``tail`` (CLUSTER).
 
-    Of two properties with one name the last counts, as in RocketMQ. Empty pieces are dropped.
+    Of two properties with the same name the last one counts, as in RocketMQ. Empty properties are dropped.
     """
     keys = unique = tag = wait = wait_piece = ""
     untidy = False
@@ -157,7 +157,7 @@ def read_properties(text: str, tail: str) -> SendProperties:
 
 
 def index_fields(properties: Mapping[str, str]) -> tuple[int, tuple[str, ...]]:
-    """The tags code and the index keys of decoded properties, as :func:`read_properties` reads them."""
+    """Return the tags code and the index keys from decoded properties, like :func:`read_properties`."""
     unique = properties.get(UNIQ_KEY)
     keys = properties.get(KEYS)
     index_keys: tuple[str, ...] = (unique,) if unique else ()

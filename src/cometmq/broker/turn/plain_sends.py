@@ -1,25 +1,28 @@
-"""Plain sends by the compiled core: from a connection's bytes to records and answers, no object a message (hot path).
+"""Plain sends by the compiled core: from a connection's bytes to answers, no object a message (hot path).
 
-Theory of operation. A connection gives the core the bytes that it has received. The core takes the frames at their
-beginning that are plain sends: SEND_MESSAGE and SEND_MESSAGE_V2 in the form that clients write, for a topic and queue
-that :class:`~cometmq.broker.turn.targets.SendTargets` has checked, without a detour, within all limits. It takes
-transactions, too (:mod:`cometmq.broker.transaction.plain_transactions`). The first other frame is left to Python with
-all that follows, so that requests keep their order. What the core takes it puts into its batch;
+Theory of operation. A connection passes its received bytes to the core. The core handles the frames at the beginning
+that are plain sends: SEND_MESSAGE and SEND_MESSAGE_V2 in the form that clients write, for a topic and queue that
+:class:`~cometmq.broker.turn.targets.SendTargets` has checked, without a detour, within all limits. The core handles
+transactions too (:mod:`cometmq.broker.transaction.plain_transactions`). The first other frame and everything after it
+are left to Python, so that requests keep their order. The core adds its messages to its batch;
 :meth:`PlainSends._put_batch` puts the batch into the turn.
 
 Invariants.
 
-* The core takes a message only if Python would store it, and what it makes is byte for byte what Python makes: the
+* The core handles a message only if Python would store it, and its results are byte for byte the same as Python's: the
   record, the queue unit, the index entry, the answer.
-* A batch lies in one piece behind what the turn had before. Python puts it before it puts a record, marks a place in
-  the turn or ends it, so that it meets queues and log offsets as if it had put the records itself.
-* Where accounts are checked, the core takes only what the account of the connection has signed, to topics that it may
-  publish to. Python finds the account by the connection's first request, and again after each change of accounts.
-* Where quotas are set, the core takes no more than they leave at the beginning of a look at a connection's bytes.
-* The core knows a topic only while ``SendTargets`` does: a change of the topic or of the configuration makes it forget.
+* A batch is contiguous and follows the earlier records of the turn. Python puts the batch before it puts a record,
+  marks a position in the turn or ends the turn, so that it finds queues and log offsets as if it had put the records
+  itself.
+* Where accounts are checked, the core handles only messages that the connection's account has signed, for topics to
+  which the account may publish. Python finds the account with the connection's first request, and again after each
+  change of accounts.
+* Where quotas are set, the core handles no more messages than they allow when it begins with a connection's bytes.
+* The core knows a topic only while ``SendTargets`` does: a change of the topic or of the configuration removes the
+  topic from the core.
 
-Faults. The core raises nothing for any input. When the write fails, the turn is refused whole: the batch has the opaque
-of each of its requests.
+Faults. The core raises no exception for any input. When the write fails, the whole turn is refused: the batch contains
+the opaque of each of its requests.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ from cometmq.store.message_store import ConsumeQueue
 from cometmq.store.write_batch import EncodedRecords
 
 BATCH_BYTES: Final = 1024 * 1024
-"""Records of a batch from which on the next message is Python's, which puts the batch: so no large buffer stays."""
+"""Bytes of records in a batch; once a batch has them, the next message is left to Python, which puts the batch, so that
+no large buffer stays allocated."""
 
 
 _NO_PLACE: Final = Stored(0, 0)
@@ -58,19 +62,20 @@ class CoreTransactions(Protocol):
     """The transactions of the broker, as the core needs them."""
 
     def register(self, core: Any) -> None:
-        """Let the core take half messages and ends."""
+        """Let the core handle half messages and ends of transactions."""
 
     def ended(self, ends: list[End], are_alone: bool, outcome: Stored | RefusedError) -> None:
-        """Answer ends that are stored, or refused; ``are_alone`` when the batch has no other answers."""
+        """Answer ends that are stored or refused; ``are_alone`` when the batch contains no other answers."""
 
 
 class PlainSends:
-    """The batch of the compiled core, and the topics that the core may take messages for.
+    """The batch of the compiled core, and the topics for which the core may handle messages.
 
     :param core: the module ``cometmq_core``.
-    :param guard: checks who sends, where permissions are checked.
+    :param guard: checks permissions, if they are enabled.
     :param sampler: chooses sends for the audit log, which Python handles.
-    :param limiter: the quotas; when the first is set, and when the last is gone, connections need another taker.
+    :param limiter: the quotas; connections need another taker when the first quota is set and when the last one is
+        removed.
     """
 
     def __init__(
@@ -112,7 +117,7 @@ class PlainSends:
         targets.on_forget.append(self._forget)
 
     def taker(self, connection: ServerConnection) -> FrameTaker:
-        """The function that takes the plain sends of a connection."""
+        """Return the function that handles the plain sends of a connection."""
         take: Callable[..., int] = partial(self._core.take, connection, connection.peer_bytes)
         limiter = None if self._limiter is None or not self._limiter.is_active else self._limiter
         if limiter is not None or self._sampler is not None:
@@ -137,7 +142,7 @@ class PlainSends:
         at: int,
         account: Any = None,
     ) -> int:
-        """Take what the quotas of the connection leave, up to the next sample; Python denies or samples the rest."""
+        """Handle the messages that quotas allow, up to the next sample; Python denies or samples the rest."""
         room: Room | None = NO_BOUNDS if limiter is None else limiter.room(connection)
         sampler = self._sampler
         if room is not None and sampler is not None:
@@ -155,11 +160,11 @@ class PlainSends:
         return end
 
     def _open(self) -> Place | None:
-        """Begin a batch: its place in the log; ``None`` when Python must refuse."""
+        """Begin a batch; return its position in the log, or ``None`` when Python must refuse."""
         return self._turn.lend(self._put_batch)
 
     def _put_batch(self) -> None:
-        """Put what the core has taken."""
+        """Put the core's batch into the turn."""
         batch = self._core.settle()
         if batch is None:
             return
@@ -183,9 +188,9 @@ class PlainSends:
 
 
 def _take_allowed(connection: ServerConnection, guard: AccessGuard, take: Callable[..., int]) -> FrameTaker:
-    """Take the sends that the connection's account has signed, to topics that it may publish to.
+    """Handle sends that the connection's account has signed, to topics to which it may publish.
 
-    Python checks its first request, and all that the core leaves.
+    Python checks the connection's first request, and all messages that the core leaves.
     """
     publisher = guard.publisher
 

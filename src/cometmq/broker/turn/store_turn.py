@@ -1,32 +1,33 @@
 """StoreTurn: the messages of one turn, stored by one write and answered together (hot path).
 
-A *turn* is what a broker stores by one write: the messages of all requests and services that run in one round of the
-event loop (:mod:`cometmq.remoting.server`), and sometimes of a part of it. The store's part of a turn is its
-:class:`~cometmq.store.write_batch.WriteBatch`, which has the records and their offsets; here is what only the broker
-knows: answers, services that wait, and statistics.
+A *turn* is everything that a broker stores with one write: the messages of all requests and services that run in one
+round of the event loop (:mod:`cometmq.remoting.server`), or sometimes in a part of the round. The store's part of a
+turn is its :class:`~cometmq.store.write_batch.WriteBatch`, which contains the records and their offsets; this module
+has the broker's part: answers, waiting services, and statistics.
 
-Theory of operation. A turn begins with its first record: ``begin`` finds out if the store takes messages now. A
-request puts its record into the store's batch, which gives it its place, and is remembered (``answer``); the broker's
-own services do the same (``put_inner``, ``put_together``, ``put_due``). ``end``, at the end of each round of the loop
-or when the turn holds much, commits the batch. Then the answers go out: at once with ASYNC_FLUSH; with SYNC_FLUSH after
-the flush that covers the write (group commit: one flush covers all turns written before it began), with SYNC_MASTER
-once a slave has the records (:mod:`cometmq.broker.turn.waiters`).
+Theory of operation. A turn begins with its first record: ``begin`` checks that the store accepts messages now. A
+request puts its record into the store's batch, which assigns its position, and the request is remembered (``answer``);
+the broker's own services do the same (``put_inner``, ``put_together``, ``put_due``). ``end``, at the end of each round
+of the loop or when the turn is large, commits the batch. Then the answers are sent: immediately with ASYNC_FLUSH; with
+SYNC_FLUSH after the flush that covers the write (group commit: one flush covers all turns written before it began),
+with SYNC_MASTER once a slave has the records (:mod:`cometmq.broker.turn.waiters`).
 
 The compiled core encodes plain sends by itself (:mod:`cometmq.broker.turn.plain_sends`): it borrows the end of the
 batch (``lend``), and its records are put before anything else happens to the turn (``take_back``).
 
 Invariants.
 
-* Nothing is answered as stored, and no service goes on, before the write of its turn; with SYNC_FLUSH before its flush.
-* Places in log and queues are given in the order of the puts, and are true once the turn is stored.
-* Records of one request are stored together or not at all (``all_or_none``): the first part of a batch cannot fail.
-* A topic is in its file before its first message is in the log: a start after a crash hides messages of others.
+* No request is answered as stored, and no service continues, before the write of its turn; with SYNC_FLUSH, before the
+  flush.
+* Positions in log and queues are assigned in the order of the puts, and are valid once the turn is stored.
+* Records of one request are stored together or not at all (``all_or_none``): no batch is stored in part.
+* A topic is in its file before its first message is in the log: a start after a crash hides messages in other topics.
 
-Fault model. A write that fails (full disk, I/O error) stores nothing of the turn: the batch is dropped, the places are
-given again, and every request and service of the turn is refused. A crash loses the turns that were not answered, or
-stores some of their records: clients send these again, services find them in the log. After a flush that failed the
-store takes no message, and waiting answers are refused. A flush that takes longer than ``syncFlushTimeout`` is answered
-FLUSH_DISK_TIMEOUT; the record is stored anyway.
+Fault model. A write that fails (full disk, I/O error) stores nothing of the turn: the batch is dropped, its positions
+are assigned again, and every request and service of the turn is refused. A crash loses the turns that were not
+answered, or stores some of their records: clients send these messages again, services find them in the log. After a
+failed flush the store accepts no messages, and pending requests are refused. If a flush takes longer than
+``syncFlushTimeout``, the answer is FLUSH_DISK_TIMEOUT; the record is stored anyway.
 """
 
 from __future__ import annotations
@@ -56,11 +57,11 @@ from cometmq.store.write_batch import EncodedRecords, NewRecord
 _log = logging.getLogger(__name__)
 
 _MAX_OVERHEAD_BYTES: Final = MIN_RECORD_BYTES + 2 * (IPV6_HOST_BYTES - IPV4_HOST_BYTES) + MAX_TOPIC_CHARS + 8
-"""The most that a record adds to body and properties, with the filler that must fit behind it."""
+"""Maximum number of bytes that a record adds to body and properties, with the filler that must fit behind it."""
 
 WhenStored = Callable[[Stored | RefusedError], None]
-"""Called with the place of a message that is stored (with SYNC_FLUSH: flushed; with SYNC_MASTER: at a slave, or the
-time for that is up), or with the reason why it is not."""
+"""Called with the position of a message that is stored (with SYNC_FLUSH: flushed; with SYNC_MASTER: on a slave, or
+after the time-out), or with the reason why it is not stored."""
 
 Late = Callable[[], None]
 """Called when a flush takes longer than ``syncFlushTimeout``; ``WhenStored`` is called later anyway."""
@@ -70,16 +71,16 @@ Place = tuple[int, int, int]
 """The next log offset, the offset that no record may pass, and the store timestamp."""
 
 CoreCounts = Iterable[tuple[SendTarget, int, int, tuple[list[int], list[int]] | None]]
-"""Topics, each with its messages, their bytes, and the sizes of its large and of its FIFO messages if it has any."""
+"""Topics, each with its messages, their bytes, and the sizes of its large and of its FIFO messages, if it has any."""
 
 
 class StoreTurn:
-    """The turn that is open, and the answers that wait for it.
+    """The open turn, and the pending answers for it.
 
     ``end`` must be called at the end of every round of the loop.
 
-    :param schedule: ends a round of the loop soon.
-    :param forbidden: the reason to refuse every message, as a slave does.
+    :param schedule: makes a round of the loop end soon.
+    :param forbidden: the reason to refuse every message, for a slave.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class StoreTurn:
         self._stats = stats
         self._answers = waiters.answers
         self.store_host: Final = waiters.answers.store_host
-        """8 or 20 bytes, the store host of all records."""
+        """8 or 20 bytes, the store host in all records."""
         self._schedule = schedule
         self._clock = waiters.store.clock
         self.waiters: Final = waiters
@@ -106,20 +107,21 @@ class StoreTurn:
         self._inner: list[tuple[WhenStored, Stored]] = []
         self._late: list[Late] = []
         self._counts: list[tuple[Counted, int, int, Sequence[int]]] = []
-        """The records that were put: topic and type, messages, their bytes, and the sizes of large ones."""
+        """The records that were put: topic and type, messages, their bytes, and the sizes of large messages."""
         self._began_ms = self._full_at = 0
         self._give_back: Callable[[], None] | None = None
         self._stopping = False
         self._forbidden = forbidden
         self.max_stored_bytes: Final = waiters.store.config.mapped_file_size_commit_log - _MAX_OVERHEAD_BYTES
-        """The most bytes of body and properties that fit into one log file under any topic, as parked messages must."""
+        """Maximum number of bytes of body and properties that fit into one log file under any topic, as parked messages
+        must."""
         self.is_open = False
         """True once ``begin`` was called in this turn."""
         self.refusal: RefusedError | None = None
         """The reason why nothing can be stored in this turn."""
 
     def begin(self) -> None:
-        """Begin a turn with its first message: find out if messages can be stored now."""
+        """Begin a turn with its first message: check whether messages can be stored now."""
         self.is_open = True
         self._began_ms = self._clock.now_ms()
         error = self._batch.begin()
@@ -134,12 +136,12 @@ class StoreTurn:
             self.refusal = self._forbidden
 
     def stop(self) -> None:
-        """Refuse every message from now on; messages put before are still stored and answered."""
+        """Refuse every message from now on; messages that were put before are still stored and answered."""
         self._stopping = True
         self.is_open = False
 
     async def finished(self) -> None:
-        """Wait until all answers are given."""
+        """Wait until all requests are answered."""
         await self.waiters.finished()
 
     # --- putting ------------------------------------------------------------------------------
@@ -149,7 +151,7 @@ class StoreTurn:
         The turn must be open and not refused.
 
         :param kind: the type of the message, for metrics.
-        :raises RefusedError: the message does not fit into a record; the turn is as it was.
+        :raises RefusedError: the message does not fit into a record; the turn is unchanged.
         """
         if self._give_back is not None:
             self.take_back()
@@ -165,7 +167,7 @@ class StoreTurn:
     def lend(self, give_back: Callable[[], None]) -> Place | None:
         """Lend the end of the batch to code that encodes records itself; ``None`` when nothing can be stored.
 
-        :param give_back: called before anything else happens to the turn, to ``put_encoded`` what was encoded.
+        :param give_back: called before anything else happens to the turn, to ``put_encoded`` the encoded records.
         """
         if not self.is_open:
             self.begin()
@@ -175,20 +177,20 @@ class StoreTurn:
         return place
 
     def take_back(self) -> None:
-        """Have the end of the batch again: what was encoded elsewhere is put."""
+        """Take the end of the batch back: records that other code has encoded are put."""
         give_back, self._give_back = self._give_back, None
         if give_back is not None:
             give_back()
 
     def next_place(self) -> Place | None:
-        """The place of records that are encoded elsewhere and put at once; ``None`` when they must be put one by one.
+        """Return the position for records that other code encodes; ``None`` when they must be put one by one.
 
         Only inside :meth:`all_or_none`.
         """
         return self._batch.next_place()
 
     def put_encoded(self, encoded: EncodedRecords, topics: CoreCounts, answers: PlainAnswers | None = None) -> None:
-        """Put records that were encoded from the last place on.
+        """Put encoded records, which begin at the last position.
 
         :param answers: answers to send when the records are stored.
         """
@@ -216,18 +218,19 @@ class StoreTurn:
         self._inner.append((when_stored, stored))
 
     def end_if_full(self) -> None:
-        """End the turn early when it holds much."""
+        """End the turn early when it is large."""
         if self._batch.end > self._full_at:
             self.end()
 
     def put_message(self, message: InnerMessage, kind: str = NORMAL) -> Stored:
-        """Put a message of the broker itself, without the checks of a send; the turn must be open.
+        """Put a message from the broker itself, without the checks of a send; the turn must be open.
 
-        A queue that its topic does not have any more is replaced by one that it has.
+        A queue that the topic no longer has is replaced by an existing queue.
 
         :param kind: as for :meth:`put`.
-        :raises RefusedError: properties longer than RocketMQ's limit, more than fits into a log file, an impossible
-            topic or queue, a number larger than its field, or nothing can be stored now. The turn is as it was.
+        :raises RefusedError: the properties exceed RocketMQ's limit, the message does not fit into a log file, the
+            topic or queue is invalid, a number is larger than its field, or nothing can be stored now. The turn is
+            unchanged.
         """
         if self.refusal is not None:
             raise self.refusal
@@ -266,7 +269,7 @@ class StoreTurn:
         return Stored(*self.put(target, queue, record, kind))
 
     def put_inner(self, message: InnerMessage, when_stored: WhenStored, late: Late | None = None) -> None:
-        """Put a message of the broker itself; see :meth:`put_together`."""
+        """Put a message from the broker itself; see :meth:`put_together`."""
         self.put_together((message,), when_stored, late)
 
     def put_together(
@@ -276,12 +279,12 @@ class StoreTurn:
         late: Late | None = None,
         kind: str = NORMAL,
     ) -> list[Stored]:
-        """Put messages of the broker itself. All are stored, or none.
+        """Put messages from the broker itself. Either all or none are stored.
 
-        :param when_stored: called once, with the last one's place or the reason why they are not stored.
+        :param when_stored: called once, with the position of the last message or the reason why they are not stored.
         :param late: for a request, whose answer must not wait for a flush without a limit.
         :param kind: as for :meth:`put`.
-        :raises RefusedError: one cannot be stored now; ``when_stored`` is not called then.
+        :raises RefusedError: a message cannot be stored now; in this case ``when_stored`` is not called.
         """
         self._open()
         try:
@@ -296,11 +299,12 @@ class StoreTurn:
         return places
 
     def put_due(self, messages: Iterable[InnerMessage], when_stored: WhenStored) -> int:
-        """Put delayed messages that are due in one turn and call ``when_stored`` once, with the last one's place.
+        """Put due delayed messages into one turn and call ``when_stored`` once, with the position of the last message.
 
-        Returns how many were put; messages that can never be stored are left out and logged. All are stored, or none.
+        Returns the number of messages put; messages that can never be stored are left out and logged. Either all or
+        none of the others are stored.
 
-        :raises RefusedError: nothing can be stored now; ``when_stored`` is not called then.
+        :raises RefusedError: nothing can be stored now; in this case ``when_stored`` is not called.
         """
         self._open()
         if self.refusal is not None:
@@ -326,9 +330,9 @@ class StoreTurn:
 
     @contextmanager
     def all_or_none(self) -> Iterator[None]:
-        """Undo all records put inside when anything is raised.
+        """Undo all records put inside the block when an exception is raised.
 
-        The turn must be open and may not end inside.
+        The turn must be open and may not end inside the block.
         """
         self.take_back()
         mark = self._batch.mark()
@@ -342,14 +346,14 @@ class StoreTurn:
             raise
 
     def _open(self) -> None:
-        """Begin a turn if none is open, and let it end soon, even if it can store nothing."""
+        """Begin a turn if none is open, and end it soon, even if nothing can be stored."""
         if not self.is_open:
             self.begin()
         self._schedule()
 
     # --- the end ------------------------------------------------------------------------------
     def end(self) -> None:
-        """Store the records of the turn; answer, or let the answers wait for the flush."""
+        """Store the records of the turn; answer the requests, now or after the flush."""
         if self._give_back is not None:
             self.take_back()
         self.is_open = False
@@ -416,7 +420,7 @@ def _illegal(why: str) -> RefusedError:
 
 
 def _failed(error: Exception) -> RefusedError:
-    """The refusal for an error; an unforeseen one is logged with its traceback."""
+    """Return the refusal for an error; an unexpected error is logged with its traceback."""
     if isinstance(error, RefusedError):
         return error
     if isinstance(error, StoreError):

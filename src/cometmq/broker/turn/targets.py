@@ -1,6 +1,7 @@
 """The topics of sends, and the checks of a send (``AbstractSendMessageProcessor.msgCheck``; hot path).
 
-The checks have Apache's order and words. A topic that passed is remembered until its configuration changes.
+The checks have the order and error texts of Apache's broker. A topic that passed all checks is remembered until its
+configuration changes.
 """
 
 from __future__ import annotations
@@ -43,13 +44,14 @@ class RefusedError(RpcRejectedError):
 
 
 QueueFound = Callable[["SendTarget", ConsumeQueue], None]
-"""Called with a queue that is sent to for the first time."""
+"""Called with a queue when the first message is sent to it."""
 
 
 class SendTarget:
-    """A topic for sends, and the queues of it that were sent to.
+    """A topic for sends, and its queues to which messages were sent.
 
-    :param on_queue: each gets each queue once: the compiled core may hold messages for those that it knows.
+    :param on_queue: functions that receive each queue once: the compiled core may hold messages for the queues that it
+        knows.
     """
 
     __slots__ = (
@@ -75,7 +77,7 @@ class SendTarget:
         self.is_retry = self.topic.startswith(RETRY_PREFIX)
         self.sys_flag = MULTI_TAGS if config.topic_filter_type == _MULTI_TAG else 0
         self.counted: Counted = (self.topic, NORMAL)
-        """The topic with the usual type of its messages, for statistics."""
+        """Return the topic with the usual type of its messages, for statistics."""
         self.fixed_bytes = len(self.topic) + MIN_RECORD_BYTES
         """The bytes of a record without body and properties."""
         self._store = store
@@ -83,7 +85,7 @@ class SendTarget:
         self.queues: dict[int, ConsumeQueue] = {}
 
     def open_queue(self, queue_id: int, peer: str) -> ConsumeQueue:
-        """The queue that a producer named, from now on in ``queues``; a negative id is any queue that may be written.
+        """Return the queue that a producer named, and add it to ``queues``; a negative id means any writable queue.
 
         :raises RefusedError: the topic has no such queue.
         """
@@ -103,9 +105,9 @@ class SendTarget:
         return queue
 
     def open_inner(self, queue_id: int) -> ConsumeQueue:
-        """The queue of a message of the broker itself; see :func:`existing_queue`.
+        """Return the queue for a message from the broker itself; see :func:`existing_queue`.
 
-        :raises ValueError: a name or an id that RocketMQ does not allow.
+        :raises ValueError: RocketMQ does not allow the name or the id.
         """
         if queue_id <= MAX_QUEUE_ID:
             queue_id = existing_queue(self.config, queue_id)
@@ -113,9 +115,9 @@ class SendTarget:
 
 
 def existing_queue(topic: TopicConfig, queue_id: int) -> int:
-    """The queue itself if its topic has it, else one that consumers read: the topic has fewer queues than before.
+    """Return the queue id if the topic still has the queue, else the id of a queue that consumers read.
 
-    All messages of one queue go to the same one, so that they keep their order.
+    All messages from one queue are moved to the same queue, so that they keep their order.
     """
     if queue_id < max(topic.read_queue_nums, topic.write_queue_nums):
         return queue_id
@@ -124,7 +126,7 @@ def existing_queue(topic: TopicConfig, queue_id: int) -> int:
 
 
 class SendTargets:
-    """All topics that were sent to, by name."""
+    """Return all topics to which messages were sent, by name."""
 
     def __init__(
         self,
@@ -139,9 +141,9 @@ class SendTargets:
         self._store = store
         self._clock = store.clock
         self.on_queue: Final[list[QueueFound]] = []
-        """Called with each queue of a topic that passed all checks, but those of retry topics."""
+        """Called with each queue of a topic that passed all checks, except for queues of retry topics."""
         self.on_forget: Final[list[Callable[[str | None], None]]] = []
-        """Called when a topic must be checked again; with ``None`` when all must."""
+        """Called with a topic that must be checked again; with ``None`` when all topics must be."""
         self._known: dict[str, SendTarget] = {}
         self._inner: dict[str, SendTarget] = {}
         self._has_unsaved = False
@@ -150,12 +152,12 @@ class SendTargets:
 
     @property
     def known(self) -> Mapping[str, SendTarget]:
-        """The topics that passed all checks; a topic leaves when its configuration changes."""
+        """The topics that passed all checks; a topic is removed when its configuration changes."""
         return self._known
 
     @property
     def config(self) -> BrokerConfig:
-        """The configuration of this moment."""
+        """The current configuration."""
         return self._live.current
 
     def _forget(self, topic: str) -> None:
@@ -170,9 +172,9 @@ class SendTargets:
             forget(None)
 
     def resolve(self, header: SendHeader) -> SendTarget:
-        """Check the topic of a send, making it where that is allowed.
+        """Check the topic of a send; create it where that is allowed.
 
-        :raises RefusedError: with code and words.
+        :raises RefusedError: with code and text of the answer.
         """
         config = self._live.current
         accepts_from = config.start_accept_send_request_time_stamp
@@ -204,7 +206,7 @@ class SendTargets:
         return target
 
     def inner(self, name: str) -> SendTarget:
-        """Any topic, for messages of the broker itself: no permission is checked, and no topic is made."""
+        """Return any topic, for messages from the broker itself: no permission is checked, and no topic is created."""
         target = self._inner.get(name)
         if target is None:
             topic = self._topics.get(name)
@@ -214,9 +216,9 @@ class SendTargets:
         return target
 
     def save_topics(self) -> None:
-        """Write the topics of this turn that are not in the file yet: recovery after a crash hides all others.
+        """Write this turn's new topics to the file: recovery after a crash hides all topics that are not in it.
 
-        :raises RefusedError: the file cannot be written, so that nothing of the turn may be stored.
+        :raises RefusedError: the file cannot be written, so nothing of the turn may be stored.
         """
         if self._has_unsaved:
             self._has_unsaved = False
@@ -256,9 +258,9 @@ class SendTargets:
 
 
 def consuming_group(groups: SubscriptionGroupManager, name: str) -> SubscriptionGroupConfig:
-    """A group that may consume.
+    """Return a group that may consume.
 
-    :raises RefusedError: it does not exist, or may not consume.
+    :raises RefusedError: the group does not exist, or may not consume.
     """
     group = groups.find(name)
     if group is None:

@@ -1,7 +1,7 @@
-"""Answers that wait until their messages are as safe as the configuration asks (``GroupCommitService``).
+"""Answers that wait until their messages are as safe as the configuration requires (``GroupCommitService``).
 
-With SYNC_FLUSH they wait for the flush that covers them, with SYNC_MASTER for a slave that has them, with both for
-both at the same time.
+With SYNC_FLUSH answers wait until the messages are flushed, with SYNC_MASTER until a slave has them; with both settings
+they wait for both at the same time.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Done = Callable[[ResponseCode, StoreError | None], None]
 """Called with the code of the answer, or with the error of a failed flush."""
 
 SEND_OVERHEAD_BYTES: Final = 512
-"""Memory of a waiting answer beside the message's body and the texts of its request."""
+"""Memory of a pending answer, in addition to the message's body and the texts of its request."""
 
 
 def _held_bytes(send: PendingSend | PlainAnswers) -> Iterator[tuple[ServerConnection, int]]:
-    """The connections of waiting answers, each with the memory of them: messages, and the texts of requests."""
+    """Memory of the pending answers of each connection: messages, and the texts of requests."""
     if isinstance(send, PlainAnswers):
         for connection, frames, opaques, messages, body_bytes in send.connections:
             yield connection, body_bytes + len(frames) + len(opaques) + messages * SEND_OVERHEAD_BYTES
@@ -45,10 +45,10 @@ def _held_bytes(send: PendingSend | PlainAnswers) -> Iterator[tuple[ServerConnec
 
 
 class SendWaiters:
-    """The answers of each turn, until its messages are safe, or cannot be, or the time is up.
+    """The answers of each turn, pending until its messages are safe, have failed, or the time is up.
 
     :param transfers: reports how far slaves are; ``None`` when no answer waits for slaves.
-    :param timeout_s: the longest wait for a flush.
+    :param timeout_s: maximum wait for a flush.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class SendWaiters:
         self.timeout_s: Final = timeout_s
         self._total_bytes = 0
         self.waiting = 0
-        """Turns whose answers wait."""
+        """Number of turns whose answers are pending."""
         self._bytes_of: dict[ServerConnection, int] = {}
         self._nothing_waits: asyncio.Event = asyncio.Event()
         self._nothing_waits.set()
         self.needed: Final = store.sync_flush or transfers is not None
-        """True when answers wait at all."""
+        """True when answers have to wait."""
 
     def full(self, connection: ServerConnection) -> bool:
-        """True when so much waits, in all or for this connection, that no more may be taken."""
+        """Return whether no more messages may be accepted, since too many are pending in all or for this connection."""
         return (
             self._total_bytes >= MAX_UNFLUSHED_TOTAL_BYTES
             or self._bytes_of.get(connection, 0) >= MAX_UNFLUSHED_CONNECTION_BYTES
@@ -102,9 +102,9 @@ class SendWaiters:
     ) -> None:
         """Call a service of the broker once the log is safe up to ``position``, or with the error of a failed flush.
 
-        When no slave has it in time that counts as safe: the messages of a service are stored anyway.
+        If no slave has the messages in time, they count as safe: the messages of a service are stored anyway.
 
-        :param late: called before when the flush takes longer than ``timeout_s``.
+        :param late: called first if the flush takes longer than ``timeout_s``.
         """
         timer = None
         if late is not None and self.store.sync_flush:
@@ -153,12 +153,12 @@ class SendWaiters:
             self._nothing_waits.set()
 
     async def finished(self) -> None:
-        """Wait until every answer is given."""
+        """Wait until every request is answered."""
         await self._nothing_waits.wait()
 
 
 class _Waiting:
-    """The wait of one turn: ends once, when it waits for neither the disk nor a slave any longer."""
+    """The pending part of one turn: it ends once, when it waits for neither the disk nor a slave any longer."""
 
     __slots__ = ("_code", "_done", "_flush", "_transfer", "timer")
 
