@@ -101,7 +101,7 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
-ARRIVAL_TURNS: Final = 4
+ARRIVAL_ROUNDS: Final = 4
 """Rounds of the event loop that arrived data needs to reach the task that waits for it. A loop that was
 busy sees the response and the time-out together."""
 
@@ -113,7 +113,7 @@ class _Expiry:
 
     def __init__(self, work: asyncio.Future[Any]) -> None:
         self._work = work
-        self._left = ARRIVAL_TURNS
+        self._left = ARRIVAL_ROUNDS
         self.is_over = False
 
     def __call__(self) -> None:

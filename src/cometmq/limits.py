@@ -40,7 +40,7 @@ MAX_CONFIG_UPDATE_BYTES: Final = 64 * 1024
 
 # --- Metrics ------------------------------------------------------------------------------------
 METRIC_SAMPLES_PER_SLICE: Final = 250
-"""Samples that one turn collects or writes: about a millisecond."""
+"""Samples that one round collects or writes: about a millisecond."""
 MAX_RPC_SERIES: Final = 4_096
 """Pairs of request and response code that are counted; others count together."""
 MAX_MONITOR_CONNECTIONS: Final = 32
@@ -69,7 +69,7 @@ MAX_CLIENT_HELLO_BYTES: Final = 65_536
 TLS_PIECE_BYTES: Final = 16_384
 """Bytes that one connection decrypts between two reads of the clock."""
 ROUND_SECONDS: Final = 0.001
-"""Work for one connection in one turn of a server; its other requests wait for the next turn. So long the others wait
+"""Work for one connection in one round of a server; its other requests wait for the next round. So long the others wait
 for a client that sends a thousand requests at once."""
 LATE_SECONDS: Final = 0.005
 """A connection whose one request exceeds ROUND_SECONDS by this goes on only after everything that has arrived since."""

@@ -113,6 +113,6 @@ class SharedTask(Generic[T]):
                 waiter.cancel()
             elif error is not None:
                 waiter.set_exception(error)
-                waiter.exception()  # read here, since the caller may stop waiting in this turn
+                waiter.exception()  # read here, since the caller may stop waiting in this round
             else:
                 waiter.set_result(task.result())

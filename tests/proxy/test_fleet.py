@@ -12,10 +12,10 @@ from tests.proxy.client import Client, receive
 from tests.proxy.test_commands import check_that_each_is_asked
 
 from cometmq.options import ConfigError
-from cometmq.proxy.before_fleet import FleetProxy
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.proxy_config import ProxyConfig, load_proxy_config
+from cometmq.proxy.standalone import FleetProxy
 from cometmq.testing import Cluster
 
 

@@ -14,10 +14,10 @@ from tests.proxy.client import Client, receive
 from tests.proxy.test_access import ACL_1, ALICE, client_of, signed
 
 from cometmq.auth.quota.model import Limits, Subject
-from cometmq.proxy.before_fleet import FleetProxy
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.proxy_config import ProxyConfig
+from cometmq.proxy.standalone import FleetProxy
 from cometmq.testing import Cluster
 
 ACCOUNTS: list[Mapping[str, Any]] = [

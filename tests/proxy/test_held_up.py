@@ -16,7 +16,7 @@ from tests.proxy.held_up import Attack, Peer, held_up
 from tests.proxy.wire import HELLO, data, headers, prefixed
 
 from cometmq.broker.limits import MAX_TOPIC_QUEUES
-from cometmq.proxy.beside_broker import BrokerEndpoint
+from cometmq.proxy.embedded import BrokerEndpoint
 from cometmq.proxy.http2 import frames
 from cometmq.proxy.http2.frames import ErrorCode
 from cometmq.proxy.limits import MAX_SETTINGS_TOPICS, MAX_STREAMS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.remoting.busy_poll import BUSY_POLL_SECONDS, MAX_SKIPPED_TURNS, BusyPoll, can_busy_poll
+from cometmq.remoting.busy_poll import BUSY_POLL_SECONDS, MAX_SKIPPED_ROUNDS, BusyPoll, can_busy_poll
 from cometmq.testing import VirtualClock
 
 ROUND_SECONDS = BUSY_POLL_SECONDS / 10
@@ -63,10 +63,10 @@ def test_looks_in_vain_become_rare_and_one_that_finds_a_request_makes_them_frequ
             looks += rounds.until_sleep() > 0
         return looks
 
-    assert turns_with_a_look(8 * (MAX_SKIPPED_TURNS + 1)) < 18
+    assert turns_with_a_look(8 * (MAX_SKIPPED_ROUNDS + 1)) < 18
     while not turns_with_a_look(1):
         pass
-    for _ in range(MAX_SKIPPED_TURNS + 1):
+    for _ in range(MAX_SKIPPED_ROUNDS + 1):
         rounds.poll.round_ended()
         if rounds._soon:
             break

@@ -6,7 +6,7 @@ from typing import Final
 
 # --- Metrics ------------------------------------------------------------------------------------
 HALF_MESSAGES_PER_SLICE: Final = 50
-"""Half messages that one turn reads for their topics: about a millisecond."""
+"""Half messages that one round reads for their topics: about a millisecond."""
 MAX_HALF_MESSAGES_BY_TOPIC: Final = 50_000
 """Maximum number of open transactions that are counted by topic; further ones are counted together. Normally a broker
 has a few hundred."""
@@ -35,7 +35,7 @@ LAGS_PER_ANSWER: Final = 100_000
 """Queues of groups that one answer with metrics reads, in addition to those of the groups that are furthest behind: 0.2
 s."""
 LAGS_SLICE_SECONDS: Final = 0.005
-"""Time for the ages of messages that groups are behind in one turn of the loop; one file more may be opened then."""
+"""Time for the ages of messages that groups are behind in one round of the loop; one file more may be opened then."""
 AGES_PER_ANSWER: Final = 1_000
 """Maximum number of messages whose ages one answer with metrics looks up, in addition to those known from the last
 answer: 0.3 to 0.7 s if a file must be opened for each message."""
@@ -51,7 +51,7 @@ SLICED_WORKS: Final = 8
 CLIENTS_PER_SLICE: Final = 100
 """Groups of clients that are added or removed in one round of the loop: 1 ms; 2 ms for new groups."""
 LARGE_HEARTBEAT_BYTES: Final = 4 * 1024
-"""A heartbeat above this, of some dozen groups, is looked at in a later turn, with others like it."""
+"""A heartbeat above this, of some dozen groups, is looked at in a later round, with others like it."""
 STATS_ITEMS_PER_SLICE: Final = 10_000
 """Items of the statistics that are sampled in one round of the loop: 6 ms."""
 TABLE_ROWS_PER_SLICE: Final = 1_000
@@ -104,9 +104,9 @@ MAX_ORDERED_MESSAGES: Final = 1_024
 """Maximum number of messages of one queue and group that are handed out in the order of message groups, or are pending;
 300 bytes each."""
 POP_READS_MAX: Final = 4
-"""Reads of a queue for one pop that finds messages which its filter does not want; it goes on in the next turn."""
+"""Reads of a queue for one pop that finds messages which its filter does not want; it goes on in the next round."""
 POP_SKIPPED_MAX: Final = 4_096
-"""Unwanted messages of all its queues behind which a pop looks at no further queue in this turn, about 10 ms."""
+"""Unwanted messages of all its queues behind which a pop looks at no further queue in this round, about 10 ms."""
 POP_REVIVE_MESSAGES: Final = 128
 """Popped messages that are stored again in one round of the loop, about 5 ms."""
 POP_RETRY_SECONDS: Final = 0.1

@@ -1,10 +1,10 @@
 """Long work, divided over many rounds of the loop, so that others are answered in between.
 
-All such work of a loop shares a *lane*. A work has its first slice at once, as long as such slices take no more than
-:data:`~cometmq.broker.limits.SLICES_SECONDS` of a turn; else it waits for a later one. In each turn those that have not
-begun go first, for half of that time; then a few of the others (:data:`~cometmq.broker.limits.SLICED_WORKS`) have a
-slice one after the other, and who had none begins the next turn. So a thousand clients that ask for something at once
-hold up nobody for longer than one does, and take no more memory than a few.
+All such work of a loop shares a *lane*. New work runs its first slice immediately, as long as the slices of this round
+have taken less than :data:`~cometmq.broker.limits.SLICES_SECONDS`; otherwise it waits for a later round. In each round
+new work goes first, for half of that time; then a few of the others (:data:`~cometmq.broker.limits.SLICED_WORKS`) run
+one slice each, and those left out begin the next round. So a thousand clients that ask for something at once hold up
+nobody for longer than one does, and use no more memory than a few.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class _Lane:
         """Works whose first slice is pending and as short as the others."""
         self._long: deque[Callable[[], bool]] = deque()
         self._spent_s = 0.0
-        """Time of slices in this turn that did not wait."""
+        """Time of slices in this round that did not wait."""
         self._has_round = False
 
     def begin(self, step: Callable[[], bool]) -> None:
-        """Call ``step`` now or soon, and then once a turn, as long as it returns True; it may not raise."""
+        """Call ``step`` now or soon, and then once a round, as long as it returns True; it may not raise."""
         if self._first or self._spent_s >= SLICES_SECONDS:
             self._first.append(step)
             self._next_round()
@@ -145,7 +145,7 @@ def run_in_slices(
 
 
 def do_in_slices(steps: Iterator[None]) -> None:
-    """Do work that nobody waits for; its first slice now, if there is time in this turn."""
+    """Do work that nobody waits for; its first slice now, if there is time in this round."""
 
     def step() -> bool:
         try:
@@ -164,7 +164,7 @@ def do_at_once(steps: Iterator[None]) -> None:
 
 
 def slices(items: Iterable[T]) -> Iterator[list[T]]:
-    """The items in lists of as many queues as one turn looks at."""
+    """The items in lists of as many queues as one round looks at."""
     return batches(items, QUEUES_PER_SLICE)
 
 

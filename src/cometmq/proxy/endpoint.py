@@ -15,6 +15,9 @@ from cometmq.proxy.services.commands import ClientCommands
 from cometmq.proxy.sessions import Checker, Sessions
 from cometmq.remoting.tls.server import ServerTls
 
+ALPN: Final = ("h2",)
+"""The name of HTTP/2 in TLS handshakes."""
+
 
 class GrpcEndpoint:
     """The gRPC endpoint in front of one broker or many."""

@@ -2,7 +2,7 @@
 
 Theory of operation. A client with one request in flight sends the next one some 50 µs after the answer. A processor
 that sleeps in between takes that long to wake, and wakes with cold caches: the same work then costs several times as
-much. So the loop does not sleep for :data:`BUSY_POLL_SECONDS` after a turn. When a poll finds nothing, the next turns
+much. So the loop does not sleep for :data:`BUSY_POLL_SECONDS` after a round. When a poll finds nothing, the next rounds
 do not poll, twice as many each time. A server with rarer requests therefore sleeps as usual, and so does an idle one.
 """
 
@@ -17,7 +17,7 @@ from cometmq.clock import Clock
 
 BUSY_POLL_SECONDS: Final = 0.000_1
 """The longest poll: about the cost of a sleep, so that a poll in vain at most doubles the cost."""
-MAX_SKIPPED_TURNS: Final = 255
+MAX_SKIPPED_ROUNDS: Final = 255
 """Turns without a poll after many polls in vain."""
 _LEAST_PROCESSORS: Final = 2
 _QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
@@ -34,40 +34,40 @@ class BusyPoll:
         self._call_soon = call_soon
         self._clock = clock
         self._polls_until = 0.0
-        self._turns = 0
+        self._rounds = 0
         self._rounds_before = 0
         self._is_polling = False
-        self._skipped_turns = 0
+        self._skipped_rounds = 0
         """Turns without a poll after the next poll in vain."""
-        self._turns_to_skip = 0
+        self._rounds_to_skip = 0
         """Turns without a poll that remain."""
 
     def round_ended(self) -> None:
         """Start polling for requests, unless recent polls were in vain."""
-        self._turns += 1
+        self._rounds += 1
         if self._is_polling:
             return
-        if self._turns_to_skip:
-            self._turns_to_skip -= 1
+        if self._rounds_to_skip:
+            self._rounds_to_skip -= 1
             return
         self._is_polling = True
         self._begin()
 
     def _begin(self) -> None:
-        self._rounds_before = self._turns
+        self._rounds_before = self._rounds
         self._polls_until = self._clock.monotonic() + BUSY_POLL_SECONDS
         self._call_soon(self._poll)
 
     def _poll(self) -> None:
-        if self._turns != self._rounds_before:
-            self._skipped_turns = 0
+        if self._rounds != self._rounds_before:
+            self._skipped_rounds = 0
             self._begin()
         elif self._clock.monotonic() < self._polls_until:
             self._call_soon(self._poll)
         else:
             self._is_polling = False
-            self._turns_to_skip = self._skipped_turns
-            self._skipped_turns = min(2 * self._skipped_turns + 1, MAX_SKIPPED_TURNS)
+            self._rounds_to_skip = self._skipped_rounds
+            self._skipped_rounds = min(2 * self._skipped_rounds + 1, MAX_SKIPPED_ROUNDS)
 
 
 def can_busy_poll(quota: Path = _QUOTA) -> bool:

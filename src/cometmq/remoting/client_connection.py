@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, cast
 
-from cometmq.clock import ARRIVAL_TURNS, Clock, TimerHandle
+from cometmq.clock import ARRIVAL_ROUNDS, Clock, TimerHandle
 from cometmq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand, decode_header
 from cometmq.remoting.errors import RemotingError, RemotingSendError, RemotingTimeoutError, RemotingTooMuchRequestError
 from cometmq.remoting.frame import Frame, FrameDecoder, FrameError
@@ -257,20 +257,20 @@ class ClientConnection(asyncio.Protocol):
         """Fail requests whose deadline has passed, but first read the answers that have arrived."""
         self._sweeper, self._sweep_at = None, -math.inf
         self._fail_overdue_once_quiet(
-            self._clock.monotonic(), self._received_bytes, self._received_bytes + UNREAD_BYTES, ARRIVAL_TURNS
+            self._clock.monotonic(), self._received_bytes, self._received_bytes + UNREAD_BYTES, ARRIVAL_ROUNDS
         )
 
-    def _fail_overdue_once_quiet(self, at: float, received: int, limit: int, turns: int) -> None:
-        """Fail requests overdue at ``at`` after ``turns`` turns without new bytes, or once ``limit`` were read.
+    def _fail_overdue_once_quiet(self, at: float, received: int, limit: int, rounds: int) -> None:
+        """Fail requests overdue at ``at`` after ``rounds`` rounds without new bytes, or once ``limit`` were read.
 
         ``received`` and ``limit`` are bytes.
         """
         if self.closed:
             return
         if received < self._received_bytes < limit:
-            received, turns = self._received_bytes, ARRIVAL_TURNS
-        if turns:
-            self.loop.call_soon(self._fail_overdue_once_quiet, at, received, limit, turns - 1)
+            received, rounds = self._received_bytes, ARRIVAL_ROUNDS
+        if rounds:
+            self.loop.call_soon(self._fail_overdue_once_quiet, at, received, limit, rounds - 1)
             return
         self._sweep_at = math.inf
         self._fail_overdue(at)

@@ -1,7 +1,7 @@
 """Latency of requests by request code and answer (``rocketmq_rpc_latency``), counted once per round of the loop.
 
-Answers are sent at the end of a turn, so requests answered in the turn of their arrival took as long as the turn. The
-clock is read only for an answer that waited for a message, a flush or a slave.
+Answers are sent at the end of a round, so requests answered in the round of their arrival took as long as the round.
+The clock is read only for an answer that waited for a message, a flush or a slave.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TURNS: Final = Family(
     (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1),
 )
 _BOUNDS_S: Final = tuple(sorted({*TURNS.bounds, *(bound / 1000 for bound in RPC_LATENCY.bounds)}))
-"""The bounds of both histograms: a turn and its answers fall between the same two."""
+"""The bounds of both histograms: a round and its answers fall between the same two."""
 _OTHER: Final = -1
 """The label of unknown codes: clients choose the answers to relayed requests."""
 _SUCCESSES: Final = frozenset(
@@ -50,14 +50,14 @@ class RpcLatency:
 
     def __init__(self, clock: Clock) -> None:
         self._now: Final = clock.monotonic
-        self._turn: dict[tuple[int, int, bool], int] = {}
+        self._round: dict[tuple[int, int, bool], int] = {}
         self._seen: dict[tuple[int, int, bool], Histogram] = {}
-        self._turns: Final = Histogram(_BOUNDS_S)
+        self._rounds: Final = Histogram(_BOUNDS_S)
         self.began = clock.monotonic()
-        """Monotonic time in seconds at which the current or last turn began."""
+        """Monotonic time in seconds at which the current or last round began."""
 
     def begin_round(self) -> None:
-        """Record the beginning of a turn."""
+        """Record the beginning of a round."""
         self.began = self._now()
 
     def answered(
@@ -65,29 +65,29 @@ class RpcLatency:
     ) -> None:
         """Count answers.
 
-        :param arrived: ``began`` of the turn in which the requests arrived.
+        :param arrived: ``began`` of the round in which the requests arrived.
         """
         if arrived == self.began and not polling:
             key = (request_code, response_code, False)
-            self._turn[key] = self._turn.get(key, 0) + times
+            self._round[key] = self._round.get(key, 0) + times
         else:
             waited_s = self._now() - arrived
             self._histogram((request_code, response_code, polling)).observe(waited_s, times)
 
     def end_round(self) -> None:
-        """Record the duration of the turn for its answers."""
+        """Record the duration of the round for its answers."""
         seconds = self._now() - self.began
         place = bisect_left(_BOUNDS_S, seconds)
-        turns = self._turns
-        turns.counts[place] += 1
-        turns.sum += seconds
-        turn = self._turn
-        if turn:
-            for key, times in turn.items():
+        rounds = self._rounds
+        rounds.counts[place] += 1
+        rounds.sum += seconds
+        current = self._round
+        if current:
+            for key, times in current.items():
                 found = self._seen.get(key) or self._histogram(key)
                 found.counts[place] += times
                 found.sum += seconds * times
-            turn.clear()
+            current.clear()
 
     def _histogram(self, key: tuple[int, int, bool]) -> Histogram:
         found = self._seen.get(key)
@@ -99,7 +99,7 @@ class RpcLatency:
 
     def samples(self) -> Iterator[Sample]:
         """Return all histograms."""
-        yield TURNS, (), _folded(self._turns, TURNS.bounds, 1)
+        yield TURNS, (), _folded(self._rounds, TURNS.bounds, 1)
         for (request_code, response_code, polling), found in self._seen.items():
             result = "success" if response_code in _SUCCESSES else "process_request_failed"
             names = (_name(RequestCode, request_code), _name(ResponseCode, response_code))

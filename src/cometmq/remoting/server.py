@@ -151,11 +151,11 @@ class RemotingServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._busy_poll: BusyPoll | None = None
         self.data_arrived = False
-        """True if a socket had data since the last turn. Turns for the gRPC port have none."""
+        """True if a socket had data since the last round. Rounds for the gRPC port have none."""
         self._dirty: list[ServerConnection] = []
         self._resume: list[ServerConnection] = []
         self.round_is_scheduled = False
-        """True from the first request of a turn to its end."""
+        """True from the first request of a round to its end."""
         self._sweeper: TimerHandle | None = None
 
     @property
@@ -260,7 +260,7 @@ class RemotingServer:
         self.unsent.lost(connection)
 
     def wrote(self, connection: ServerConnection) -> None:
-        """Flush the connection at the end of the turn."""
+        """Flush the connection at the end of the round."""
         self._dirty.append(connection)
         self.schedule_round()
 
@@ -278,12 +278,12 @@ class RemotingServer:
         largest.abort()
 
     def resume_soon(self, connection: ServerConnection) -> None:
-        """Let a connection continue with its waiting frames in the next turn."""
+        """Let a connection continue with its waiting frames in the next round."""
         self._resume.append(connection)
         self.schedule_round()
 
     def schedule_round(self) -> None:
-        """Begin a turn if none is open; it ends once everything that has arrived is handled."""
+        """Begin a round if none is open; it ends once everything that has arrived is handled."""
         if not self.round_is_scheduled and self._loop is not None:
             self.round_is_scheduled = True
             if self.path.latency is not None:
@@ -301,7 +301,7 @@ class RemotingServer:
                 connection.flush()
             self.unsent.end_round()
         if self._resume:
-            # The connection that went first in this turn goes last in the next.
+            # The connection that went first in this round goes last in the next.
             first, *waiting = self._resume
             self._resume = []
             for connection in (*waiting, first):
@@ -388,7 +388,7 @@ class RemotingServer:
     def _handle_delayed(
         self, connection: ServerConnection, processor: Processor, request: Request[Any], body: bytes
     ) -> None:
-        """Handle a request that has waited, in the current turn."""
+        """Handle a request that has waited, in the current round."""
         self.schedule_round()
         self._answer(connection, processor, request, body)
 

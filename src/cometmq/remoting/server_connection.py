@@ -80,7 +80,7 @@ class ConnectionOwner(Protocol):
 
     @property
     def round_is_scheduled(self) -> bool:
-        """True from the first request of a turn to its end."""
+        """True from the first request of a round to its end."""
 
     @property
     def unsent(self) -> UnsentAnswers:
@@ -93,13 +93,13 @@ class ConnectionOwner(Protocol):
         """Remove a connection."""
 
     def wrote(self, connection: ServerConnection) -> None:
-        """Flush the connection at the end of the turn."""
+        """Flush the connection at the end of the round."""
 
     def resume_soon(self, connection: ServerConnection) -> None:
-        """Let the connection continue in the next turn."""
+        """Let the connection continue in the next round."""
 
     def schedule_round(self) -> None:
-        """Begin a turn if none is open."""
+        """Begin a round if none is open."""
 
     def handle(self, connection: ServerConnection, frame: Frame) -> float | None:
         """Answer a frame; return its start time unless it is a light request."""
@@ -290,7 +290,7 @@ class ServerConnection(asyncio.Protocol):
         except FrameError as error:
             log.warning("closing %s: %s", self.remote_address, error)
             self.close()
-        except Exception:  # others in the same turn must not wait for ever
+        except Exception:  # others in the same round must not wait for ever
             log.exception("closing %s: a request failed", self.remote_address)
             self.abort()
         finally:
@@ -310,7 +310,7 @@ class ServerConnection(asyncio.Protocol):
                 server.abort_largest()
 
     def _wait_for_round(self, *, is_late: bool) -> None:
-        """Yield to other connections for this turn, and read no bytes until then.
+        """Yield to other connections for this round, and read no bytes until then.
 
         If this connection was late, other connections with unread bytes are late as well and go first.
         """
@@ -371,7 +371,7 @@ class ServerConnection(asyncio.Protocol):
         self.write(*encode_response(request.serialize_type, request.opaque, response))
 
     def write(self, *chunks: Buffer) -> None:
-        """Queue bytes; all bytes of a turn are written together at its end."""
+        """Queue bytes; all bytes of a round are written together at its end."""
         if self.closed:
             return
         if not self._out:
@@ -384,14 +384,14 @@ class ServerConnection(asyncio.Protocol):
             self._out_bytes += sum(map(len, chunks))
 
     def write_last(self, data: bytes) -> None:
-        """Write the last bytes of a turn; cheaper than :meth:`write` if nothing else is queued."""
+        """Write the last bytes of a round; cheaper than :meth:`write` if nothing else is queued."""
         transport = self._transport
         if self._out or self._decoder.pending or transport is None:
             self.write(data)
         elif not (self.closed or transport.is_closing()):
             transport.write(data)
             if self._count_unsent(transport):
-                self._server.wrote(self)  # whose turn ends with a look at the bytes of all connections
+                self._server.wrote(self)  # whose round ends with a look at the bytes of all connections
 
     def _count_unsent(self, transport: asyncio.Transport) -> bool:
         """Count the bytes that the client has not read; return whether any bytes are unread."""
@@ -423,7 +423,7 @@ class ServerConnection(asyncio.Protocol):
             self._server.resume_soon(self)
 
     def resume(self) -> None:
-        """Handle the frames that waited for unsent answers or for this turn."""
+        """Handle the frames that waited for unsent answers or for this round."""
         if self.closed or self._transport is None:
             return
         waited, self._waits_for_round = self._waits_for_round, False

@@ -56,7 +56,7 @@ class UnsentAnswers:
         self._held_back.discard(connection)
 
     def end_round(self) -> None:
-        """Check the total once all answers of a turn are written."""
+        """Check the total once all answers of a round are written."""
         if self.total_bytes <= MAX_UNSENT_BYTES:
             return
         self._measure()  # slow clients may have caught up meanwhile

@@ -25,7 +25,7 @@ from cometmq.message.message import Message
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
 from cometmq.options import ConfigError, parse_value, spellings_of
-from cometmq.proxy.beside_broker import BrokerEndpoint
+from cometmq.proxy.embedded import BrokerEndpoint
 from cometmq.remoting.security import Security
 from cometmq.testing.clock import StoppableClock, VirtualClock
 from cometmq.testing.inbox import Inbox

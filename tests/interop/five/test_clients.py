@@ -25,10 +25,10 @@ from tests.interop.five.tables import Endpoint, make_group, make_topic, send_a_p
 from tests.interop.systems import SMALL_JAVA, System, start_namesrv
 from tests.proxy.client import Client, receive
 
-from cometmq.proxy.before_fleet import FleetProxy
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.proxy_config import ProxyConfig
+from cometmq.proxy.standalone import FleetProxy
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import RemotingCommand

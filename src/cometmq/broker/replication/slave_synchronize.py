@@ -42,6 +42,7 @@ from cometmq.broker.tables.versioned_table import VersionedTable
 from cometmq.errors import CometMQError, reason_of
 from cometmq.fastjson import quote_keys
 from cometmq.limits import MAX_FRAME_BYTES
+from cometmq.loop import in_rounds
 from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.remoting.bodies import (
     BodyError,
@@ -237,7 +238,7 @@ class SlaveSynchronize:
             found = decode_body(TopicConfigSerializeWrapper, body)
             if found.data_version == self._topics.version:
                 return
-            await _over_rounds(self._topics.take_over(found.topic_config_table.items(), found.data_version))
+            await in_rounds(self._topics.take_over(found.topic_config_table.items(), found.data_version))
 
     async def _copy_changes(self, master: str, name: str, table: VersionedTable[Any]) -> set[str] | None:
         """Copy the changes of topics or groups; return the removed rows, ``None`` if the master is Apache's."""
@@ -250,7 +251,7 @@ class SlaveSynchronize:
             raise ReplicationError(f"the master sent {name} without their version")
         removed = None if found.whole else found.head.removed
         gone = set(table.table if removed is None else removed)
-        await _over_rounds(table.take_over(found.rows(table.kind), version, removed))
+        await in_rounds(table.take_over(found.rows(table.kind), version, removed))
         self._marks[name] = found.mark
         return gone - table.table.keys()
 
@@ -286,7 +287,7 @@ class SlaveSynchronize:
         found = await MasterTables(self._client, master).changes(OFFSETS, self._marks.pop(OFFSETS, ""))
         if found is None:
             body = await self._ask(master, RequestCode.GET_ALL_CONSUMER_OFFSET)
-            await _over_rounds(self._offsets.take_over(offset_rows(body), self._end, {}))
+            await in_rounds(self._offsets.take_over(offset_rows(body), self._end, {}))
             return
         if found.whole:
             self._beyond.clear()
@@ -294,7 +295,7 @@ class SlaveSynchronize:
         for key in removed or ():
             self._beyond.pop(key, None)
         rows = chain(list(self._beyond.items()), found.rows(dict[int, int]))
-        await _over_rounds(self._offsets.take_over(rows, self._end, self._beyond, removed))
+        await in_rounds(self._offsets.take_over(rows, self._end, self._beyond, removed))
         self._marks[OFFSETS] = found.mark
 
     async def _copy_groups(self, master: str) -> None:
@@ -305,7 +306,7 @@ class SlaveSynchronize:
             found = decode_body(SubscriptionGroupWrapper, body)
             if found.data_version == self._groups.version:
                 return
-            await _over_rounds(self._groups.take_over(found.subscription_group_table.items(), found.data_version))
+            await in_rounds(self._groups.take_over(found.subscription_group_table.items(), found.data_version))
             gone = before - self._groups.table.keys()
         for group in gone:
             self._deletions.end_group(group)
@@ -349,9 +350,3 @@ class SlaveSynchronize:
         if answer.code != ResponseCode.SUCCESS:
             raise ReplicationError(f"{code.name}: code {answer.code}, {answer.remark}")
         return answer.body
-
-
-async def _over_rounds(steps: Iterator[None]) -> None:
-    """Run one step a round of the loop."""
-    for _ in steps:
-        await asyncio.sleep(0)

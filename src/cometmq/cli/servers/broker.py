@@ -105,7 +105,7 @@ def command(
         async with AsyncExitStack() as services:
             await services.enter_async_context(run_service(broker, what="broker", port=loaded.listen_port))
             if loaded.grpc_server_port and not broker.is_slave:
-                from cometmq.proxy.beside_broker import BrokerEndpoint
+                from cometmq.proxy.embedded import BrokerEndpoint
 
                 endpoint = BrokerEndpoint(broker)
                 services.push_async_callback(endpoint.stop)

@@ -49,8 +49,8 @@ def command(
 
     `cometmq serve` and `cometmq broker -o grpcServerPort=8081` need no proxy.
     """
-    from cometmq.proxy.before_fleet import FleetProxy
     from cometmq.proxy.proxy_config import ProxyConfig, load_proxy_config
+    from cometmq.proxy.standalone import FleetProxy
 
     if help_config:
         show_config_keys(ProxyConfig)

@@ -333,7 +333,7 @@ async def _start_endpoint(options: ServeOptions, broker: Broker, services: Async
     """Start the endpoint for clients of RocketMQ 5."""
     if options.grpc_port is None or broker.is_slave:
         return
-    from cometmq.proxy.beside_broker import BrokerEndpoint
+    from cometmq.proxy.embedded import BrokerEndpoint
 
     endpoint = BrokerEndpoint(broker)
     services.push_async_callback(endpoint.stop)
@@ -346,8 +346,8 @@ async def _start_proxy(options: ServeOptions, namesrv: str, services: AsyncExitS
     """Start the endpoint for clients of RocketMQ 5 in front of several brokers."""
     if options.grpc_port is None:
         return
-    from cometmq.proxy.before_fleet import FleetProxy
     from cometmq.proxy.proxy_config import ProxyConfig
+    from cometmq.proxy.standalone import FleetProxy
     from cometmq.remoting.tls.options import with_tls_file
 
     shared = tuple(setting for setting in options.settings if setting.partition("=")[0] in options_of(ProxyConfig))

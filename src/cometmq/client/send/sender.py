@@ -86,7 +86,7 @@ class Sender:
         self._robin = RoundRobin(self._fault)
         self._attempt_s = config.send_msg_max_timeout_per_request_s
         self._begun: list[tuple[Delivery, MessageQueue, ClientConnection, float]] = []
-        """Deliveries without room that this turn of the event loop has begun, and their monotonic start time."""
+        """Deliveries without room that this round of the event loop has begun, and their monotonic start time."""
         self.in_flight = 0
         self._idle: asyncio.Future[None] | None = None
 
@@ -307,11 +307,11 @@ class Sender:
             self._begun.append((delivery, queue, connection, self.clock.monotonic()))
 
     def _wait_for_room(self) -> None:
-        """Let the deliveries begun in this turn wait for room, without a task or a timer for each."""
+        """Let the deliveries begun in this round wait for room, without a task or a timer for each."""
         begun, self._begun = self._begun, []
         now = self.clock.monotonic()
         for delivery, queue, connection, since in begun:
-            delivery.deadline += now - since  # many sends were begun in one turn, whose time does not count
+            delivery.deadline += now - since  # many sends were begun in one round, whose time does not count
             connection.call_when_room(delivery.deadline, partial(self._submit_after_wait, delivery, queue, connection))
 
     def _submit_after_wait(
@@ -387,7 +387,7 @@ class Sender:
             raise RemotingTooMuchRequestError(topic, late, next_step=step)
 
     async def _start_unknown(self, delivery: Delivery, since: float) -> None:
-        """Find the route, and send; time since ``since`` does not count: many sends were begun in one turn."""
+        """Find the route, and send; time since ``since`` does not count: many sends were begun in one round."""
         topic = delivery.message.topic
         now = self.clock.monotonic()
         delivery.deadline += now - since

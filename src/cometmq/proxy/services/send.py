@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from cometmq.message import properties as names
 from cometmq.message.batch import BatchPiece, encode_batch
 from cometmq.message.ids import RecallHandle, RecallHandleError, decode_offset_msg_id, java_hash
+from cometmq.message.names import AUTO_CREATE_TOPIC
 from cometmq.message.properties import KEY_SEPARATOR, encode_properties
 from cometmq.message.sysflag import COMPRESSED, TRANSACTION_PREPARED
 from cometmq.proxy.backend.backend import Reply, TopicInfo
@@ -217,7 +218,7 @@ class SendService:
         return SendMessageRequestHeaderV2(
             producer_group=topic,
             topic=topic,
-            default_topic="TBW102",
+            default_topic=AUTO_CREATE_TOPIC,
             default_topic_queue_nums=4,
             queue_id=queue_id,
             sys_flag=flag,

@@ -2,14 +2,14 @@
 
 Theory of operation. For the socket's transport this is the protocol; for the connection it is the transport. OpenSSL
 works on two buffers in memory: the bytes of one read are decrypted by one call for each record, and all answers of a
-turn are encrypted by one call and sent in one write.
+round are encrypted by one call and sent in one write.
 
 States: *handshake*, until both sides have a key; *open*; *ended*. The steps of the handshake run in the thread of
 :class:`~cometmq.remoting.tls.server.HandshakeThread`, one at a time for each connection, and nothing is read
 meanwhile. Until the connection is open, the protocol is notified only of its loss.
 
-A read that holds many records is decrypted in pieces; when the connection's time in a turn is over, the rest waits for
-the next turn, and nothing more is read. So records without data, such as key updates, delay nobody.
+A read that holds many records is decrypted in pieces; when the connection's time in a round is over, the rest waits for
+the next round, and nothing more is read. So records without data, such as key updates, delay nobody.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         protocol.data_received(data)
 
     def _decrypt_rest(self) -> None:
-        """Decrypt piece by piece while the time of the connection in this turn lasts."""
+        """Decrypt piece by piece while the time of the connection in this round lasts."""
         ends = self._clock.monotonic() + ROUND_SECONDS
         while self._rest and not self._not_read & _PAUSED and not self._is_ended:
             piece, self._rest = self._rest[:TLS_PIECE_BYTES], self._rest[TLS_PIECE_BYTES:]

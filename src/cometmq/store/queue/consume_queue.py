@@ -39,7 +39,8 @@ def unit_before(log_begin: int) -> bytes:
     """Return the unit that ends a queue whose messages are all older than a log that begins there.
 
     Like the units of such messages, it leads below the log. With a blank unit at the end, Apache regards the log as
-    dispatched up to 2 GiB, and gives new messages no units; only a log without a deleted file leaves no other choice.
+    dispatched up to 2 GiB, and gives new messages no units. If the
+    log still begins at 0, no offset is below it, and the unit is blank.
     """
     return UNIT.pack(log_begin - 1, 1, 0) if log_begin else BLANK_UNIT
 
@@ -263,9 +264,9 @@ class ConsumeQueue:
         return unit is not None and unit[1] != BLANK_SIZE and not (unit[1] > 0 and 0 <= unit[0] < log_offset)
 
     def _last_real(self, low: int, at: int) -> tuple[int, int]:
-        """Return the last offset from ``low`` to ``at`` whose unit can be one, and where that leads, or -1 for none.
+        """Return the last offset from ``low`` to ``at`` with a plausible unit, and its log offset; -1 if there is none.
 
-        Blank ones cannot, nor those that lead after where the next one does.
+        A unit is not plausible if it is blank, or if its log offset is after that of the next unit.
         """
         while True:
             first = max(low, at - at % self.file_units, at - _BLANK_UNITS)

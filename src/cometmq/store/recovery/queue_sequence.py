@@ -105,7 +105,8 @@ class QueueSequence:
         if record.queue_offset == 0:  # a recreated topic with one message so far: keep what was read
             return not self.knows((record.topic, record.queue_id))
         if record.queue_offset == expected - 1 == self._jumped.get((record.topic, record.queue_id)):
-            return True  # two say so, and only of the first one the place before it is empty
+            # The record before it has the same offset and skipped others to reach it, so that one may be damaged.
+            return True
         return 0 < record.queue_offset - expected <= self._since((record.topic, record.queue_id))
 
     def _since(self, key: Key) -> int:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
 
 from cometmq.broker.controller import Broker
 from cometmq.message.hosts import format_address
 from cometmq.proxy.access import checker_of
 from cometmq.proxy.backend.local import LocalBackend
-from cometmq.proxy.endpoint import GrpcEndpoint
+from cometmq.proxy.endpoint import ALPN, GrpcEndpoint
 from cometmq.proxy.rpc.server import GrpcServer
 from cometmq.proxy.sessions import Sessions
 from cometmq.remoting.tls.server import ServerTls
 
 _log = logging.getLogger(__name__)
-
-ALPN: Final = ("h2",)
-"""The name of HTTP/2 in TLS handshakes."""
 
 
 class BrokerEndpoint:

@@ -10,8 +10,7 @@ from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.hosts import format_address
 from cometmq.proxy.access import checker_of
 from cometmq.proxy.backend.fleet import FleetBackend
-from cometmq.proxy.beside_broker import ALPN
-from cometmq.proxy.endpoint import GrpcEndpoint
+from cometmq.proxy.endpoint import ALPN, GrpcEndpoint
 from cometmq.proxy.proxy_config import ProxyConfig
 from cometmq.remoting.security import Security
 from cometmq.remoting.tls.server import ServerTls
