@@ -97,4 +97,4 @@ def test_a_killed_resend_is_repeated_and_sends_each_dead_letter_once(tmp_path: P
         assert done.code == 0, done.err
         assert resent(cometmq) == Counter({str(number): 1 for number in range(LETTERS)})
         again = cometmq("dlq", "resend", "workers", "--all", "--ledger", str(ledger))
-        assert again.err.strip() == f"Dead letters of workers sent again: 0, before: {LETTERS}"
+        assert again.err.strip() == f"Dead letters of workers sent again: 0, sent earlier: {LETTERS}"

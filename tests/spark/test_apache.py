@@ -139,7 +139,7 @@ def test_the_sink_writes_to_apache(spark: Any, apache: Topics, guarantee: str) -
 
 def test_apache_is_refused_where_it_cannot_keep_the_promise(apache: Topics) -> None:
     topic = apache.create(queues=1)
-    with pytest.raises(SinkError, match=r"knows no sequences of producers.*\(use CometMQ brokers"):
+    with pytest.raises(SinkError, match=r"does not support producer sequences.*\(use CometMQ brokers"):
         sink(apache, topic, [rows_of([{"body": b"x"}])], deliveryGuarantee="exactly-once")
     assert stored(apache, topic, 1) == [[]]
 

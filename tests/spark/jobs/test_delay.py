@@ -149,7 +149,7 @@ def test_a_topic_that_may_not_be_read_is_left_out_and_told(spark: Any, topics: T
     report = delay(MessageSource(topics.namesrv), spark=spark)
     assert f"topic {closed} is left out: it may not be read" in report.notes
     assert delayed.topic in {of.name for of in report.topics}
-    with pytest.raises(OptionError, match=f"topic {closed} may not be read .*topic alter {closed} --permission rw"):
+    with pytest.raises(OptionError, match=f"topic {closed} is not readable .*topic alter {closed} --permission rw"):
         delay(MessageSource(topics.namesrv), [closed], spark=spark)
 
 

@@ -136,7 +136,7 @@ def test_the_command_sends_again_once(
 
 
 def test_wrong_use(topics: Topics, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="no group name"):
+    with pytest.raises(OptionError, match="invalid group name"):
         dead_letters(MessageSource(topics.namesrv), ["a/b"])
     with pytest.raises(OptionError, match="has no topic %DLQ%nobody"):
         dead_letters(MessageSource(topics.namesrv), ["nobody"])
