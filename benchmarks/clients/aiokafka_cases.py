@@ -20,7 +20,6 @@ from benchmarks.clients.program import (
     Watch,
     measure,
     repeat,
-    use_uvloop,
 )
 
 
@@ -127,5 +126,4 @@ async def poll(setting: Setting) -> Measured:
 
 
 if __name__ == "__main__":
-    use_uvloop()
     measure(send_64, send_batch, send_list, loop_single, poll)

@@ -25,7 +25,6 @@ from benchmarks.clients.program import (
     Watch,
     measure,
     repeat,
-    use_uvloop,
 )
 
 from cometmq.client import (
@@ -193,7 +192,6 @@ async def _reader(setting: Setting) -> tuple[LitePullConsumer, Watch]:
 
 def main() -> None:
     """Run the cases asked for, or all."""
-    use_uvloop()
     measure(
         *(send_one_sync, send_64, send_many, send_batch, send_list),
         *(consume_single, consume_batch, loop_single, poll),

@@ -83,7 +83,8 @@ def measure(*cases: Callable[[Setting], Awaitable[Measured]]) -> None:
     if unknown := set(options.cases) - set(named):
         parser.error(f"no case {', '.join(unknown)}; there are {', '.join(named)}")
     setting = Setting(options.address, options.seconds, b"x" * options.body_bytes, options.fill // LIST * LIST)
-    asyncio.run(_measure({name: named[name] for name in options.cases or named}, setting))
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_measure({name: named[name] for name in options.cases or named}, setting))
 
 
 async def _measure(cases: dict[str, Callable[[Setting], Awaitable[Measured]]], setting: Setting) -> None:
@@ -99,10 +100,10 @@ async def _measure(cases: dict[str, Callable[[Setting], Awaitable[Measured]]], s
         print(json.dumps(line), flush=True)
 
 
-def use_uvloop() -> None:
-    """Let the loop be uvloop's where it is installed."""
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's factory of loops where it is installed."""
     try:
         import uvloop
     except ImportError:
-        return
-    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+        return None
+    return uvloop.new_event_loop

@@ -150,7 +150,7 @@ async def test_a_value_without_a_deserializer_says_what_to_do(cluster: Cluster) 
     async with Producer("p", instance=cluster.client_instance()) as producer:
         await producer.send(Message("orders", b"{"))
     for deserializer, error, text in (
-        (None, CometMQError, "make the consumer with deserializer="),
+        (None, CometMQError, "create the consumer with deserializer="),
         (dict, DeserializationError, "queue broker-0/0, offset 0"),
     ):
         config = LitePullConfig(consume_from_where=FIRST)

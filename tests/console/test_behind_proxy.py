@@ -125,4 +125,4 @@ def test_cookies_are_for_https_alone_where_all_outer_addresses_are(cluster: Sync
 def test_an_address_that_no_browser_would_send_is_wrong_use(command: list[str], url: str) -> None:
     done = CliRunner().invoke(root, [*command, url])
     assert done.exit_code == 2
-    assert "is no address of a console" in " ".join(done.output.split())
+    assert "is not the address of a console" in " ".join(done.output.split())

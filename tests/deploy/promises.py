@@ -74,7 +74,6 @@ def missing(place: str) -> None:
         ("cometmq.proxy.service", "server"),
         ("cometmq.store.message_store", "server"),
         ("cometmq.testing", "testing"),
-        ("cometmq.spark.jobs.archive.job", "spark"),
     ):
         assert f"cometmq[{extra}]" in refusal(partial(import_module, module))
     from cometmq import spark

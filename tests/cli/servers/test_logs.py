@@ -46,7 +46,7 @@ def test_a_life_is_told_in_a_file_that_logrotate_may_move(offline: CommandLine, 
         with SyncProducer("tellers", namesrv) as producer:
             producer.send(Message("told", b"x"))
             wait_for(lambda: "of group tellers joined from" in file.read_text(), "the producer comes")
-        wait_for(lambda: "of group tellers is gone" in file.read_text(), "the producer goes")
+        wait_for(lambda: "of group tellers left" in file.read_text(), "the producer goes")
 
         moved = file.rename(tmp_path / "server.log.1")
         process.send_signal(signal.SIGHUP)

@@ -165,7 +165,7 @@ async def test_a_broker_tells_that_its_store_is_ahead_of_its_clock_and_has_entri
     here = await run(server.address, "doctor", "--data", str(tmp_path), "-o", "json")
     assert here.code == 1
     [stopped] = [row for row in here.json() if row["check"] == f"queues of {tmp_path / 'store'}"]
-    assert f"1 of 1 queue, the first at 1 of orders/{units.parent.name}" in stopped["found"]
+    assert f"1 of 1 queue, the first at offset 1 of orders/{units.parent.name}" in stopped["found"]
     broker = Broker(small_config(tmp_path, namesrv_addr=server.address), clock=VirtualClock(right))
     await broker.start()
     running = await run(server.address, "doctor", "--data", str(tmp_path), "-o", "json")
