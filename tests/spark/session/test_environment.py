@@ -145,8 +145,8 @@ def test_a_java_that_does_not_start_is_named(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False, env=environment
     )
-    said = f"Spark's JVM does not start with {tmp_path}/bin/java (check that {tmp_path}/bin/java -version prints 17 or later"
-    assert said in done.stderr
+    java = f"{tmp_path}/bin/java"
+    assert f"Spark's JVM does not start with {java} (check that {java} -version prints 17 or later" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ deleted after this position, its offsets in the file are invalid.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from sys import intern
 from typing import Any, Final
@@ -157,7 +157,7 @@ class ConsumerOffsetManager:
         ends: Callable[[str, int], int],
         beyond: dict[str, Mapping[int, int]],
         removed: Iterable[str] | None = None,
-    ) -> Iterator[None]:
+    ) -> Generator[None, None, None]:
         """Become a copy of a master's offsets, with no offset beyond the end of its queue here.
 
         Stops after each slice.

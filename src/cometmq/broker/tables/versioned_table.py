@@ -7,7 +7,7 @@ changed since the last time: formatting 10,000 rows takes 140 ms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -229,7 +229,7 @@ class VersionedTable(Generic[R]):
 
     def take_over(
         self, rows: Iterable[tuple[str, R]], version: DataVersion, removed: Iterable[str] | None = None
-    ) -> Iterator[None]:
+    ) -> Generator[None, None, None]:
         """Become a copy of a master's table, including its version; rows with invalid names are left out.
 
         Pauses after each slice; the table has the master's version once all slices are done.
