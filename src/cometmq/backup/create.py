@@ -1,11 +1,11 @@
 """Creates a backup of a store while its broker may be running.
 
-Theory of operation. The log is the source of truth and only grows at its end: a broker that starts on any prefix of it
-rebuilds queues and index to match. So everything else is copied first and the log last, its last file up to the last
-complete record. Tables are files that brokers replace as a whole, and journals with the changes since
+Theory of operation. The log is the source of truth and only grows at its end: a broker that starts on any prefix of the
+log rebuilds matching queues and index. So everything else is copied first, and the log last; its last file is copied up
+to the last complete record. Tables are files that brokers replace as a whole, and journals with the later changes
 (:mod:`~cometmq.store.table_journal`): the journals are copied first, and both again if the broker replaced the file
-meanwhile. The backup is like the disk after the broker was killed: it
-has every message that was acknowledged before it began, and a gapless prefix of later ones.
+meanwhile. The backup is like the disk after the broker was killed: it contains every message that was acknowledged
+before the backup began, and a prefix without gaps of later messages.
 
 A file that the broker no longer writes to is *sealed*: it is shared with the store (by a clone, else a hard link),
 or with the previous backup in the same directory, instead of copied. The log's last but one file is copied anyway: a
@@ -36,7 +36,7 @@ _QUEUES: Final = ("consumequeue", "consumequeue_ext")
 _INDEX: Final = "index"
 _NOT_COPIED: Final = frozenset({_LOG, *_QUEUES, _INDEX, "lock"})
 _TRIES: Final = 5
-"""Attempts to copy the tables, since one may be replaced meanwhile."""
+"""Number of attempts to copy the tables, since a table may be replaced meanwhile."""
 _MADE_AHEAD: Final = 2
 """Number of log files at the end that are copied, never shared."""
 
@@ -48,11 +48,11 @@ class Options:
     store: Path
     """``storePathRootDir``."""
     target: Path
-    """A missing or empty directory."""
+    """Directory for the backup, which must be missing or empty."""
     commit_log: Path | None = None
-    """``storePathCommitLog``, if it is not below the store."""
+    """``storePathCommitLog``, if that directory is not below the store."""
     previous: Path | None = None
-    """A backup whose sealed files are reused."""
+    """Earlier backup whose sealed files are reused."""
     share: bool = True
     """True to share sealed files with the store where the file system can."""
 
@@ -71,9 +71,9 @@ class Made:
     manifest: Manifest
     copied_bytes: int = 0
     shared_bytes: int = 0
-    """Bytes of files that are shared with the store."""
+    """Number of bytes in files that are shared with the store."""
     reused_bytes: int = 0
-    """Bytes of files that are shared with the previous backup."""
+    """Number of bytes in files that are shared with the previous backup."""
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ def create_backup(
 ) -> Made:
     """Create a backup that :func:`~cometmq.backup.verify.verify_backup` accepts.
 
-    :param report: called with the name of each part.
+    :param report: function that is called with the name of each part.
     :raises BackupError: the store is missing, the target is not empty, or a file cannot be read or written.
     """
     log = options.commit_log or options.store / _LOG
@@ -186,7 +186,7 @@ def _tables_in(directory: Path) -> Iterator[Path]:
 
 
 def _bases_of(directory: Path) -> dict[str, bytes]:
-    """Return the ``.bases`` files, which name what journals continue."""
+    """Return the ``.bases`` files, which name the tables that journals continue."""
     found: dict[str, bytes] = {}
     for path in directory.glob("*.bases"):
         with suppress(FileNotFoundError):
@@ -231,7 +231,7 @@ def _copy_index(work: _Work, directory: Path) -> None:
 
 
 def _copy_log(work: _Work, directory: Path) -> tuple[int, int]:
-    """Copy the log; return its start and end offsets.
+    """Copy the log. Return the start and end offsets of the copy.
 
     :raises BackupError: a file in the middle of the log is missing.
     """
@@ -257,7 +257,7 @@ def _copy_log(work: _Work, directory: Path) -> tuple[int, int]:
 
 
 def _share(work: _Work, path: Path, name: str) -> bool:
-    """Store a sealed file, without copying it if possible; return False if it is gone."""
+    """Store a sealed file, without copying it if possible. Return False if the file no longer exists."""
     try:
         stat = path.stat()
     except FileNotFoundError:
@@ -285,7 +285,7 @@ def _share(work: _Work, path: Path, name: str) -> bool:
 
 
 def _copy(work: _Work, path: Path, name: str, *, data: int | None = None, sealed: bool = False) -> bool:
-    """Copy a file; return False if it is gone."""
+    """Copy a file; return False if the file no longer exists."""
     target = work.root / name
     target.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(_TRIES):

@@ -1,4 +1,4 @@
-"""The end of a log that a broker is writing: the end of the last complete record."""
+"""The end of a log that a broker is writing, which is the end of the last complete record."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def is_begun(path: Path) -> bool:
 
 
 def end_of_records(path: Path, start: int) -> int:
-    """Return the length of the complete records of a log file, with CRCs checked, and of the filler of a full file.
+    """Return the total length of the complete records in a log file, whose CRCs are checked, and of the filler in a
+    full file.
 
     A record that the broker is writing counts if it is complete by now.
     """

@@ -1,5 +1,6 @@
-"""The manifest of a backup: its files with sizes and checksums. It is written last: without it a backup is
-incomplete."""
+"""The manifest of a backup: its files with sizes and checksums. The manifest is written last: a backup without a
+manifest is incomplete.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class StoredFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     size: int
     data: int
-    """Number of bytes that are stored; zeros follow up to ``size``."""
+    """Number of stored bytes, which are followed by zeros up to ``size``."""
     sha256: str
     """Checksum of the stored bytes."""
     mtime_ns: int
@@ -52,7 +53,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     log_end: int
     """The log offsets of the first record and of the end."""
     files: dict[str, StoredFile]
-    """Files by their paths below :data:`STORE`."""
+    """Files by path below :data:`STORE`."""
 
     @property
     def data_bytes(self) -> int:
@@ -103,7 +104,7 @@ def read_manifest(backup: Path) -> Manifest:
 
 
 def _check(manifest: Path, name: str, file: StoredFile) -> None:
-    """Check that a path stays inside the backup, and that its numbers are plausible.
+    """Check that the path of a file is inside the backup, and that its numbers are plausible.
 
     :raises BackupError: the manifest is damaged.
     """

@@ -20,8 +20,9 @@ _SHOWN = 10
 def verify_backup(backup: Path, *, report: Callable[[str], None] = lambda _: None) -> Manifest:
     """Check that a backup has exactly the files of its manifest, with their sizes and checksums.
 
-    :param report: called with the name of each file.
-    :raises BackupError: it is not a backup, has another version, or is damaged; the error names the damaged files.
+    :param report: function that is called with the name of each file.
+    :raises BackupError: the directory is not a backup, has another version, or is damaged. The error names the damaged
+        files.
     """
     backup = local_path(backup)
     manifest = read_manifest(backup)
@@ -44,9 +45,9 @@ def verify_backup(backup: Path, *, report: Callable[[str], None] = lambda _: Non
 
 
 def restore_backup(backup: Path, target: Path, *, report: Callable[[str], None] = lambda _: None) -> Manifest:
-    """Verify a backup and copy its store to a directory, which appears once it is complete.
+    """Verify a backup and copy its store to a directory, which appears once the copy is complete.
 
-    The copy shares nothing with the backup that a broker could change.
+    The copy shares no file with the backup that a broker could change.
 
     :param target: a missing or empty directory, the broker's ``storePathRootDir``.
     :raises BackupError: the backup is damaged, the target is not empty, or a file cannot be written.
@@ -81,7 +82,7 @@ def restore_backup(backup: Path, target: Path, *, report: Callable[[str], None] 
 
 
 def _damage_of(path: Path, file: StoredFile) -> str:
-    """Return a description of what is wrong with a file, or an empty one."""
+    """Return a description of the fault in a file; an empty text if the file is intact."""
     try:
         size = path.lstat().st_size
         if path.is_symlink() or not path.is_file():

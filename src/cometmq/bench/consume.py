@@ -16,7 +16,7 @@ from cometmq.message.names import TOOLS_GROUP
 from cometmq.remoting.bodies import MessageQueue
 
 PULLED_AT_ONCE: Final = 1024
-"""Messages requested per pull; Apache's brokers return 32 by default."""
+"""Number of messages requested per pull; Apache's brokers return 32 by default."""
 WAIT_SECONDS: Final = 5.0
 
 Take = Callable[[Sequence[MessageExt]], None]
@@ -25,7 +25,7 @@ Take = Callable[[Sequence[MessageExt]], None]
 class Readers:
     """Reads every queue of a topic over several connections.
 
-    :param stack: closes the connections.
+    :param stack: stack that closes the connections.
     """
 
     def __init__(self, plan: Plan, namesrv: str, stack: AsyncExitStack) -> None:
@@ -35,7 +35,7 @@ class Readers:
         self._places: list[tuple[PullConsumer, MessageQueue]] = []
 
     async def start(self) -> None:
-        """Connect, and divide the queues among the connections.
+        """Open the connections, and divide the queues among them.
 
         :raises RouteNotFoundError: the topic does not exist.
         """
@@ -117,7 +117,7 @@ class Arrivals:
         self._seen = bytearray()
         self.duplicates = 0
         self.foreign = 0
-        """Messages that are not part of the load, since others write to the topic too."""
+        """Number of messages that are not part of the load, since other clients may write to the topic too."""
         self.arrived = asyncio.Event()
 
     def take(self, messages: Sequence[MessageExt]) -> None:

@@ -1,4 +1,4 @@
-"""Latencies in a histogram of fixed size: each to within 1 %, however many there are."""
+"""Latencies in a histogram of fixed size, each accurate to 1 %, whatever their number."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Final, NamedTuple
 
 _EXACT_BITS: Final = 7
 _EXACT: Final = 1 << _EXACT_BITS
-"""Microseconds below this have a bucket each; above it every power of two has this many, as in HdrHistogram."""
+"""Number of microseconds up to which each value has a bucket. Above it, every power of two has this number of buckets,
+as in HdrHistogram.
+"""
 _BUCKETS: Final = _EXACT * 32
 PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9, 99.99)
 
@@ -20,7 +22,7 @@ class Bar(NamedTuple):
 
 
 class Latencies:
-    """Counts latencies in microseconds, up to 2^37 µs (38 hours) separately."""
+    """Counts latencies in microseconds. Latencies above 2^37 µs (38 hours) are counted together."""
 
     def __init__(self) -> None:
         self._counts = [0] * _BUCKETS
@@ -46,11 +48,11 @@ class Latencies:
 
     @property
     def mean_us(self) -> float:
-        """The mean, or 0 without latencies."""
+        """The mean; 0 without latencies."""
         return self._sum_us / self.count if self.count else 0.0
 
     def percentile_us(self, percent: float) -> int:
-        """Return the latency that this percentage does not exceed, or 0 without latencies."""
+        """Return the latency that the given percentage of latencies does not exceed; 0 without latencies."""
         wanted = self.count * percent / 100
         seen = 0
         for index, count in enumerate(self._counts):
@@ -65,7 +67,9 @@ class Latencies:
         return {"mean": round(self.mean_us / 1000, 3), **ends, "max": self.max_us / 1000}
 
     def bars(self, most: int = 16) -> list[Bar]:
-        """Return the histogram with limits that grow by a constant factor, from the least latency to the greatest."""
+        """Return the histogram with limits that grow by a constant factor, from the smallest
+        latency to the greatest.
+        """
         filled = [(*_limits(index), count) for index, count in enumerate(self._counts) if count]
         if not filled:
             return []
@@ -85,7 +89,7 @@ class Latencies:
 
 
 def _limits(index: int) -> tuple[int, int]:
-    """Return the least latency of a bucket and of the next one."""
+    """Return the smallest latencies of a bucket and of the next bucket."""
     shift = max(0, index // _EXACT - 1)
     place = index - shift * _EXACT
     return place << shift, (place + 1) << shift

@@ -1,4 +1,4 @@
-"""A load: what is sent and how, and its results."""
+"""A load: its messages, its rate and its results."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ STAMP: Final = struct.Struct(">Qd")
 """The beginning of a round-trip body: the number of the message, and the monotonic time at which it was due."""
 MAX_COUNT: Final = 1_000_000_000
 MAX_ROUND_TRIPS: Final = 100_000_000
-"""Most messages of a round trip, which keeps a bit for each: whether it has arrived."""
+"""Maximum number of messages in a round trip, which stores for each message a bit that shows whether it has arrived."""
 
 
 class BenchError(CometMQError):
-    """The load cannot run, or the stored messages are not those that were sent."""
+    """The load cannot run, or the stored messages are not the messages that were sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class Plan:
     seconds: float | None
     size: int = 1024
     rate: float | None = None
-    """Messages per second of all connections, or ``None`` for as many as possible."""
+    """Messages per second over all connections; ``None`` for as many as possible."""
     connections: int = 1
     in_flight: int = 64
-    """Requests in flight on each connection."""
+    """Number of requests in flight on each connection."""
     batch: int = 1
-    """Messages per request."""
+    """Number of messages per request."""
 
 
 @dataclass(slots=True)
@@ -43,14 +43,14 @@ class Progress:
     """The counts of a running load, for views."""
 
     sent: int = 0
-    """Messages that a broker has stored."""
+    """Number of messages that a broker has stored."""
     failed: int = 0
     received: int = 0
     body_bytes: int = 0
     first_failure: str = ""
     latencies: Latencies = field(default_factory=Latencies)
     recent: Latencies = field(default_factory=Latencies)
-    """The latencies since the last view, which replaces this by an empty histogram."""
+    """The latencies since the last view. Each view replaces them with an empty histogram."""
     begin: float = 0.0
     """Monotonic start and end times."""
     end: float = 0.0
@@ -82,4 +82,4 @@ class Progress:
 
 
 Look = Callable[[Progress], None]
-"""Called a few times per second while the load runs."""
+"""Function that is called a few times per second while the load runs."""

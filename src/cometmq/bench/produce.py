@@ -19,16 +19,16 @@ from cometmq.message.message import Message
 
 GROUP: Final = "cometmq-bench"
 MOST_FAILURES: Final = 100
-"""A load ends after this many failures: an unreachable broker gives no figures."""
+"""Maximum number of failures, after which a load ends, since an unreachable broker provides no figures."""
 _YIELD_EVERY: Final = 64
-"""Number of sends after which responses are handled, if nothing else waits."""
+"""Number of sends after which responses are handled, if nothing else is pending."""
 
 
 async def produce(plan: Plan, namesrv: str, progress: Progress, *, stamped: bool = False) -> None:
     """Send the load of a plan, and count in ``progress``.
 
-    With a rate, a latency begins when the message was due, not when it left: a broker that stops for a second makes
-    all messages of that second late.
+    With a rate, latency is measured from the time at which a message was due, not from the time at which it was sent.
+    If a broker stops for a second, all messages of that second are late.
 
     :param stamped: bodies begin with :data:`~cometmq.bench.plan.STAMP`.
     """
@@ -132,7 +132,7 @@ class _Load:
 
 
 class _Room:
-    """The requests in flight of one connection."""
+    """The requests in flight on one connection."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -19,7 +19,7 @@ from cometmq.clock import SYSTEM_CLOCK
 
 LOOK_SECONDS: Final = 0.25
 FILL_COUNT: Final = 200_000
-"""Messages of a topic that is created for reading, unless the plan has a number."""
+"""Default number of messages in a topic that is created for reading."""
 FILL_BATCH: Final = 32
 
 
@@ -50,7 +50,7 @@ class Target:
 
 
 async def run(kind: Kind, plan: Plan, target: Target, namesrv: str, look: Look) -> Outcome:
-    """Run a load, calling ``look`` now and then.
+    """Run a load, and call ``look`` at intervals.
 
     :raises BenchError: the load cannot run.
     :raises CometMQError: the cluster does not respond, or rejects a request.
@@ -125,7 +125,7 @@ def _failures(progress: Progress) -> list[str]:
 
 @asynccontextmanager
 async def _looking(progress: Progress, look: Look) -> AsyncIterator[None]:
-    """Call ``look`` while the block runs."""
+    """Call ``look`` at intervals while the block runs."""
 
     async def again() -> None:
         while True:

@@ -6,7 +6,7 @@ import click
 from click.shell_completion import get_completion_class
 
 VARIABLE = "_COMETMQ_COMPLETE"
-"""The variable with which the script asks click for completions."""
+"""The environment variable with which the script requests completions from click."""
 
 
 @click.command("completion")

@@ -97,7 +97,7 @@ def _keep_timeout(ctx: click.Context, parameter: click.Parameter, value: float |
 
 
 def timeout_s() -> float | None:
-    """Return the ``--timeout`` of the running command in seconds; None when it was not given."""
+    """Return the ``--timeout`` of the running command in seconds; None if it was not given."""
     ctx = click.get_current_context(silent=True)
     given: float | None = None if ctx is None else ctx.meta.get(_TIMEOUT)
     return given
@@ -112,9 +112,8 @@ def administer(namesrv: str, work: Callable[[Admin], Awaitable[T]]) -> T:
 
 
 def survey(namesrv: str, work: Callable[[Admin], Awaitable[T]]) -> T:
-    """Like :func:`administer`, for work that only reads: brokers that do not answer are reported and left out.
-
-    The exit code is then 3.
+    """Run work that only reads, like :func:`administer`. Brokers that do not answer are reported and left out, and the
+    exit code is then 3.
 
     :raises CometMQError: no nameserver can be reached, the work fails, or no broker answers.
     """
@@ -196,7 +195,7 @@ def demand_group_name(group: str) -> None:
 def confirm_deletion(what: str, consequence: str) -> None:
     """Ask the user to confirm a deletion.
 
-    :raises WrongUseError: stdin is not a terminal, so ``--yes`` is needed.
+    :raises WrongUseError: stdin is not a terminal, so ``--yes`` is required.
     :raises CometMQError: the answer was no.
     """
     _confirm(f"deleting {what} {consequence}", "nothing was deleted")
@@ -205,7 +204,7 @@ def confirm_deletion(what: str, consequence: str) -> None:
 def confirm_change(what: str) -> None:
     """Ask the user to confirm a change that was shown before.
 
-    :raises WrongUseError: stdin is not a terminal, so ``--yes`` is needed.
+    :raises WrongUseError: stdin is not a terminal, so ``--yes`` is required.
     :raises CometMQError: the answer was no.
     """
     _confirm(f"this changes {what}", "nothing was changed")

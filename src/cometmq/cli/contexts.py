@@ -1,4 +1,4 @@
-"""Contexts: named connections to clusters, in one file of the user; secrets stay outside of it."""
+"""Contexts: named connections to clusters in one file for each user. The file contains no secrets."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Connection(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     nameservers: str
     description: str = ""
     output: str = ""
-    """Output format; empty for a table."""
+    """The output format; empty for a table."""
     credentials_file: str = ""
     """A file like ``tools.yml``."""
     access_key_env: str = ""
@@ -124,9 +124,9 @@ class Contexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ContextError(f"context {name} does not exist", next_step=step) from None
 
     def with_context(self, name: str, connection: Connection, *, replace: bool) -> Contexts:
-        """Return these contexts and a new one.
+        """Return the contexts with a new one added.
 
-        :param replace: it may replace one of the same name.
+        :param replace: the new context may replace a context of the same name.
         :raises ContextError: the name is invalid or taken, or there are too many.
         """
         if not _NAME.fullmatch(name) or name == NO_CONTEXT:
@@ -141,7 +141,7 @@ class Contexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(self, contexts=dict(sorted({**self.contexts, name: connection}.items())))
 
     def without(self, name: str) -> Contexts:
-        """Return these contexts without one; if it was in use, none is in use.
+        """Return the contexts without one of them. If that context was in use, no context is in use afterwards.
 
         :raises ContextError: no context has this name.
         """
@@ -156,7 +156,7 @@ def contexts_file() -> Path:
 
 
 def read_contexts() -> Contexts:
-    """Read the contexts; without a file there are none.
+    """Read the contexts. If the file does not exist, there are no contexts.
 
     :raises ContextError: the file cannot be read, or other users may write it.
     """
@@ -182,7 +182,7 @@ def read_contexts() -> Contexts:
 
 
 def context_names() -> list[str]:
-    """Return the names of all contexts; none when they cannot be read."""
+    """Return the names of all contexts; no names if the contexts cannot be read."""
     try:
         return sorted(read_contexts().contexts)
     except ContextError:
@@ -190,9 +190,8 @@ def context_names() -> list[str]:
 
 
 def change_contexts(change: Callable[[Contexts], Contexts]) -> Contexts:
-    """Read the contexts, apply ``change``, store the result and return it.
-
-    Other processes wait with their changes.
+    """Read the contexts, apply ``change``, store the result and return it. Changes by other processes wait until this
+    one is stored.
 
     :raises ContextError: the file cannot be read or written.
     """
@@ -214,10 +213,11 @@ def chosen_name(option: str | None, contexts: Contexts) -> str | None:
 
 
 def use_context(option: str | None) -> Connection | None:
-    """Make this process, and those it starts, connect with a context; return the context.
+    """Make this process, and the processes that it starts, connect with a context. Return the context.
 
-    Nameservers, credentials and TLS each come completely from one source: from the context if the option names it, else
-    from the environment if it sets any, else from the context in use. ``tools.yml`` comes last.
+    Nameservers, credentials and TLS each come completely from one source: from the context if the option names one,
+    else from the environment if it sets any of them, else from the context in use. ``tools.yml`` has the lowest
+    precedence.
 
     :param option: the ``--context`` of the command.
     :raises ContextError: the context does not exist, or one of its secrets is missing.
@@ -248,7 +248,9 @@ def use_context(option: str | None) -> Connection | None:
 
 
 def tools_file() -> Path | None:
-    """Return ``$ROCKETMQ_HOME/conf/tools.yml``, which has mqadmin's credentials; None if it does not exist."""
+    """Return the path ``$ROCKETMQ_HOME/conf/tools.yml`` of the file with mqadmin's credentials; None if the file does
+    not exist.
+    """
     home = os.environ.get("ROCKETMQ_HOME")
     path = Path(home, "conf", "tools.yml") if home else None
     return path if path is not None and path.is_file() else None

@@ -29,7 +29,7 @@ _READING: Final = ("GET_", "QUERY_", "VIEW_", "SEARCH_", "AUTH_GET_", "AUTH_LIST
 _HARMLESS: Final = frozenset(
     {RequestCode.PULL_MESSAGE, RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT, RequestCode.CHECK_CLIENT_CONFIG}
 )
-"""Pulls, and what a client reports about itself."""
+"""Request codes for pulls, and for reports of a client about itself."""
 
 
 class DryRunError(CometMQError):
@@ -47,7 +47,7 @@ dry_run_option = click.option(
 
 
 def is_dry_run() -> bool:
-    """Return True when the running command has ``--dry-run``."""
+    """Return True if the running command has ``--dry-run``."""
     ctx = click.get_current_context(silent=True)
     return ctx is not None and bool(ctx.meta.get(_DRY_RUN))
 
@@ -62,7 +62,7 @@ def show_changes(what: str, changes: Sequence[Change], server: str = "broker") -
 
 
 def show_only(what: str, changes: Sequence[Change], server: str = "broker") -> bool:
-    """With ``--dry-run`` show the changes and return True, so that the command ends; otherwise return False."""
+    """With ``--dry-run``, show the changes and return True, so that the command ends; otherwise return False."""
     if not is_dry_run():
         return False
     if changes:

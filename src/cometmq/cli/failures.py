@@ -27,11 +27,11 @@ PARTLY: Final = "cometmq.partly"
 
 
 class ReaderGoneError(Exception):
-    """The reader of stdout is gone, as in ``cometmq consume … | head``. This is not a failure."""
+    """The reader of stdout has ended, as in ``cometmq consume … | head``. This is not a failure."""
 
 
 class PartlyDoneError(CometMQError):
-    """Only a part of the work is done; the message says how much."""
+    """Only a part of the work is done; the message states how much."""
 
 
 class WrongUseError(CometMQError):

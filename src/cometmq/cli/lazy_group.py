@@ -12,7 +12,7 @@ from cometmq.cli.failures import PARTLY, PARTLY_DONE, ReaderGoneError
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command when it is called, so that ``serve`` starts fast.
+    """A command group that imports a command only when it is called, so that ``serve`` starts fast.
 
     :param members: each command's module in ``package``, which defines ``command``, and its help text.
     """
@@ -23,7 +23,7 @@ class LazyGroup(click.Group):
         self._package = package
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names, most used first."""
+        """Return the names of the commands, the most frequently used first."""
         return list(self._members)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -47,9 +47,9 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; if it shows only a part, its exit code is 3.
+        """Run the command. If it shows only a part of the result, its exit code is 3.
 
-        :raises ReaderGoneError: the reader of stdout is gone.
+        :raises ReaderGoneError: the reader of stdout has ended.
         """
         try:
             result: object = super().invoke(ctx)

@@ -1,4 +1,4 @@
-"""Paths on the command line: those of this machine, also as ``file:`` URLs."""
+"""Paths on the command line: local paths, which may also be ``file:`` URLs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _local(value: Any, kind: click.ParamType[Any], param: click.Parameter | None
 
 
 class LocalPath(click.Path):
-    """A path, as click has it, of the local file system; a path with another scheme is wrong use."""
+    """A click path in the local file system. A path with another scheme is wrong use."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Convert one value."""
@@ -28,7 +28,7 @@ class LocalPath(click.Path):
 
 
 class LocalFile(click.File):
-    """An open file, as click has it, of the local file system."""
+    """An open click file in the local file system."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Convert one value."""

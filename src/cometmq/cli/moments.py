@@ -1,4 +1,4 @@
-"""Times and durations as people write them on the command line."""
+"""Times and durations in the forms that users type on the command line."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _UNTIL: Final = "--until"
 
 
 def local_time(timestamp_ms: int | None) -> str | None:
-    """Return milliseconds since 1970 as local time in ISO 8601 with offset; None for no time.
+    """Return milliseconds since 1970 as local time in ISO 8601 with offset; None if there is no time.
 
-    A time beyond any calendar stays a number: producers may claim any.
+    A time outside of the calendar stays a number, since producers may send any time.
     """
     if timestamp_ms is None or timestamp_ms <= 0:
         return None
@@ -51,9 +51,9 @@ class FormType(click.ParamType[T]):
 class Moment(FormType[int]):
     """A time; the value is milliseconds since 1970.
 
-    An ``--until`` before the ``--since`` of the same command is refused.
+    An ``--until`` that is earlier than the ``--since`` of the same command is rejected.
 
-    :param ago: a duration is a time too: 90s and 1h30m are so long ago.
+    :param ago: accept a duration too: 90s and 1h30m mean the time that long ago.
     """
 
     def __init__(self, *, ago: bool = False) -> None:

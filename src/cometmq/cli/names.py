@@ -15,7 +15,7 @@ from cometmq.client.admin.group_summary import users_groups
 from cometmq.client.admin.several import users_topics
 
 COMPLETION_SECONDS: Final = 2.0
-"""A completion that takes longer shows nothing."""
+"""Maximum duration of a completion; a completion that takes longer shows nothing."""
 
 
 class Name(click.ParamType[str]):
@@ -27,7 +27,7 @@ class Name(click.ParamType[str]):
         self._ask = ask
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return the names that begin with ``incomplete``; none when the cluster does not answer soon."""
+        """Return the names that begin with ``incomplete``; no names if the cluster does not answer in time."""
         namesrv: Any = ctx.params.get("namesrv") or DEFAULT_NAMESRV
 
         async def names() -> Iterable[str]:

@@ -62,11 +62,13 @@ class Column:
     prose: bool = False
     """True if the text may be wrapped on a narrow terminal."""
     time: bool = False
-    """True for a local time; tables show it in seconds, other formats in full."""
+    """True for a local time. Tables show it to the second, other formats in full."""
     state: bool = False
     """True to colour the value on a terminal: good, notable or bad."""
     items: int = 0
-    """A table shows so many items of a list, and the number of the others; 0 for all. Other formats have all."""
+    """Maximum number of items of a list that a table shows, followed by the number of further items; 0 for all. Other
+    formats contain all items.
+    """
 
 
 _GOOD: Final = frozenset({"ok", "in sync"})
@@ -87,7 +89,7 @@ def show(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column], output: s
 
 
 def show_one(row: Mapping[str, Any], output: str, *, title: str = "") -> None:
-    """Write one item, one property a line."""
+    """Write one item with one property per line."""
     if output == "json":
         click.echo(json_text(row, indent=2))
     elif output == "jsonl":
@@ -105,7 +107,7 @@ def tell(sentence: str) -> None:
 
 
 def say(text: str) -> None:
-    """Write text unchanged to stderr; a full disk or a closed pipe does not stop a server."""
+    """Write text unchanged to stderr. A full disk or a closed pipe does not stop a server."""
     with suppress(OSError):
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -159,7 +161,7 @@ def _cell(value: Any, column: Column) -> str:
 def print_table(cells: Sequence[Sequence[str]], columns: Sequence[Column], title: str, *, header: bool = True) -> None:
     """Write rows of text to stdout as a table that never breaks a word or a number.
 
-    If a row does not fit, each row becomes a record with one value a line.
+    If a row does not fit, each row becomes a record with one value per line.
     """
     from rich.cells import cell_len
     from rich.console import Console
@@ -194,7 +196,7 @@ def _least_width(column: Column, cells: Sequence[str]) -> int:
 
 
 def _widths(least: Sequence[int], natural: Sequence[int], columns: Sequence[Column], room: int) -> list[int]:
-    """Share the room above the minimum widths among the columns, prose last (rich alone would cut columns)."""
+    """Distribute the width above the minimum widths among the columns, prose last (rich alone would cut columns)."""
     widths = list(least)
     for at in sorted(range(len(widths)), key=lambda at: columns[at].prose):
         more = min(max(0, natural[at] - least[at]), room)

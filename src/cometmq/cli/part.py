@@ -27,12 +27,12 @@ class Part:
 
     match: str | None = None
     limit: int = 0
-    """Names on a page; 0 for all."""
+    """Number of names on a page; 0 for all names."""
     number: int = 1
     """Number of the page, from 1."""
 
     def of(self, names: Iterable[str]) -> Sequence[str]:
-        """Return the names on the page; print how to see the others, if any."""
+        """Return the names on the page. If there are other names, print how to see them."""
         found = matching_names(names, self.match)
         if not self.limit:
             return found
@@ -46,14 +46,14 @@ class Part:
 
 
 def matching_names(names: Iterable[str], pattern: str | None) -> list[str]:
-    """Return the names that match a shell pattern; all names without one."""
+    """Return the names that match a shell pattern; without a pattern, all names."""
     return [name for name in names if pattern is None or fnmatchcase(name, pattern)]
 
 
 def part_options(rows: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add ``--match``, ``--limit`` and ``--page``, passed to the command as ``part``.
 
-    :param rows: rows of a table on a terminal without ``--limit``; pipes and other formats have all.
+    :param rows: number of rows of a table on a terminal without ``--limit``; pipes and other formats contain all rows.
     """
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from cometmq.cli.local_path import LocalFile
 
 _RANGE: Final = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}")
 _MAX_NAMES: Final = 100_000
-"""Names in one command: more topics than a broker can handle well."""
+"""Maximum number of names in one command: more topics than a broker can handle well."""
 
 file_option: Final[Callable[[Callable[..., Any]], Callable[..., Any]]] = click.option(
     "--file", type=LocalFile("r"), help="Add the names in this file, one a line; - is stdin."
@@ -37,7 +37,7 @@ def chosen_names(arguments: Iterable[str], file: IO[str] | None) -> list[str]:
 
 
 def _lines(file: IO[str]) -> Iterator[str]:
-    """Yield the names in a file; blank lines and those that begin with # are skipped."""
+    """Yield the names in a file. Blank lines and lines that begin with # are skipped."""
     try:
         for line in file:
             if (name := line.strip()) and not name.startswith("#"):
@@ -47,7 +47,7 @@ def _lines(file: IO[str]) -> Iterator[str]:
 
 
 def _expanded(name: str) -> Iterator[str]:
-    """Yield a name for each number in its ranges, as a shell expands ``orders-{01..20}``."""
+    """Yield a name for each number in the ranges of a text, as a shell expands ``orders-{01..20}``."""
     found = _RANGE.search(name)
     if found is None:
         yield name

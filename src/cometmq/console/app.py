@@ -48,7 +48,7 @@ FAMILIES = (
     changes,
     people,
 )
-"""The modules of pages."""
+"""The modules with the pages."""
 
 
 class _Files(StaticFiles):

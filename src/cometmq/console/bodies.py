@@ -1,4 +1,4 @@
-"""Bodies of messages as people read them: text, JSON, hexadecimal, Avro and Protobuf."""
+"""Message bodies in readable form: text, JSON, hexadecimal, Avro and Protobuf."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from cometmq.errors import CometMQError
 
 SHOWN_BYTES: Final = 256 * 1024
-"""Longest part of a body in a page; the whole body can be downloaded."""
+"""Maximum length of the part of a body that a page shows; the whole body can be downloaded."""
 FORMS: Final = ("json", "text", "hex")
 _HEX_BYTES: Final = 16 * 1024
 _ROW: Final = 16
@@ -42,7 +42,7 @@ def best_form(body: bytes) -> str:
 
 
 def body_as(body: bytes, form: str) -> Shown:
-    """Return a body in a form, or as text if it does not have that form."""
+    """Return a body in one form, or as text if the body does not have that form."""
     if form == "hex":
         return Shown("hex", hexadecimal(body[:_HEX_BYTES]), len(body) <= _HEX_BYTES)
     text = body[:SHOWN_BYTES].decode(errors="replace")
@@ -55,7 +55,7 @@ def body_as(body: bytes, form: str) -> Shown:
 
 
 def hexadecimal(body: bytes) -> str:
-    """Return offset, bytes and characters in rows of sixteen."""
+    """Return offset, bytes and characters of a body in rows of sixteen bytes."""
     rows = []
     for start in range(0, len(body), _ROW):
         part = body[start : start + _ROW]
@@ -66,7 +66,7 @@ def hexadecimal(body: bytes) -> str:
 
 
 def decoded_avro(body: bytes, schema: str) -> str:
-    """Return a body in Avro as JSON.
+    """Return an Avro body as JSON.
 
     :raises CometMQError: the schema cannot be used, or the body does not match it.
     """
@@ -76,7 +76,7 @@ def decoded_avro(body: bytes, schema: str) -> str:
 
 
 def decoded_protobuf(body: bytes, message: str, descriptor: bytes) -> str:
-    """Return a body in Protobuf as JSON.
+    """Return a Protobuf body as JSON.
 
     :param message: the name of its type.
     :param descriptor: a serialized ``FileDescriptorSet``.

@@ -25,7 +25,7 @@ class AuditUnreadableError(CometMQError):
 
 @dataclass(frozen=True)
 class AuditLine:
-    """An entry."""
+    """One entry of an audit log."""
 
     time_ms: float
     server: str
@@ -38,7 +38,7 @@ class AuditLine:
 
 
 def audit_files(places: Sequence[Path]) -> list[Path]:
-    """Return the logs of files, of stores, and of directories with several stores."""
+    """Return the audit logs for paths of files, stores, and directories with several stores."""
     found: list[Path] = []
     for place in places:
         if place.is_file():
@@ -76,7 +76,7 @@ def _texts(line: AuditLine) -> tuple[str, ...]:
 
 
 def _backwards(path: Path, room: int) -> Iterator[Entry]:
-    """Yield the last entries of a log, newest first, from a limited number of bytes."""
+    """Yield the last entries in a log, newest first, from a limited number of bytes at its end."""
     number = 0
     while room > 0:
         part = numbered(path, number)

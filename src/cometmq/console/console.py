@@ -39,9 +39,9 @@ class Console:
         self.login_rate = LoginRate(clock)
         self.streams = Streams()
         self.tails = 0
-        """Live tails that are open."""
+        """Number of open live tails."""
         self.resending: set[str] = set()
-        """Groups whose dead letters are being resent: a ledger has one writer."""
+        """Groups whose dead letters are being resent, since a ledger can have only one writer."""
         self.sampler = Sampler(self.connections, self.nameservers, clock)
         self.lag_history = LagHistory(clock)
         self.templates = environment()
@@ -53,7 +53,7 @@ class Console:
         self._knows_accounts = False
 
     async def start(self) -> None:
-        """Start to watch the cluster.
+        """Start watching the cluster.
 
         :raises ConsoleRefusedError: other machines could reach it, and no account exists to log in with.
         :raises AuthError: the audit log cannot be opened.
@@ -79,7 +79,7 @@ class Console:
         """Return whether visitors must log in.
 
         They must if the console has users, if other machines reach it, or if the cluster has accounts.
-        While no broker answers, it is unknown whether the cluster has accounts; pages are then empty anyway.
+        While no broker answers, it is unknown whether the cluster has accounts. Pages are empty in this case.
         """
         if self.login_required or self.users.all():
             self.login_required = True

@@ -12,7 +12,7 @@ from cometmq.console.limits import SAMPLE_SECONDS, SAMPLES
 from cometmq.message.names import retry_topic
 
 MAX_GROUPS: Final = 100
-"""Groups with a history; the least recently viewed one is dropped."""
+"""Maximum number of groups with a history; the least recently viewed group is dropped."""
 
 
 class LagHistory:
@@ -23,7 +23,7 @@ class LagHistory:
         self._groups: OrderedDict[str, deque[tuple[float, int]]] = OrderedDict()
 
     def note(self, group: str, queues: Sequence[QueueProgress]) -> None:
-        """Add the current lag."""
+        """Add the current lag of a group."""
         samples = self._groups.setdefault(group, deque(maxlen=SAMPLES))
         self._groups.move_to_end(group)
         while len(self._groups) > MAX_GROUPS:

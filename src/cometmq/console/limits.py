@@ -5,56 +5,56 @@ from __future__ import annotations
 from typing import Final
 
 MAX_REQUEST_BYTES: Final = 6 * 1024 * 1024
-"""Body of one request: a test message of 4 MiB, with room for form encoding."""
+"""Maximum size of a request's body: a test message of 4 MiB, with room for form encoding."""
 MAX_FIELDS: Final = 2_000
-"""Fields of one form: a page of dead letters that are all selected, and more."""
+"""Maximum number of fields in a form: more than a page of dead letters that are all selected."""
 MAX_URL_CHARS: Final = 8_192
-"""Longest address: names and search texts are far shorter."""
+"""Maximum length of an address; names and search texts are far shorter."""
 MAX_CONNECTIONS: Final = 600
-"""Concurrent connections and requests; more get 503."""
+"""Maximum number of concurrent connections and requests; further requests get status 503."""
 MAX_STREAMS: Final = 100
-"""Concurrent live pages, each a request that stays open."""
+"""Maximum number of concurrent live pages; each is a request that stays open."""
 MAX_STREAMS_OF_ONE: Final = 24
-"""Live pages of one visitor's address."""
+"""Maximum number of live pages for one visitor's address."""
 MAX_TAILS: Final = 20
-"""Concurrent live tails: each polls brokers for messages all the time."""
+"""Maximum number of concurrent live tails; each polls brokers for messages continuously."""
 MAX_SESSIONS: Final = 200
-"""Concurrent sessions; the one that has been idle longest ends for a new one."""
+"""Maximum number of concurrent sessions. A further login ends the session that has been idle longest."""
 SESSION_IDLE_SECONDS: Final = 30 * 60
 SESSION_SECONDS: Final = 12 * 3_600
-"""Longest session, busy or not."""
+"""Maximum duration of a session, even if it is in use."""
 LOGINS_PER_MINUTE: Final = 10
-"""Attempts from one address, and for one name."""
+"""Maximum number of login attempts per minute from one address, and for one name."""
 ALL_LOGINS_PER_MINUTE: Final = 120
-"""Attempts from everywhere: each costs 30 ms of processor time."""
+"""Maximum number of login attempts per minute in total; each takes 30 ms of processor time."""
 PASSWORD_CHECKS_AT_ONCE: Final = 2
 MAX_USERS: Final = 1_000
 MIN_PASSWORD_CHARS: Final = 10
 MAX_PASSWORD_CHARS: Final = 256
 MAX_SHOWN_CHARS: Final = 4_000
-"""Longest foreign text in a page; message bodies have their own limit."""
+"""Maximum length of a text from the cluster in a page; message bodies have their own limit."""
 PAGE_ROWS: Final = 50
-"""Rows of one page of a table."""
+"""Number of rows on one page of a table."""
 ASK_SECONDS: Final = 3.0
 """Timeout of a request to a server of the cluster."""
 SAMPLE_SECONDS: Final = 5.0
 SAMPLES: Final = 720
 """One hour of figures."""
 HEALTH_SECONDS: Final = 30.0
-"""Age after which warnings on a page are refreshed by examining the cluster."""
+"""Age of the warnings on a page after which the cluster is examined again."""
 MAX_DEAD_LETTERS: Final = 1_000
-"""Dead letters that one page reads, and that one change resends, one after the other."""
+"""Maximum number of dead letters that one page reads, and that one change resends one after the other."""
 AUDIT_LINES: Final = 200
-"""Newest entries of the brokers' audit logs that a page shows."""
+"""Maximum number of entries from the brokers' audit logs that a page shows, newest first."""
 AUDIT_BYTES_READ: Final = 8 * 1024 * 1024
-"""Bytes at the end of those logs that a page searches."""
+"""Maximum number of bytes that a page searches at the ends of all these logs together."""
 MAX_REPORTS: Final = 200
-"""Newest reports of jobs that the list shows."""
+"""Maximum number of job reports that the list shows, newest first."""
 MAX_REPORT_FILES: Final = 10_000
-"""Files of the report directory that the console reads."""
+"""Maximum number of files in the report directory that the console reads."""
 MAX_REPORT_BYTES: Final = 2 * 1024 * 1024
-"""Largest report that is shown: decoding one takes less than 50 ms."""
+"""Maximum size of a report that is shown; decoding it takes less than 50 ms."""
 MAX_REPORT_TABLES: Final = 30
 MAX_REPORT_ROWS: Final = 200
-"""Rows of one table of a report."""
+"""Maximum number of rows of one table in a report."""
 MAX_REPORT_COLUMNS: Final = 20

@@ -14,7 +14,7 @@ class ConsolePortError(CometMQError):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen on an address; port 0 picks a free one.
+    """Listen on an address; for port 0, pick a free port.
 
     :raises ConsolePortError: the port is in use, or the address does not belong to this machine.
     """

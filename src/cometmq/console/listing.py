@@ -1,4 +1,4 @@
-"""Long lists in pages: a search, and fifty rows at a time."""
+"""Long lists in pages: a search, and fifty rows per page."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Listing:
     total: int
     """The number of names without a search."""
     number: int
-    """The number of this page, from 1 on."""
+    """The number of this page, starting from 1."""
 
     @property
     def first(self) -> int:
-        """The number of the first name on this page; 0 if it is empty."""
+        """The number of the first name on this page; 0 if the page is empty."""
         return (self.number - 1) * PAGE_ROWS + 1 if self.names else 0
 
     @property

@@ -1,4 +1,4 @@
-"""A bounded number of streams of server-sent events."""
+"""Streams of server-sent events, limited in number."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Streams:
     def one(self, address: str) -> Iterator[None]:
         """Reserve one stream for a browser at an address.
 
-        :raises TooManyStreamsError: too many are open.
+        :raises TooManyStreamsError: too many streams are open.
         """
         if self.count >= MAX_STREAMS or self._open[address] >= MAX_STREAMS_OF_ONE:
             raise TooManyStreamsError(
@@ -58,7 +58,7 @@ def event(name: str, data: Any) -> bytes:
 
 
 def event_stream(events: AsyncIterator[bytes], *, status: int = 200) -> StreamingResponse:
-    """Return the answer to an ``EventSource``."""
+    """Return the response to an ``EventSource``."""
     return StreamingResponse(
         events, status, {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}, media_type="text/event-stream"
     )

@@ -20,12 +20,12 @@ class ConsoleOptions:
     """Options of a console: its address, its cluster, and the permissions of its visitors."""
 
     namesrv: str
-    """``host:port;host:port`` of the cluster."""
+    """The cluster's nameservers as ``host:port;host:port``."""
     data: Path
-    """Directory of the console's users and of its audit log."""
+    """Directory with the console's users and its audit log."""
     host: str = "127.0.0.1"
     port: int = DEFAULT_CONSOLE_PORT
-    """0 picks a free one."""
+    """Port of the console; 0 picks a free port."""
     allow_changes: bool = False
     """Let visitors without an account change things."""
     security: Security = PLAIN
@@ -35,7 +35,7 @@ class ConsoleOptions:
     urls: tuple[Origin, ...] = ()
     """The public addresses of the console behind a proxy."""
     certificate: Path | None = None
-    """PEM file; the console then serves HTTPS."""
+    """PEM file with the certificate; if it is set, the console serves HTTPS."""
     key: Path | None = None
     reports: Path | None = None
     """Directory with the JSON reports of Spark jobs."""

@@ -1,4 +1,4 @@
-"""Origins of pages: scheme, host and port (RFC 6454), compared by value and not as text."""
+"""Origins of pages: scheme, host and port (RFC 6454). They are compared by value and not as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class Origin(NamedTuple):
-    """The scheme, the host in lower case, and the port, by default the scheme's."""
+    """The scheme, the host in lower case, and the port, which defaults to the scheme's port."""
 
     scheme: str
     host: str
@@ -26,7 +26,7 @@ class Origin(NamedTuple):
 
 
 def origin_of(text: str) -> Origin | None:
-    """Read the text of an ``Origin`` header or the beginning of an address; ``None`` for anything else."""
+    """Parse an ``Origin`` header or the beginning of an address; return ``None`` for any other text."""
     try:
         parts = urlsplit(text)
         port = parts.port

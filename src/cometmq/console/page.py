@@ -1,8 +1,9 @@
 """Pages and changes: the requests and results of their handlers.
 
-A page is an ``async`` function that takes an :class:`Ask` and returns an answer. A change is one that takes an
-:class:`Ask` and returns a :class:`Plan`. The first request shows the plan and asks for confirmation; the second one
-carries it out and writes a line to the audit log. So every change has a preview, a confirmation and an audit entry.
+A page is an ``async`` function that accepts an :class:`Ask` and returns an answer. A change is an ``async`` function
+that accepts an :class:`Ask` and returns a :class:`Plan`. The first request shows the plan and asks for confirmation;
+the second request carries out the plan and writes a line to the audit log. So every change has a preview, a
+confirmation and an audit entry.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 
 _NOTICE_SECONDS: Final = 30
 _NOT_KEPT: Final = frozenset({"confirmed", "typed", "token", "password", "again"})
-"""Form fields that the page of the plan does not repeat."""
+"""Form fields that the page with the plan does not repeat."""
 
 
 class FormError(CometMQError):
@@ -50,12 +51,12 @@ class NotFoundError(CometMQError):
 
 
 class ChangesNotAllowedError(CometMQError):
-    """The visitor may not change anything."""
+    """The visitor is not allowed to change anything."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a plan: titles, and rows of values."""
+    """A table in a plan: titles, and rows of values."""
 
     titles: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -63,12 +64,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Plan:
-    """A change before it is carried out."""
+    """A change that is not yet carried out."""
 
     title: str
     """``Delete topic orders``."""
     sentence: str
-    """The effect, in a sentence."""
+    """The effect of the change in a sentence."""
     action: str
     """The label of the button."""
     what: str
@@ -76,7 +77,7 @@ class Plan:
     subject: str
     """The name of the changed object."""
     run: Callable[[], Awaitable[str]]
-    """Carries out the change and returns a sentence that confirms it."""
+    """Function that carries out the change and returns a sentence that confirms it."""
     then: str
     """The address of the next page."""
     back: str
@@ -85,7 +86,8 @@ class Plan:
     typed: str = ""
     """The text to type for confirmation; empty if none is needed."""
     asks_password: bool = False
-    """True if the confirmation has a field ``password`` for a new password, which no plan and no log contains."""
+    """True if the confirmation has a field ``password`` for a new password. No plan and no log contains the password.
+    """
     details: Mapping[str, Any] = field(default_factory=dict)
     """Details for the audit log."""
 
@@ -138,13 +140,13 @@ class Ask:
 
     # --- parameters ---------------------------------------------------------------------------
     def path(self, name: str) -> str:
-        """Return a part of the path."""
+        """Return a parameter of the path."""
         return str(self.request.path_params[name])
 
     def text(self, name: str, default: str = "", *, longest: int = 512) -> str:
-        """Return a field of the form or the address, stripped.
+        """Return a field of the form or the address without surrounding blanks.
 
-        :raises FormError: it is too long.
+        :raises FormError: the field is too long.
         """
         value = self.form.get(name)
         if value is None:
@@ -190,7 +192,7 @@ class Ask:
     def period(self) -> tuple[int | None, int | None]:
         """Return the times ``begin`` and ``end`` of the form, as :meth:`moment` does.
 
-        :raises FormError: a time is invalid, or the end is before the beginningning.
+        :raises FormError: a time is invalid, or the end is before the beginning.
         """
         begin, end = self.moment("begin"), self.moment("end")
         if begin is not None and end is not None and begin > end:
@@ -200,7 +202,7 @@ class Ask:
     # --- answers ------------------------------------------------------------------------------
     @property
     def may_change(self) -> bool:
-        """Return whether to offer changes; the cluster decides on each of them."""
+        """Return whether to offer changes; the cluster checks the permission for each change."""
         return self.visitor.may_change
 
     def page(self, template: str, /, *, status: int = 200, **values: Any) -> HTMLResponse:
@@ -247,7 +249,7 @@ class Ask:
         return self.request.url.scheme == "https" or (bool(urls) and all(url.scheme == "https" for url in urls))
 
     def go(self, address: str, notice: str = "") -> RedirectResponse:
-        """Send the browser to a page, which shows a notice."""
+        """Redirect the browser to a page that shows a notice."""
         answer = RedirectResponse(address, 303)
         if notice:
             signed = self.console.sessions.signed(notice[:500])
@@ -284,7 +286,7 @@ Planner = Callable[[Ask], Awaitable[Plan]]
 def page(path: str, handler: Handler, *, open_to_all: bool = False) -> Route:
     """Return the route of a page.
 
-    :param open_to_all: serve the page without a login, too.
+    :param open_to_all: serve the page without a login too.
     """
 
     async def endpoint(request: Request) -> Response:
@@ -294,7 +296,7 @@ def page(path: str, handler: Handler, *, open_to_all: bool = False) -> Route:
 
 
 async def no_such_page(request: Request, _: Exception) -> Response:
-    """Answer a request for an unknown address, or for one that accepts only forms."""
+    """Answer a request for an unknown address, or for an address that accepts only forms."""
 
     async def handler(ask: Ask) -> Response:
         raise NotFoundError(
@@ -351,7 +353,7 @@ def change(path: str, planner: Planner) -> Route:
 
 
 def _has_password(ask: Ask) -> bool:
-    """Return whether a form has the same new password twice."""
+    """Return whether a form contains the same new password twice."""
     password = str(ask.form.get("password") or "")
     return 0 < len(password) <= MAX_PASSWORD_CHARS and password == ask.form.get("again")
 
@@ -376,7 +378,7 @@ async def _done(ask: Ask, plan: Plan) -> str:
 
 
 def address_of(request: Request) -> str:
-    """Return the address that a request came from."""
+    """Return the address from which a request was sent."""
     return request.client.host if request.client is not None else ""
 
 
@@ -390,7 +392,7 @@ async def visitor_of(console: Console, request: Request) -> Visitor | None:
 
 
 def to_login(request: Request) -> Response:
-    """Redirect a browser to the login, and then back."""
+    """Redirect a browser to the login page, which later redirects it back."""
     wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     address = "/login?" + urlencode({"next": wanted if request.method == "GET" else "/"})
     if request.headers.get("hx-request") == "true":

@@ -1,8 +1,8 @@
 """Pages from templates: everything is escaped, and foreign text is made harmless.
 
 Every value of a template goes through :func:`shown`: control characters, terminal escapes and direction overrides
-become visible, and long texts are cut. Then Jinja escapes markup. Only :class:`markupsafe.Markup`, which filters here
-create, is left as it is.
+become visible, and long texts are cut. Then Jinja escapes markup. Only :class:`markupsafe.Markup`, which the filters in
+this module create, is not escaped.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def shown(value: Any) -> Any:
 
 
 def clipped(text: str, limit: int = MAX_SHOWN_CHARS) -> str:
-    """Return a text, cut with an ellipsis if it is long."""
+    """Return a text; a long text is cut and ends with an ellipsis."""
     return text if len(text) <= limit else text[:limit] + "…"
 
 
@@ -72,7 +72,9 @@ def number(value: float | None) -> str | None:
 
 
 def query(given: Mapping[str, Any], **changed: Any) -> str:
-    """Return the query of an address with some parameters changed; ``None`` and empty ones are left out."""
+    """Return the query of an address with some parameters changed. Parameters that are ``None`` or
+    empty are left out.
+    """
     merged = {**given, **changed}
     kept = {name: str(value) for name, value in merged.items() if value not in (None, "")}
     return f"?{urlencode(kept)}" if kept else "?"
@@ -84,7 +86,7 @@ def _lines(text: str) -> Markup:
 
 
 def time_element(timestamp_ms: float | None, zone: tzinfo) -> Markup:
-    """Return a time in the reader's zone; a dash for no time."""
+    """Return a time in the reader's time zone; a dash if there is no time."""
     if timestamp_ms is None or timestamp_ms <= 0:
         return Markup("–")
     try:

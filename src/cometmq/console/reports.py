@@ -1,7 +1,7 @@
 """Reports of Spark jobs: the JSON files of one directory, which ``cometmq pipeline … -o json`` writes.
 
-A report is untrusted: its numbers, texts, lists and tables are shown as such, whatever their names. Only regular files
-of the directory itself are opened, so a link cannot lead elsewhere.
+A report is untrusted: its numbers, texts, lists and tables are shown by their types, whatever their names. Only regular
+files in the directory itself are opened, so a link cannot point outside of it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ReportError(CometMQError):
 
 
 class _Head(msgspec.Struct):
-    """The members of all reports, and some of many; reports of earlier versions have no title."""
+    """The members that all reports have, and some that many have. Reports from earlier versions have no title."""
 
     exit_code: int
     title: str = ""
@@ -68,14 +68,14 @@ class ReportLine:
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A list or a group of values of a report; cells are numbers, booleans or texts."""
+    """A list or a group of values in a report. Cells are numbers, booleans or texts."""
 
     caption: str
     heads: Sequence[str]
-    """Empty for a list of single values."""
+    """Titles of the columns; empty for a list of single values."""
     rows: Sequence[Sequence[Any]]
     total: int
-    """Number of rows in the report; the page may show fewer."""
+    """Number of rows in the report; the page may show fewer rows."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def reports_in(directory: Path) -> list[ReportLine]:
 
 
 def report_of(directory: Path, name: str) -> ShownReport | None:
-    """Read one report; ``None`` if the directory has no report of this name.
+    """Read one report; return ``None`` if the directory contains no report with this name.
 
     :raises ReportError: the file is too large, or not a report.
     """
@@ -134,7 +134,7 @@ def report_of(directory: Path, name: str) -> ShownReport | None:
 
 
 def _is_name(name: str) -> bool:
-    """Return whether a file may be a report; names outside of UTF-8 cannot be in an address."""
+    """Return whether a file may be a report. A name that is not UTF-8 cannot be in an address."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -144,7 +144,7 @@ def _is_name(name: str) -> bool:
 
 @lru_cache(MAX_REPORTS * 2)
 def _line(directory: str, name: str, modified: float, size: int) -> ReportLine:
-    """Return the list entry of a report; read the file only after a change."""
+    """Return the list entry of a report. The file is read only if it has changed."""
     try:
         head = msgspec.json.decode(_content(directory, name), type=_Head)
     except (msgspec.MsgspecError, RecursionError, ValueError, ReportError):
@@ -172,7 +172,7 @@ def _content(directory: str, name: str) -> bytes:
 
 
 def _table(caption: str, value: Any) -> ReportTable | None:
-    """Return the table of a list or an object; ``None`` for other or empty values."""
+    """Return the table for a list or an object; ``None`` for other or empty values."""
     if isinstance(value, Mapping) and value:
         rows: list[Sequence[Any]] = [(key, _cell(one)) for key, one in list(value.items())[:MAX_REPORT_ROWS]]
         return ReportTable(caption, (), rows, len(value))

@@ -1,6 +1,7 @@
-"""The last hour of a cluster, in memory: rates, disk and lag, queried from its brokers every five seconds.
+"""The last hour of a cluster in memory: rates, disk use and lag, queried from its brokers every five seconds.
 
-The console asks with its own account. An unreachable cluster leaves a gap; missing brokers are named.
+The console uses its own account for these queries. If the cluster is unreachable, the samples have a gap; absent
+brokers are listed.
 """
 
 from __future__ import annotations
@@ -36,28 +37,28 @@ class BrokerLine:
     broker_id: int
     address: str
     status: BrokerStatus | None
-    """``None`` if it does not answer."""
+    """The state; ``None`` if the broker does not answer."""
     problem: str = ""
 
     @property
     def is_master(self) -> bool:
-        """Return whether it is a master."""
+        """Return whether the broker is a master."""
         return self.broker_id == MASTER_ID
 
     @property
     def key(self) -> str:
-        """A short name for this broker, unique in the cluster."""
+        """A short name for this broker, which is unique in the cluster."""
         return f"{self.name}/{self.broker_id}"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The cluster at one moment."""
+    """The state of the cluster at one moment."""
 
     time_ms: int
     brokers: tuple[BrokerLine, ...] = ()
     away: tuple[tuple[str, str], ...] = ()
-    """Name of each broker that has left, and the reason."""
+    """Name of each absent broker, and the reason."""
     failure: str = ""
     """The reason for missing data: no nameserver answers, or access is denied."""
 
@@ -69,7 +70,7 @@ class Sample:
 
     @property
     def fullest_disk(self) -> float | None:
-        """Return the use of the fullest disk in percent."""
+        """Return the use of the fullest disk, in percent."""
         used = [line.status.disk_used_percent for line in self.brokers if line.status is not None]
         return max((value for value in used if value is not None), default=None)
 
@@ -129,7 +130,7 @@ async def _line(admin: Admin, cluster: str, name: str, broker_id: int, address: 
 
 
 class Sampler:
-    """Samples the cluster in the background, and examines it on demand."""
+    """Takes samples of the cluster in the background, and examines the cluster on demand."""
 
     def __init__(self, connections: Connections, nameservers: Sequence[str], clock: Clock) -> None:
         self.samples: deque[Sample] = deque(maxlen=SAMPLES)
@@ -143,7 +144,7 @@ class Sampler:
 
     @property
     def latest(self) -> Sample | None:
-        """The newest sample; ``None`` before the first one."""
+        """The newest sample; ``None`` before the first sample."""
         return self.samples[-1] if self.samples else None
 
     def start(self) -> None:
@@ -174,7 +175,7 @@ class Sampler:
             await self._clock.sleep(SAMPLE_SECONDS)
 
     def examine(self) -> Health:
-        """Return the last known health of the cluster; refresh it in the background if it is old."""
+        """Return the last known health of the cluster. If it is old, refresh it in the background."""
         is_old = self._clock.now_ms() - self.health.time_ms > HEALTH_SECONDS * 1000
         if is_old and (self._examining is None or self._examining.done()):
             self._examining = asyncio.create_task(self._examine())

@@ -22,7 +22,7 @@ _STOP_SECONDS = 2
 
 
 class _Server(uvicorn.Server):
-    """Leaves the signals of the process to the command that runs it."""
+    """Leaves the signals of the process to the command that runs the server."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -40,7 +40,7 @@ class _Server(uvicorn.Server):
 class ConsoleServer:
     """Serves one console.
 
-    :param listening: a listening socket, as `serve` opens it; by default one is opened from the options.
+    :param listening: a listening socket, as `serve` opens it; by default a socket is opened from the options.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ConsoleServer:
         return f"{scheme}://{address_here(self._options.host, self.console.port)}"
 
     async def start(self) -> None:
-        """Serve.
+        """Serve the console.
 
         :raises ConsolePortError: the port is in use, or the address does not belong to this machine.
         :raises ConsoleRefusedError: the console would be open to strangers.

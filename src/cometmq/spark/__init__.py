@@ -1,16 +1,16 @@
 """PySpark over RocketMQ: the data source ``format("rocketmq")`` and the pipeline jobs.
 
-What programs and notebooks use is imported from here: ``from cometmq.spark import archive, local_session``. Importing
+Programs and notebooks import from this package: ``from cometmq.spark import archive, local_session``. Importing
 this package is cheap: PySpark and PyArrow are loaded when a name is first used.
 
-* ``source``: ``format("rocketmq")`` in batches and streams; ``data_source`` is what Spark finds
+* ``source``: ``format("rocketmq")`` in batches and streams; ``data_source`` has the classes that Spark loads
 * ``sink``: ``df.write.format("rocketmq")``
 * ``store``: ``format("rocketmq_store")``: the files of a store
 * ``records``: stored records as Arrow columns
 * ``archives``: the files and commits of an archive, in three formats
 * ``bodies``: Avro, Protobuf, JSON and text as functions of columns
 * ``session``: requirements of Spark, and ``local_session()``
-* ``jobs``: the jobs of ``cometmq pipeline``, a folder or a module each
+* ``jobs``: the jobs of ``cometmq pipeline``, each in a folder or module of its own
 
 ``docs/spark.md`` documents source and options; ``docs/spark-jobs.md`` and the pages it links to document the jobs.
 """

@@ -1,8 +1,8 @@
 """Options for credentials and TLS of source, sink and jobs.
 
-They travel with their reader or writer to the executors, where files and variables are read when a connection is
-opened. So a secret that is named by file or variable never leaves the machines that have it. A secret that is given in
-an option itself is in no ``repr`` and no error, and Spark hides it in plans by its name (``spark.redaction.regex``).
+The options are sent with their reader or writer to the executors. An executor reads files and variables when it opens a
+connection, so a secret that is named by file or variable never leaves the machines that contain it. A secret in an
+option itself appears in no ``repr`` and no error, and Spark hides it in plans by its name (``spark.redaction.regex``).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TLS: Final = ACCESS_OPTION_NAMES[ACCESS_OPTION_NAMES.index("useTLS") + 1 :]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Credentials and TLS of the options; ``Access()`` takes both from the environment of each process."""
+    """Credentials and TLS from the options; ``Access()`` takes both from the environment of each process."""
 
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)
@@ -110,9 +110,9 @@ def _content(option: str, path: str) -> str:
 
 
 def parse_access(values: Mapping[str, str]) -> Access:
-    """Parse these options out of all.
+    """Parse the options for credentials and TLS; other options are ignored.
 
-    :raises OptionError: some contradict each other or miss another; no message shows a secret.
+    :raises OptionError: options contradict each other, or one requires a missing one; no message shows a secret.
     """
     given: dict[str, Any] = {}
     for name, form in _FORMS.items():
@@ -163,9 +163,10 @@ _FOLDED: Final = {name.lower(): name for name in ACCESS_OPTION_NAMES}
 
 
 def access_options(given: Mapping[str, str] | None) -> dict[str, str]:
-    """Check options for credentials and TLS, and give them their canonical names; none means the environment.
+    """Check options for credentials and TLS, and map them to their canonical names. Without options, the environment is
+    used.
 
-    :raises OptionError: an option is none of these, or some contradict each other; no message shows a secret.
+    :raises OptionError: an option is unknown, or options contradict each other; no message shows a secret.
     """
     values = canonical_options("what reaches servers", given or {}, _FOLDED)
     parse_access(values)
@@ -181,8 +182,8 @@ def server_options(namesrv: str, access: Mapping[str, str] | None) -> dict[str, 
 
 
 def security_of(access: Mapping[str, str]) -> Security:
-    """Return the credentials and TLS that canonical options mean in this process.
+    """Return the credentials and TLS that canonical options describe in this process.
 
-    :raises CometMQError: files or variables that they name do not exist here.
+    :raises CometMQError: a file or variable that an option names does not exist here.
     """
     return parse_access(access).security()

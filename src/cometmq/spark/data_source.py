@@ -40,7 +40,9 @@ class RocketMQDataSource(DataSource):
 
     @sentence_first()
     def reader(self, schema: StructType) -> RocketMQReader:
-        """Create the reader of ``spark.read``; it pushes down filters if the options and the session allow it."""
+        """Create the reader of ``spark.read``. The reader pushes down filters if the options and
+        the session allow it.
+        """
         from cometmq.spark.records.columns import check_schema
         from cometmq.spark.source.options import parse_options
         from cometmq.spark.source.pushdown import asked_for_filters
@@ -53,9 +55,9 @@ class RocketMQDataSource(DataSource):
 
     @sentence_first()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
-        """Create the reader of ``spark.readStream``; invalid options fail at its first use.
+        """Create the reader of ``spark.readStream``. Invalid options raise an error when the reader is first used.
 
-        Spark 4.3 replaces any error raised here by an ``UnboundLocalError`` of its own.
+        Spark 4.3 would replace any error raised here with an ``UnboundLocalError``.
         """
         from cometmq.spark.records.columns import check_schema
         from cometmq.spark.source.options import parse_options

@@ -56,7 +56,7 @@ class DataLossError(SparkSourceError):
 
 
 class UnreachableError(SparkSourceError):
-    """Nameserver or broker could not be reached, or gave no answer, within the time allowed."""
+    """A nameserver or broker could not be reached, or did not answer, within the time limit."""
 
 
 class BadBodyError(SparkSourceError):
@@ -68,7 +68,7 @@ class ArchiveError(SparkSourceError):
 
 
 class StoreReadError(SparkSourceError):
-    """The files of a store cannot be read, or hold damaged records and ``badRecordsPath`` is not given."""
+    """The files of a store cannot be read, or contain damaged records while ``badRecordsPath`` is not set."""
 
 
 class NoStoreError(StoreReadError, OptionError):
@@ -76,8 +76,8 @@ class NoStoreError(StoreReadError, OptionError):
 
 
 class MaskError(SparkSourceError):
-    """A copy cannot be masked: keys are missing, or a message cannot be masked and must not be left out."""
+    """A copy cannot be masked: keys are missing, or a message that must not be left out cannot be masked."""
 
 
 class SinkError(SparkSourceError):
-    """A row cannot be sent, or a broker refuses or does not acknowledge messages."""
+    """A row cannot be sent, or a broker rejects or does not acknowledge messages."""

@@ -1,6 +1,6 @@
 """Options that source, sink and store reader share.
 
-Spark folds the case of option names, so they are looked up without it.
+Spark ignores the case of option names, so lookups ignore it too.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ SECRET_PLACES: Final = {
     "securityToken": "credentialsFile=FILE, a file like tools.yml",
     "tlsKeyPassword": "tlsKeyPasswordFile=FILE",
 }
-"""Options whose values appear in no error, and the options that a command takes instead."""
+"""Options whose values appear in no error, and the options that a command accepts instead."""
 
 
 GROUP: Final = checked("the name of a group", check_group)
 TOPIC: Final = checked("the name of a topic", check_topic)
 INSTANT: Final = moment(utc=True, before_1970=True)
 BAD_BODIES: Final = named({"fail": True, "null": False})
-"""True where a body that cannot be unpacked fails the query."""
+"""True if a body that cannot be decompressed fails the query."""
 PATH: Final = Form("a path", lambda text: local_text(text) or None, keeps_blanks=True)
-"""An empty one is None."""
+"""The directory; None for an empty text."""
 
 
 def parse_option(name: str, form: Form[T], text: str) -> T:
@@ -49,9 +49,9 @@ def parse_option(name: str, form: Form[T], text: str) -> T:
 
 
 def parse_declared(kind: type[Any], values: Mapping[str, str]) -> dict[str, Any]:
-    """Parse the options that a class declares; return the fields of those that are given.
+    """Parse the options that a class declares. Return the fields for the given options.
 
-    :raises OptionError: an option has a bad value.
+    :raises OptionError: an option has an invalid value.
     """
     return {
         found.name: parse_option(key, found.form, values[key])
@@ -66,9 +66,9 @@ def folded_names(names: Iterable[str], aliases: Mapping[str, str]) -> dict[str, 
 
 
 def canonical_options(owner: str, given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
-    """Give options their canonical names; ``known`` maps all names and aliases, in lower case, to these.
+    """Map options to their canonical names; ``known`` maps all names and aliases, in lower case, to canonical names.
 
-    :raises OptionError: one is unknown (the nearest known one is named) or given twice.
+    :raises OptionError: an option is unknown (the error names the nearest known option) or given twice.
     """
     values: dict[str, str] = {}
     for name, value in given.items():
@@ -104,8 +104,8 @@ def parse_addresses(values: Mapping[str, str]) -> tuple[str, ...]:
 def parse_topics(values: Mapping[str, str], *, also: str | None = None) -> tuple[tuple[str, ...], str | None]:
     """Parse ``topic``, ``subscribe`` or ``subscribePattern``: names of topics, or a pattern.
 
-    :param also: another option that may be given in place of these.
-    :raises OptionError: none or several of these are given, or a name is not allowed.
+    :param also: another option that may be given in place of these three.
+    :raises OptionError: no or more than one of these options is given, or a name is not allowed.
     """
     given = [name for name in TOPIC_OPTION_NAMES if name in values]
     if len(given) != 1:
@@ -136,12 +136,13 @@ def demand_present(
     next_step: str,
     known: Callable[[], Iterable[str]] | None = None,
 ) -> None:
-    """Demand that all topics asked for are there.
+    """Check that all requested topics exist.
 
-    :param beginning: of the error, which ends with the names of the missing topics.
-    :param next_step: what to do where no similar name is known.
-    :param known: returns all existing names, where ``there`` has only some; called for the error only.
-    :raises OptionError: some are not.
+    :param beginning: beginning of the error, which ends with the names of the missing topics.
+    :param next_step: next step for the user if no similar name is known.
+    :param known: function that returns all existing names, if ``there`` contains only some; it is called only for the
+        error.
+    :raises OptionError: a requested topic does not exist.
     """
     present = set(there)
     absent = sorted(set(wanted) - present)
@@ -155,9 +156,9 @@ def demand_present(
 
 
 def demand_forward(begin: str, begin_ms: int | None, end: str, end_ms: int | None) -> None:
-    """Demand that a time does not end before it begins; None is no limit.
+    """Check that a time range does not end before it begins; None means no limit.
 
-    :raises OptionError: naming both.
+    :raises OptionError: the range ends before it begins; the error names both limits.
     """
     if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
         raise OptionError(f"{end} is before {begin}", next_step="are they exchanged?")

@@ -1,4 +1,4 @@
-"""Clocks for tests: one that only a test moves, and one that can be stopped for a single process."""
+"""Clocks for tests: a clock that only the test moves, and a clock that can be stopped for a single process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIMULATED_SECONDS: Final = 150.0
 AFTER_ALARM_SECONDS: Final = 10.0
 """Seconds that pass after an alarm before it skips again: longer than a client's pauses between retries."""
 LONG_SLEEP_SECONDS: Final = 1800.0
-"""A timer longer than this belongs to a caller that waits; housekeeping timers last 15 minutes at most."""
+"""A timer that is longer than this belongs to a waiting caller; housekeeping timers last at most 15 minutes."""
 
 
 class _VirtualTimer:
@@ -41,9 +41,11 @@ class _VirtualTimer:
 _Heap = list[tuple[float, int, _VirtualTimer]]
 
 _ROUNDING_MS: Final = 0.25
-"""Seconds by which an alarm fires early, so that rounding never moves the date past it."""
+"""Seconds by which an alarm fires early, so that rounding never moves the date past the alarm."""
 _LOOP_LOOK_TIMERS: Final = 256
-"""After so many timers in a row the event loop gets a turn although it is idle: its own timers may be due."""
+"""Maximum number of timers that fire in a row. Then the event loop runs once even if it is idle, since its own timers
+may be due.
+"""
 
 
 class VirtualClock:
@@ -68,7 +70,7 @@ class VirtualClock:
         """Alarms, ordered by the date's seconds since the start."""
         self._order = itertools.count()
         self._at_rest = 0
-        """Timers in a row that left the event loop idle."""
+        """Number of timers in a row that left the event loop idle."""
 
     def now_ms(self) -> int:
         """Return the milliseconds since 1970-01-01 UTC."""
@@ -79,12 +81,12 @@ class VirtualClock:
         return self._elapsed
 
     def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> TimerHandle:
-        """Call back after ``delay_s`` seconds; skipped seconds do not count."""
+        """Call ``callback(*args)`` after ``delay_s`` seconds; skipped seconds do not count."""
         timer = _VirtualTimer(delay_s, callback, args)
         return self._add_timer(self._timers, self._elapsed + max(0.0, delay_s), timer)
 
     def call_at(self, when_ms: int, callback: Callable[..., object], *args: Any) -> TimerHandle:
-        """Call back when the date reaches ``when_ms``; for a past date, at the next move."""
+        """Call ``callback(*args)`` when the date reaches ``when_ms``; for a past date, at the next move."""
         timer = _VirtualTimer((when_ms - self.now_ms()) / 1000, callback, args)
         return self._add_timer(self._alarms, (when_ms - self._start_ms - _ROUNDING_MS) / 1000, timer)
 
@@ -142,9 +144,9 @@ class VirtualClock:
         raise TimeoutError(f"it took longer than {within_s:g} s on the virtual clock")
 
     async def step(self, within_s: float) -> bool:
-        """Move to the next timer or alarm in the next ``within_s`` seconds; return False when there is none.
+        """Move to the next timer or alarm within ``within_s`` seconds; return False if there is none.
 
-        The event loop must be idle before and is idle after.
+        The event loop must be idle before the call, and is idle after it.
         """
         if self.next_in() > within_s:
             return False
@@ -173,7 +175,7 @@ class VirtualClock:
 
     # --- timers -------------------------------------------------------------------------------
     def next_in(self) -> float:
-        """Return the seconds until the next timer or alarm, ``inf`` without one."""
+        """Return the seconds until the next timer or alarm; ``inf`` if there is none."""
         self._drop_cancelled()
         due = self._timers[0][0] if self._timers else math.inf
         if self._alarms:
@@ -181,7 +183,7 @@ class VirtualClock:
         return max(0.0, due - self._elapsed)
 
     def next_alarm_in(self) -> float:
-        """Return the seconds until the date of the next alarm, ``inf`` without one."""
+        """Return the seconds until the date of the next alarm; ``inf`` if there is none."""
         self._drop_cancelled()
         return max(0.0, self._alarms[0][0] - self._skipped - self._elapsed) if self._alarms else math.inf
 
@@ -235,7 +237,7 @@ class _StoppableTimer:
 class StoppableClock:
     """The clock of one process, which can be stopped while time goes on for others (SIGSTOP, SIGCONT).
 
-    While it is stopped no timer fires; those that fell due fire in order when it goes on.
+    While the clock is stopped, no timer fires. When it continues, the timers that have become due fire in order.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -244,11 +246,11 @@ class StoppableClock:
         self.overdue: list[_StoppableTimer] = []
 
     def stop(self) -> None:
-        """Fire nothing until :meth:`go_on`."""
+        """Stop the clock: no timer fires until :meth:`go_on`."""
         self.stopped = True
 
     def go_on(self) -> None:
-        """Fire the timers that fell due during the stop."""
+        """Continue, and fire the timers that became due during the stop."""
         self.stopped = False
         overdue, self.overdue = self.overdue, []
         for timer in overdue:
@@ -259,7 +261,7 @@ class StoppableClock:
         return self._clock.now_ms()
 
     def monotonic(self) -> float:
-        """Return the seconds since an arbitrary start, including those of stops."""
+        """Return the seconds since an arbitrary start, including the time during which the clock was stopped."""
         return self._clock.monotonic()
 
     def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> TimerHandle:
@@ -285,7 +287,7 @@ class StoppableClock:
 
 
 async def wait_until(clock: Clock, holds: Callable[[], object], within: float | timedelta) -> bool:
-    """Wait until ``holds()`` is true and return True; return False after ``within`` (seconds) of ``clock``.
+    """Wait until ``holds()`` is true and return True; return False after ``within`` seconds of ``clock``.
 
     A :class:`VirtualClock` is moved: time passes for :data:`SIMULATED_SECONDS`; then the date skips to the next alarm
     or to the end, whichever comes first, and after an alarm time passes again for :data:`AFTER_ALARM_SECONDS`. While

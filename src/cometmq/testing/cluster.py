@@ -40,7 +40,7 @@ T = TypeVar("T")
 HOST: Final = "127.0.0.1"
 
 LINK_HOST: Final = "127.0.0.2"
-"""The loopback address of a broker behind a link; it has the same port as on :data:`HOST`."""
+"""The loopback address of a broker behind a link. The broker has the same port as on :data:`HOST`."""
 
 SMALL_STORE: Final = {
     "mappedFileSizeCommitLog": "16777216",
@@ -51,13 +51,13 @@ SMALL_STORE: Final = {
     "diskMaxUsedSpaceRatio": "95",
     "diskSpaceWarningLevelRatio": "100",
 }
-"""Small store files, whatever room the disk has; ``broker_keys`` may override every key.
+"""Keys for small store files, whatever space the disk has; ``broker_keys`` may override every key.
 
-Messages are refused only when a write fails for lack of room.
+Messages are rejected only if a write fails because the disk is full.
 """
 
 SEND_SECONDS: Final = 60.0
-"""Seconds that a virtual clock is moved for a refused send: longer than all its attempts."""
+"""Seconds by which a virtual clock is moved for a rejected send: longer than all its attempts."""
 
 
 def keys_of_broker(index: int, port: int, root: Path, namesrv_address: str) -> dict[str, str]:
@@ -154,7 +154,7 @@ class Cluster:
 
     @property
     def stalled(self) -> StalledClockError | None:
-        """The reason why the test was cancelled: it waited for a virtual clock that nobody moved."""
+        """The error with which the test was cancelled because it waited for a virtual clock that nobody moved."""
         return None if self._watch is None else self._watch.error
 
     @property
@@ -172,19 +172,19 @@ class Cluster:
     def grpc_address(self) -> str:
         """``host:port`` of the first broker's endpoint for clients of RocketMQ 5.
 
-        :raises ValueError: the cluster has none.
+        :raises ValueError: the cluster has no such endpoints.
         """
         if not self._grpc_ports:
             raise ValueError("the cluster has no gRPC endpoint: create it with grpc=True (marker: grpc=True)")
         return f"{HOST}:{self._grpc_ports[0]}"
 
     def endpoint(self, index: int) -> BrokerEndpoint:
-        """Return the gRPC endpoint of one broker; KeyError if it has none."""
+        """Return the gRPC endpoint of one broker; raise KeyError if the broker has none."""
         return self._endpoints[index]
 
     @property
     def security(self) -> Security:
-        """The credentials and TLS of a client that may do everything; ``replace(security, …)`` makes others."""
+        """The credentials and TLS of a client that may do everything; ``replace(security, …)`` creates variants."""
         return self._secured.security
 
     @property
@@ -193,7 +193,7 @@ class Cluster:
         return [self._running[index] for index in sorted(self._running)]
 
     def broker(self, index: int) -> Broker:
-        """Return the broker with this number; KeyError when it is stopped."""
+        """Return the broker with this number; raise KeyError if it is stopped."""
         return self._running[index]
 
     @property
@@ -219,12 +219,12 @@ class Cluster:
         return self.namesrv.routes.route(topic) is not None
 
     async def create_topic(self, topic: str, queues: int = 4) -> None:
-        """Create a topic with ``queues`` queues on every broker; clients find it when this returns."""
+        """Create a topic with ``queues`` queues on every broker. When the call returns, clients can use the topic."""
         async with Admin(instance=self.client_instance()) as admin:
             await admin.create_topic(topic, queues=queues)
 
     async def send(self, message: Message) -> SendResult:
-        """Send a message, as another application would; while a broker refuses it, a virtual clock is moved."""
+        """Send a message as another application would. While a broker rejects the message, a virtual clock is moved."""
         if self._producer is None:
             self._producer = Producer("cometmq-testing", instance=self.client_instance())
             await self._producer.start()
@@ -250,7 +250,7 @@ class Cluster:
         return self._roots[index]
 
     async def start(self) -> None:
-        """Start the nameserver, then every broker and its slaves; they are registered when this returns."""
+        """Start the nameserver, then every broker and its slaves. When the call returns, they are registered."""
         self._loop = asyncio.get_running_loop()
         if isinstance(self.clock, VirtualClock):
             self._watch = StallWatch(self.clock)
@@ -270,7 +270,7 @@ class Cluster:
     async def stop(self) -> None:
         """Stop everything cleanly and remove the temporary directory.
 
-        :raises OtherLoopError: this is not the cluster's event loop; the directory is removed.
+        :raises OtherLoopError: this is not the cluster's event loop. The directory is removed in this case too.
         """
         try:
             self._demand_own_loop()
@@ -322,7 +322,7 @@ class Cluster:
         return broker
 
     async def stop_broker(self, index: int) -> None:
-        """Stop a broker cleanly; resume it first when it is paused."""
+        """Stop a broker cleanly. A paused broker is resumed first."""
         if self._with_links:
             self.resume_broker(index)
         if index in self._endpoints:
@@ -335,10 +335,11 @@ class Cluster:
         return await self.start_broker(index)
 
     async def kill_broker(self, index: int) -> None:
-        """End a broker as SIGKILL does: connections break, it does not unregister, nothing more reaches its files.
+        """End a broker as SIGKILL does: connections break, the broker does not unregister, and nothing more is written
+        to its files.
 
-        Its directory stays as the operating system has it at that moment, with its ``abort`` file, and
-        :meth:`start_broker` recovers from it. Pages that are not flushed survive, unlike in a power cut.
+        Its directory stays in the state of that moment, including the ``abort`` file, and :meth:`start_broker` recovers
+        from it. Unlike in a power cut, pages that are not flushed survive.
         """
         broker = self._running.pop(index)
         endpoint = self._endpoints.pop(index, None)
@@ -353,7 +354,7 @@ class Cluster:
 
     # --- slaves -------------------------------------------------------------------------------
     def slave(self, index: int = 0, number: int = 1) -> Broker:
-        """Return a slave of the broker with this number; KeyError if it does not exist or is stopped."""
+        """Return a slave of the broker with this number; raise KeyError if it does not exist or is stopped."""
         broker = self._slaves[index, number].broker
         if broker is None:
             raise KeyError(f"slave {number} of broker {index} is not running")
@@ -381,13 +382,13 @@ class Cluster:
         await stop_as_killed(broker, self._slaves[index, number].root)
 
     def empty_slave(self, index: int = 0, number: int = 1) -> None:
-        """Remove the store of a stopped slave: it then copies everything from its master."""
+        """Remove the store of a stopped slave, which then copies everything from its master."""
         slave = self._slaves[index, number]
         assert slave.broker is None, f"slave {number} of broker {index} is running"
         shutil.rmtree(slave.root, ignore_errors=True)
 
     def has_replicated(self, index: int = 0, number: int = 1) -> bool:
-        """Return True when a slave has its master's complete log, topics and groups.
+        """Return True if a slave has its master's complete log, topics and groups.
 
         Wait for it with :func:`~cometmq.testing.wait_until`: the log arrives immediately, tables three seconds after
         the start and then every ten.
@@ -437,9 +438,9 @@ class Cluster:
         return self._links[index]
 
     def pause_broker(self, index: int) -> ExitStack:
-        """Stop a broker as SIGSTOP does: it answers no request, sends nothing and fires no timer.
+        """Stop a broker as SIGSTOP does: the broker answers no request, sends nothing and fires no timer.
 
-        Connections stay, and new ones are accepted. A flush that has begun may still end. ``with
+        Connections stay, and new ones are accepted. A flush that has started may still finish. ``with
         cluster.pause_broker(0):`` resumes the broker at the end of the block, even if the test fails there: clients
         that close wait for its answer, on a clock that nobody moves any more.
 
@@ -454,7 +455,9 @@ class Cluster:
         return until
 
     def resume_broker(self, index: int) -> None:
-        """Resume a paused broker, which then receives all that was sent meanwhile; other faults of its link stay."""
+        """Resume a paused broker, which then receives everything that was sent meanwhile. Other faults of its link
+        remain.
+        """
         self._demand_links()
         self._broker_clocks[index].go_on()
         self._links[index].resume()

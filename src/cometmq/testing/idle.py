@@ -1,4 +1,4 @@
-"""Find out when an event loop is idle, so that a virtual clock may be moved.
+"""Detect when an event loop is idle, so that a virtual clock may be moved.
 
 A loop is idle when no callback is ready, no socket or pipe has an event, no thread of a pool works (a flush,
 ``asyncio.to_thread``, a consumer's plain listener) and no TLS handshake runs. The loop's own timers (``asyncio.sleep``)
@@ -27,7 +27,9 @@ from cometmq.errors import CometMQError
 from cometmq.remoting.tls.server import HandshakeThread
 
 SETTLE_SECONDS: Final = 10.0
-"""Real seconds after which a busy loop counts as never idle: many times the duration of a flush or a listener."""
+"""Real seconds after which a busy loop counts as never idle: many times the duration of a flush or of a listener's
+call.
+"""
 _THREAD_LOOK_SECONDS: Final = 0.0002
 """Real pause between two checks while only threads work: they need the interpreter."""
 
@@ -40,7 +42,7 @@ class NeverIdleError(CometMQError):
 
 
 def is_idle() -> bool:
-    """Return True when the running loop has nothing to do but wait for timers.
+    """Return True if the running loop only waits for timers.
 
     :raises NeverIdleError: the loop is not one of asyncio's own.
     """
@@ -87,7 +89,7 @@ def _are_threads_busy() -> bool:
 
 
 def busy_pool_threads() -> list[Thread]:
-    """Return the pool threads that work or have work waiting."""
+    """Return the pool threads that are working or have pending work."""
     if not pools._threads_queues:
         return []
     frames = sys._current_frames()

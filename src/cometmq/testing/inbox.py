@@ -27,14 +27,16 @@ _numbers = itertools.count(1)
 WITHIN_SECONDS: Final = 5.0
 """Seconds of the cluster's clock that an expectation waits by default."""
 _SAMPLE: Final = 1000
-"""So many messages of a topic are searched for tags."""
+"""Maximum number of messages of a topic that are searched for tags."""
 _BODY_BYTES: Final = 60
 _LISTED: Final = 20
-"""So many messages, or topics, get a line each."""
+"""Maximum number of messages, or topics, that are listed with a line each."""
 
 
 class ExpectationError(AssertionError):
-    """The messages that arrived are not those expected; the text lists them, and where the missing ones are."""
+    """The messages that arrived are not the expected ones. The text lists them, and states where the missing messages
+    are.
+    """
 
 
 class Servers(Protocol):
@@ -71,10 +73,10 @@ class Servers(Protocol):
 class Inbox:
     """A member of a consumer group that collects its messages; see :meth:`Cluster.inbox`.
 
-    ``async with cluster.inbox("orders") as inbox:`` reads ``orders`` from its first message on. Each message is
+    ``async with cluster.inbox("orders") as inbox:`` reads ``orders`` from its first message. Each message is
     returned once, in the order of arrival.
 
-    :param topics: at least one; missing ones are created with four queues.
+    :param topics: at least one topic; missing topics are created with four queues.
     :param expression: the subscription to all topics, of type ``expression_type``: tags or SQL92.
     :param group: the consumer group; by default a new one.
     :param answer: the listener's result for every message: success or ``Retry()``.
@@ -125,16 +127,16 @@ class Inbox:
 
     @property
     def waiting(self) -> list[MessageExt]:
-        """Messages that have arrived but were not returned yet."""
+        """Messages that have arrived but are not returned yet."""
         return self.messages[self._handed_out :]
 
     async def expect(self, count: int, within: float | timedelta = WITHIN_SECONDS) -> list[MessageExt]:
         """Return the next ``count`` messages; wait ``within`` seconds of the cluster's clock for them.
 
         A :class:`~cometmq.testing.VirtualClock` is moved as far as needed and no further; see
-        :func:`~cometmq.testing.wait_until`. More messages than ``count`` wait for the next call.
+        :func:`~cometmq.testing.wait_until`. Further messages are returned by the next call.
 
-        :raises ExpectationError: fewer arrived.
+        :raises ExpectationError: fewer messages arrived.
         """
         if not await wait_until(self._cluster.clock, lambda: len(self.waiting) >= count, within):
             raise ExpectationError(self._shortfall(count, within))
@@ -145,7 +147,7 @@ class Inbox:
     async def expect_none(self, within: float | timedelta = WITHIN_SECONDS) -> None:
         """Let ``within`` seconds of the cluster's clock pass and check that no message arrives.
 
-        :raises ExpectationError: one arrives, or was waiting already.
+        :raises ExpectationError: a message arrives, or was already waiting.
         """
         if await wait_until(self._cluster.clock, lambda: self.waiting, within):
             lines = [f"no message was expected from {self._topics_text()}{_within_text(within)}, but these arrived:"]
@@ -221,15 +223,15 @@ class _Stored:
 
     topic: str
     count: int
-    """Messages in its queues."""
+    """Number of messages in its queues."""
     committed: int
-    """Messages that the group has consumed."""
+    """Number of messages that the group has consumed."""
     tags: Counter[str | None]
     """Tags of the first :data:`_SAMPLE` messages."""
 
     @property
     def lag(self) -> int:
-        """Messages that the group has not consumed."""
+        """Number of messages that the group has not consumed."""
         return self.count - self.committed
 
 
@@ -275,7 +277,7 @@ def _describe(message: MessageExt) -> str:
 
 
 def _describe_all(messages: list[MessageExt]) -> Iterator[str]:
-    """Yield a line for each message, at most :data:`_LISTED`."""
+    """Yield a line for each message, at most :data:`_LISTED` lines."""
     for number, message in enumerate(messages[:_LISTED], 1):
         yield f"  {number}. {_describe(message)}"
     if len(messages) > _LISTED:
@@ -283,7 +285,7 @@ def _describe_all(messages: list[MessageExt]) -> Iterator[str]:
 
 
 def _describe_cluster(places: dict[str, _Stored], topics: Iterable[str], group: str) -> Iterator[str]:
-    """Yield a line for each topic, first the consumed ones with their retries and dead letters."""
+    """Yield a line for each topic: first the consumed topics with their retries and dead letters."""
     first = [*topics, retry_topic(group), dlq_topic(group)]
     for topic in first:
         place = places.get(topic)

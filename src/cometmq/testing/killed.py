@@ -1,4 +1,4 @@
-"""Leave a broker's files as a kill would."""
+"""Leave a broker's files in the state in which a kill would leave them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ async def stop_as_killed(broker: Broker, root: Path) -> None:
     """Stop a broker whose connections are cut, and restore its directory as it was before."""
     left = root.with_name(f"{root.name}.killed")
     try:
-        # No request is answered from here on, but worker threads finish what they have begun. A kill ends all of
+        # No request is answered from here on, but worker threads finish the work that they have begun. A kill ends all
+        # of
         # them at one moment, so the copy is repeated until nothing has changed while it was made.
         while True:
             before = _state(root)

@@ -1,6 +1,6 @@
 """A TCP relay between clients and a server that a test can disturb.
 
-The link knows nothing of frames; it passes bytes on as they arrive. A fault affects all connections of the link,
+The link does not know frames; it passes bytes on as they arrive. A fault affects all connections of the link,
 including future ones, until :meth:`Link.restore`. Fault model: an end stops answering (:meth:`Link.pause`); the network
 loses
 everything in one direction or both (:meth:`Link.drop`), is slow (:meth:`Link.delay`), breaks (:meth:`Link.cut`), or
@@ -74,7 +74,7 @@ class Link:
 
     # --- faults -------------------------------------------------------------------------------
     def pause(self) -> None:
-        """Hold all bytes in both directions; connections stay, new ones are accepted, nothing is lost."""
+        """Hold all bytes in both directions. Connections stay open, new ones are accepted, and nothing is lost."""
         self._paused = True
         self._apply_pause()
 
@@ -84,7 +84,7 @@ class Link:
         self._apply_pause()
 
     def drop(self, *directions: Direction) -> None:
-        """Lose all bytes in these directions, by default in both; connections stay."""
+        """Lose all bytes in these directions, by default in both; connections stay open."""
         self._dropped = frozenset(directions or BOTH)
 
     def delay(self, seconds: float) -> None:
@@ -92,16 +92,16 @@ class Link:
         self._delay_s = seconds
 
     def cut_after(self, size_bytes: int, direction: Direction) -> None:
-        """Let ``size_bytes`` more pass in a direction, then break the connection that carries the next byte; once."""
+        """Let ``size_bytes`` more pass in a direction, then break, once, the connection that carries the next byte."""
         self._cut_after[direction] = size_bytes
 
     def cut(self) -> None:
-        """End every connection immediately; new ones are accepted."""
+        """End every connection immediately; new connections are accepted."""
         for pair in list(self._pairs):
             pair.abort()
 
     def restore(self) -> None:
-        """End every fault; held bytes pass, dropped ones stay lost."""
+        """End every fault. Held bytes are passed on; dropped bytes stay lost."""
         self._dropped, self._delay_s = frozenset(), 0.0
         self._cut_after.clear()
         self.resume()
@@ -129,7 +129,7 @@ class Link:
         self._pairs.discard(pair)
 
     def take(self, pair: _Pair, direction: Direction, data: bytes | None) -> None:
-        """Handle bytes from one end; None is its end of file."""
+        """Handle bytes from one end; None means its end of file."""
         if direction in self._dropped:
             return
         if data is not None and direction in self._cut_after:
@@ -213,11 +213,11 @@ class _End(asyncio.Protocol):
             self._pair.link.take(self._pair, self._direction, None)
 
     def pause_writing(self) -> None:
-        """Stop reading the other end, because this one is slow."""
+        """Stop reading from the other end, because this end is slow."""
         self._other.pause_reading(paused=True)
 
     def resume_writing(self) -> None:
-        """Read the other end again, because this one has caught up."""
+        """Read from the other end again, because this end has caught up."""
         self._other.pause_reading(paused=False)
 
     @property

@@ -14,22 +14,24 @@ from cometmq.broker.ports import FAST_PORT_DISTANCE
 
 _FIRST: Final = 20_000
 _LAST: Final = 31_999
-"""Below the ports of Linux's outgoing connections, which could occupy a port before its server does."""
+"""Range of ports to try. It is below the ports of Linux's outgoing connections, which could occupy a port before its
+server does.
+"""
 _ATTEMPTS: Final = 1_000
 _BESIDE: Final = (-FAST_PORT_DISTANCE, 0, HA_PORT_DISTANCE)
 """A broker uses two more ports next to its own."""
 
 _KEPT: Final = 33
 _given: deque[dict[int, int]] = deque()
-"""Ports returned lately with their claims; their servers may not listen yet, or may be restarting."""
+"""Recently returned ports with their claims. Their servers may not listen yet, or may be restarting."""
 
 
 def free_port(host: str = "127.0.0.1") -> int:
     """Return a free port whose neighbours, which a broker uses as well, are free too.
 
-    On Linux no other process gets one of them from here, even while no server listens.
+    On Linux this function returns these ports to no other process, even while no server listens.
 
-    :raises OSError: none is free.
+    :raises OSError: no port is free.
     """
     for _ in range(_ATTEMPTS):
         port = random.randint(_FIRST, _LAST)
@@ -43,7 +45,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 def _claim_all(host: str, ports: list[int]) -> dict[int, int]:
-    """Claim every port and return the claims; return none if one is taken."""
+    """Claim every port and return the claims; return no claims if a port is taken."""
     claims: dict[int, int] = {}
     for port in ports:
         claim = _claim(port)
@@ -56,7 +58,9 @@ def _claim_all(host: str, ports: list[int]) -> dict[int, int]:
 
 
 def _claim(port: int) -> int | None:
-    """Claim a port among this machine's processes: return the descriptor of a socket named after it, None if taken."""
+    """Claim a port among this machine's processes. Return the descriptor of a socket that is named after the port; None
+    if the port is taken.
+    """
     if any(port in claims for claims in _given):
         return None
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

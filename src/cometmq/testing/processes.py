@@ -37,7 +37,7 @@ runpy.run_module("cometmq", run_name="__main__", alter_sys=True)
 """
 """``python -m cometmq`` with a thread that kills it when the process that started it ends.
 
-That process holds the other end of its standard input, which closes with it, whatever ends it.
+That process holds the other end of the server's standard input, which is closed when the process ends for any reason.
 """
 
 
@@ -46,8 +46,9 @@ class ProcessFailedError(CometMQError):
 
 
 class ServerProcess:
-    """One ``python -m cometmq …`` server, which can be started, stopped and killed again and again; it ends with this
-    process."""
+    """One ``python -m cometmq …`` server, which can be started, stopped and killed repeatedly. The server ends with
+    this process.
+    """
 
     popen: ClassVar[Callable[..., subprocess.Popen[bytes]]] = subprocess.Popen
     """The thread that starts the process."""
@@ -66,7 +67,7 @@ class ServerProcess:
     def start(self) -> None:
         """Start the server and wait until it is ready.
 
-        :raises ProcessFailedError: it ends first, or is not ready in time.
+        :raises ProcessFailedError: the server ends first, or is not ready in time.
         """
         assert self.pid is None, f"{self.name} is running"
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +80,7 @@ class ServerProcess:
     def stop(self) -> None:
         """Stop the server cleanly.
 
-        :raises ProcessFailedError: it ended with an error, or did not end in time and was killed.
+        :raises ProcessFailedError: the server ended with an error, or did not end in time and was killed.
         """
         process = self._process
         if process is None or process.poll() is not None:
@@ -214,7 +215,7 @@ class ProcessCluster:
         return self._roots[index]
 
     def start(self) -> None:
-        """Start the nameserver, then every broker and its slaves; they are registered when this returns."""
+        """Start the nameserver, then every broker and its slaves. When the call returns, they are registered."""
         self.namesrv.start()
         for broker in (*self.brokers, *self.slaves.values()):
             broker.start()
@@ -251,7 +252,7 @@ class ProcessCluster:
         self.slaves[index, number].start()
 
     def empty_slave(self, index: int = 0, number: int = 1) -> None:
-        """Remove the store of a stopped slave: it then copies everything from its master."""
+        """Remove the store of a stopped slave, which then copies everything from its master."""
         assert self.slaves[index, number].pid is None, f"slave {number} of broker {index} is running"
         shutil.rmtree(self._slave_roots[index, number], ignore_errors=True)
 

@@ -29,7 +29,7 @@ THREAD: Final = "cometmq-cluster"
 def run_on_loop(
     method: Callable[Concatenate[Cluster, P], Coroutine[Any, Any, object]],
 ) -> Callable[Concatenate[SyncCluster, P], None]:
-    """Wrap a coroutine method of the cluster: the result runs it on the cluster's loop and waits for it."""
+    """Wrap a coroutine method of the cluster. The result runs the method on the cluster's loop and waits for it."""
 
     @functools.wraps(method)
     def call(self: SyncCluster, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -203,13 +203,13 @@ class SyncInbox:
     def expect(self, count: int, within: float | timedelta = WITHIN_SECONDS) -> list[MessageExt]:
         """Return the next ``count`` messages; see :meth:`Inbox.expect`.
 
-        :raises ExpectationError: fewer arrived.
+        :raises ExpectationError: fewer messages arrived.
         """
         return self._cluster.call(self._inbox.expect(count, within))
 
     def expect_none(self, within: float | timedelta = WITHIN_SECONDS) -> None:
         """Let time pass and check that no message arrives; see :meth:`Inbox.expect_none`.
 
-        :raises ExpectationError: one arrives, or was waiting already.
+        :raises ExpectationError: a message arrives, or was already waiting.
         """
         self._cluster.call(self._inbox.expect_none(within))

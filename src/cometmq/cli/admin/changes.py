@@ -39,7 +39,7 @@ def confirm_changes(what: str, changes: Sequence[Change], *, yes: bool, server: 
 def parse_settings(settings: Sequence[str]) -> dict[str, str]:
     """Parse several ``KEY=VALUE``.
 
-    :raises WrongUseError: one has another form, or a key has two values.
+    :raises WrongUseError: a text has another form, or a key has two values.
     """
     found: dict[str, str] = {}
     for setting in settings:
@@ -52,7 +52,7 @@ def parse_settings(settings: Sequence[str]) -> dict[str, str]:
 
 
 def key_rows(tables: Tables, keys: Sequence[str], server: str) -> list[dict[str, str]]:
-    """Return a row for each server and key: all keys, or the given ones.
+    """Return a row for each server and key: for all keys, or the given keys.
 
     :param server: kind of server, such as broker.
     :raises WrongUseError: a key exists on no server.

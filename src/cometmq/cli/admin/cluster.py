@@ -106,7 +106,7 @@ def slaves(namesrv: str, output: str) -> int:
 
 
 async def _slaves(admin: Admin, name: str, addresses: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Return the slaves of a broker as reported by their master or, if it is away, by themselves."""
+    """Return the slaves of a broker as reported by their master or, if the master is absent, by themselves."""
     if MASTER_ID not in addresses:
         return await _without_master(admin, name, addresses)
     try:
@@ -141,7 +141,7 @@ async def _without_master(admin: Admin, name: str, addresses: Mapping[int, str])
 
 
 async def _statuses(admin: Admin) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the state of every master, and the brokers that the nameserver remembers as gone."""
+    """Return the state of every master, and the absent brokers that the nameserver still knows."""
     rows = await asked_masters(admin, lambda name, at: _status(admin, name, at))
     gone = (await admin.cluster_info()).gone_brokers or []
     return list(rows.values()), [

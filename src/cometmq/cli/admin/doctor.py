@@ -31,9 +31,11 @@ from cometmq.limits import CLOCK_BEHIND_MS
 from cometmq.quantity import quantity
 
 DISK_LOW_BYTES: Final = 2 * 1024**3
-"""With less a broker soon refuses messages: the second CommitLog segment takes 1 GiB once the first is half full."""
+"""Minimum free disk space. With less, a broker soon rejects messages: the second CommitLog segment takes 1 GiB once the
+first is half full.
+"""
 OPEN_FILES_WANTED: Final = 4096
-"""Enough for a thousand clients and a few hundred queues of three files each."""
+"""Minimum number of file descriptors: enough for a thousand clients and a few hundred queues of three files each."""
 JAVA_WANTED: Final = 17
 
 _COLUMNS: Final = (
@@ -101,7 +103,7 @@ def run_checks(data: Path, ports: dict[str, int]) -> Iterator[Finding]:
 
 
 def java_major() -> int | None:
-    """Return the major version of the Java that Spark would start; None without Java."""
+    """Return the major version of the Java that Spark would start; None if Java is not installed."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home and Path(home, "bin", "java").exists() else "java"
     try:
@@ -113,7 +115,7 @@ def java_major() -> int | None:
 
 
 def free_bytes(place: Path) -> int:
-    """Return the free bytes of the disk on which ``place`` is or would be."""
+    """Return the number of free bytes on the disk on which ``place`` is or would be."""
     existing = place.absolute()
     while not existing.exists():
         existing = existing.parent
@@ -121,7 +123,7 @@ def free_bytes(place: Path) -> int:
 
 
 def is_port_taken(port: int) -> bool:
-    """Return True when a server cannot listen on ``port``."""
+    """Return True if a server cannot listen on ``port``."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -185,7 +187,7 @@ def _stores(data: Path) -> Iterator[Finding]:
 
 
 def _store_times(data: Path) -> Iterator[Finding]:
-    """Yield a finding for each store in ``data`` whose newest message is ahead of the clock."""
+    """Yield a finding for each store in ``data`` whose newest message is later than the clock's time."""
     from cometmq.store.log.checkpoint import load_checkpoint
 
     for path in sorted((*data.glob("checkpoint"), *data.glob("*/checkpoint"))):

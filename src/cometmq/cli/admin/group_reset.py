@@ -89,7 +89,7 @@ def reset(
 
 
 def _row(move: Move) -> dict[str, Any]:
-    """Return a row of output, with the messages that are skipped or delivered again."""
+    """Return a row of output with the numbers of messages that are skipped or delivered again."""
     return {
         "broker": move.queue.broker_name,
         "queue_id": move.queue.queue_id,

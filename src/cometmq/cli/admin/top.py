@@ -56,7 +56,7 @@ VIEWS: Final = tuple(_COLUMNS)
 
 @dataclass(frozen=True)
 class View:
-    """The part of a snapshot that is shown, and its order."""
+    """The part of a snapshot that is shown, and the order of its rows."""
 
     kind: str
     sort: str
@@ -79,7 +79,7 @@ class View:
         return rows[: self.limit]
 
     def after_keys(self, keys: Keys) -> View:
-        """Return the view that pressed keys choose."""
+        """Return the view that the pressed keys select."""
         kind = keys.view or self.kind
         sorts = list(_SORTS[kind])
         sort = self.sort if self.sort in sorts else sorts[0]

@@ -24,7 +24,7 @@ MAX_FILTER: Final = 127
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys pressed since they were last read."""
+    """The keys that were pressed since the last read."""
 
     view: str | None = None
     next_sort: bool = False
@@ -34,7 +34,7 @@ class Keys:
     quit: bool = False
 
     def press(self, key: str) -> Keys:
-        """Return these keys and one more."""
+        """Return the keys with one more key added."""
         if self.typing:
             if key in _ENTER:
                 return replace(self, typing=False)

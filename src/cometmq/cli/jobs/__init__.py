@@ -1,1 +1,1 @@
-"""The Spark jobs of ``cometmq pipeline``: one module a job."""
+"""The Spark jobs of ``cometmq pipeline``: one module for each job."""

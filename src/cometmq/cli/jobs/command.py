@@ -1,4 +1,6 @@
-"""The runner of all jobs: the command of a job comes from its class of options, and ends with its report."""
+"""The runner of all jobs. The command of a job is generated from its class of options, and writes the job's report at
+its end.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +65,9 @@ def job_command(name: str, options: type, function: str, *, after: After | None 
     """Make the command of a job.
 
     :param options: its class of options; the docstring is the help of the command.
-    :param function: module below ``cometmq.spark.jobs`` and name of the job's function, loaded when it is called.
-    :param after: called with the report and the form of output when the report is written.
+    :param function: module below ``cometmq.spark.jobs`` and name of the job's function. The module is loaded when the
+        command runs.
+    :param after: function that is called with the report and the output format after the report is written.
     """
 
     def run(page: Path | None, output: str, **said: Any) -> int:
@@ -82,7 +85,8 @@ def job_command(name: str, options: type, function: str, *, after: After | None 
 
 
 def demand_one_place() -> None:
-    """Refuse nameservers on the command line of a job that reads files; those of the environment give way to files.
+    """Reject nameservers on the command line of a job that reads files. Nameservers from the environment are ignored
+    for files.
 
     :raises click.UsageError: both are given.
     """
@@ -95,7 +99,7 @@ def demand_one_place() -> None:
 def load(function: str) -> Callable[..., Any]:
     """Return the function ``module:name`` below ``cometmq.spark.jobs``.
 
-    :raises MissingPackageError: Spark is not installed. The help of a command needs none.
+    :raises MissingPackageError: Spark is not installed. The help of a command does not need Spark.
     """
     require("a Spark job", SPARK, *SPARK_MODULES)
     module, _, name = function.partition(":")
@@ -110,12 +114,12 @@ class JobOption(click.Option):
     """An option that comes from a field of a class of options."""
 
     field: str = ""
-    """The field, ``selection.keys`` for one of a class inside."""
+    """The field; for a field of a nested class, a path such as ``selection.keys``."""
     key: str = ""
-    """The option of the source that it becomes."""
+    """The option of the source that the field is passed to."""
 
     def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
-        """Add the range of a number."""
+        """Add the range of a number to the help."""
         extra = super().get_help_extra(ctx)
         if isinstance(self.type, FormType) and self.type.form.minimum is not None:
             extra["range"] = self.type.form.words
@@ -131,8 +135,8 @@ class JobArgument(click.Argument):
 def params_of(options: type, *, only: Iterable[str] | None = None, inside: str = "") -> list[click.Parameter]:
     """Return the parameters of a command for a class of options.
 
-    :param only: those fields.
-    :param inside: the field whose class this is, with a dot behind it.
+    :param only: the fields to use.
+    :param inside: the field whose class this is, followed by a dot.
     """
     params: list[click.Parameter] = []
     for name, found in declared(options).items():
@@ -176,7 +180,9 @@ def _param(inside: str, found: Option) -> click.Parameter:
 
 
 def param_of(found: Option) -> str:
-    """Return the name of an option's parameter in click: one command has several fields of the same name."""
+    """Return the name of an option's parameter in click. The name is unique, although a command can have several fields
+    of the same name.
+    """
     return flags_of(found)[-1 if found.form is NAMESRV else 0].lstrip("-").replace("-", "_")
 
 
@@ -210,7 +216,7 @@ def _merge_access(
 
 
 def build_options(options: type[T], said: Mapping[str, Any], **more: Any) -> T:
-    """Make the object of a class of options from the parameters of its command, and ``more`` fields."""
+    """Create an object of a class of options from the parameters of its command, and ``more`` fields."""
     values: dict[str, Any] = {}
     for name, found in declared(options).items():
         if isinstance(found, tuple):
@@ -232,13 +238,13 @@ def _nested(options: Any, said: Mapping[str, Any]) -> Any:
 
 
 def tell(step: object) -> None:
-    """Write on stderr what a job begins to do, or has done."""
+    """Write to stderr what a job begins to do, or has done."""
     click.echo(f"{step} …" if isinstance(step, str) else str(step), err=True)
 
 
 @contextmanager
 def wrong_use() -> Iterator[None]:
-    """Treat a wrong argument of a job as a wrong use of its command.
+    """Report a wrong argument of a job as wrong use of its command.
 
     :raises click.UsageError: for every ``OptionError`` within the block.
     """
@@ -250,7 +256,7 @@ def wrong_use() -> Iterator[None]:
 
 
 def _users_words(error: OptionError, ctx: click.Context) -> str:
-    """Return the text of an error, which names the option as the user did: ``--pattern`` for subscribePattern."""
+    """Return the text of an error with the option's name on the command line: ``--pattern`` for subscribePattern."""
     is_setting = any(isinstance(given, dict) and error.option in given for given in ctx.params.values())
     for param in ctx.command.params:
         if isinstance(param, JobOption) and param.key == error.option and not is_setting:
@@ -261,9 +267,9 @@ def _users_words(error: OptionError, ctx: click.Context) -> str:
 
 @contextmanager
 def job_running(options: type, on_signal: Callable[[], object] = lambda: None) -> Iterator[dict[str, Any]]:
-    """Give the fields by which a job says how far it is and can be stopped, as far as its options have them.
+    """Yield the fields by which a job reports its progress and can be stopped, if its options have these fields.
 
-    SIGTERM ends a job that commits step by step after the step under way; ``on_signal`` is called first.
+    After SIGTERM, a job that commits step by step finishes the current step and ends; ``on_signal`` is called first.
 
     :raises click.UsageError: for every ``OptionError`` within the block.
     """
@@ -287,10 +293,10 @@ def job_running(options: type, on_signal: Callable[[], object] = lambda: None) -
 
 
 def end(done: Report, page: Path | None, output: str, **more: Any) -> int:
-    """Write the report to stdout, and as a page where that is asked for; return the exit code.
+    """Write the report to stdout and, on request, as a page. Return the exit code.
 
     :param output: ``table``, or anything else for JSON.
-    :param more: more members of the JSON.
+    :param more: additional members of the JSON.
     """
     if output == "table":
         click.echo(visible(done.render(), lines=True))
@@ -303,7 +309,7 @@ def end(done: Report, page: Path | None, output: str, **more: Any) -> int:
 
 
 def _header() -> str:
-    """The command with the options that were given; credentials are left out."""
+    """Return the command with the given options, without credentials."""
     ctx = click.get_current_context()
     words = [ctx.command_path]
     for param in ctx.command.params:

@@ -59,7 +59,7 @@ JOBS: Final = {
     "dlq": ("", "Show why messages die: count dead letters, and send them again."),
     "rebuild": ("", "Make a store's consume queues and index again from its log."),
 }
-"""The module of a job that is loaded when it is called, and the line of each in the help."""
+"""The module of each job, which is loaded when the command runs, and its line in the help."""
 
 
 # Archives --------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def _archive(pattern: str | None, vacuum: bool, page: Path | None, output: str, 
 _OF_BROKERS: Final = {param.name for param in params_of(ArchiveOptions)} - {
     param.name for param in params_of(ArchiveStoreOptions)
 }
-"""Options of an archive that is made from brokers, and not from a store."""
+"""Options for an archive that is made from brokers, and not from a store."""
 
 
 _ARCHIVE: Final = click.Group(
@@ -256,7 +256,7 @@ class JobGroup(LazyGroup):
     """Commands that run Spark; its start and interruptions are explained on stderr."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return one command; None when there is none of that name."""
+        """Return one command; None if no command has this name."""
         return _COMMANDS.get(cmd_name) or super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> object:

@@ -170,7 +170,7 @@ def _form(output: str, template: str | None, properties: bool) -> Callable[[Mess
 def _demand_none_of(option: str, **others: object) -> None:
     """Check that no option was given that contradicts ``option``.
 
-    :raises WrongUseError: one was given.
+    :raises WrongUseError: a contradicting option was given.
     """
     for name, value in others.items():
         if value is not None:

@@ -47,7 +47,7 @@ _LIST: Final = (
 
 @click.group("delay")
 def command() -> None:
-    """Show show delayed messages that are not due yet."""
+    """Show delayed messages that are not due yet."""
 
 
 @command.command("waiting")

@@ -1,8 +1,8 @@
 """Messages as lines of JSON: ``consume -o jsonl`` writes them, and ``produce --json`` reads them back without loss.
 
-A line from ``consume`` also says where the message is stored; these fields are accepted and ignored, and so are the
-properties that brokers and clients set in a stored message, such as CLUSTER. In a line that does not come from a broker
-such a property is an error, and so is an unknown field.
+A line from ``consume`` also states where the message is stored. These fields are accepted and ignored, like the
+properties that brokers and clients set in a stored message, such as CLUSTER. In a line that was not read from a broker,
+a property such as CLUSTER is an error, and so is an unknown field.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ STORED_FIELDS: Final = (
     "sys_flag",
     "prepared_transaction_offset",
 )
-"""Fields that say where and when a message is stored."""
+"""Fields that state where and when a message is stored."""
 _OF_BROKERS: Final = (
     RESERVED_NAMES
     | TIMER_NAMES
@@ -179,7 +179,7 @@ def _integer(value: Any, field: str) -> int:
 
 
 def _delays(given: Mapping[str, Any], stored: Mapping[str, str]) -> Delays:
-    """Return the delay of a line, from its own fields or the properties of a stored message."""
+    """Return the delay in a line, from its own fields or the properties of a stored message."""
     named = {name: given[name] for name in ("delay", "delay_level", "deliver_at") if given.get(name)}
     if len(named) > 1:
         raise LineError(f"it has more than one of {', '.join(named)}")

@@ -1,7 +1,7 @@
 """Detect that a topic was deleted and created again while it is read, so that its offsets restart at 0.
 
-No two messages of a broker have the same place in its log and the same store time. If a queue has another message at
-the offset that was read last, it is a new queue, and none of its messages was read.
+No two messages on a broker have the same offset in its log and the same store time. If a queue contains another message
+at the offset that was read last, it is a new queue, and none of its messages was read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Identity(NamedTuple):
 
 
 class KnownMessages:
-    """Remembers for each queue a message that precedes the next one to read."""
+    """Stores, for each queue, a message that precedes the next message to read."""
 
     def __init__(self, puller: PullConsumer) -> None:
         self._puller = puller
@@ -37,12 +37,12 @@ class KnownMessages:
         """Queues in which smaller offsets followed larger ones, with the first such offset."""
 
     async def begin(self, ends: Mapping[MessageQueue, int]) -> None:
-        """Remember the last message of each queue before reading begins."""
+        """Store the last message of each queue before reading begins."""
         looks = await asyncio.gather(*(self._pull(queue, end - 1) for queue, end in ends.items() if end > 0))
         self.read(message for look in looks if look is not None for message in look.messages)
 
     def read(self, messages: Iterable[MessageExt]) -> None:
-        """Remember messages that were read; those of a queue in their order."""
+        """Store messages that were read. The messages of a queue must be passed in their order."""
         for message in messages:
             queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
             before, now = self._known.get(queue), _Identity.of(message)
@@ -51,7 +51,7 @@ class KnownMessages:
             self._known[queue] = now
 
     async def recreated_queues(self) -> list[MessageQueue]:
-        """Return queues that were created again and are not read from their beginning; forget their messages."""
+        """Return queues that were created again and are not read from their beginning, and forget their messages."""
         queues = list(self._known)
         changed = await asyncio.gather(*map(self._is_recreated, queues))
         found = [queue for queue, is_other in zip(queues, changed, strict=True) if is_other]

@@ -45,7 +45,7 @@ MESSAGE_FIELDS: Final = (
     "properties",
     "body",
 )
-"""Fields of a message in output, in their order."""
+"""Fields of a message in the output, in their order."""
 
 
 def message_row(message: MessageExt) -> dict[str, Any]:

@@ -27,7 +27,7 @@ LAST_PULL_MESSAGES: Final = 1024
 LIFE_SECONDS: Final = 10.0
 """Seconds between two checks whether the topic was created again."""
 WINDOW_GROWTH: Final = 8
-"""Factor by which ``--last`` with a filter looks farther back each time."""
+"""Factor by which ``--last`` with a filter extends its search each time."""
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
@@ -35,7 +35,7 @@ Write = Callable[[list[MessageExt]], None]
 
 
 class Offset(click.ParamType[int | str]):
-    """A place in a queue: an offset, -N for N messages before its end, ``earliest`` or ``latest``."""
+    """A position in a queue: an offset, -N for N messages before its end, ``earliest`` or ``latest``."""
 
     name = "offset"
 
@@ -72,7 +72,7 @@ class Reading:
     """Time limit in seconds for the requests before the first message."""
 
     def has(self, message: MessageExt) -> bool:
-        """Return True when the message is among those to read."""
+        """Return True if the message is among the messages to read."""
         if self.key is not None and self.key not in message.keys:
             return False
         if self.group is not None:
@@ -191,7 +191,7 @@ class Follower:
             self.written += len(chosen)
 
     async def _is_at_end(self) -> bool:
-        """Return True when all requested messages are written, by this member and the others of its group."""
+        """Return True if all requested messages are written, by this member and the other members of its group."""
         if not self._ends_are_last and self._is_past_until():
             self._ends = await _ends(self._consumer, self._ends)
             self._ends_are_last = True
@@ -205,7 +205,7 @@ class Follower:
         )
 
     async def _others_are_at_end(self) -> bool:
-        """Return True when the group has consumed everything; a member without a queue waits for the others."""
+        """Return True if the group has consumed everything. A member without a queue waits for the other members."""
         committed = [await self._consumer.committed(queue) for queue in self._ends]
         return all((at or 0) >= end for at, end in zip(committed, self._ends.values(), strict=True))
 
@@ -278,7 +278,7 @@ async def _last_messages(
 
 
 async def _last_of_queue(puller: PullConsumer, reading: Reading, count: int, queue: MessageQueue) -> list[MessageExt]:
-    """Return the last matching messages of one queue; look farther back while they are too few."""
+    """Return the last matching messages in one queue. While they are too few, extend the search to older messages."""
     low, end = await puller.offsets.min(queue), await puller.offsets.max(queue)
     found: list[MessageExt] = []
     start, window = end, count

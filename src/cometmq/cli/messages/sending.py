@@ -24,7 +24,7 @@ from cometmq.options import nearest
 from cometmq.quantity import quantity, size_text
 
 CALLS_IN_FLIGHT: Final = 16
-"""Calls in flight; they keep the broker busy while the next messages are built."""
+"""Number of calls in flight, which keep the broker busy while the next messages are built."""
 ROUTE_SECONDS: Final = 3.0
 """Seconds to wait until the nameserver knows a topic that a broker has just created."""
 
@@ -56,7 +56,9 @@ class Sent:
                 self.rows.append(_row(outcome))
 
     def failure_of_all(self, namesrv: str) -> BaseException:
-        """Return the command's error: the failure itself, or how much was sent before it."""
+        """Return the command's error: the failure itself, or an error that states how many messages were sent before
+        it.
+        """
         assert self.failure is not None
         cause = self.failure
         if isinstance(cause, RemotingConnectError):
@@ -118,7 +120,7 @@ async def send_all(
 
 
 async def _is_new(producer: Producer, topic: str) -> bool:
-    """Return True when no broker has the topic yet, but would create it."""
+    """Return True if the topic is on no broker yet, but a broker would create it."""
     try:
         route = await producer.instance.routes.get_for_send(topic, producer.config.default_topic_queue_nums)
     except CometMQError:

@@ -15,9 +15,9 @@ from cometmq.message.message import Message
 
 READ_BYTES: Final = 256 * 1024
 MAX_LINE_BYTES: Final = 8 * 1024 * 1024
-"""More than the largest message needs, even as JSON."""
+"""Maximum number of bytes of a line, more than the largest message needs, even as JSON."""
 STEPS_PER_SECOND: Final = 20
-"""Steps a second in which messages are sent with --rate."""
+"""Number of steps per second in which messages are sent with --rate."""
 _FILLING: Final = b"CometMQ carries this load. "
 
 
@@ -46,7 +46,7 @@ class MessageForm:
         )
 
     def parse(self, line: bytes, number: int) -> Message:
-        """Return the message of one line.
+        """Return the message in one line.
 
         :raises WrongUseError: the line should be a message as JSON, but is not.
         """

@@ -27,7 +27,7 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 class LogLine(logging.Formatter):
-    """A text log line; text from outside in it cannot forge another line."""
+    """A log line as text. Foreign text in it cannot forge another line."""
 
     def __init__(self, server: str = "") -> None:
         """Set the name of the server for each line, if several servers write to one destination."""

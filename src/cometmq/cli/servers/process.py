@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 DEFAULT_NAMESRV_PORT: Final = 9876
 DEFAULT_PORT: Final = 10911
 DEFAULT_METRICS_PORT: Final = 5556
-"""The nameserver port of `serve`; its first broker uses 5557."""
+"""The nameserver port of `serve`. The first broker uses port 5557."""
 DEFAULT_GRPC_PORT: Final = 8081
 """Port for clients of RocketMQ 5, the same as that of Apache's proxy."""
 OLD_DATA: Final = Path("cometmq-data")
@@ -46,7 +46,9 @@ PORTS_PER_BROKER: Final = 10
 
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _SAME_REQUEST_SECONDS: Final = 0.5
-"""Signals that follow the first within so many seconds count as the same request: timeout(1), for one, sends two."""
+"""Seconds within which further signals count as the same request as the first; timeout(1), for example, sends two
+signals.
+"""
 
 
 def default_data() -> Path:
@@ -99,7 +101,7 @@ class Stopping:
             loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
 
     def request(self, reason: str) -> None:
-        """Ask the process to stop, as a signal would."""
+        """Request the process to stop, as a signal would."""
         self.reason = self.reason or reason
         _log.info("stopping: %s", self.reason)
         self._event.set()
@@ -153,7 +155,7 @@ def run_server(main: Callable[[Stopping], Awaitable[None]], *, is_server: bool =
 
 
 def announce(line: str) -> None:
-    """Print the ready line of a server; supervisors and scripts wait for it."""
+    """Print the ready line of a server, for which supervisors and scripts wait."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -204,7 +206,7 @@ class PortInUseError(CometMQError):
 async def run_service(service: Service, *, what: str, port: int, option: str = "-p") -> AsyncIterator[None]:
     """Start a service and stop it at the end of the block.
 
-    :raises PortInUseError: the port is taken; the message names the option for another one.
+    :raises PortInUseError: the port is in use; the message names the option for another port.
     """
     try:
         await service.start()

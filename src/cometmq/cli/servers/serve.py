@@ -180,12 +180,12 @@ class ServeOptions:
     data: Path
     host: str
     advertised: Mapping[str, Advertised]
-    """The first broker's addresses for clients, by listener; other brokers use higher ports."""
+    """The first broker's addresses for clients, by listener. Other brokers use higher ports."""
     listeners: str
     port: int
     namesrv_port: int
     metrics_port: int | None
-    """None for no metrics."""
+    """Port for metrics; None for no metrics."""
     grpc_port: int | None
     """None to serve no clients of RocketMQ 5."""
     console_port: int | None
@@ -199,7 +199,9 @@ class ServeOptions:
     log_options: tuple[str, ...]
 
     def broker_keys(self, number: int, namesrv_address: str) -> tuple[str, ...]:
-        """Return the configuration of one broker as ``key=value``; the user's settings come last and win."""
+        """Return the configuration of one broker as ``key=value``. The user's settings are last, so they take
+        precedence.
+        """
         advertised: tuple[str, ...] = () if self.host in _EVERYWHERE else (f"brokerIP1={self.host}",)
         if self.advertised:
             distance = number * PORTS_PER_BROKER
@@ -278,10 +280,9 @@ async def _start_nameserver(options: ServeOptions, services: AsyncExitStack) -> 
 
 
 async def _start_console(options: ServeOptions, namesrv: str, services: AsyncExitStack) -> None:
-    """Serve the console to this machine in its own process; a failure is only a warning.
-
-    So its pages, which take milliseconds each, delay no message. The socket is created here, so that a restarted
-    console keeps its address and browsers wait in between.
+    """Serve the console to this machine in its own process, so that its pages, which take milliseconds each, delay no
+    message. A failure is only a warning. The socket is created here, so that a restarted console keeps its address and
+    browsers wait in between.
     """
     if options.console_port is None:
         return

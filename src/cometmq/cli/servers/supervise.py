@@ -22,7 +22,9 @@ READY_MARK: Final = " ready: "
 STOP_SECONDS: Final = 15.0
 """Seconds after which a child is killed; flushing some hundred MB to a slow disk takes less."""
 STEADY_SECONDS: Final = 60.0
-"""A child that ran so many seconds is restarted immediately; for others the pause grows each time."""
+"""Minimum number of seconds that a child must have run to be restarted immediately. For other children the pause grows
+each time.
+"""
 LONGEST_PAUSE_SECONDS: Final = 30.0
 
 
@@ -31,7 +33,7 @@ class ChildFailedError(CometMQError):
 
 
 class Child:
-    """One supervised process. It ends when its stdin closes, so it never outlives the parent.
+    """One supervised process. The process ends when its stdin closes, so it never outlives its parent.
 
     :param at_first: further arguments for the first start, left out on restarts.
     :param descriptors: open file descriptors that the child inherits under the same numbers.
@@ -136,7 +138,7 @@ def _kill(process: asyncio.subprocess.Process) -> None:
 
 
 async def _wait_for_exit(process: asyncio.subprocess.Process) -> int:
-    """Wait for the end of a process; copy its output to stderr, so that its pipe never fills."""
+    """Wait for the end of a process, and copy its output to stderr, so that its pipe never becomes full."""
     reading = asyncio.create_task(_pass_on(process))
     try:
         return await process.wait()
@@ -151,7 +153,7 @@ async def _pass_on(process: asyncio.subprocess.Process) -> None:
 
 
 async def _read_line(process: asyncio.subprocess.Process) -> str | None:
-    """Return the next line that a process prints; None when its stdout is closed."""
+    """Return the next line that a process prints; None if its stdout is closed."""
     assert process.stdout is not None
     while True:
         try:

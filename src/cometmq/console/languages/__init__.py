@@ -1,4 +1,4 @@
-"""The languages of the console: the texts are English, and each other language has a catalogue for each page family."""
+"""The languages of the console. The texts are in English; each other language has a catalogue for each page family."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def catalogue(language: str) -> Mapping[str, str]:
 
 
 def translated(language: str, text: str, /, **values: object) -> str:
-    """Return a text in a language, with its values; in English if the catalogue lacks it."""
+    """Return a text in a language with its values inserted; in English if the catalogue lacks the text."""
     found = catalogue(language).get(text, text)
     return found.format(**values) if values else found
 
 
 def preferred(accepted: str) -> str:
-    """Return the first known language of an ``Accept-Language`` header; English for none."""
+    """Return the first known language in an ``Accept-Language`` header; English if no language is known."""
     for part in accepted[:200].split(","):
         code = part.partition(";")[0].strip().lower().partition("-")[0]
         if code in LANGUAGES:

@@ -1,8 +1,8 @@
 """Translates findings and errors, which servers and the client report in English.
 
-They reach the console as complete sentences. The catalogue has placeholders in braces for values:
-``disk of {what}``. A value named ``reason`` is such a sentence itself, and an error may have its next step in
-brackets. A text without a match stays English.
+The console receives them as complete sentences. The catalogue has placeholders in braces for values: ``disk of
+{what}``. A value named ``reason`` is a sentence that is translated itself, and an error may contain its next step in
+brackets. A text without a match stays in English.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from cometmq.console.languages import ENGLISH
 
 _LONGEST: Final = 2_000
-"""Longest text that is translated; longer ones stay English."""
+"""Maximum length of a text that is translated; longer texts stay in English."""
 _DEPTH: Final = 3
 _REASON: Final = "reason"
 _VALUE: Final = re.compile(r"\{(\w+)\}")

@@ -38,7 +38,9 @@ class PolicyLine:
 
 
 async def show_access(ask: Ask) -> Response:
-    """Show users and policies of one broker, and the result of a permission test in the address."""
+    """Show users and policies on one broker, and the result of the permission test that the page's
+    address describes.
+    """
     try:
         users = {user.username or "": user for user in await ask.admin.users()}
     except BrokerError as error:
@@ -62,7 +64,9 @@ async def show_access(ask: Ask) -> Response:
 
 
 async def _show_plain(ask: Ask) -> Response:
-    """Show the accounts of ACL 1.0, which change only in the brokers' files, or how to set up users."""
+    """Show the accounts of ACL 1.0, which can be changed only in the brokers' files, or
+    instructions to set up users.
+    """
     known = PlainAccounts()
     try:
         known = await ask.admin.plain_accounts()
@@ -131,7 +135,7 @@ def _lines(info: AclInfo) -> list[PolicyLine]:
 
 
 async def _quotas(ask: Ask) -> list[tuple[str, QuotaInfo]]:
-    """Return the quotas of each broker; Apache's brokers have none."""
+    """Return the quotas on each broker; Apache's brokers have no quotas."""
     with suppress(BrokerError, RemotingError, ClientError):
         found = await ask.admin.quotas()
         return [(broker, info) for broker, infos in sorted(found.items()) for info in infos][:_QUOTAS]

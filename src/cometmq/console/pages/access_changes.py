@@ -1,4 +1,6 @@
-"""Changes of users, policies and quotas. A new password is only in the confirmation, never in a plan or a log."""
+"""Changes of users, policies and quotas. Only the confirmation form contains a new password; plans
+and logs never do.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ _NO_LIMIT: Final = -1
 
 
 def _chosen(ask: Ask, name: str, choices: tuple[str, ...]) -> str | None:
-    """Return a choice of a form; ``None`` if it is empty."""
+    """Return the choice in a form; ``None`` if the field is empty."""
     text = ask.text(name) or None
     if text is not None and text not in choices:
         raise FormError(ask.t("{name} must be one of {choices}", name=name, choices=", ".join(choices)))
@@ -128,7 +130,7 @@ async def delete_user(ask: Ask) -> Plan:
 
 # --- policies -------------------------------------------------------------------------------------
 async def policy_form(ask: Ask) -> Response:
-    """Ask for a policy; one that exists fills the form."""
+    """Ask for a policy; an existing policy fills the form."""
     user, resource = ask.text("user"), ask.text("resource")
     entry = await _entry(ask, user, resource, ask.text("kind") or CUSTOM) if user and resource else None
     return ask.page("access/policy.html", policy=entry, actions=_ACTIONS)
@@ -148,7 +150,7 @@ def _words(entry: EntryInfo | None) -> str | None:
 
 
 async def put_policy(ask: Ask) -> Plan:
-    """Create a policy entry, or change the one of its resource."""
+    """Create a policy entry, or change the existing entry for the resource."""
     user, resource = ask.text("user"), ask.text("resource")
     kind = _chosen(ask, "kind", (CUSTOM, DEFAULT)) or CUSTOM
     actions = [one for one in ask.form.getlist("actions") if isinstance(one, str)]
@@ -181,7 +183,7 @@ async def put_policy(ask: Ask) -> Plan:
 
 
 async def delete_policy(ask: Ask) -> Plan:
-    """Delete an entry of a policy."""
+    """Delete an entry from a policy."""
     user, resource = ask.text("user"), ask.text("resource")
     kind = _chosen(ask, "kind", (CUSTOM, DEFAULT)) or CUSTOM
     before = await _entry(ask, user, resource, kind)
@@ -221,7 +223,7 @@ def _subject(ask: Ask) -> str:
 
 
 async def _quotas_of(ask: Ask, subject: str) -> dict[str, QuotaInfo]:
-    """Return the quota of a subject on each broker that has one."""
+    """Return the quota of a subject on each broker that has a quota for it."""
     found = await ask.admin.quotas()
     return {broker: info for broker, infos in sorted(found.items()) for info in infos if info.subject == subject}
 

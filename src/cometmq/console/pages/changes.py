@@ -1,4 +1,4 @@
-"""Changes: who changed what with this console, from its own audit log."""
+"""Changes that visitors made with this console, from its own audit log."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ async def show_changes(ask: Ask) -> Response:
 
 
 async def show_brokers(ask: Ask) -> Response:
-    """Show the newest entries of the brokers' audit logs to those who may read users, or else configurations."""
+    """Show the newest entries of the brokers' audit logs to visitors who may read users or, without users,
+    configurations.
+    """
     _demand_changer(ask)
     try:
         await ask.admin.users()

@@ -28,7 +28,9 @@ async def overview(ask: Ask) -> Response:
 
 
 async def _sample(ask: Ask) -> Sample:
-    """Return the newest sample, or take one with the visitor's account if it differs from the console's."""
+    """Return the newest sample, or take a sample with the visitor's account if it differs from the
+    console's account.
+    """
     latest = ask.console.sampler.latest
     if latest is not None and not ask.visitor.has_own_connections:
         return latest
@@ -41,7 +43,7 @@ async def history(ask: Ask) -> Response:
 
 
 async def live(ask: Ask) -> Response:
-    """Send the figures of each new sample."""
+    """Send the figures of each new sample to the browser."""
     return event_stream(_live(ask))
 
 

@@ -30,15 +30,15 @@ _TYPES: Final[Mapping[str, type]] = {BROKER: BrokerConfig, NAMESERVER: NamesrvCo
 
 @dataclass(frozen=True)
 class KeyLine:
-    """A key of one server."""
+    """A configuration key of one server."""
 
     server: str
     key: str
     value: str
     default: str | None
-    """``None`` if unknown: the server is Apache's, or the key has no effect."""
+    """The default; ``None`` if it is unknown because the server is Apache's or the key has no effect."""
     runtime: bool
-    """True if it is known to be changeable at run time."""
+    """True if the key is known to be changeable at run time."""
 
     @property
     def is_changed(self) -> bool:
@@ -47,7 +47,7 @@ class KeyLine:
 
 
 async def show_list(ask: Ask) -> Response:
-    """Show the keys of each server that have other values than the defaults, or all keys."""
+    """Show, for each server, the keys whose values differ from the defaults, or all keys."""
     kind = _kind(ask, ask.text("kind") or BROKER)
     everything = ask.text("all") == "yes"
     tables = await _tables(ask, kind)
@@ -102,7 +102,7 @@ async def show_key(ask: Ask) -> Response:
 
 
 async def alter(ask: Ask) -> Plan:
-    """Set a key on one server or on all; servers check the value again."""
+    """Set a key on one server or on all servers, which check the value again."""
     kind, key = _kind(ask, ask.path("kind")), ask.path("key")
     server, value = ask.text("server"), ask.text("value", longest=MAX_KEPT_VALUE_CHARS)
     tables = {name: table for name, table in (await _tables(ask, kind)).items() if server in ("", name)}
@@ -171,7 +171,7 @@ def _options(kind: str) -> Mapping[str, Option]:
 
 
 def _is_ours(kind: str, table: Mapping[str, str]) -> bool:
-    """Return whether a server is CometMQ's: it reports keys that Apache's servers lack."""
+    """Return whether a server is a CometMQ server, which reports keys that Apache's servers lack."""
     return any(key in table for key in _options(kind).keys() - apache_keys(_CLASSES[kind]).keys())
 
 
@@ -190,7 +190,7 @@ def _lines(kind: str, server: str, table: Mapping[str, str]) -> list[KeyLine]:
 
 
 def _check(ask: Ask, kind: str, key: str, value: str, table: Mapping[str, str]) -> None:
-    """Refuse what the server would refuse, before anything changes.
+    """Reject what the server would reject, before anything is changed.
 
     :raises FormError: the key cannot change at run time, or the value is not allowed.
     """

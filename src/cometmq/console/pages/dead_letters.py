@@ -49,7 +49,7 @@ class LetterLine:
     origin_topic: str | None
     failures: int
     most: int | None
-    """Redeliveries that the message allowed; ``None`` if unknown."""
+    """Maximum number of redeliveries of the message; ``None`` if unknown."""
 
     @classmethod
     def of(cls, letter: MessageExt) -> LetterLine:
@@ -65,7 +65,7 @@ class LetterLine:
 
     @property
     def place(self) -> str:
-        """Its queue and offset, as in a form."""
+        """Queue and offset of the message, as a form contains them."""
         return f"{self.message.broker}/{self.message.queue_id}/{self.message.offset}"
 
 
@@ -120,7 +120,7 @@ def _sent_before(path: Path) -> frozenset[str]:
 
 
 async def _found(ask: Ask, group: str) -> Found[LetterLine]:
-    """Find the newest dead letters that match the form, among :data:`MAX_DEAD_LETTERS` of its time range."""
+    """Find the newest dead letters that match the form, among at most :data:`MAX_DEAD_LETTERS` in its time range."""
     begin, end = ask.period()
     wanted = Selection(
         key=ask.text("key") or None,
@@ -232,7 +232,7 @@ async def _sent_again(ask: Ask, group: str, lines: Sequence[LetterLine]) -> str:
 
 
 async def _letters(ask: Ask, group: str, lines: Sequence[LetterLine]) -> AsyncIterator[MessageExt]:
-    """Read each dead letter just before it is sent: a thousand bodies could take gigabytes."""
+    """Read each dead letter just before it is sent, since a thousand bodies could occupy gigabytes."""
     async with PullConsumer(TOOLS_GROUP, instance=ask.admin.instance) as consumer:
         for line in lines:
             place = line.message

@@ -1,4 +1,4 @@
-"""Messages of a search as a file: JSON lines or CSV."""
+"""Messages from a search as a file: JSON lines or CSV."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cometmq.message.message import MessageExt
 
 MAX_MESSAGES: Final = 1_000
 MAX_BYTES: Final = 32 * 1024 * 1024
-"""Bodies of one file, held in memory while it is written."""
+"""Maximum number of bytes of bodies in one file, which are kept in memory while it is written."""
 _FIELDS: Final = (
     *("topic", "broker", "queue_id", "queue_offset", "stored", "born"),
     *("msg_id", "tags", "keys", "properties"),
@@ -26,7 +26,7 @@ _FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 class _Budget:
-    """Keeps complete messages until their bodies exceed a total size."""
+    """Collects complete messages until their bodies exceed a total size."""
 
     def __init__(self) -> None:
         self._left = MAX_BYTES
@@ -58,7 +58,7 @@ def row_of(message: MessageExt) -> dict[str, Any]:
 
 
 async def export(ask: Ask) -> Response:
-    """Return the newest messages of a search as a file."""
+    """Return the newest messages from a search as a file."""
     form = ask.text("form")
     found = await newest_of(ask, MAX_MESSAGES, _Budget().keep)
     rows = [row for row in found.messages if row is not None]

@@ -42,7 +42,7 @@ async def show_list(ask: Ask) -> Response:
 
 
 async def show_group(ask: Ask) -> Response:
-    """Show one group: its lag in each queue, its members, and what they subscribe to."""
+    """Show one group: its lag in each queue, its members and their subscriptions."""
     group, admin = ask.path("group"), ask.admin
     configs = await groups_of_brokers(admin, group, await admin.masters())
     members = await subscriptions_of(admin, group)
@@ -205,7 +205,7 @@ async def alter(ask: Ask) -> Plan:
 
 
 async def reset_form(ask: Ask) -> Response:
-    """Ask where to move the offsets of a group."""
+    """Ask for the new offsets of a group."""
     group = ask.path("group")
     await check_group_exists(ask.admin, group)
     progress = await progress_of(ask.admin, group)
@@ -215,7 +215,7 @@ async def reset_form(ask: Ask) -> Response:
 
 
 async def reset(ask: Ask) -> Plan:
-    """Move the offsets of a group in one topic; the plan shows what is skipped and what is consumed again."""
+    """Move the offsets of a group in one topic. The plan shows the messages that are skipped or consumed again."""
     group, topic = ask.path("group"), ask.text("topic")
     target = _target(ask)
     moves = await planned_moves(ask.admin, group, topic, target)
@@ -281,7 +281,7 @@ def _target(ask: Ask) -> Target:
 
 
 async def clone_form(ask: Ask) -> Response:
-    """Ask for the name of a copy."""
+    """Ask for the name of a copy of a group."""
     return ask.page("groups/clone.html", group=ask.path("group"))
 
 

@@ -88,7 +88,7 @@ def expression_of(ask: Ask) -> tuple[str, str]:
 
 
 async def search(ask: Ask) -> Response:
-    """Search messages by id, by key, or the newest in a time range."""
+    """Search for messages by id or by key, or for the newest messages in a time range."""
     topic, msg_id, key = ask.text("topic"), ask.text("id"), ask.text("key")
     if msg_id:
         return await _to_message(ask, msg_id, topic)
@@ -109,7 +109,7 @@ async def search(ask: Ask) -> Response:
     if found is not None and not key and len(found.messages) == ROWS:
         kept = {name: value for name, value in ask.request.query_params.items() if name != "end" and value}
         first, last = found.messages[0].stored_ms, found.messages[-1].stored_ms
-        # Others of the last millisecond come again: rather twice than never.
+        # Other messages from the last millisecond are shown again: rather twice than never.
         older = "?" + urlencode({**kept, "end": str(last + (first != last))})
     return ask.page("messages/search.html", found=found, topic=topic, older=older, key=key)
 
@@ -139,7 +139,7 @@ async def _to_message(ask: Ask, msg_id: str, topic: str) -> Response:
 async def _message_of(ask: Ask, msg_id: str, topic: str) -> MessageExt:
     """Return the message with a client's id, or with an offset id, which contains the broker's address.
 
-    :raises NotFoundError: no such message exists.
+    :raises NotFoundError: no message has this id.
     :raises FormError: the offset id names a server that is not a broker of this cluster.
     """
     try:
@@ -162,7 +162,7 @@ async def _message_of(ask: Ask, msg_id: str, topic: str) -> MessageExt:
 
 
 async def _broker_at(ask: Ask, message: MessageExt) -> str:
-    """Return the name of the broker in an offset id."""
+    """Return the name of the broker whose address is in an offset id."""
     for name, address in (await ask.admin.masters()).items():
         if address == message.store_host:
             return name
@@ -174,7 +174,7 @@ async def _broker_at(ask: Ask, message: MessageExt) -> str:
 async def message_at(ask: Ask) -> MessageExt:
     """Return the message in the page's address.
 
-    :raises NotFoundError: the message is not stored, or no longer.
+    :raises NotFoundError: the message is not stored, or no longer stored.
     """
     topic, broker = ask.path("topic"), ask.path("broker")
     queue_id, offset = int(ask.path("queue_id")), int(ask.path("offset"))
@@ -196,7 +196,7 @@ async def show_message(ask: Ask) -> Response:
 
 
 async def decode(ask: Ask) -> Response:
-    """Show one message with its body decoded by the form's schema."""
+    """Show one message with its body decoded with the schema from the form."""
     message = await message_at(ask)
     form, failure, text = ask.text("form"), "", ""
     try:
@@ -245,7 +245,7 @@ async def _steps(ask: Ask, msg_id: str) -> list[TraceStep]:
 
 
 async def _consumers(ask: Ask, message: MessageExt) -> dict[str, bool | None]:
-    """Group → whether its offset is behind the message; ``None`` if it has none."""
+    """Group → whether its offset is after the message; ``None`` if the group has no offset."""
     queue = MessageQueue(ask.path("topic"), ask.path("broker"), message.queue_id)
     try:
         groups = await ask.admin.groups_of_topic(queue.topic)

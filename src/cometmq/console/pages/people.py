@@ -1,4 +1,4 @@
-"""Login and logout, language, and the page of keys."""
+"""Login and logout, language, and the page of keyboard shortcuts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _YEAR = 365 * 86_400
 
 
 async def login_form(ask: Ask) -> Response:
-    """Show the login."""
+    """Show the login page."""
     return ask.page("login.html", next=_own_path(ask.text("next", "/", longest=4_000)), failure="", name="")
 
 
@@ -87,7 +87,7 @@ async def logout(ask: Ask) -> Response:
 
 
 async def language(ask: Ask) -> Response:
-    """Choose a language, and go back to the page."""
+    """Set the language, and redirect back to the page."""
     chosen = ask.path("code")
     answer = RedirectResponse(_own_path(ask.text("next", "/", longest=4_000)), 303)
     if chosen in LANGUAGES:
@@ -101,7 +101,7 @@ async def keys(ask: Ask) -> Response:
 
 
 def _own_path(wanted: str) -> str:
-    """Return a path of this console; the first page for any other address."""
+    """Return the address if it is a path in this console, else the path of the first page."""
     parts = urlsplit(wanted)
     is_own = wanted.startswith("/") and not wanted.startswith(("//", "/\\")) and not parts.netloc and not parts.scheme
     return wanted if is_own and wanted.isprintable() else "/"

@@ -19,7 +19,7 @@ from cometmq.remoting.bodies import MessageQueue
 
 LOOK_SECONDS: Final = 1.0
 MESSAGES_PER_LOOK: Final = 40
-"""More are only counted: nobody reads faster."""
+"""Maximum number of messages that are shown per poll. Further messages are only counted, since nobody reads faster."""
 
 
 async def show_tail(ask: Ask) -> Response:

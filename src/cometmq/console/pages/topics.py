@@ -1,4 +1,4 @@
-"""Topics: list, queues, consumers, producers, and their creation, change and deletion."""
+"""Topics: their list, queues, consumers, producers, creation, change and deletion."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _KINDS = ("", "retry", "dead", "all")
 
 @dataclass(frozen=True)
 class TopicLine:
-    """A topic in the list; ``None`` for values that no broker reports."""
+    """A topic in the list; values that no broker reports are ``None``."""
 
     name: str
     brokers: int
@@ -275,7 +275,7 @@ async def alter(ask: Ask) -> Plan:
 
 
 def changes_table(ask: Ask, changes: Sequence[Change]) -> Table:
-    """Return a table of settings before and after."""
+    """Return a table of settings before and after a change."""
     return Table(
         (ask.t("Broker"), ask.t("Setting"), ask.t("Before"), ask.t("After")),
         [(one.broker, one.setting, one.old, one.new) for one in changes],

@@ -1,4 +1,4 @@
-"""Waiting messages: delayed ones, and those of open transactions."""
+"""Waiting messages: delayed messages, and messages of open transactions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cometmq.remoting.admin_bodies import OpenTransaction, TopicTimerMetrics, Wa
 from cometmq.remoting.codes import ResponseCode
 
 ROWS: Final = 200
-"""Rows of each table."""
+"""Maximum number of rows in each table."""
 _COUNTS: Final = 1_000
 _PRODUCER_GROUP: Final = "cometmq-console"
 _T = TypeVar("_T")
@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class GivenUp:
-    """A transaction that its broker no longer checks."""
+    """A transaction that the broker no longer checks."""
 
     offset_msg_id: str
     transaction_id: str
@@ -42,7 +42,7 @@ class GivenUp:
 
     @classmethod
     def of(cls, message: MessageExt) -> GivenUp:
-        """Create it from its message."""
+        """Create the entry from the transaction's message."""
         properties = message.properties
         return cls(
             message.offset_msg_id,
@@ -94,7 +94,7 @@ async def show_delayed(ask: Ask) -> Response:
 
 
 async def _known(asking: Awaitable[_T], nothing: _T, name: str, unable: list[str]) -> _T:
-    """Await an answer that some brokers do not support; record their names."""
+    """Await an answer to a request that some brokers do not support. Record the names of these brokers."""
     try:
         return await asking
     except BrokerError as error:
@@ -105,12 +105,12 @@ async def _known(asking: Awaitable[_T], nothing: _T, name: str, unable: list[str
 
 
 def _can_be_recalled(message: WaitingMessage) -> bool:
-    """Return whether a broker can recall a message: it has an id and is not a retry."""
+    """Return whether a broker can recall a message: the message has an id and is not a retry."""
     return bool(message.uniq_key) and " " not in message.uniq_key and not message.topic.startswith((RETRY_PREFIX, "?"))
 
 
 async def recall(ask: Ask) -> Plan:
-    """Recall a waiting message: it is never delivered."""
+    """Recall a waiting message, so that it is never delivered."""
     broker, topic, msg_id = ask.text("broker"), ask.text("topic"), ask.text("id")
     due = ask.whole("due") or 0
     masters = await ask.admin.masters()
@@ -150,7 +150,7 @@ async def recall(ask: Ask) -> Plan:
 
 # --- transactions ---------------------------------------------------------------------------------
 async def show_transactions(ask: Ask) -> Response:
-    """Show open transactions, and those that brokers have given up."""
+    """Show open transactions, and transactions that brokers have given up."""
     group, admin = ask.text("group"), ask.admin
     unable: list[str] = []
 
@@ -182,7 +182,7 @@ async def _given_up(ask: Ask) -> Found[GivenUp]:
 
 
 async def resume(ask: Ask) -> Plan:
-    """Let a broker check again a transaction that it has given up."""
+    """Let a broker check a transaction again that it has given up."""
     wanted = ask.text("id")
     found = next((one for one in (await _given_up(ask)).messages if one.offset_msg_id == wanted), None)
     if found is None:

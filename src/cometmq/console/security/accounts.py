@@ -16,10 +16,10 @@ from cometmq.remoting.signing import Credentials
 
 
 class ClusterAccounts:
-    """Checks credentials by a signed request to a broker.
+    """Checks credentials with a signed request to a broker.
 
-    A cluster without access control accepts any signature. So a request with an invented account must be denied before
-    one with a real account proves anything.
+    A cluster without access control accepts any signature. So only if a request with an invented account is denied does
+    a request with a real account prove anything.
     """
 
     def __init__(self, namesrv: str, security: Security, clock: Clock) -> None:
@@ -36,7 +36,7 @@ class ClusterAccounts:
         return not await self._accepts(invented)
 
     async def accept(self, access_key: str, secret_key: str) -> bool:
-        """Return whether the credentials are valid, in a cluster that checks them.
+        """Return whether the credentials are valid; the cluster must be one that checks them.
 
         :raises CometMQError: no broker answers.
         """

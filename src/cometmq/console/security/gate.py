@@ -27,7 +27,7 @@ HEADERS: Final[Mapping[str, str]] = {
 }
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
 _AGAIN: Final = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0"><title>CometMQ</title>'
-"""A page that reloads itself: after a link from another site the browser has sent no cookies, but from here it does."""
+"""A page that reloads itself. After a link from another site the browser sends no cookies; after the reload it does."""
 
 
 class TooLargeError(Exception):
@@ -45,7 +45,8 @@ class Gate:
             {"localhost", "127.0.0.1", "::1", *own, *options.names, *(url.host for url in options.urls)}
         )
         self._any_host = not options.is_local and not options.names and not options.urls
-        """With a login every host name is safe: cookies of this console are not sent to other names."""
+        """If a login is required, every host name is safe, since cookies of this console are not sent to other names.
+        """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -117,7 +118,7 @@ def _shown(text: str) -> str:
 
 
 class _Counted:
-    """Receives the body of a request, up to the limit."""
+    """Receives the body of a request up to the size limit."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive

@@ -1,4 +1,4 @@
-"""The rate of logins: from one address, for one name, and in total."""
+"""The rate limits for logins: from one address, for one name, and in total."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cometmq.console.limits import ALL_LOGINS_PER_MINUTE, LOGINS_PER_MINUTE
 
 _MINUTE: Final = 60.0
 _KNOWN_MAX: Final = 10_000
-"""Addresses and names that are counted; the oldest are dropped."""
+"""Maximum number of addresses and names that are counted; the oldest are dropped."""
 
 
 class LoginRate:
@@ -20,7 +20,7 @@ class LoginRate:
         self._windows: dict[str, tuple[float, int]] = {}
 
     def wait_seconds(self, address: str, name: str) -> int:
-        """Count an attempt; return the seconds to wait before it, 0 for none.
+        """Count an attempt. Return the number of seconds to wait before it; 0 if it is allowed now.
 
         An attempt that must wait is not counted, so a flood locks nobody out for longer than a minute.
         """

@@ -19,16 +19,16 @@ from cometmq.threads import in_thread
 
 _HASHER: Final = PasswordHasher()
 _NOBODY: Final = "$argon2id$v=19$m=65536,t=3,p=4$Yj5uDEbn8OKKF/en4/YUxw$czWICRXYkmqVb4tGhIuJyYSD3iveG62SpMy8SWCjzGE"
-"""The hash that is checked for an unknown name, so that it takes as long as a known one."""
+"""The hash that is checked for an unknown name, so that the check takes as long as for a known name."""
 
 
 class Role(StrEnum):
     """The permissions of a user of the console."""
 
     VIEWER = "viewer"
-    """May view everything."""
+    """The user may view everything."""
     OPERATOR = "operator"
-    """May also change things, with the console's own account in the cluster."""
+    """The user may also make changes, with the console's own account in the cluster."""
 
 
 class ConsoleUser(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class UsersFileError(CometMQError):
 
 
 class ConsoleUsers:
-    """The users in a file, which is read again when it changes."""
+    """The users in a file. The file is read again when it changes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -77,7 +77,7 @@ class ConsoleUsers:
         return self._users
 
     async def accept(self, name: str, password: str) -> ConsoleUser | None:
-        """Return the user with that name and password; takes as long for an unknown name."""
+        """Return the user with this name and password. The check takes as long for an unknown name."""
         user = self.all().get(name)
         async with self._checks:
             is_right = await in_thread(_is_password, user.password_hash if user else _NOBODY, password)

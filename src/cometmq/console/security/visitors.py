@@ -1,4 +1,4 @@
-"""Visitors of the console, and the sessions of those who are logged in."""
+"""Visitors of the console, and the sessions of visitors who are logged in."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from cometmq.console.limits import MAX_SESSIONS, SESSION_IDLE_SECONDS, SESSION_S
 
 @dataclass(frozen=True)
 class Visitor:
-    """A visitor of a page, and the connections with their permissions."""
+    """A visitor of a page, and connections that use the visitor's permissions."""
 
     name: str
-    """Empty without a login."""
+    """Name of the visitor; empty without a login."""
     may_change: bool
     connections: Connections
     has_own_connections: bool = False
-    """True if they logged in with an account of the cluster."""
+    """True if the visitor logged in with an account of the cluster."""
 
 
 @dataclass
@@ -78,19 +78,19 @@ class Sessions:
 
     # --- forms and notices --------------------------------------------------------------------
     def form_token(self, cookie: str, session: str) -> str:
-        """Return the token that a form must contain: only pages of this console know it."""
+        """Return the token that a form must contain. Only pages of this console know the token."""
         return self._signature(f"form\0{cookie}\0{session}")
 
     def is_form_token(self, token: str, cookie: str, session: str) -> bool:
-        """Return whether a form came from a page of this visitor."""
+        """Return whether a form was sent from a page of this visitor."""
         return bool(cookie) and hmac.compare_digest(token.encode(), self.form_token(cookie, session).encode())
 
     def signed(self, text: str) -> str:
-        """Sign a text that a browser stores for a moment."""
+        """Sign a text that a browser stores for a short time."""
         return self._signature("text\0" + text) + text
 
     def verified(self, signed: str) -> str | None:
-        """Return a text that was signed here; ``None`` for any other."""
+        """Return a text that was signed by this console; ``None`` for any other text."""
         signature, text = signed[:64], signed[64:]
         if hmac.compare_digest(signature.encode(), self._signature("text\0" + text).encode()):
             return text

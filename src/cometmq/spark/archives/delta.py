@@ -4,9 +4,10 @@ A commit is one version of the Delta log: the files that it adds (with their row
 largest values) and removes, the transaction ``<query id>: <batch id>`` by which Delta's own writers recognise a batch,
 and ``cometmq.commit``, the rest of the commit, in its ``commitInfo``.
 
-The upkeep does not use deltalake's own. ``optimize.compact`` names its files at random, but an archive's file names
-state queue and offsets. ``vacuum`` tells the files of a batch about to be committed from those of a dead batch only by
-age: a short ``--keep`` would delete the first, a long one would leave the second. It also counts in whole hours.
+The upkeep jobs do not use deltalake's own functions. ``optimize.compact`` names its files at random, but an archive's
+file names state queue and offsets. ``vacuum`` tells the files of a batch about to be committed from those of a dead
+batch only by age: a short ``--keep`` would delete the files of the former, a long one would leave those of the latter.
+``vacuum`` also counts in whole hours.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _INFO: Final = "cometmq.commit"
 _DIGITS: Final = 20
 """Digits of a version in the name of its file."""
 _LOOKED_AT: Final = (1, 100, None)
-"""Versions to search for the last commit of an archive job: usually the newest is one.
+"""Number of versions to search for the last commit of an archive job, which is usually the newest version.
 """
 
 
@@ -53,7 +54,7 @@ class DeltaArchive:
     format = DELTA
 
     def __init__(self, root: Path) -> None:
-        """Remember the directory.
+        """Store the directory.
 
         :raises ArchiveError: deltalake is not installed.
         """
@@ -101,7 +102,7 @@ class DeltaArchive:
         return sorted((_file(row) for row in rows), key=lambda file: (file.committed_ms, file.path))
 
     def commit(self, commit: Commit, removed: Sequence[DataFile]) -> None:
-        """Write the next version; the first of two writers wins."""
+        """Write the next version. Of two concurrent writers, the first one succeeds."""
         from deltalake.exceptions import DeltaError
         from deltalake.transaction import CommitProperties, RemoveAction, Transaction, create_table_with_add_actions
 
@@ -137,7 +138,7 @@ class DeltaArchive:
     def removed_since(self, time_ms: int) -> set[str]:
         """Read the removals in the files of the log.
 
-        :raises ArchiveError: the log was cleaned up since then, so the removed files are unknown.
+        :raises ArchiveError: the log has been cleaned up since that time, so the removed files are unknown.
         """
         versions = sorted((self._root / DELTA_LOG).glob("[0-9]" * _DIGITS + ".json"))
         is_cut = int(versions[0].stem) > 0
@@ -164,7 +165,7 @@ class DeltaArchive:
 
 
 def table_schema() -> pa.Schema:
-    """Return the columns of an archive's files, and the hour that only their directory names."""
+    """Return the columns of an archive's files, and the hour, which only the directory name contains."""
     import pyarrow as pa
 
     return arrow_schema(ARCHIVE_COLUMNS).append(pa.field("hour", pa.string()))

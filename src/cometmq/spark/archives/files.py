@@ -1,6 +1,6 @@
 """The data files of an archive: the writer of a queue appends each message to the file of its hour.
 
-A file is written under a name of its own in a directory that no reader looks at; the commit moves it into its place
+A file is written under a name of its own in a directory that no reader reads; the commit moves it to its final path
 (:mod:`.log`). So no task can touch committed files, not even a task that is still running after its batch was repeated
 elsewhere and committed.
 """
@@ -25,7 +25,9 @@ from cometmq.spark.records.queues import Queue
 _ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
 """Arrow bytes gathered into one row group."""
 _OPEN_HOURS: Final = 3
-"""Open files of a range. Store times rise, so messages of older hours are rare; they get another file."""
+"""Maximum number of open files of a range. Store times rise, so messages from older hours are rare; they are written to
+another file.
+"""
 _DICTIONARY: Final = (
     *("topic", "brokerName", "queueId", "tags", "flag", "sysFlag", "bornHost", "storeHost", "reconsumeTimes"),
     *("preparedTransactionOffset", "properties.key_value.key"),
@@ -34,14 +36,14 @@ _DICTIONARY: Final = (
 _STATISTICS: Final = ("topic", "queueId", "queueOffset", "keys", "uniqKey", "tags", "bornTimestamp", "storeTimestamp")
 
 _TRIED_BYTES: Final = 256 * 1024
-"""Bytes of bodies compressed as a trial: a third of a millisecond per file."""
+"""Bytes of bodies that are compressed as a trial, which takes a third of a millisecond per file."""
 _TOO_FEW_BYTES: Final = 4096
-"""A smaller sample says nothing about the other bodies."""
+"""Minimum number of bytes in a sample; a smaller sample does not represent the other bodies."""
 _WORTH_WHILE: Final = 0.97
 
 
 class QueueWriter:
-    """Spreads messages of one queue over the files of their hours."""
+    """Writes messages of one queue to the files of their hours."""
 
     def __init__(
         self,
@@ -151,9 +153,9 @@ class _PartFile:
 
 
 def shrinks(bodies: Any) -> bool:
-    """Return True if zstd is worth its time: on compressed or encrypted bodies it wastes a third of the work.
+    """Return True if zstd is worth its time. For compressed or encrypted bodies, it would waste a third of the work.
 
-    :param bodies: Arrow binary array, a part in the middle is compressed as a trial.
+    :param bodies: Arrow binary array; a part from its middle is compressed as a trial.
     """
     _, offsets, data = bodies.buffers()
     if data is None:

@@ -5,16 +5,17 @@ A commit is one swap of the table's metadata: a snapshot with the files added an
 snapshots. The snapshot's summary names query and batch too.
 
 ``_iceberg.json`` in the archive's directory names the catalog of the table; by default an SQL catalog in
-``_catalog.db`` in the same directory. Files keep their places below the directory, as with the other formats; Iceberg's
+``_catalog.db`` in the same directory. Files keep their paths below the directory, as with the other formats; Iceberg's
 partitions are the topic and the hour of ``storeTimestamp``.
 
 Data files are described as pyiceberg's ``parquet_file_to_data_file`` does, except for the bounds of times: pyiceberg
-reads these as Python's ``datetime``, which ends with the year 9999, and clocks of producers and brokers may say
-anything. Here they stay microseconds. The hours of partitions, which pyiceberg writes as text too, end with the
+reads these as Python's ``datetime``, which ends with the year 9999, and clocks of producers and brokers may show any
+time. Here the bounds stay microseconds. The hours of partitions, which pyiceberg writes as text too, end with the
 calendar: later times are in its last hour, and every predicate that names a time of the calendar finds them.
 
 pyiceberg expires the snapshots (:meth:`IcebergArchive.forget`). It has neither compaction nor a search for files that
-no snapshot names: CometMQ's own are in :mod:`cometmq.spark.jobs.archive.upkeep` and :meth:`.log.ArchiveLog.sweep`.
+no snapshot names; CometMQ implements both in :mod:`cometmq.spark.jobs.archive.upkeep` and
+:meth:`.log.ArchiveLog.sweep`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _KIND: Final = "cometmq.kind"
 _AT: Final = "cometmq.committed-ms"
 _NAMES: Final = "schema.name-mapping.default"
 _COUNTED: Final = ("topic", "queueId", "queueOffset", "keys", "uniqKey", "tags", "bornTimestamp", "storeTimestamp")
-"""Columns whose smallest and largest values Iceberg keeps; the files have statistics of these alone."""
+"""Columns whose smallest and largest values Iceberg stores; the files contain statistics for these columns only."""
 _PROPERTIES: Final = {
     "commit.retry.num-retries": "0",
     "commit.manifest-merge.enabled": "true",
@@ -65,9 +66,9 @@ class IcebergArchive:
     format = ICEBERG
 
     def __init__(self, root: Path, wanted: TableFormat | None) -> None:
-        """Remember where the table is; it may not exist yet.
+        """Store the location of the table, which may not exist yet.
 
-        :raises ArchiveError: pyiceberg is not installed, or the archive has another table than ``wanted``.
+        :raises ArchiveError: pyiceberg is not installed, or the archive's table is not ``wanted``.
         """
         self._root = root
         try:
@@ -122,7 +123,7 @@ class IcebergArchive:
         return sorted(found, key=lambda file: (file.committed_ms, file.path))
 
     def commit(self, commit: Commit, removed: Sequence[DataFile]) -> None:
-        """Swap the metadata; the first of two writers wins."""
+        """Swap the metadata. Of two concurrent writers, the first one succeeds."""
         from pyiceberg.exceptions import CommitFailedException
 
         table = self._open() or self._create()
@@ -220,7 +221,7 @@ class IcebergArchive:
     def _create(self) -> Any:
         """Create the empty table; a job that is killed later continues with it.
 
-        The pointer is written last: until then others see no archive here.
+        The pointer is written last; until then, other processes see no archive in the directory.
         """
         from pyiceberg.exceptions import TableAlreadyExistsError
         from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -263,7 +264,8 @@ class IcebergArchive:
 def _made(make: Callable[[], T]) -> T:
     """Open or create something in a catalog; try again once if that fails.
 
-    SQL catalogs check first that it does not exist, and fail if another job creates it in between.
+    SQL catalogs first check that the object does not exist, and fail if another job creates it between check and
+    creation.
     """
     try:
         return make()

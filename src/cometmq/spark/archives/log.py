@@ -1,15 +1,15 @@
-"""The log of an archive: which files belong to it, and how far each queue is archived.
+"""The log of an archive: the files that belong to it, and the offset up to which each queue is archived.
 
-Files and offsets are committed in one transaction of the archive's table (:mod:`.table`). Tasks write files into a
-directory that no reader looks at (:mod:`.files`); the commit moves them into their places. A committed file is never
+Files and offsets are committed in one transaction of the archive's table (:mod:`.table`). Tasks write files to a
+directory that no reader reads (:mod:`.files`); the commit moves them to their final paths. A committed file is never
 written again. A job killed at any point leaves at most files that no commit names: readers do not see them, the next
 run removes or overwrites them, and ``vacuum`` removes them. Each commit also holds the totals of all commits before it,
-so the last one states how far every queue is archived. A batch that overlaps archived offsets, or that belongs to
-another query, is rejected.
+so the last commit states the offset up to which each queue is archived. A batch that overlaps archived offsets, or that
+belongs to another query, is rejected.
 
-Three locks are released when their processes end: a job that archives holds ``_lock``; one that compacts, expires or
-vacuums holds ``_upkeep_lock``, so both can run at the same time; ``_commit_lock`` is held only from reading the last
-commit until the next one is written.
+Each of three locks is released when the process that holds it ends. A job that archives holds ``_lock``; a job that
+compacts, expires or vacuums holds ``_upkeep_lock``, so both jobs can run at the same time; ``_commit_lock`` is held
+only from reading the last commit until the next one is written.
 
 :func:`read_archive` reads the committed files back, and :func:`record_of` rebuilds the stored record of a row.
 """
@@ -82,7 +82,7 @@ class ArchiveLog:
         :param wanted: format of a new archive, or its name; Parquet by default.
         :raises OptionError: the format is unknown.
         :raises PathError: the directory has an unsupported scheme.
-        :raises ArchiveError: the archive has another format than ``wanted``, or its package is missing.
+        :raises ArchiveError: the archive's format is not ``wanted``, or the package for the format is missing.
         """
         self.root = local_path(root).absolute()
         self._table = table_at(self.root, wanted)
@@ -96,7 +96,7 @@ class ArchiveLog:
         return self._table.format
 
     def last(self) -> Commit | None:
-        """Read the last commit, if there is one; its files may be left out."""
+        """Read the last commit, or return None if the archive has none; the commit's files may be left out."""
         return self._table.last()
 
     def files(self) -> list[DataFile]:
@@ -109,11 +109,11 @@ class ArchiveLog:
         return [] if last is None else last.queues
 
     def next_offsets(self) -> Offsets:
-        """Return the offset behind the last archived one of each queue."""
+        """Return the offset after the last archived message of each queue."""
         return {of.queue: of.next for of in self.queues()}
 
     def marks(self) -> dict[Queue, Mark]:
-        """Return the mark of the last message of each queue, which identifies the queue later."""
+        """Return the mark of each queue's last message; the mark later identifies the queue."""
         return last_marks(self.root, self.files())
 
     def marks_at(self, offsets: Offsets) -> dict[Queue, Mark]:
@@ -121,12 +121,12 @@ class ArchiveLog:
         return marks_at(self.root, self.files(), offsets)
 
     def holds(self, query_id: str, batch_id: int) -> bool:
-        """Return True if a batch is committed; batches of a query are committed in order."""
+        """Return True if a batch is committed. Batches of a query are committed in order."""
         committed = self._table.batch_of(query_id)
         return committed is not None and committed >= batch_id
 
     def last_batch_of(self, query_id: str) -> int | None:
-        """Return the last batch that a query committed here, or None if it committed none."""
+        """Return the last batch that a query committed to this archive, or None if it committed no batch."""
         return self._table.batch_of(query_id)
 
     def demand_any(self, topics: Iterable[str] = ()) -> None:
@@ -146,9 +146,9 @@ class ArchiveLog:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the archive for one writer; the lock is released when the process ends, even by a crash.
+        """Lock the archive for one writer. The lock is released when the process ends, even by a crash.
 
-        Files that an earlier writer wrote and did not commit are removed.
+        Files that an earlier writer wrote without committing them are removed.
 
         :raises ArchiveError: another process holds the lock.
         """
@@ -158,7 +158,7 @@ class ArchiveLog:
 
     @contextmanager
     def kept_up(self) -> Iterator[None]:
-        """Hold the archive for one upkeep job; another job may archive into it meanwhile.
+        """Lock the archive for one upkeep job; another job may archive into it meanwhile.
 
         :raises ArchiveError: another process holds the lock.
         """
@@ -166,7 +166,7 @@ class ArchiveLog:
             yield
 
     def discard(self, place: str) -> None:
-        """Remove files in ``place`` that an earlier run did not commit; the caller holds the lock of ``place``."""
+        """Remove files in ``place`` that an earlier run did not commit. The caller holds the lock on ``place``."""
         for path in self.root.glob(f"{place}/*.parquet"):
             path.unlink(missing_ok=True)
 
@@ -178,10 +178,10 @@ class ArchiveLog:
         files: Sequence[DataFile],
         lost: Iterable[Covered] = (),
     ) -> Commit | None:
-        """Commit a batch, even an empty one; return None if it is committed already.
+        """Commit a batch, even an empty one; return None if the batch is already committed.
 
-        :param lost: offsets within ``covered`` whose messages were gone before they could be read.
-        :raises ArchiveError: it overlaps archived offsets, or one of its files is missing.
+        :param lost: offsets within ``covered`` whose messages were deleted before they could be read.
+        :raises ArchiveError: the batch overlaps archived offsets, or one of its files is missing.
         """
         joined = merged(covered)
         for file in files:
@@ -207,9 +207,9 @@ class ArchiveLog:
         return commit
 
     def replace(self, old: Sequence[DataFile], new: Sequence[DataFile]) -> None:
-        """Replace files by others that hold the same messages.
+        """Replace files with other files that contain the same messages.
 
-        :raises ArchiveError: the new files hold other messages, or an old one was removed from the archive.
+        :raises ArchiveError: the new files contain other messages, or an old file was removed from the archive.
         """
         for file in new:
             self._demand_file(file)
@@ -223,7 +223,7 @@ class ArchiveLog:
     def expire(self, old: Sequence[DataFile]) -> None:
         """Remove files from the archive; the archived end of each queue stays the same.
 
-        :raises ArchiveError: one of them was removed from the archive meanwhile.
+        :raises ArchiveError: one of the files was removed from the archive meanwhile.
         """
         with locked(self.root, _COMMIT_LOCK, wait=True):
             self._take(EXPIRED, old, [])
@@ -253,7 +253,7 @@ class ArchiveLog:
         self._table.commit(commit, gone)
 
     def _placed(self, files: Iterable[DataFile]) -> list[DataFile]:
-        """Move files that tasks have written into their places, in the order of their names."""
+        """Move files that tasks have written to their final paths, in the order of their names."""
         placed = []
         for file in files:
             path = part_path(file.queue, file.min_store_ms, file.first, file.end)
@@ -274,9 +274,10 @@ class ArchiveLog:
             )
 
     def sweep(self, *, keep_ms: int = REMOVED_KEPT_MS, dry_run: bool = False) -> list[tuple[str, int]]:
-        """Delete data files that the table does not name; return their sizes by path relative to the archive.
+        """Delete data files that the table does not name. Return the sizes of the deleted files by path relative to the
+        archive.
 
-        While a job archives, files that no commit has named yet stay until they are a day old.
+        While a job archives, files that no commit names yet are kept until they are a day old.
 
         :param keep_ms: files removed from the archive within this time stay.
         :raises ArchiveError: another upkeep job is running.
@@ -344,10 +345,11 @@ def _found(root: Path) -> str | None:
 
 @contextmanager
 def locked(directory: Path, name: str = LOCK, *, wait: bool = False) -> Iterator[None]:
-    """Lock a directory for one writer, creating it if missing; the lock is released when the process ends.
+    """Lock a directory for one writer, and create the directory if it is missing. The lock is released when the process
+    ends.
 
     :param name: name of the lock; different locks are independent.
-    :param wait: wait until it is free.
+    :param wait: wait until the lock is free.
     :raises ArchiveError: another process holds the lock.
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -363,7 +365,7 @@ def locked(directory: Path, name: str = LOCK, *, wait: bool = False) -> Iterator
 
 @contextmanager
 def locked_if_free(directory: Path) -> Iterator[bool]:
-    """Lock a directory unless another process holds it; yield whether it is locked."""
+    """Lock a directory unless another process holds the lock; yield True if this process now holds it."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / LOCK).open("a") as file:
         try:
@@ -375,7 +377,7 @@ def locked_if_free(directory: Path) -> Iterator[bool]:
 
 
 def _stat_of(path: Path) -> os.stat_result | None:
-    """Return the stat of a file, or None if it no longer exists."""
+    """Return the stat of a file, or None if the file no longer exists."""
     try:
         return path.stat()
     except FileNotFoundError:
@@ -392,7 +394,7 @@ def _rows(files: Sequence[DataFile]) -> dict[Queue, int]:
 def read_archive(spark: SparkSession, directory: str | Path) -> DataFrame:
     """Return the messages of an archive, whatever its format, as a DataFrame with every column of the source.
 
-    The frame shows the commits at the time of the call; call again to see later ones.
+    The DataFrame contains the commits made before the call. Call this function again to read later commits.
 
     :raises OptionError: the directory holds no archive.
     :raises ArchiveError: the package of the archive's format is not installed.
@@ -411,14 +413,16 @@ def read_files(spark: SparkSession, root: Path, files: Iterable[DataFile]) -> Da
 
 
 def record_of(row: Mapping[str, Any]) -> bytes:
-    """Return the stored record of an archived row with every column, byte for byte as in the broker's log."""
+    """Return the stored record of an archived row that has every column. The record is byte for byte the same as in the
+    broker's log.
+    """
     times = {name: milliseconds(row[name]) for name in ("bornTimestamp", "storeTimestamp")}
     body = bytes(row["body"] if row["storedBody"] is None else row["storedBody"])
     return encode_row({**row, **times}, body, row["propertiesText"], row["sysFlag"])
 
 
 def encode_row(row: Mapping[str, Any], body: bytes, properties_text: str, sys_flag: int) -> bytes:
-    """Encode the stored record of a row whose times are ms since 1970, with this body and these properties.
+    """Encode the stored record of a row with the given body and properties; the row's times are ms since 1970.
 
     :raises ValueError: the properties are too long.
     """

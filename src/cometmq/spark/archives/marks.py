@@ -1,4 +1,4 @@
-"""The marks of an archive: messages that identify the queues they came from (:class:`Mark`).
+"""The marks of an archive: messages that identify the queues they were read from (:class:`Mark`).
 
 A topic that was deleted and created again is another topic; its messages must not be appended to the archived ones. So
 a job that continues an archive compares an archived message with the message at the same offset of the source.
@@ -27,7 +27,7 @@ def last_marks(root: Path, files: Iterable[DataFile]) -> dict[Queue, Mark]:
 
 
 def marks_at(root: Path, files: Iterable[DataFile], offsets: Offsets) -> dict[Queue, Mark]:
-    """Return the marks of messages at some offsets, one of each queue; messages that no file holds are left out.
+    """Return the marks of messages at some offsets, one for each queue. Messages that no file contains are left out.
 
     :raises ArchiveError: a file is lost.
     """
@@ -56,8 +56,8 @@ def _mark_in(path: Path, offset: int) -> Mark | None:
 def demand_same_queues(place: object, changed: Iterable[Queue]) -> None:
     """Check that no queue was deleted and created again since it was archived.
 
-    :param place: the archive or another copy of the queues, for the error.
-    :raises ArchiveError: one was; the error names it.
+    :param place: the archive or another copy of the queues; the error names it.
+    :raises ArchiveError: a queue was deleted and created again; the error names it.
     """
     for queue in sorted(changed):
         raise ArchiveError(
@@ -67,5 +67,5 @@ def demand_same_queues(place: object, changed: Iterable[Queue]) -> None:
 
 
 def differing(marks: Mapping[Queue, Mark], there: Mapping[Queue, Mark]) -> list[Queue]:
-    """Return the queues whose message at the offset of a mark differs from it."""
+    """Return the queues whose message at the offset of a mark differs from the mark."""
     return [queue for queue, mark in there.items() if queue in marks and marks[queue] != mark]

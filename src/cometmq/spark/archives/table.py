@@ -1,14 +1,14 @@
 """The commits of an archive, the interface of the tables that hold them, and the Parquet table.
 
-A data file holds messages of one queue and one hour of store time; its name says which::
+A data file contains messages from one queue and one hour of store time. Its name states queue and hour::
 
     topic=<topic>/hour=<YYYY-MM-DD-HH>/part-<broker>-<queue>-<first>-<end>.parquet
 
-The name follows from the content, so a batch that is written again gets the same names.
+The content determines the name, so a batch that is written again has the same file names.
 
 A Parquet archive keeps its commits as JSON beside its files, ``_commits/<sequence>.json``. A file belongs to the
 archive if a commit adds it and no later one removes it. A commit is written under another name, synced and renamed, so
-it appears completely or not at all.
+the commit appears completely or not at all.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ICEBERG_POINTER: Final = "_iceberg.json"
 WRITING: Final = "_writing"
 """Directory where tasks of the archive job write files before they are committed."""
 JOINING: Final = "_joining"
-"""Directory where tasks of the upkeep jobs write."""
+"""Directory where tasks of the upkeep jobs write files before they are committed."""
 APPENDED: Final = "append"
 """Kind of a commit that adds messages."""
 COMPACTED: Final = "compact"
@@ -57,7 +57,9 @@ class DataFile(msgspec.Struct, frozen=True):
     """One Parquet file: messages of a queue from offset ``first`` to before ``end``, all of one hour."""
 
     path: str
-    """Path relative to the archive's directory: the final one, or before the commit the one a task wrote to."""
+    """Path relative to the archive's directory: before the commit the path that a task wrote to, afterwards the final
+    path.
+    """
     topic: str
     broker: str
     queue_id: int
@@ -68,13 +70,13 @@ class DataFile(msgspec.Struct, frozen=True):
     min_store_ms: int
     max_store_ms: int
     bad_bodies: int
-    """Known when the file is committed; Iceberg does not store it."""
+    """Size of the file; known when the file is committed. Iceberg does not store it."""
     committed_ms: int = 0
-    """Commit time of its last message, ms since 1970; 0 if unknown."""
+    """Time, in ms since 1970, when the file's last message was committed; 0 if unknown."""
 
     @property
     def queue(self) -> Queue:
-        """Return the queue whose messages it holds."""
+        """Return the queue whose messages the file contains."""
         return Queue(self.topic, self.broker, self.queue_id)
 
 
@@ -111,9 +113,9 @@ class QueueTotals(_OfQueue, frozen=True):
     next: int
     rows: int
     expired_to: int = 0
-    """Retention also removes messages after ``first`` if hours interleave: those before this offset …"""
+    """If hours interleave, retention also removes messages after ``first``: messages before this offset …"""
     expired_before_ms: int = 0
-    """… that were stored before this time, ms since 1970. Both are 0 if there are none."""
+    """… that were stored before this time, ms since 1970. Offset and time are 0 if no such messages exist."""
 
 
 class Commit(msgspec.Struct, frozen=True):
@@ -121,19 +123,19 @@ class Commit(msgspec.Struct, frozen=True):
 
     sequence: int
     query_id: str
-    """Id of the query or run that last added messages, in this commit or before it."""
+    """Id of the query or run that last added messages, in this commit or an earlier one."""
     batch_id: int
     committed_ms: int
     covered: list[Covered]
     files: list[DataFile]
-    """Files that it adds."""
+    """Files that the commit adds."""
     queues: list[QueueTotals]
     """Totals of the archive after this commit."""
     gaps: list[str]
     """Offsets that were skipped because their messages were lost."""
     kind: str = APPENDED
     removed: list[str] = []
-    """Paths of files that it removes."""
+    """Paths of the files that the commit removes."""
 
     @property
     def rows(self) -> int:
@@ -144,8 +146,8 @@ class Commit(msgspec.Struct, frozen=True):
 def part_path(queue: Queue, store_ms: int, first: int, end: int) -> str:
     """Return the path of a data file for messages of a queue, relative to the archive's directory.
 
-    :param store_ms: the store time of any of them, ms since 1970; years beyond 9999, which brokers with a wrong clock
-        write, have as many digits as they need.
+    :param store_ms: the store time of any of the messages, ms since 1970. Years after 9999, which brokers with a wrong
+        clock write, have more than four digits.
     """
     import numpy as np
 
@@ -176,8 +178,8 @@ def place_of(path: str) -> tuple[str, str]:
 def file_named(path: str, rows: int, size: int, times: tuple[int, int], bad_bodies: int, committed_ms: int) -> DataFile:
     """Build a data file from its name and a table's metadata.
 
-    :param times: the first and the last store time in it, ms since 1970.
-    :raises ArchiveError: an archive job did not write it.
+    :param times: the first and the last store time in the file, ms since 1970.
+    :raises ArchiveError: the file was not written by an archive job.
     """
     match = _parsed(path)
     topic, broker = unquote(match[1]), unquote(match[3])
@@ -196,7 +198,7 @@ def _parsed(path: str) -> re.Match[str]:
 
 
 def merged(covered: Iterable[Covered]) -> list[Covered]:
-    """Join neighbouring offsets of each queue; tasks may have shared a queue."""
+    """Join adjacent offset ranges of each queue, since several tasks may have read parts of one queue."""
     joined: list[Covered] = []
     for part in sorted(covered, key=lambda c: (c.topic, c.broker, c.queue_id, c.first)):
         before = joined[-1] if joined else None
@@ -210,9 +212,9 @@ def merged(covered: Iterable[Covered]) -> list[Covered]:
 def advanced(
     totals: Sequence[QueueTotals], covered: Sequence[Covered], files: Sequence[DataFile]
 ) -> tuple[list[QueueTotals], list[str]]:
-    """Return the totals after a batch, and the gaps before it.
+    """Return the totals after a batch, and the gaps before the batch.
 
-    :raises ArchiveError: part of it is archived already.
+    :raises ArchiveError: a part of the batch is already archived.
     """
     found = {of.queue: of for of in totals}
     rows: dict[Queue, int] = {}
@@ -238,7 +240,7 @@ def advanced(
 def without(totals: Sequence[QueueTotals], gone: Iterable[DataFile], left: Iterable[DataFile]) -> list[QueueTotals]:
     """Return the totals after hours were removed; the archived end of each queue stays the same.
 
-    :param left: files that stay.
+    :param left: files that remain in the archive.
     """
     taken: dict[Queue, list[DataFile]] = {}
     for file in gone:
@@ -263,7 +265,7 @@ class TableFormat:
 
     name: str = PARQUET
     catalog: str | None = None
-    """Iceberg catalog in pyiceberg's configuration; by default the table has its own catalog, in the directory."""
+    """Iceberg catalog in pyiceberg's configuration; by default the table has a catalog of its own in the directory."""
     table: str | None = None
     """Namespace and name of the table in Iceberg."""
 
@@ -291,7 +293,7 @@ class ArchiveTable(Protocol):
         """Read the last commit, without its files."""
 
     def batch_of(self, query_id: str) -> int | None:
-        """Find the last batch that a query committed here; None if it never did."""
+        """Return the last batch that a query committed to this archive; None if it committed no batch."""
 
     def files(self) -> list[DataFile]:
         """List the files that belong to the archive now."""

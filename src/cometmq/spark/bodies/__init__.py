@@ -20,7 +20,7 @@ __all__ = ["as_json", "as_text", "from_avro", "from_protobuf", "to_avro", "to_pr
 
 
 def as_text(body: Column | str, *, mode: str = PERMISSIVE) -> Column:
-    """Decode bodies as UTF-8; an invalid body gives null, or fails the query with ``mode="FAILFAST"``.
+    """Decode bodies as UTF-8. An invalid body becomes null or, with ``mode="FAILFAST"``, fails the query.
 
     :raises OptionError: the mode is unknown.
     """
@@ -36,8 +36,8 @@ def as_json(
 ) -> Column:
     """Parse bodies as JSON into a VARIANT or, with a schema (DDL or a type of Spark), into columns of these types.
 
-    A body that is not JSON gives null (with a schema: null in every field), or fails the query with
-    ``mode="FAILFAST"``.
+    A body that is not JSON becomes null (with a schema: null in every field) or, with ``mode="FAILFAST"``, fails the
+    query.
 
     :raises OptionError: the mode is unknown.
     """

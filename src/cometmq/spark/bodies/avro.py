@@ -1,7 +1,7 @@
 """Avro bodies: one binary datum each, without a file's header, by fastavro.
 
-Types are those of Spark's own ``from_avro``: a union of several types is a struct of ``member0``, ``member1``, … of
-which one is set. Recursive schemas, for which Spark has no type, are rejected.
+Types are those of Spark's own ``from_avro``: a union of several types is a struct with fields ``member0``, ``member1``,
+…, one of which is set. Recursive schemas, for which Spark has no type, are rejected.
 
 fastavro does not report which type of a union a value had (int or long?). In Avro a record adds no bytes to its
 fields, so each type of such a union is read and written as a record of one field, named as the struct's: the bytes are
@@ -48,7 +48,7 @@ _LOGICAL: Final = {
     "local-timestamp-micros": "TimestampNTZType",
 }
 _WIDER: Final = ((frozenset({"int", "long"}), "LongType"), (frozenset({"float", "double"}), "DoubleType"))
-"""Unions of two types that Spark reads as one type."""
+"""Pairs of types that Spark reads as one type when they form a union."""
 _MEMBER: Final = "CometMQUnionMember"
 _BASE_ONLY: Final = ("time-millis", "time-micros", "duration", "uuid")
 """Logical types without a type in Spark: their values are those of the underlying types."""
@@ -66,8 +66,8 @@ def from_avro(
 
     :param schema: schema of the values.
     :param writer_schema: schema of the bodies, if it differs; Avro resolves the difference.
-    :param mode: PERMISSIVE: a body that does not match the schema gives null; FAILFAST: it fails the query.
-    :param with_reason: gives ``struct<value, reason>``: why the value is null.
+    :param mode: PERMISSIVE: a body that does not match the schema becomes null; FAILFAST: the body fails the query.
+    :param with_reason: return ``struct<value, reason>`` with the reason why the value is null.
     :raises OptionError: a schema or the mode is invalid.
     """
     codec = AvroCodec(_text(schema), None if writer_schema is None else _text(writer_schema))
@@ -75,10 +75,10 @@ def from_avro(
 
 
 def to_avro(value: Column | str, schema: Schema, *, mode: str = FAILFAST) -> Column:
-    """Encode values; a missing field gets its default.
+    """Encode values; a missing field is set to its default.
 
     :param value: a struct for a record, or a value of another type.
-    :param mode: FAILFAST: a value that does not fit the schema fails the query; PERMISSIVE: it gives null.
+    :param mode: FAILFAST: a value that does not fit the schema fails the query; PERMISSIVE: the value becomes null.
     :raises OptionError: the schema or the mode is invalid.
     """
     return encoded(AvroCodec(_text(schema)), value, called="to_avro", mode=mode)
@@ -111,11 +111,11 @@ class AvroCodec:
         return _spark_type(_read(self.schema).parsed, {}, ())
 
     def decode(self, body: bytes) -> Any:
-        """Decode one datum with nothing after it."""
+        """Decode one datum that no further bytes follow."""
         return avro_value(body, self.schema, self.writer_schema)
 
     def encode(self, value: Any) -> bytes:
-        """Encode one datum."""
+        """Encode a value as one datum."""
         from fastavro import schemaless_writer
 
         target = io.BytesIO()
@@ -124,7 +124,7 @@ class AvroCodec:
 
 
 def avro_value(body: bytes, schema: str, writer_schema: str | None = None) -> Any:
-    """Decode one datum with nothing after it; needs no Spark.
+    """Decode one datum that no further bytes follow. This function does not need Spark.
 
     :param schema: JSON text.
     :raises OptionError: the schema is invalid.
@@ -157,7 +157,7 @@ class _Read:
 
     parsed: Any
     unions: bool
-    """True if some union in it is read as records."""
+    """True if any union in the schema is read as records."""
 
 
 @lru_cache(maxsize=64)
@@ -180,7 +180,7 @@ def _read(text: str) -> _Read:
 def _prepared(schema: Any, numbers: Iterator[int]) -> Any:
     """Remove logical types whose Python values Spark does not accept, and add the records of unions.
 
-    :param numbers: numbers the names of these records.
+    :param numbers: counter for the names of the added records.
     """
     if isinstance(schema, list):
         return _prepared_union(schema, numbers)
@@ -196,7 +196,7 @@ def _prepared(schema: Any, numbers: Iterator[int]) -> Any:
 
 
 def _prepared_field(field: Any, numbers: Iterator[int]) -> Any:
-    """Prepare a field; the default of a union has the first of its types."""
+    """Prepare a field; the default of a union has the union's first type."""
     prepared = _prepared(field, numbers)
     match prepared:
         case {"type": [{"name": str(name)}, *_], "default": default} if name.startswith(_MEMBER):
@@ -221,7 +221,9 @@ def _prepared_union(schema: list[Any], numbers: Iterator[int]) -> list[Any]:
 
 
 def _member(schema: Any, member: int, numbers: Iterator[int]) -> dict[str, Any]:
-    """Create a record of one field for a type of a union; it has no namespace, so names in it keep theirs."""
+    """Create a record of one field for a type in a union. The record has no namespace, so names in
+    it keep their own.
+    """
     field = {"name": f"member{member}", "type": _prepared(schema, numbers)}
     return {"type": "record", "name": f"{_MEMBER}{next(numbers)}", "fields": [field]}
 

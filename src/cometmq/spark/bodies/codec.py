@@ -18,7 +18,7 @@ FAILFAST: Final = "FAILFAST"
 
 
 def is_permissive(mode: str) -> bool:
-    """Return True if an invalid body gives null instead of failing the query; the modes are those of ``from_json``.
+    """Return True if an invalid body becomes null instead of failing the query. The modes are those of ``from_json``.
 
     :raises OptionError: the mode is neither PERMISSIVE nor FAILFAST.
     """
@@ -34,7 +34,7 @@ def is_permissive(mode: str) -> bool:
 
 
 class Codec(Protocol):
-    """One schema in one format; it is pickled for the executors."""
+    """A codec for one schema in one format; it is pickled for the executors."""
 
     @property
     def name(self) -> str:
@@ -47,7 +47,7 @@ class Codec(Protocol):
     def decode(self, body: bytes) -> Any:
         """Decode a body into a value that Arrow can convert.
 
-        :raises Exception: it does not match the schema.
+        :raises Exception: the body does not match the schema.
         """
 
     def encode(self, value: Any) -> bytes:
@@ -106,7 +106,7 @@ def encoded(codec: Codec, value: Column | str, *, called: str, mode: str) -> Col
 
 
 def _named(run: Callable[[pa.Array], pa.Array], called: str) -> Callable[[pa.Array], pa.Array]:
-    """Set the name and annotations that Spark needs: types, not their text."""
+    """Set the function's name and the annotations that Spark needs, as types and not as text."""
     import pyarrow as pa
 
     run.__name__ = called

@@ -1,7 +1,7 @@
 """Protobuf bodies: one message each, described by what ``protoc --descriptor_set_out --include_imports`` writes.
 
 Fields with presence (messages, ``optional``, ``oneof``, proto2) are null when absent, others have their default value.
-Unsigned numbers get the next larger type. Recursive types are rejected: Spark has no type for them.
+Unsigned numbers have the next larger type. Recursive types are rejected, since Spark has no type for them.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def from_protobuf(
 
     :param message: full name of the message type, as in ``shop.Order``.
     :param descriptor: descriptor that contains the type.
-    :param mode: PERMISSIVE: a body that does not match the type gives null; FAILFAST: it fails the query.
-    :param with_reason: gives ``struct<value, reason>``: why the value is null.
+    :param mode: PERMISSIVE: a body that does not match the type becomes null; FAILFAST: the body fails the query.
+    :param with_reason: return ``struct<value, reason>`` with the reason why the value is null.
     :raises OptionError: the descriptor, the type or the mode is invalid.
     """
     codec = ProtobufCodec(message, _bytes(descriptor))
@@ -62,7 +62,7 @@ def from_protobuf(
 def to_protobuf(value: Column | str, message: str, descriptor: Descriptor, *, mode: str = FAILFAST) -> Column:
     """Encode structs; a field that is null or missing stays unset.
 
-    :param mode: FAILFAST: a value that does not fit the type fails the query; PERMISSIVE: it gives null.
+    :param mode: FAILFAST: a value that does not fit the type fails the query; PERMISSIVE: the value becomes null.
     :raises OptionError: the descriptor, the type or the mode is invalid.
     """
     return encoded(ProtobufCodec(message, _bytes(descriptor)), value, called="to_protobuf", mode=mode)
@@ -101,7 +101,7 @@ class ProtobufCodec:
 
 
 def protobuf_value(body: bytes, message: str, descriptor: bytes) -> Any:
-    """Decode one message; needs no Spark.
+    """Decode one message. This function does not need Spark.
 
     :param message: the name of its type, as ``shop.Order``.
     :param descriptor: a serialized ``FileDescriptorSet`` that contains it.
@@ -145,7 +145,7 @@ def _message_class(name: str, descriptor: bytes) -> Any:
 
 
 def _message_type(kind: Any, inside: tuple[str, ...]) -> DataType:
-    """Return the Spark type of a message type; ``inside`` has the enclosing ones."""
+    """Return the Spark type of a message type; ``inside`` contains the enclosing message types."""
     from pyspark.sql import types
 
     if kind.full_name in _WELL_KNOWN:
@@ -189,7 +189,9 @@ Read = Callable[[Any], Any]
 
 @lru_cache(maxsize=64)
 def _reader(name: str, descriptor: bytes) -> Read:
-    """Return a function that converts a message to an Arrow value; work that depends only on the type is done here."""
+    """Return a function that converts a message to an Arrow value; work that depends only on the type is done once, in
+    this call.
+    """
     return _message_reader(_message_class(name, descriptor).DESCRIPTOR)
 
 

@@ -1,4 +1,4 @@
-"""Expressions of columns that several jobs use."""
+"""Column expressions that several jobs use."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ if TYPE_CHECKING:
 
 HOUR_MS: Final = 3_600_000
 _INTERVALS: Final = 400
-"""Most intervals of a history; a longer one has longer intervals."""
+"""Maximum number of intervals of a history. A longer history has longer intervals."""
 _ACCURACY: Final = 10_000
-"""Accuracy of ``percentile_approx``: ranks are right to one in so many."""
+"""Accuracy of ``percentile_approx``: the maximum error of a rank is one divided by this number."""
 
 
 def property_of(name: str) -> Column:
-    """Return the column of a property; null for messages without it."""
+    """Return the column of a property; the value is null for messages without the property."""
     return f.try_element_at("properties", f.lit(name))
 
 
 def percentiles(column: str, ranks: Sequence[float]) -> Column:
-    """Return the values at some ranks, 0 to 1; null without values."""
+    """Return the values at some ranks from 0 to 1; null if the column has no values."""
     return f.percentile_approx(column, list(ranks), _ACCURACY)
 
 
 def interval_of(first_ms: int, last_ms: int) -> int:
-    """Return the length of a history's intervals in ms: an hour, or a multiple to limit their number."""
+    """Return the length of a history's intervals in ms: an hour, or a multiple of it to limit the
+    number of intervals.
+    """
     return HOUR_MS * (1 + (last_ms - first_ms) // (HOUR_MS * _INTERVALS))
 
 

@@ -1,8 +1,8 @@
-"""The dlq job: counts dead letters by cause, and sends chosen ones again.
+"""The dlq job: it counts dead letters by cause, and sends chosen dead letters again.
 
 Spark counts, over every ``%DLQ%`` topic or those of some groups. Resending needs no Spark:
 :mod:`cometmq.client.dead_letters` sends one message at a time and keeps a ledger, so that nothing is sent twice.
-``cometmq dlq resend`` is the same without the counts.
+``cometmq dlq resend`` does the same without counting.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class GroupLetters:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Dead letters that have one value in common."""
+    """Dead letters that have the same value."""
 
     value: str
-    """Empty for dead letters without a value."""
+    """The value; empty for dead letters without a value."""
     letters: int
     groups: int
-    """Number of consumer groups that they belong to."""
+    """Number of consumer groups that the dead letters belong to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,11 @@ class Resent:
 
     group: str
     sent: int
-    """Messages that would be sent, in a dry run."""
+    """Number of messages that a run would send; only in a dry run."""
     sent_before: int
     failed: int
     first_failure: str
-    """The reason of the first failure; empty if none failed."""
+    """The reason for the first failure; empty if no message failed."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class DeadLetterReport(Report):
     source: str
     groups: tuple[GroupLetters, ...]
     topics: tuple[Counted, ...]
-    """Dead letters by the topic that they were sent to."""
+    """Dead letters by the topic to which they were originally sent."""
     tags: tuple[Counted, ...]
     keys: tuple[Counted, ...]
     reasons: tuple[Counted, ...]
@@ -90,7 +90,7 @@ class DeadLetterReport(Report):
     over_time: tuple[tuple[int, int], ...]
     """(begin of an interval in ms since 1970, dead letters); empty intervals are left out."""
     stretch_ms: int
-    """Length of an interval: an hour, or a multiple of it."""
+    """Length of an interval: an hour, or a multiple of an hour."""
     resent: tuple[Resent, ...]
     dry_run: bool
     seconds: float
@@ -220,7 +220,7 @@ def dead_letters(options: DeadLetterOptions) -> DeadLetterReport:
 
 @job(SendAgainOptions)
 def send_again(options: SendAgainOptions) -> tuple[Resent, ...]:
-    """Send chosen dead letters of groups to their original topics again, each once.
+    """Send chosen dead letters of groups to their original topics again, each of them once.
 
     :raises OptionError: the options for credentials and TLS are invalid.
     :raises LedgerError: a ledger cannot be read or written.

@@ -1,8 +1,10 @@
-"""A job: a function whose arguments are one frozen class of options, from which its command and its page are made too.
+"""A job: a function whose arguments are one frozen class of options. The job's command and page are generated from the
+same class.
 
-A field is an argument of the job's function; one made by :func:`option` is an option of its command too. A field whose
-class has options itself (:func:`options_from`), such as where messages are read, gives the command all of them.
-``cometmq.cli.jobs.command`` makes the command, ``scripts/job_tables`` the tables of ``docs/job-options.md``.
+A field is an argument of the job's function; a field made by :func:`option` is also an option of its command. If the
+class of a field has options itself (:func:`options_from`), such as the source of the messages, the command has all of
+these options. ``cometmq.cli.jobs.command`` makes the command, ``scripts/job_tables`` the tables of
+``docs/job-options.md``.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ DIRECTORY: Final = dataclasses.replace(PATH, words="a directory")
 OLD_DIRECTORY: Final = dataclasses.replace(PATH, words="a directory that exists")
 FILE: Final = dataclasses.replace(PATH, words="a file")
 SETTINGS: Final = Form("NAME=VALUE", _read_setting, name="NAME=VALUE", keeps_blanks=True)
-"""It may be repeated; the value is a mapping. A command shows its arguments to everybody, so it takes no secrets."""
+"""The option may be repeated; its value is a mapping. A command's arguments are visible to every user, so the option
+accepts no secrets.
+"""
 ACCESS: Final = dataclasses.replace(SETTINGS, words="NAME=VALUE, an option for credentials or TLS")
 NAMESRV: Final = Form("nameservers", str)
 
@@ -59,13 +63,13 @@ def option(
     required: bool | None = None,
     secret: bool = False,
 ) -> Any:
-    """Declare a field that is an option of the command too.
+    """Declare a field that is also an option of the command.
 
-    :param doc: its meaning, for the help of the command, of the function and for the page.
+    :param doc: its meaning, for the help of the command, for the help of the function and for the page.
     :param flags: ``--name`` by default; a word without dashes makes it an argument.
-    :param form: by default that of the default value, or text.
-    :param key: the option of the source that it becomes, which errors name.
-    :param required: whether the command demands it; by default if there is no ``default``.
+    :param form: type of the value; by default the type of the default value, or text.
+    :param key: the option of the source that the field is passed to; errors name it.
+    :param required: True if the command requires the option; by default if there is no ``default``.
     """
     if form is None:
         form = FLAG if isinstance(default, bool) else whole() if isinstance(default, int) else TEXT
@@ -75,24 +79,26 @@ def option(
 
 
 def argument(text: str, *, default: Any = dataclasses.MISSING) -> Any:
-    """Declare a field that only the function has."""
+    """Declare a field that is an argument of the function only."""
     return declare(text, default)
 
 
 def options_from(kind: type, text: str, *, default: Any = dataclasses.MISSING) -> Any:
-    """Declare a field of a class that has options itself; the command has all of them."""
+    """Declare a field whose class has options itself. The command has all of these options."""
     return declare((kind, text), default)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(option, argument, options_from))
 def job_options(of: type[T]) -> type[T]:
-    """Make a class with such fields a frozen one; its paths are those of the local file system, also as URLs."""
+    """Convert a class with such fields to a frozen dataclass. Its paths are local paths, which may also be ``file:``
+    URLs.
+    """
     of.__post_init__ = _take_local_paths  # type: ignore[attr-defined]
     return dataclass(frozen=True)(of)
 
 
 def _take_local_paths(options: Any) -> None:
-    """Make paths of the ``file:`` URLs among some options.
+    """Convert the ``file:`` URLs in some options to paths.
 
     :raises OptionError: a path has a scheme that is not supported.
     """
@@ -125,7 +131,9 @@ def flags_of(found: Option) -> tuple[str, ...]:
 
 
 class Job(Protocol[P, O_contra, R_co]):
-    """The function of a job: called with the arguments of its class of options, or with one object of the class."""
+    """The function of a job. It is called with the fields of its class of options as arguments, or with one object of
+    that class.
+    """
 
     @property
     def options(self) -> type[Any]:
@@ -138,7 +146,7 @@ class Job(Protocol[P, O_contra, R_co]):
 
 
 def job(options: Callable[P, O_contra]) -> Callable[[Callable[[O_contra], R_co]], Job[P, O_contra, R_co]]:
-    """Make the function of a job from a function that takes an object of the job's options."""
+    """Create the function of a job from a function that accepts an object of the job's options."""
     kind = cast("type[Any]", options)
 
     def decorate(work: Callable[[O_contra], R_co]) -> Job[P, O_contra, R_co]:

@@ -5,10 +5,10 @@ Layout below the index's directory::
     run=<number>/bucket=<0..63>/part-*.parquet
     run=<number>/_indexed.json
 
-Each run indexes messages archived since the last run; ``_indexed.json``, written last, states up to which offset each
-queue is indexed. A run that died has no such file and is overwritten. Rows: topic, key, broker, queue, queue offset,
-store time; sorted by topic and key within a bucket, which is the CRC32 of ``topic#key``. Both KEYS and the unique key
-are keys, as in a broker's IndexFile.
+Each run indexes the messages that were archived since the last run; ``_indexed.json``, written last, states up to which
+offset each queue is indexed. A run that was killed has no such file and is overwritten. Rows: topic, key, broker,
+queue, queue offset, store time; sorted by topic and key within a bucket, which is the CRC32 of ``topic#key``. Both KEYS
+and the unique key are keys, as in a broker's IndexFile.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ BUCKETS: Final = 64
 _RUN: Final = re.compile(r"run=(\d+)")
 _DONE: Final = "_indexed.json"
 MAX_FOUND: Final = 10_000
-"""Most messages that one lookup returns."""
+"""Maximum number of messages that one lookup returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class IndexedTopic:
     topic: str
     messages: int
     keys: int
-    """Entries: one for each key of a message."""
+    """Number of entries: one for each key of a message."""
 
 
 @dataclass(frozen=True)
 class KeyIndexReport(Report):
-    """The entries that one run has added, or with ``dry_run`` would add."""
+    """The entries that one run has added; with ``dry_run``, the entries that a run would add."""
 
     TITLE = "Keys of {0.archive}"
     COMPUTED = ("messages", "keys")
@@ -69,7 +69,7 @@ class KeyIndexReport(Report):
     index: str
     dry_run: bool
     topics: tuple[IndexedTopic, ...]
-    """Topics by name, without those that had no new messages."""
+    """Topics that had new messages, sorted by name."""
     seconds: float
 
     @property
@@ -144,7 +144,7 @@ def build_key_index(options: KeyIndexOptions) -> KeyIndexReport:
 def _new_messages(
     spark: SparkSession, log: ArchiveLog, files: list[DataFile], totals: list[QueueTotals], indexed: Offsets
 ) -> DataFrame:
-    """Return the messages that are archived and not indexed yet; joined files hold both kinds."""
+    """Return the archived messages that are not indexed yet. Joined files may contain indexed and new messages."""
     from pyspark.sql import functions as f
 
     limits = [(*of.queue, indexed.get(of.queue, 0), of.next) for of in totals]
@@ -183,7 +183,7 @@ def _counted(messages: DataFrame, entries: DataFrame) -> tuple[IndexedTopic, ...
 
 
 def find_by_key(archive: str | Path, index: str | Path, topic: str, key: str, *, limit: int = 64) -> list[MessageExt]:
-    """Return the archived messages of a key, oldest first, at most ``limit``; needs no Spark session.
+    """Return the archived messages with a key, oldest first, at most ``limit``. This function needs no Spark session.
 
     Messages that retention has removed from the archive are left out.
 
@@ -228,7 +228,7 @@ def _reached(runs: list[Path]) -> Offsets:
 
 
 def _files_with(files: list[DataFile], reached: Offsets, place: dict[str, Any]) -> list[DataFile]:
-    """Return the files that may hold a message; empty if retention has removed them."""
+    """Return the files that may contain a message; an empty list if retention has removed them."""
     queue, offset = Queue(place["topic"], place["brokerName"], place["queueId"]), place["queueOffset"]
     if offset >= reached.get(queue, 0):
         raise ArchiveError(

@@ -1,11 +1,11 @@
 """The rules of a copy, from a TOML file or from options ``FIELD=ACTION``; and the paths of their fields.
 
-A field is a path into JSON bodies, ``body`` (the whole of it), ``keys`` (each of KEYS), ``tags`` or ``property:NAME``.
-An action is ``drop``, ``mask`` (which may keep some characters at the ends of a text), ``hash`` or ``encrypt`` with
-the key of a subject.
+A field is a path into JSON bodies, ``body`` (the whole body), ``keys`` (each key in KEYS), ``tags`` or
+``property:NAME``. An action is ``drop``, ``mask`` (which may keep some characters at the ends of a text), ``hash`` or
+``encrypt`` with the key of a subject.
 
-Paths look like ``$.user.phone``, ``$.items[*].email``, ``$["odd name"]``, ``$.first[0]``. They find places whose values
-can be replaced. A path finds nothing if it has no ``[*]`` or index for an array, or no name for an object.
+Paths look like ``$.user.phone``, ``$.items[*].email``, ``$["odd name"]``, ``$.first[0]``. A path matches values that
+can be replaced. It matches nothing if it has no ``[*]`` or index for an array, or no name for an object.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Place(NamedTuple):
     container: Any
     key: Any
     indices: tuple[int, ...]
-    """The index that each ``[*]`` of the path matched."""
+    """The index that each ``[*]`` in the path matched."""
 
     @property
     def value(self) -> Any:
-        """Return the value there."""
+        """Return the value."""
         return self.container[self.key]
 
 
@@ -57,11 +57,11 @@ class JsonPath:
     steps: tuple[Step, ...]
 
     def places(self, document: Any) -> Iterator[Place]:
-        """Yield every place in a document that the path leads to."""
+        """Yield every value in a document that the path matches."""
         yield from _follow([document], 0, (0, *self.steps), ())
 
     def at(self, document: Any, indices: Sequence[int]) -> Any:
-        """Return the value at the path with ``indices`` for each ``[*]``; ``None`` if it has none."""
+        """Return the value at the path with ``indices`` in place of each ``[*]``; ``None`` if there is no value."""
         left = iter(indices)
         value = document
         for step in self.steps:
@@ -77,7 +77,7 @@ class JsonPath:
 
     @property
     def wildcards(self) -> tuple[tuple[Step, ...], ...]:
-        """Return the path up to each ``[*]``."""
+        """Return the parts of the path that end with a ``[*]``."""
         return tuple(self.steps[:at] for at, step in enumerate(self.steps) if step is ANY)
 
 
@@ -104,7 +104,7 @@ def _arrive(container: Any, key: Any, at: int, steps: Sequence[Step], indices: t
 def parse_path(text: str) -> JsonPath:
     """Parse a path.
 
-    :raises OptionError: it is malformed.
+    :raises OptionError: the text is malformed.
     """
     steps: list[Step] = []
     at = 1
@@ -142,11 +142,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     field: str
     action: str
     keep_first: int = 0
-    """Characters that ``mask`` leaves at the beginning …"""
+    """Number of characters that ``mask`` leaves at the beginning …"""
     keep_last: int = 0
-    """… and at the end, if the text is longer than both."""
+    """… and at the end, if the text is longer than both numbers together."""
     subject: str | None = None
-    """Path to the subject whose key ``encrypt`` uses; by default that of all rules."""
+    """Path to the subject whose key ``encrypt`` uses; by default the path that applies to all rules."""
 
 
 class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -188,12 +188,12 @@ class MaskRules:
 
     @property
     def actions(self) -> frozenset[str]:
-        """Return the actions in use."""
+        """Return the actions that the rules use."""
         return frozenset(rule.action for rule in self.rules)
 
     @property
     def needs_json(self) -> bool:
-        """Return True if a rule reads bodies, even only for a subject."""
+        """Return True if a rule reads bodies, even if only to find a subject."""
         return any(rule.field.startswith("$") or rule.subject is not None for rule in self.rules)
 
 
@@ -217,7 +217,7 @@ def rules_from_toml(path: str | Path) -> MaskRules:
 def rules_from_options(texts: Iterable[str], *, subject: str | None = None, not_json: str = APART) -> MaskRules:
     """Parse rules of the form ``FIELD=ACTION``, ``FIELD=mask:FIRST:LAST`` or ``FIELD=encrypt:SUBJECT``.
 
-    :raises OptionError: one is malformed.
+    :raises OptionError: a rule is malformed.
     """
     rules = []
     for text in texts:
@@ -240,9 +240,9 @@ def rules_from_options(texts: Iterable[str], *, subject: str | None = None, not_
 
 
 def checked(rules: Iterable[Rule], *, subject: str | None = None, not_json: str = APART) -> MaskRules:
-    """Check the rules, and set the subject of those that encrypt.
+    """Check the rules, and set the subject of the rules that encrypt.
 
-    :raises OptionError: one is invalid.
+    :raises OptionError: a rule is invalid.
     """
     if not_json not in NOT_JSON:
         raise OptionError(f"invalid not_json {not_json!r}: use {', '.join(NOT_JSON)}")

@@ -1,4 +1,4 @@
-"""The source of messages of a job: brokers, an archive or a store."""
+"""The source from which a job reads messages: brokers, an archive or a store."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class MessageSource:
 
     @classmethod
     def of_command(cls, **said: Any) -> MessageSource:
-        """Create the source of a command: archive and store override nameservers, which have a default there."""
+        """Create the source for a command. Archive and store override nameservers, which have a default in commands."""
         if said["archive"] is not None or said["store"] is not None:
             said["namesrv"] = None
         return cls(**{name: value for name, value in said.items() if value is not None})
@@ -80,7 +80,7 @@ class MessageSource:
             )
 
     def read(self, spark: SparkSession, topics: Sequence[str], columns: Sequence[str]) -> DataFrame:
-        """Return the messages, with these columns of the source.
+        """Return the messages with the given columns of the source.
 
         :raises OptionError: as :meth:`check`.
         """
@@ -102,7 +102,7 @@ class MessageSource:
         return rows.select(*columns)
 
     def queues(self, topics: Sequence[str]) -> list[Queue]:
-        """Return every queue of these topics, including empty ones.
+        """Return every queue of the given topics, including empty queues.
 
         :raises OptionError: as :meth:`check`, or a topic does not exist.
         """
@@ -134,7 +134,7 @@ class MessageSource:
         return sorted(name for name in names if name.startswith(prefix))
 
     def readable(self, topics: Sequence[str]) -> set[str]:
-        """Return those of the topics that may be read; all topics of files may.
+        """Return the given topics that are readable; in files, all topics are.
 
         :raises OptionError: as :meth:`check`.
         :raises CometMQError: servers do not answer.
@@ -158,11 +158,11 @@ class MessageSource:
         return [Queue(topic, self.broker_name, queue_id) for topic, queue_id in queues.named()]
 
     def __str__(self) -> str:
-        """Return the name of the source for a report."""
+        """Return the name of the source, as a report shows it."""
         return self.namesrv or str(self.archive or self.store)
 
     def servers(self) -> dict[str, str]:
-        """Return the options to connect to the brokers of the source.
+        """Return the options for connections to the brokers of the source.
 
         :raises OptionError: the options for credentials and TLS are invalid.
         """
@@ -173,7 +173,7 @@ class MessageSource:
         """Return the credentials and TLS for this process's connections to the brokers.
 
         :raises OptionError: as :meth:`servers`.
-        :raises CometMQError: a file or variable that they name is missing.
+        :raises CometMQError: a file or variable that the options name is missing.
         """
         return security_of(self.servers())
 
@@ -197,12 +197,12 @@ _PLACE: Final = ["topic", "brokerName", "queueId"]
 
 
 def rows_in(frame: DataFrame, ranges: Iterable[OffsetRange], *, progress: str | None = None) -> DataFrame:
-    """Return the rows of ranges that do not overlap; the order within partitions stays.
+    """Return the rows of ranges that do not overlap. The order within partitions stays the same.
 
-    The ranges are a small table that is joined: with a condition for each queue, Spark's planner runs out of stack from
-    about a thousand queues on.
+    The ranges are joined as a small table. With a condition for each queue instead, Spark's planner would run out of
+    stack at about a thousand queues.
 
-    :param progress: name of an extra column: the share of its range before a row, from 0 to 1.
+    :param progress: name of an additional column with the share of the range that precedes a row, from 0 to 1.
     """
     from pyspark.sql import functions as f
 
@@ -221,11 +221,11 @@ def rows_in(frame: DataFrame, ranges: Iterable[OffsetRange], *, progress: str | 
 
 
 _LATEST: Final = -1
-"""The end of a queue: a read that begins there finds nothing."""
+"""The end of a queue; a read from this offset returns nothing."""
 
 
 def bounds_of(source: MessageSource, topics: Sequence[str]) -> dict[Queue, Bounds]:
-    """Return the current offsets of each queue of some topics.
+    """Return the current offsets of each queue in some topics.
 
     :raises OptionError: a topic does not exist.
     :raises UnreachableError: a broker does not answer.
@@ -248,7 +248,7 @@ def bounds_of(source: MessageSource, topics: Sequence[str]) -> dict[Queue, Bound
 
 
 def other_queues(source: MessageSource, marks: Mapping[Queue, Mark]) -> list[Queue]:
-    """Return the queues that were created again since their marks; missing queues do not count.
+    """Return the queues that have been created again since their marks were taken; missing queues are ignored.
 
     :raises UnreachableError: no nameserver answers.
     """
@@ -271,10 +271,10 @@ def other_queues(source: MessageSource, marks: Mapping[Queue, Mark]) -> list[Que
 def read_ranges(
     spark: SparkSession, source: MessageSource, ranges: Sequence[OffsetRange], columns: Sequence[str]
 ) -> DataFrame:
-    """Return the messages of some ranges, without the source's limits of time.
+    """Return the messages in some ranges, without the source's time limits.
 
-    Within a Spark partition those of a queue are in the order of their offsets; a queue may be spread over several
-    partitions, and one may hold several queues.
+    Within a Spark partition, the messages of a queue are in the order of their offsets. A queue may be spread over
+    several partitions, and a partition may contain several queues.
     """
     topics = sorted({part.queue.topic for part in ranges})
     if source.namesrv is not None:

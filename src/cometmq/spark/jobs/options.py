@@ -1,4 +1,5 @@
-"""The options of every job: one frozen class each, which is its function's signature and its command's options.
+"""The options of every job: one frozen class for each job defines the signature of its function and the options of its
+command.
 
 Importing this module needs neither PySpark nor PyArrow, so that commands can show their help without them.
 """
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 Tell = Callable[[str], object]
 OnStep = Callable[[Any], object]
-"""Called with the step that was committed (:class:`.report.Step`), whose text is a line of progress."""
+"""Function that is called with each committed step (:class:`.report.Step`); the step's text is a line of progress."""
 
 MAX_DAYS: Final = 366
 _NAMESRV: Final = "Nameservers, host:port separated by semicolons."

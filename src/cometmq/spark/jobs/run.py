@@ -23,12 +23,14 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 _TASKS_PER_CORE: Final = 2
 _LEAST_TASKS: Final = 4
-"""Fewest tasks of a shuffle. Spark's default of 200 suits clusters; on two cores it costs more than a small topic."""
+"""Minimum number of tasks of a shuffle. Spark's default of 200 suits clusters; on two cores, 200 tasks take longer than
+reading a small topic.
+"""
 
 
 @contextmanager
 def job_session(options: SparkOptions, name: str) -> Iterator[SparkSession]:
-    """Yield the session of ``options``, or a new one that is stopped at the end.
+    """Yield the session of ``options``, or a new session that is stopped at the end of the block.
 
     :raises SparkSourceError: Spark failed within the block; the error is one sentence.
     """
@@ -45,9 +47,9 @@ def job_session(options: SparkOptions, name: str) -> Iterator[SparkSession]:
 
 
 def new_directory(directory: str | Path | None) -> Path | None:
-    """Return the absolute path of a directory for a new table; None stays None.
+    """Return the absolute path of a directory for a new table; None for None.
 
-    :raises OptionError: it exists.
+    :raises OptionError: the directory already exists.
     """
     place = None if directory is None else Path(directory).absolute()
     if place is not None and place.exists():
@@ -72,7 +74,7 @@ def run_tasks(
 ) -> list[R]:
     """Run each part of some work in a Spark task; return the results, of type ``kind``, in the same order.
 
-    :param work: pickled for the executors, as ``tasks`` are.
+    :param work: function that is pickled for the executors, as ``tasks`` are.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -88,13 +90,13 @@ def run_tasks(
 
 
 _MOST_SAID: Final = 1000
-"""Most characters of Spark's message about a failure; some contain complete plans."""
+"""Maximum number of characters of Spark's message about a failure; some messages contain complete plans."""
 
 
 def cause_of(text: str) -> str:
     """Return CometMQ's error in Spark's message about a failed query, else the last Python error, else the message.
 
-    The query's ids, its state and stack traces are removed; the last sentence is often the next step.
+    The query's ids, its state and stack traces are removed. The last sentence is often the next step.
     """
     for pattern in (r"(?:^\s*|: )cometmq\.[\w.]+Error: (.+)$", r"^\s*(\w[\w.]*Error: .+)$"):
         if found := re.findall(pattern, text, re.MULTILINE):

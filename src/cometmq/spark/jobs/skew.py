@@ -1,17 +1,17 @@
-"""The skew job: hot keys, uneven queues, and how many queues a topic should have.
+"""The skew job: hot keys, uneven queues, and the number of queues that a topic should have.
 
 Messages are read once; their keys, queues, sizes and store times stay on the executors' disks between the passes. The
-driver gets one row for each queue, and the most frequent keys.
+driver receives one row for each queue, and the most frequent keys.
 
 The rule for the number of queues:
 
-1. One consumer consumes a queue, and where order matters one thread of it. At the peak the busiest queue must not get
-   more than the consumer handles: ``peak × imbalance / handled``, rounded up.
-2. A consumer without a queue is idle: at least as many queues as consumers.
-3. Queues are divided evenly among consumers: a multiple of their number.
+1. Each queue is consumed by one consumer and, where order matters, by one of its threads. At the peak, the busiest
+   queue must not receive more than the consumer handles: ``peak × imbalance / handled``, rounded up.
+2. A consumer without a queue is idle, so there must be at least as many queues as consumers.
+3. Queues are divided evenly among consumers, so the number of queues must be a multiple of the number of consumers.
 
-Where one key alone gives one queue more than it can handle, no number of queues helps; the imbalance comes from the key
-and is left out of the first step.
+If the messages with one key alone exceed what one queue can handle, no number of queues helps. The key causes the
+imbalance, which is then ignored in the first step.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class QueueLoad:
     queue_id: int
     messages: int
     bytes: int
-    """Stored records, with headers and properties."""
+    """Bytes of stored records, including headers and properties."""
 
 
 @dataclass(frozen=True, slots=True)
 class HotKey:
-    """A key of many messages."""
+    """A key that many messages have."""
 
     topic: str
     key: str
@@ -63,7 +63,7 @@ class HotKey:
     share: float
     """Share of the topic's messages, 0 to 1."""
     queues: int
-    """Number of queues that hold them."""
+    """Number of queues that contain messages with the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class TopicSkew:
     keys: int
     """Number of distinct keys."""
     peak_per_s: float
-    """Messages a second in the busiest minute of store time."""
+    """Messages per second in the busiest minute of store time."""
     max_to_mean: float
     max_to_mean_bytes: float
     gini: float
@@ -97,7 +97,7 @@ class SkewReport(Report):
     """The field that counts as a message's key: keys, shardingKey or tags."""
     topics: tuple[TopicSkew, ...]
     hot_keys: tuple[HotKey, ...]
-    """The hot keys of all topics, by messages, most first."""
+    """The hot keys of all topics; the key with the most messages is first."""
     seconds: float
 
     @property
@@ -174,7 +174,9 @@ class SkewReport(Report):
 
 
 def gini(loads: Sequence[int]) -> float:
-    """Return the Gini coefficient of queues' loads: 0 if all are equal, (n - 1) / n if one has all."""
+    """Return the Gini coefficient of the queues' loads: 0 if all loads are equal, (n - 1) / n if one queue has the
+    whole load.
+    """
     total = sum(loads)
     if not total:
         return 0.0
@@ -183,7 +185,9 @@ def gini(loads: Sequence[int]) -> float:
 
 
 def max_to_mean(loads: Sequence[int]) -> float:
-    """Return the busiest queue's load divided by the mean: 1 if all are equal, n if one of n has all."""
+    """Return the busiest queue's load divided by the mean: 1 if all loads are equal, n if one of n queues has the whole
+    load.
+    """
     total = sum(loads)
     return max(loads) * len(loads) / total if total else 1.0
 
@@ -193,14 +197,14 @@ class Demand:
     """The figures that decide the number of queues of a topic."""
 
     peak_per_s: float
-    """Messages a second in the busiest minute."""
+    """Messages per second in the busiest minute."""
     handled_per_s: float
-    """Messages a second that one consumer handles of one queue."""
+    """Messages per second from one queue that one consumer handles."""
     consumers: int
     imbalance: float
-    """Messages of the busiest queue divided by the mean."""
+    """Number of messages in the busiest queue divided by the mean."""
     hottest_share: float
-    """Share of the messages with the most frequent key, if all are in one queue; else 0."""
+    """Share of the messages that have the most frequent key, if all of these are in one queue; else 0."""
 
     @property
     def key_is_too_hot(self) -> bool:
@@ -209,14 +213,16 @@ class Demand:
 
 
 def recommended_queues(demand: Demand) -> int:
-    """Return how many queues a topic should have on all brokers together, by the rule above."""
+    """Return the number of queues that a topic should have on all brokers together, by the rule in the module's
+    docstring.
+    """
     imbalance = 1.0 if demand.key_is_too_hot else demand.imbalance
     needed = max(math.ceil(demand.peak_per_s * imbalance / demand.handled_per_s), demand.consumers)
     return math.ceil(needed / demand.consumers) * demand.consumers
 
 
 UNEVEN: Final = 1.5
-"""Load of the busiest queue, divided by the mean, from which it is reported in a note."""
+"""Minimum load of the busiest queue, divided by the mean, that is reported in a note."""
 
 
 @job(SkewOptions)
@@ -309,7 +315,9 @@ def _peaks(rows: DataFrame) -> dict[str, float]:
 def _keys(
     rows: DataFrame, totals: Mapping[str, int], top: int
 ) -> tuple[tuple[HotKey, ...], dict[str, tuple[int, int, int]]]:
-    """Return the hottest keys; and for each topic its number of keys, and the hottest one's messages and queues."""
+    """Return the hottest keys and, for each topic, its number of keys, and the messages and queues
+    of its hottest key.
+    """
     counted = (
         rows.select("topic", "brokerName", "queueId", "storeSize", f.explode("keys").alias("key"))
         .where("key <> ''")

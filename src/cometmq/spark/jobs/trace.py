@@ -1,12 +1,12 @@
-"""The trace job: how long messages took from their producers to each consumer group, and which consumers are slow.
+"""The trace job: the time that messages took from their producers to each consumer group, and slow consumers.
 
 It reads the records of a trace topic (:mod:`cometmq.message.trace_record`), joins them in Spark to one row for each
-message and consumer group (produced, acknowledged, every consumption), and returns sums only; the joined rows go to
-Parquet on request.
+message and consumer group (produced, acknowledged, every consumption), and returns only sums. On request, the joined
+rows are written to Parquet.
 
 A record with impossible numbers (a time after the year 9999, a cost of more than 24 days) is skipped, like anything
-that is not a record: brokers do not check what clients write into the trace topic, and one such record must not end a
-job.
+that is not a record: brokers do not check what clients write into the trace topic, and one impossible record must not
+end a job.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Latencies of one topic's messages to one consumer group, ms."""
+    """Latencies of messages from one topic to one consumer group, ms."""
 
     topic: str
     group: str
     messages: int
     consumed: int
-    """Messages that were consumed successfully at least once."""
+    """Number of messages that were consumed successfully at least once."""
     retried: int
-    """Messages that the group received more than once."""
+    """Number of messages that the group received more than once."""
     wait_p50: int | None
-    """Acknowledged to the producer → first call of a listener."""
+    """Time from the acknowledgement to the producer until the first call of a listener."""
     wait_p99: int | None
     p50: int | None
-    """Sent → end of the first call that succeeded; None if no call did."""
+    """Time from the send until the end of the first successful call; None if no call was successful."""
     p90: int | None
     p99: int | None
     max: int | None
@@ -60,7 +60,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class SlowConsumer:
-    """A consumer, by group and host, with what its calls took for each message, in ms."""
+    """A consumer, by group and host, with the duration of its calls for each message, in ms."""
 
     group: str
     host: str
@@ -73,7 +73,7 @@ class SlowConsumer:
 
 @dataclass(frozen=True)
 class TraceReport(Report):
-    """Latencies and slow consumers, from a trace topic."""
+    """Latencies and slow consumers, computed from a trace topic."""
 
     TITLE = "Message traces of {0.source}"
 
@@ -81,13 +81,15 @@ class TraceReport(Report):
     trace_topic: str
     messages: int
     unconsumed: int
-    """Messages sent that have no consumption in the trace."""
+    """Number of sent messages whose consumption is not in the trace."""
     latencies: tuple[Latency, ...]
-    """Topics and groups, most messages first."""
+    """Topics and groups; the pair with the most messages is first."""
     slow: tuple[SlowConsumer, ...]
-    """Consumers by p99, slowest first."""
+    """Consumers sorted by p99, slowest first."""
     histogram: tuple[tuple[int, int], ...]
-    """End to end: (least ms of a bucket that ends before twice that, messages)."""
+    """Histogram of the end-to-end time: (smallest ms of a bucket, which ends below twice this value; number of
+    messages).
+    """
     written_to: str | None
     """Directory of the joined rows."""
     way: MessageWay | None
@@ -176,11 +178,11 @@ RECORD_DDL: Final = (
 )
 _MAX_NUMBER: Final = (1 << 31) - 1
 _RECORDS_AT_ONCE: Final = 10_000
-"""Records of one Arrow batch; bounds a worker's memory to a few MB."""
+"""Number of records in one Arrow batch, which limits a worker's memory to a few MB."""
 
 
 def decoded(messages: DataFrame) -> DataFrame:
-    """Return the records of trace messages, one row each; ``messages`` has :data:`MESSAGE_COLUMNS`."""
+    """Return the records in trace messages, one row each; ``messages`` must have :data:`MESSAGE_COLUMNS`."""
     return messages.mapInArrow(_decode, RECORD_DDL)
 
 
@@ -286,7 +288,7 @@ def joined(records: DataFrame) -> DataFrame:
 
 
 _DRAWN: Final = 12
-"""Most pairs of topic and group in the plot of latencies."""
+"""Maximum number of pairs of topic and group in the plot of latencies."""
 
 
 @job(TraceOptions)

@@ -1,4 +1,5 @@
-"""Files of messages that could not be read or masked: a line of JSON for each, with its place and the reason.
+"""Files of messages that could not be read or masked: a line of JSON for each message, with its position and the
+reason.
 
 A file is named by the queue and the offset of its first line, so that a repeated task writes the same files.
 """
@@ -18,11 +19,11 @@ from cometmq.spark.records.decode import OnBadBody, refuse_bad_body
 from cometmq.spark.records.queues import Queue
 
 _LINES: Final = 4096
-"""Most lines of a file; they are buffered in memory, some hundred bytes each."""
+"""Maximum number of lines in a file; lines are buffered in memory, several hundred bytes each."""
 
 
 class BadMessage(msgspec.Struct, frozen=True, rename="camel"):
-    """The place of a message, and the reason, without its content."""
+    """The position of a message and the reason, without the message's content."""
 
     topic: str
     broker_name: str
@@ -32,10 +33,10 @@ class BadMessage(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class BadMessageFiles:
-    """Writes the bad messages of one task; their offsets rise within a queue."""
+    """Writes the bad messages of one task. Their offsets must rise within a queue."""
 
     def __init__(self, directory: Path | None) -> None:
-        """Write into ``directory``, or nothing if it is None."""
+        """Write to ``directory``; if it is None, write nothing."""
         self._directory = directory
         self._queue: Queue | None = None
         self._lines: list[BadMessage] = []
@@ -63,7 +64,7 @@ class BadMessageFiles:
 def bad_bodies(*, fail: bool, directory: str | None) -> Iterator[OnBadBody]:
     """Return the handler of bodies that cannot be decompressed, by the options ``badBodies`` and ``badRecordsPath``.
 
-    :raises BadBodyError: with ``fail``, at the first of them.
+    :raises BadBodyError: with ``fail``, for the first of these bodies.
     """
     if fail:
         yield refuse_bad_body

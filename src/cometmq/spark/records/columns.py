@@ -1,6 +1,7 @@
 """The columns of a RocketMQ message in Spark: names, types, meaning.
 
-A reader decodes only the columns of its schema: ``.schema("topic string, queueOffset bigint")`` saves the rest.
+A reader decodes only the columns of its schema: ``.schema("topic string, queueOffset bigint")`` avoids decoding the
+other columns.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MAX_TIME_MS: Final = 253_402_300_799_999
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its name, its type in Spark's DDL, whether a read has it by default, and its meaning."""
+    """One column: its name, its type in Spark's DDL, whether a read returns it by default, and its meaning."""
 
     name: str
     type: str
@@ -65,7 +66,7 @@ COLUMNS: Final = (
 )
 
 DERIVED: Final = frozenset({"delayLevel", "deliverTimestamp", "transactionType", "producerGroup"})
-"""Columns that follow from properties or sysFlag; an archive leaves them out."""
+"""Columns that can be derived from properties or sysFlag; an archive does not contain them."""
 
 BY_NAME: Final = {column.name: column for column in COLUMNS}
 
@@ -82,7 +83,7 @@ def milliseconds(moment: datetime) -> int:
 
 
 def default_ddl(*, body: bool = True) -> str:
-    """Return Spark DDL of the columns that a read has by default, without the body if ``body`` is false."""
+    """Return, as Spark DDL, the columns that a read returns by default, without the body if ``body`` is false."""
     return ", ".join(
         f"{column.name} {column.type}"
         for column in COLUMNS
@@ -93,7 +94,8 @@ def default_ddl(*, body: bool = True) -> str:
 def check_schema(schema: StructType) -> None:
     """Check that every column of a schema is a column of messages.
 
-    :raises OptionError: a column is unknown or has another type; the error names the nearest one, or the right type.
+    :raises OptionError: a column is unknown or has the wrong type. The error names the nearest known column or the
+        right type.
     """
     for field in schema.fields:
         name, kind = field.name, field.dataType.simpleString()
@@ -112,7 +114,7 @@ def check_schema(schema: StructType) -> None:
 
 
 def arrow_schema(names: Iterable[str]) -> pa.Schema:
-    """Return the Arrow schema of some columns, in the types that Spark expects from a Python source."""
+    """Return the Arrow schema of some columns, with the types that Spark expects from a Python source."""
     import pyarrow as pa
 
     types = {

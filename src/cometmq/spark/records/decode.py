@@ -1,7 +1,7 @@
-"""Stored records → Arrow columns, many records at a time and only the requested columns.
+"""Stored records as columns: Arrow arrays for many records at a time, and only the requested columns.
 
-The bytes are consecutive records, as in a pull response or a commit log; :mod:`cometmq.message.record` has their
-layout. Only the sizes are read one by one; every other field is gathered for all records together
+The bytes are consecutive records, as in a pull response or a commit log; :mod:`cometmq.message.record` documents their
+layout. Only the sizes are read one by one; each other field is gathered for all records at once
 (:mod:`cometmq.spark.records.slices`).
 """
 
@@ -43,19 +43,21 @@ _SIZE: Final = RECORD.struct("size")
 _MAX_MS: Final = (1 << 63) // 1000 - 1
 """Largest timestamp that fits into microseconds; a producer may send any value."""
 _HEAD: Final = dtype_of(RECORD)
-"""The fields before a body where both hosts are IPv4; every record is longer."""
+"""The fields before a body if both hosts are IPv4; every record is longer than these fields."""
 _BEHIND: Final = {"born_host": "store_timestamp", "store_host": "reconsume_times"}
 """The field after each host."""
 _BEHIND_HOSTS: Final = ("store_timestamp", "reconsume_times", "prepared_transaction_offset", "body_length")
 _CORE_RECORD_BYTES: Final = 4096
-"""The compiled core copies the buffer once: that pays off if records are on average not larger than this."""
+"""Maximum mean record size in bytes at which the compiled core is used: it copies the buffer once, which pays off only
+for small records.
+"""
 _HEX: Final = np.frombuffer(bytes.hex(bytes(range(256))).upper().encode(), "V2")
 
 
 def record_starts(buffer: bytes | memoryview) -> Positions:
     """Return the position of each record of ``buffer``.
 
-    :raises RecordError: the sizes do not lead exactly to the end.
+    :raises RecordError: the sizes do not add up to the buffer's length.
     """
     if CORE is not None:
         found = CORE.record_starts(buffer)
@@ -80,12 +82,12 @@ def record_starts(buffer: bytes | memoryview) -> Positions:
 class Records:
     """Some records of one buffer; columns are decoded when requested.
 
-    A selection of records (:meth:`rows`) keeps the fields that were read already: records are far apart in memory, and
-    reading a field again costs more than processing it.
+    A selection of records (:meth:`rows`) keeps the fields that were already read: records are far apart in memory, and
+    reading a field again takes longer than processing it.
     """
 
     def __init__(self, buffer: bytes | memoryview, starts: Positions | None = None) -> None:
-        """Use all records of ``buffer``, or those at ``starts``, which only :meth:`check` validates.
+        """Use all records in ``buffer``, or the records at ``starts``, which only :meth:`check` validates.
 
         :raises RecordError: the bytes are not complete records.
         """
@@ -99,7 +101,7 @@ class Records:
         return len(self.starts)
 
     def rows(self, which: slice | npt.NDArray[np.bool_] | Positions) -> Records:
-        """Return the chosen records of the same buffer."""
+        """Return the chosen records from the same buffer."""
         chosen, known = Records(self.source, self.starts[which]), vars(self)
         if "_raw_heads" in known:
             chosen._raw_heads = self._raw_heads[which]
@@ -117,7 +119,7 @@ class Records:
         return self if inside.all() else self.rows(inside)
 
     def tagged(self, tags: frozenset[str]) -> Records:
-        """Return the records that have one of the tags; brokers compare only hashes, which may collide."""
+        """Return the records that have one of the tags. Brokers compare only hashes, which may collide."""
         wanted = pc.is_in(self.properties.values_of(TAGS), pa.array(sorted(tags), pa.string()))
         return self.rows(wanted.to_numpy(zero_copy_only=False))
 
@@ -132,13 +134,15 @@ class Records:
         if (flags & HOSTS_V6).any():
             for name in _BEHIND_HOSTS:
                 kind, at = _HEAD[name], self.starts + offsets_of(record_offsets(name), flags)
-                # A record may be too short for the hosts that it claims: check() finds that.
+                # A record may be too short for the hosts that its flag states; check() detects this.
                 heads[name] = windows(self._bytes, kind)[np.minimum(at, len(self._bytes) - kind.itemsize)]
         return raw
 
     @property
     def _heads(self) -> npt.NDArray[Any]:
-        """Return the heads in the layout of IPv4 hosts; with IPv6 hosts the two host fields are invalid."""
+        """Return the heads in the layout of IPv4 hosts. For records with IPv6 hosts, the two host
+        fields are invalid.
+        """
         return self._raw_heads.view(_HEAD)
 
     def number(self, field: str) -> npt.NDArray[Any]:
@@ -179,9 +183,9 @@ class Records:
     # Geometry -------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Check that all are :attr:`whole`.
+        """Check that all records are :attr:`whole`.
 
-        :raises RecordError: one is not; the error names the first.
+        :raises RecordError: a record is not; the error names the first one.
         """
         if not self.whole.all():
             at = int(self.starts[int(np.argmin(self.whole))])
@@ -190,7 +194,7 @@ class Records:
 
     @property
     def whole(self) -> npt.NDArray[np.bool_]:
-        """Return True for each record with valid magic and lengths, so that no read leaves the record."""
+        """Return True for each record with valid magic and lengths, so that no read crosses the record's end."""
         found: npt.NDArray[np.bool_] = self._layout[6].astype(np.bool_)
         return found
 
@@ -232,7 +236,7 @@ class Records:
 
     @cached_property
     def topic_codes(self) -> tuple[list[str], Positions]:
-        """Return topic names, and for each record the index of its topic; a name may have no record."""
+        """Return topic names, and for each record the index of its topic. A name may have no record."""
         at, lengths = self._layout[2:4]
         first = bytes(self.source[int(at[0]) : int(at[0] + lengths[0])]) if len(self) else b""
         if first and (lengths == len(first)).all() and (windows(self._bytes, f"S{len(first)}")[at] == first).all():
@@ -274,7 +278,7 @@ class Records:
         return PropertyTexts(slices(self._bytes, *self._layout[4:]))
 
     def property_numbers(self, name: str, kind: Any) -> Any:
-        """Return a property as integers of an Arrow type; null where it is absent or does not fit."""
+        """Return a property as integers of an Arrow type; null if the property is absent or its value does not fit."""
         texts = self.properties.values_of(name)
         digits = 9 if kind == pa.int32() else 14  # milliseconds of so many end in the year 5138
         numeric = pc.match_substring_regex(texts, rf"^-?[0-9]{{1,{digits}}}$")
@@ -285,7 +289,7 @@ class Records:
         return slices(self._bytes, *self.body_slices)
 
     def packed_bodies(self) -> Any:
-        """Return the stored bodies that are compressed, null for others."""
+        """Return the stored bodies that are compressed; null for other bodies."""
         plain = (self.sys_flags & COMPRESSED) == 0
         if plain.all():
             return pa.nulls(len(self), pa.binary())
@@ -320,13 +324,13 @@ class Records:
         return [bytes(self.source[a:b]) for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
 
     def host_texts(self, field: str) -> Any:
-        """Return the hosts of a field as ``ip:port``; each distinct one is formatted once."""
+        """Return the hosts in a field as ``ip:port``; each distinct host is formatted once."""
         if self._has_v6:
             known: dict[bytes, str] = {}
             return pa.array(
                 [known.get(h) or known.setdefault(h, _host_text(h)) for h in self._hosts(field)], pa.string()
             )
-        # As numbers in native order: only equality matters, and the bytes stay.
+        # Convert to numbers in native order: only equality matters, and the bytes do not change.
         raw = self._heads[field].view("u8")
         if (raw == raw[:1]).all():
             return constant(_host_text(raw[:1].tobytes()), len(self))
@@ -353,7 +357,7 @@ def _moments(milliseconds: Any, kind: Any) -> Any:
 
 
 _TRANSACTION_TYPES: Final = pa.array([None, "PREPARED", "COMMIT", "ROLLBACK"], pa.string())
-"""Compressions by the two bits of the sysFlag."""
+"""Compression types by the two bits of the sysFlag."""
 
 _COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
     "topic": lambda records, _: records.topics(),
@@ -382,15 +386,15 @@ _COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
     "transactionType": lambda records, _: _TRANSACTION_TYPES.take(pa.array((records.sys_flags >> 2) & 3)),
     "producerGroup": lambda records, _: records.properties.values_of(PGROUP),
 }
-"""Every column but ``brokerName``, which no record holds, and ``body``, which may have to be decompressed."""
+"""Every column except ``brokerName``, which no record contains, and ``body``, which may have to be decompressed."""
 
 
 OnBadBody = Callable[[Queue, int, str], None]
-"""Called with queue and offset of a message whose body cannot be decompressed, and the reason."""
+"""Function that is called with queue and offset of a message whose body cannot be decompressed, and the reason."""
 
 
 def refuse_bad_body(queue: Queue, offset: int, reason: str) -> None:
-    """Fail.
+    """Raise an error.
 
     :raises BadBodyError: always.
     """
@@ -408,9 +412,10 @@ def decode(
     on_bad_body: OnBadBody = refuse_bad_body,
     max_body_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> Iterator[Any]:
-    """Yield Arrow record batches of ``schema``, in order; usually one, more if decompressed bodies are large.
+    """Yield Arrow record batches of ``schema``, in order: usually one batch, several if decompressed bodies are large.
 
-    :param on_bad_body: called for each body that cannot be decompressed; if it returns, the body is null.
+    :param on_bad_body: function that is called for each body that cannot be decompressed; if it returns, the body is
+        null.
     """
     if not len(records):
         return

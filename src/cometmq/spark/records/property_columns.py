@@ -1,9 +1,9 @@
 """Properties of many records at once: the map, and single properties by name.
 
 The text of a record is ``name 0x01 value 0x02 name 0x01 value 0x02 …`` with or without the last 0x02. All texts are in
-one buffer; separators are found once for all of them. The rules are those of
+one buffer, in which separators are searched once. The rules are those of
 :func:`cometmq.message.properties.decode_properties`: pieces without name or value are dropped, the first 0x01 ends
-the name, and the later of two pieces with one name wins.
+the name, and of two pieces with the same name the later one is used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NAME_END: Final = 1
 _PIECE_END: Final = 2
 _OFFSET_BYTES: Final = 4
 _BITS: Final = 62
-"""Most names with a bit each in an int64, to find names that a record has twice."""
+"""Maximum number of names for which each name has a bit in an int64; the bits show names that a record has twice."""
 
 
 class PropertyTexts:
@@ -36,7 +36,7 @@ class PropertyTexts:
         self._bytes, self._offsets = buffers_of(raw)
 
     def text(self) -> Any:
-        """Return the texts themselves."""
+        """Return the texts."""
         return text(self._raw)
 
     @cached_property
@@ -71,7 +71,7 @@ class PropertyTexts:
         )
 
     def values_of(self, name: str) -> Any:
-        """Return one property of each record as strings, null if it has none."""
+        """Return one property of each record as strings; null for records without it."""
         found = None if CORE is None else CORE.property_values(self._bytes, self._offsets, name)
         if found is None:
             return self._values_of(name)
@@ -88,7 +88,7 @@ class PropertyTexts:
         entries = len(names[0]) // _OFFSET_BYTES - 1
         return pa.MapArray.from_arrays(firsts, _strings(names, entries), _strings(values, entries), type=kind)
 
-    # Without the compiled core, and for texts that it leaves ----------------------------------------
+    # Without the compiled core, and for texts that it does not handle ----------------------------------------
 
     def _values_of(self, name: str) -> Any:
         _, middles, ends, firsts = self._pieces
@@ -118,7 +118,7 @@ class PropertyTexts:
 
 
 def _strings(texts: tuple[bytes, bytes], count: int, bits: bytes | None = None) -> Any:
-    """Return strings of the core; ``bits`` marks those that are not null."""
+    """Return strings from the compiled core; ``bits`` marks the strings that are not null."""
     offsets, data = texts
     validity = None if bits is None else pa.py_buffer(bits)
     return pa.Array.from_buffers(pa.string(), count, [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
@@ -127,7 +127,7 @@ def _strings(texts: tuple[bytes, bytes], count: int, bits: bytes | None = None) 
 def _as_in_the_first(
     data: Bytes, starts: Positions, middles: Positions, firsts: Positions
 ) -> tuple[list[bytes], Positions] | None:
-    """Return the names if every record has those of the first, as is usual with one producer; else None."""
+    """Return the names if every record has the same names as the first, which is usual with one producer; else None."""
     count, records = int(firsts[1]), len(firsts) - 1
     if not count or count * records != len(starts) or (np.diff(firsts) != count).any():
         return None
@@ -151,15 +151,15 @@ def _encoded(names: Any) -> tuple[list[bytes], Positions]:
 
 
 def _without_repeats(names: int, numbers: Positions, firsts: Positions) -> npt.NDArray[np.bool_] | None:
-    """Mark the pieces to keep: for equal names in a record only the last; None means all pieces.
+    """Mark the pieces to keep: of equal names in a record, only the last. None means all pieces.
 
-    :param names: number of distinct names; ``numbers`` has the index of each piece's name.
+    :param names: number of distinct names; ``numbers`` contains the index of each piece's name.
     """
     if not len(numbers):
         return None
     bits = np.left_shift(np.int64(1), numbers % _BITS)
     filled = firsts[:-1][firsts[1:] > firsts[:-1]]
-    # The sum of powers of two equals their union only where none occurs twice.
+    # The sum of powers of two equals their union only if no power occurs twice.
     if (np.add.reduceat(bits, filled) == np.bitwise_or.reduceat(bits, filled)).all():
         return None
     keys = np.repeat(np.arange(len(firsts) - 1), np.diff(firsts)) * names + numbers

@@ -24,8 +24,8 @@ Offsets = dict[Queue, int]
 class Mark(NamedTuple):
     """A message that identifies a generation of its queue.
 
-    A topic that was deleted and created again counts its messages from 0. No two messages of a broker have the same
-    place in its log and the same store time, so the message at this offset then differs.
+    A topic that was deleted and created again counts its messages from 0. No two messages on a broker have the same
+    offset in its log and the same store time, so the message at this queue offset then differs.
     """
 
     offset: int
@@ -48,7 +48,7 @@ class OffsetRange:
         return f"{self.queue} [{self.first}, {self.end})"
 
     def part(self, number: int, count: int) -> OffsetRange:
-        """Return one of ``count`` parts of about the same length; ``number`` 0 is the first."""
+        """Return one of ``count`` parts of about the same length; number 0 is the first part."""
         first, end = (self.first + len(self) * at // count for at in (number, number + 1))
         return OffsetRange(self.queue, first, end)
 
@@ -66,14 +66,14 @@ def offsets_to_json(offsets: Mapping[Queue, int]) -> OffsetsJson:
 
 
 def marks_to_json(marks: Mapping[Queue, Mark]) -> MarksJson:
-    """Nest marks like offsets: each is offset, place in the log, and store time in ms since 1970."""
+    """Nest marks like offsets: each mark is queue offset, log offset, and store time in ms since 1970."""
     return _nested({queue: list(mark) for queue, mark in marks.items()})
 
 
 def marks_from_json(nested: Mapping[str, Mapping[str, Mapping[str, Sequence[int]]]]) -> dict[Queue, Mark]:
     """Parse the result of :func:`marks_to_json`.
 
-    :raises OptionError: it is malformed.
+    :raises OptionError: the text is malformed.
     """
     try:
         return {
@@ -89,7 +89,7 @@ def marks_from_json(nested: Mapping[str, Mapping[str, Mapping[str, Sequence[int]
 def offsets_from_json(nested: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Offsets:
     """Parse the result of :func:`offsets_to_json`.
 
-    :raises OptionError: it is malformed.
+    :raises OptionError: the text is malformed.
     """
     try:
         return {

@@ -1,6 +1,6 @@
-"""Gathers out of one byte buffer: values at any position, and slices of any length as Arrow arrays.
+"""Gathers values at any position of a byte buffer, and slices of any length as Arrow arrays.
 
-Everything here works on many records at once and copies each byte at most twice; there is no loop per record.
+All functions work on many records at once and copy each byte at most twice. They have no loop per record.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _INLINE: Final = f"V{_INLINE_BYTES}"
 
 
 def windows(buffer: Bytes, dtype: str | np.dtype[Any]) -> npt.NDArray[Any]:
-    """View ``buffer`` as overlapping values of ``dtype``, one at each byte."""
+    """View ``buffer`` as overlapping values of ``dtype``, one for each byte."""
     kind = np.dtype(dtype)
     return np.ndarray((max(len(buffer) - kind.itemsize + 1, 0),), kind, buffer.data, strides=(1,))
 
@@ -31,7 +31,7 @@ def slices(buffer: Bytes, starts: Positions, lengths: Positions, missing: npt.ND
     """Return ``buffer[start : start + length]`` of each row as a contiguous Arrow binary array.
 
     ``missing`` marks rows that are null; their start and length must still lie within the buffer.
-    The buffer must be shorter than 2 GiB, and so must be the sum of the lengths.
+    The buffer and the sum of the lengths must each be less than 2 GiB.
     """
     count = len(starts)
     if count == 0 or not len(buffer):
@@ -53,7 +53,7 @@ def slices(buffer: Bytes, starts: Positions, lengths: Positions, missing: npt.ND
 
 
 def _heads(buffer: Bytes, starts: Positions) -> npt.NDArray[np.void]:
-    """Return the first bytes from each start on, with zeros after the buffer's end."""
+    """Return the first bytes after each start; bytes after the buffer's end are zeros."""
     last = max(len(buffer) - _INLINE_BYTES, 0)
     early = starts < last
     if early.all():
@@ -66,7 +66,7 @@ def _heads(buffer: Bytes, starts: Positions) -> npt.NDArray[np.void]:
 
 
 def text(array: Any) -> Any:
-    """Convert an Arrow binary array to strings; bytes that are not UTF-8 become U+FFFD, as Java's decoder does."""
+    """Convert an Arrow binary array to strings. Bytes that are not UTF-8 become U+FFFD, as in Java's decoder."""
     try:
         return array.cast(pa.string())
     except pa.ArrowInvalid:

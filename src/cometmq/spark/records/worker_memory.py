@@ -3,11 +3,11 @@
 Measured with PySpark 4.3.0, Python 3.11 and glibc 2.36:
 
 * A batch uses some dozens of megabytes and frees them. By default glibc returns free memory at the heap's end to the
-  kernel, and the next batch gets it page by page, zeroed. Decoding and writing a million messages of 1 KiB takes 1.06 s
-  of processor time by default and 0.97 s with :func:`keep_freed_memory`; 214,000 messages cause 1,400 page faults or
-  15. glibc's own variables (``MALLOC_TRIM_THRESHOLD_``) would have to be set before the worker starts.
-* ``pyspark.daemon`` collects garbage after each task, before the worker starts the next one. That scans every imported
-  module for some 45 ms, except with :func:`freeze_modules`.
+  kernel, and the next batch receives it again page by page, zeroed. Decoding and writing a million messages of 1 KiB
+  takes 1.06 s of processor time by default and 0.97 s with :func:`keep_freed_memory`; 214,000 messages cause 1,400 page
+  faults or 15. glibc's own variables (``MALLOC_TRIM_THRESHOLD_``) would have to be set before the worker starts.
+* ``pyspark.daemon`` collects garbage after each task, before the worker starts the next one. Each collection scans
+  every imported module for some 45 ms, unless :func:`freeze_modules` was called.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from functools import cache, wraps
 from typing import Final, ParamSpec, TypeVar
 
 KEPT_BYTES: Final = 128 * 1024 * 1024
-"""Free bytes at the heap's end that the process keeps: a few batches."""
+"""Number of free bytes at the heap's end that the process keeps, enough for a few batches."""
 _MAPPED_FROM_BYTES: Final = 32 * 1024 * 1024
-"""Smaller blocks come from the heap, larger ones are mapped one by one; the most that glibc accepts."""
+"""Maximum size of blocks that are allocated on the heap; larger blocks are mapped one by one. It is the largest value
+that glibc accepts.
+"""
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 
@@ -43,7 +45,7 @@ def in_lasting_worker(read: Callable[_Asked, Iterator[_Row]]) -> Callable[_Asked
 
 @cache
 def keep_freed_memory() -> None:
-    """Set malloc's thresholds, once in a process; C libraries without ``mallopt`` keep theirs."""
+    """Set malloc's thresholds once in a process. C libraries without ``mallopt`` keep their own."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_TRIM_THRESHOLD, KEPT_BYTES)

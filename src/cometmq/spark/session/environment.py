@@ -39,15 +39,17 @@ _MASTER_PORT: Final = 7077
 """Default port of a standalone master."""
 _CONNECT_SECONDS: Final = 10.0
 _LOCAL_SHUFFLE_PARTITIONS: Final = 8
-"""Spark's default of 200 is for clusters: on one machine each costs milliseconds, and an audit took a minute."""
+"""Number of shuffle partitions. Spark's default of 200 is for clusters; on one machine each partition takes
+milliseconds, and an audit with 200 took a minute.
+"""
 _BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options of a JVM that favours quick compilation, and collects garbage in one thread."""
+"""Options for a JVM that favours quick compilation, and collects garbage in one thread."""
 _LASTING: Final = (
     "-XX:InitiatingHeapOccupancyPercent=80 "
     "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 )
-"""Rows leave no old objects, so G1 need not mark the heap all the time. Spark checks nulls and bounds before it reads a
-value, so Arrow need not check them again.
+"""Rows do not become old objects, so G1 need not mark the heap all the time. Spark checks nulls and bounds before it
+reads a value, so Arrow need not check them again.
 """
 
 
@@ -84,9 +86,9 @@ def _java() -> str:
 
 @contextmanager
 def driver_session(spark: SparkSession | None, master: str, app_name: str) -> Iterator[SparkSession]:
-    """Yield the job's session, or a new one on ``master``, which may be a Spark Connect server.
+    """Yield the job's session, or a new session on ``master``, which may be a Spark Connect server.
 
-    A new one is stopped at the end of the block.
+    A new session is stopped at the end of the block.
 
     :raises MissingPackageError: as :func:`demand_spark`, or a package of Spark Connect is not installed.
     :raises SparkMissingError: as :func:`demand_spark`.
@@ -151,7 +153,7 @@ def _demand_master(master: str) -> None:
 
     Spark itself tries for a minute, then hangs; for a malformed master its launcher prints a stack trace.
 
-    :raises SparkSourceError: it is malformed, or no master listens.
+    :raises SparkSourceError: the address is malformed, or no master listens.
     """
     if not _MASTER.match(master):
         raise SparkSourceError(
@@ -186,12 +188,12 @@ def tasks_at_a_time(spark: SparkSession) -> int:
         return spark.sparkContext.defaultParallelism
     from pyspark.sql import functions as f
 
-    # A range has a partition for each of them; clients of Connect cannot ask for the number itself.
+    # A range has a partition for each task; Connect clients cannot query the number itself.
     return spark.range(1 << 20).select(f.spark_partition_id()).distinct().count()
 
 
 def connect_session(address: str) -> SparkSession:
-    """Open a session of a Spark Connect server, whose Python must have CometMQ.
+    """Open a session on a Spark Connect server. CometMQ must be installed in the server's Python.
 
     :param address: ``sc://HOST:PORT``, with Spark's parameters.
     :raises MissingPackageError: a package of Spark Connect is not installed.
@@ -229,7 +231,7 @@ def _demand_listener(address: str) -> None:
 def local_session(master: str = "local[*]", app_name: str = "cometmq", *, brief: bool = False) -> SparkSession:
     """Create a session that logs little and whose workers run this Python.
 
-    :param brief: for a minute or two and little data: the JVM favours quick compilation.
+    :param brief: True for a session of a minute or two with little data; the JVM then favours quick compilation.
     :raises SparkMissingError: as :func:`demand_spark`.
     """
     demand_spark()

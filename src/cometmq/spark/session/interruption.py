@@ -1,12 +1,12 @@
 """Ctrl-C in a Spark driver: one KeyboardInterrupt, no tracebacks, and a session that can still be stopped.
 
-PySpark's own handler asks the JVM first to cancel its jobs, over a connection that may be in use, which ends in
+PySpark's own handler first asks the JVM to cancel its jobs, over a connection that may be in use, which causes
 tracebacks. A driver that creates its session and stops it at the end need not ask. So :func:`interrupt_at_once`
 replaces the handler by one that also removes the connection of the current call from py4j:
 
 py4j (0.10.9.9, with PySpark 4.3.0), when a call is interrupted, makes the JVM close all connections of the process once
-that call is done. A call of another thread is then made twice: a semaphore that one thread waits for has two waiters in
-the JVM in every run of ``test_an_interruption_of_one_call_leaves_other_calls_of_the_jvm_alone``; and calls that stop
+that call is done. A call from another thread is then made twice: a semaphore for which one thread waits has two waiters
+in the JVM in every run of ``test_an_interruption_of_one_call_leaves_other_calls_of_the_jvm_alone``; and calls that stop
 the session sometimes fail with "Answer from Java side is empty". py4j does this only when the connection has a socket,
 and has no setting for it, so the handler removes the socket: py4j opens another connection for the next call.
 """
@@ -22,12 +22,12 @@ from types import FrameType
 from typing import Final
 
 silenced: Final = threading.Event()
-"""Set when the session is about to end: the JVM's last messages are not shown."""
+"""Event that is set when the session is about to end; the JVM's last messages are then not shown."""
 _interrupted: Final = threading.Event()
 
 
 def forget_interruptions() -> None:
-    """Reset the state for another session of this process."""
+    """Reset the state for another session in this process."""
     silenced.clear()
     _interrupted.clear()
 
@@ -36,9 +36,9 @@ def forget_interruptions() -> None:
 def interruption_put_off() -> Iterator[None]:
     """Defer Ctrl-C until the end of the block.
 
-    If this process ended before it knows the JVM's port, the JVM would never stop. A handler installed within the
-    block, as by PySpark's context, is removed at its end. Outside the main thread, which gets no signals, this does
-    nothing.
+    If this process ended before it knows the JVM's port, the JVM would never stop. A handler that is installed within
+    the block, for example by PySpark's context, is removed at its end. Outside the main thread, which alone receives
+    signals, this function does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -60,7 +60,7 @@ def silence_spark() -> None:
 
 
 def interrupt_at_once() -> None:
-    """Make Ctrl-C raise KeyboardInterrupt and silence py4j and the JVM; outside the main thread do nothing."""
+    """Make Ctrl-C raise KeyboardInterrupt and silence py4j and the JVM. Outside the main thread, do nothing."""
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         silence_spark()

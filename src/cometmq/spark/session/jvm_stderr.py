@@ -2,13 +2,13 @@
 
 Both appear in healthy jobs, and no option prevents them. Measured with PySpark 4.3.0 on Java 17:
 
-* one line of Java at each start, ``WARNING: Using incubator modules: jdk.incubator.vector``: Spark asks for that
-  module itself;
+* one line of Java at each start, ``WARNING: Using incubator modules: jdk.incubator.vector``: Spark itself loads that
+  module;
 * a traceback of some ten lines for each Python worker that was idle for a minute, and that Spark therefore ends:
   ``pyspark/daemon.py`` cannot write its last output (BrokenPipeError). A job of some minutes on two cores shows several
   of them.
 
-Log4j's settings affect neither, since neither is logged.
+Log4j's settings do not affect these messages, since neither is logged.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 _STDERR: Final = 2
 _READ_BYTES: Final = 65_536
 _LAST_WORDS_SECONDS: Final = 5.0
-"""Time to wait for the last output of a JVM that did not start."""
+"""Maximum time to wait for the last output of a JVM that did not start."""
 _AT_EVERY_START: Final = b"WARNING: Using incubator modules: jdk.incubator.vector\n"
 _HEAD: Final = b"Traceback (most recent call last):\n"
 _FRAME: Final = re.compile(rb'  File "[^"]*pyspark/daemon\.py", line \d+, in (manager|worker)\n')
 _SOURCE: Final = b"    "
-"""Prefix of a source line below a frame; PySpark in a zip has no source lines."""
+"""Prefix of a source line below a frame. If PySpark is in a zip file, frames have no source lines."""
 _END: Final = b"BrokenPipeError: [Errno 32] Broken pipe\n"
 _BEGINNINGS: Final = (_AT_EVERY_START, _HEAD, _END, b'  File "')
 _LINE: Final = re.compile(rb"[^\r\n]*[\r\n]")
-"""A progress bar ends its lines without a line feed."""
+"""Line ends; a progress bar ends its lines without a line feed."""
 
 
 def start_jvm(conf: SparkConf) -> None:
@@ -83,7 +83,7 @@ class Sieve:
 
     def __init__(self) -> None:
         self._rest = b""
-        """The beginning of a line that may still be a known one."""
+        """The beginning of a line that may still become a known line."""
         self._is_within = False
         """True if the beginning of the current line was passed on."""
         self._heads = 0
@@ -94,7 +94,7 @@ class Sieve:
         """True if the source line of a frame may follow."""
 
     def passed(self, data: bytes) -> bytes:
-        """Return the text to pass on now."""
+        """Return the text that can be passed on now."""
         self._rest += data
         found = b""
         while line := _LINE.match(self._rest):
@@ -107,7 +107,7 @@ class Sieve:
         return found
 
     def rest(self) -> bytes:
-        """Return the text that was held back, when no more follows."""
+        """Return the text that was held back, once the input has ended."""
         held, self._rest = self._held() + self._rest, b""
         return held
 

@@ -1,7 +1,7 @@
 """Sessions that end while in use: one sentence with the next step, instead of the errors of py4j or Spark.
 
-After the JVM is killed, any call of py4j can find a refused or closed connection, even those that stop the session.
-When a master dies, or somebody kills the application there, the session stops but the JVM keeps running.
+After the JVM is killed, any call of py4j can meet a refused or closed connection, even calls that stop the session.
+When a master dies, or somebody kills the application on the master, the session stops but the JVM keeps running.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _EXIT_SECONDS: Final = 2.0
-"""Time for the process of a JVM whose connections are closed to end."""
+"""Maximum time until the process of a JVM ends after its connections were closed."""
 _AGAIN: Final = "the same command continues where a job that writes was, and repeats one that only reads"
 
 
 class SessionLostError(SparkSourceError):
-    """The Spark session ended while in use, or before."""
+    """The Spark session ended while it was in use, or earlier."""
 
 
 @contextlib.contextmanager
@@ -56,7 +56,7 @@ def demand_running(spark: SparkSession) -> None:
 
 
 def end_quietly(context: SparkContext) -> None:
-    """Hide tracebacks of PySpark's accumulator server and of py4j when the JVM has ended.
+    """Hide tracebacks from PySpark's accumulator server and from py4j when the JVM has ended.
 
     py4j logs a failed call at the root logger, and also raises the error.
     """
@@ -72,7 +72,7 @@ def end_quietly(context: SparkContext) -> None:
 
 
 def stop(session: SparkSession) -> None:
-    """Stop a session, without PySpark's warning that the JVM has ended: a clearer error follows."""
+    """Stop a session without PySpark's warning that the JVM has ended, since a clearer error follows."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM", RuntimeWarning)
         session.stop()

@@ -1,16 +1,18 @@
-"""Delivery of a task's chunks: a guard decides which rows are sent, the client's sender sends and resends them.
+"""Delivery of a task's chunks: a guard decides which rows are sent, and the client's sender sends and resends them.
 
-While brokers store the chunks of some queues, the task encodes those of the next. Delivery adds three things to
-:mod:`cometmq.client.blocking.outbox`, whose theory of operation holds here too:
+While brokers store the chunks of some queues, the task encodes those of the next. Delivery adds three features to
+:mod:`cometmq.client.blocking.outbox`, whose theory of operation applies here too:
 
 * Before a chunk is sent the guard removes the rows that an earlier attempt of the task has stored.
-* After a failure the guard decides which rows of the chunk are sent again. :class:`Guard` itself chooses all;
+* After a failure the guard decides which rows of the chunk are sent again. :class:`Guard` itself chooses all rows;
   :mod:`~cometmq.spark.sink.effectively_once` asks the broker which rows it finds;
-  :mod:`~cometmq.spark.sink.exactly_once` chooses all, and the broker drops the rows it has by their numbers.
+  :mod:`~cometmq.spark.sink.exactly_once` chooses all rows, and the broker drops the rows that it has already stored, by
+      their numbers.
 * A failing task first waits for the answers to its requests, since the next attempt immediately asks which rows are
   stored.
 
-A task's commit message is created after ``finish``: then every row is acknowledged, or was skipped as stored.
+A task's commit message is created after ``finish``. At that point every row is acknowledged, or was skipped because it
+is stored.
 """
 
 from __future__ import annotations
@@ -38,17 +40,17 @@ _TOO_LARGE: Final = "options maxMessageSize and maxBatchBytes must not exceed th
 
 
 class Guard:
-    """Decides which rows of a repeated task are sent; it sees the rows of each queue in their order.
+    """Decides which rows of a repeated task are sent. A guard receives the rows of each queue in their order.
 
-    This class is at-least-once: it sends everything, and sends again when in doubt.
+    This class guarantees at-least-once: it sends everything, and sends again when a result is unknown.
     """
 
     def settle(self, _topic: str, route: WriteRoute) -> WriteRoute:
-        """Return the queues to use for a topic: the current ones, or those of the task's first attempt."""
+        """Return the queues to use for a topic: the current queues, or the queues of the task's first attempt."""
         return route
 
     def unsent(self, chunk: Chunk) -> Chunk | None:
-        """Return the part of a chunk to send; None if all of it is stored already."""
+        """Return the part of a chunk to send; None if the whole chunk is already stored."""
         return chunk
 
     def properties(self, _chunk: Chunk) -> str:
@@ -86,12 +88,12 @@ class Delivery(Sender):
         self._now_ms = clock.now_ms
         self.guard = guard
         self.passed_over = 0
-        """Messages that an earlier attempt stored."""
+        """Number of messages that an earlier attempt has stored."""
 
     def deliver(self, chunk: Chunk) -> None:
         """Send the part of a chunk that the guard chooses, after the queue's previous chunk is acknowledged.
 
-        :raises SinkError: a broker refuses messages, or did not acknowledge some in time.
+        :raises SinkError: a broker rejects messages, or did not acknowledge some in time.
         """
         self.wait_for(chunk.queue)
         unsent = self.guard.unsent(chunk)

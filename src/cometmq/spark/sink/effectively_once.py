@@ -2,10 +2,10 @@
 
 Theory of operation. A row has the same message id (UNIQ_KEY) whenever it is sent, and a broker finds messages by their
 ids in its index (QUERY_MESSAGE). A task sends the rows of one queue in their order, one request at a time, so the rows
-that an earlier attempt stored are the first ones of the queue:
+that an earlier attempt stored are the first rows of the queue:
 
-1. Before the first chunk of a queue is sent, one query checks whether its first row is stored. If not, no row is, and
-   there are no further queries. If it is, a binary search finds the first row that is not stored.
+1. Before the first chunk of a queue is sent, one query checks whether its first row is stored. If it is not, no row is
+   stored, and no further queries are needed. If it is, a binary search finds the first row that is not stored.
 2. When the result of a request is unknown (the broker was too busy, or the connection broke), the chunk is searched
    again in the same way, and only its unstored end is sent again.
 3. After the last chunk the task verifies, once for each broker and worker, that the broker finds the last row by its
@@ -46,18 +46,18 @@ from cometmq.spark.sink.options import SinkOptions
 from cometmq.spark.sink.placing import Chunk, WriteRoute
 
 STORE_SECONDS: Final = 1.0
-"""Time for a broker to store a request whose connection broke or whose sender died."""
+"""Time for a broker to store a request whose connection broke or whose sender was killed."""
 PROOF_SECONDS: Final = 10.0
 """Time for a broker to index the last message of a task, before its index is assumed to be switched off."""
 UNTOLD_SECONDS: Final = 1.0
-"""Time for the index of a broker that does not report its progress."""
+"""Time to wait for the index of a broker that does not report its progress."""
 _PAUSE_SECONDS: Final = 0.1
 _DISPATCH_PAUSE_SECONDS: Final = 0.01
 _QUERY_MESSAGES: Final = 32
 _FOR_EVER_MS: Final = 2**63 - 1
 
 _proven: set[str] = set()
-"""Addresses of the brokers whose index is known to work, for the life of this worker."""
+"""Addresses of the brokers whose index is known to work, as long as this worker runs."""
 
 
 class EffectivelyOnce(Guard):
@@ -73,7 +73,7 @@ class EffectivelyOnce(Guard):
         self._indexed: set[str] = set()
         """Brokers whose index contains the rows of earlier attempts."""
         self._is_new: set[Queue] = set()
-        """Queues that hold no further rows of earlier attempts."""
+        """Queues that contain no further rows of earlier attempts."""
         self._last_of: dict[str, Chunk] = {}
 
     def settle(self, _topic: str, route: WriteRoute) -> WriteRoute:
@@ -84,7 +84,7 @@ class EffectivelyOnce(Guard):
     def unsent(self, chunk: Chunk) -> Chunk | None:
         """Return the rows that the broker does not find.
 
-        :raises SinkError: it does not answer.
+        :raises SinkError: the broker does not answer.
         """
         unsent = chunk if chunk.queue in self._is_new else self._search(chunk)
         if unsent is not None:
@@ -93,7 +93,7 @@ class EffectivelyOnce(Guard):
         return unsent
 
     def still_unsent(self, chunk: Chunk) -> Chunk | None:
-        """Return the rows that the broker does not find, after some time to store them."""
+        """Return the rows that the broker does not find after some time to store them."""
         self._indexed.discard(chunk.queue.broker)
         self._is_unsettled = True
         return self._search(chunk)
@@ -101,7 +101,7 @@ class EffectivelyOnce(Guard):
     def finish(self) -> None:
         """Verify, once for each broker, that it finds messages by their ids.
 
-        :raises SinkError: it does not.
+        :raises SinkError: the broker does not find them.
         """
         for broker, chunk in self._last_of.items():
             address = self._masters[broker]
@@ -177,13 +177,13 @@ class EffectivelyOnce(Guard):
 def await_dispatch(broker: str, address: str, security: Security, *, patience_s: float, clock: Clock) -> None:
     """Wait until the index of a broker contains all messages that the broker has acknowledged.
 
-    The broker's runtime information (GET_BROKER_RUNTIME_INFO, ``AdminBrokerProcessor.prepareRuntimeInfo``) has the end
-    of the log and, read after it, the number of bytes that wait to be dispatched: their difference never exceeds the
-    dispatched offset.
+    The broker's runtime information (GET_BROKER_RUNTIME_INFO, ``AdminBrokerProcessor.prepareRuntimeInfo``) contains the
+    end of the log and, read after it, the number of bytes that are not dispatched yet. Their difference never exceeds
+    the dispatched offset.
 
     :param patience_s: time limit in total, and for each answer.
     :raises BlockingConnectionError: the broker does not answer.
-    :raises SinkError: the index does not get there within ``patience_s``.
+    :raises SinkError: the index does not reach this state within ``patience_s``.
     """
     wanted: int | None = None
     give_up_at = clock.monotonic() + patience_s
@@ -209,9 +209,10 @@ def await_dispatch(broker: str, address: str, security: Security, *, patience_s:
 
 
 def _is_in_queue(link: BlockingConnection, queue: Queue, record: StoredRecord) -> bool:
-    """Return whether an indexed message is in its queue; the index also has those of deleted topics.
+    """Return whether an indexed message is in its queue; the index also contains messages of deleted topics.
 
-    A message that expired from its queue, or that the broker gives no information about, counts as there.
+    A message that expired from its queue, or about which the broker returns no information, counts as being in its
+    queue.
     """
     place = Queue(record.topic, queue.broker, record.queue_id)
     answer = link.invoke(RequestCode.PULL_MESSAGE, pull_header(place, record.queue_offset, 1, DEFAULT_GROUP))

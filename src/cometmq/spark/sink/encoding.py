@@ -3,9 +3,9 @@
 The few rows that must be sent alone (delayed, or with a compressed body) are encoded in the same form, and decoded
 again when they are sent.
 
-Rows get the same message ids each time they are sent. An id (UNIQ_KEY) has 32 hex digits in the layout
-of RocketMQ's clients: ten bytes of a hash of the task and of the row's number without its low 16 bits, four zero bytes
-where clients have a time, and the low 16 bits.
+Rows get the same message ids each time they are sent. An id (UNIQ_KEY) has 32 hex digits in the layout of RocketMQ's
+clients: ten bytes of a hash of the task and of the row's number without its low 16 bits, four zero bytes where clients
+store a time, and the low 16 bits.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class EncodedRows:
     where: RowPlace
     pieces: pa.BinaryArray
     alone: npt.NDArray[np.bool_]
-    """Marks rows that are not allowed in a batch of messages."""
+    """For each row, True if it is not allowed in a batch of messages."""
 
 
 class MessageParts(NamedTuple):
-    """One message, decoded from its piece."""
+    """One message, decoded from its bytes."""
 
     flag: int
     body: bytes
@@ -110,7 +110,7 @@ def encode_rows(batch: pa.RecordBatch, first_row: int, identity: TaskIdentity, o
 
 
 def decode_piece(piece: bytes) -> MessageParts:
-    """Decode the message of one piece."""
+    """Decode one message from its bytes."""
     _, _, _, flag, length = _HEAD.unpack_from(piece)
     body_end = _HEAD.size + length
     return MessageParts(flag, piece[_HEAD.size : body_end], piece[body_end + _SHORT.size :].decode())
@@ -147,7 +147,7 @@ def _body(batch: pa.RecordBatch, where: RowPlace, options: SinkOptions) -> Any:
 
 
 def _delayed(batch: pa.RecordBatch, where: RowPlace) -> npt.NDArray[np.bool_]:
-    """Mark the rows with a delay, and check that each has at most one."""
+    """Mark the rows with a delay, and check that each row has at most one delay."""
     kinds = np.zeros(batch.num_rows, np.int8)
     for name in DELAY_COLUMNS:
         if name in batch.schema.names:
@@ -214,7 +214,9 @@ def _scalar(text: str) -> Any:
 
 
 def _piece(name: str, column: Any) -> tuple[list[Any], int]:
-    """Return the parts of one property to join, and how many rows have it; null and empty values are left out."""
+    """Return the parts of one property to join, and the number of rows that have the property. Null and empty values
+    are left out.
+    """
     values = _bytes(column)
     empty = pc.equal(pc.binary_length(values), 0)
     if pc.any(empty).as_py():
@@ -255,7 +257,7 @@ def _keys(batch: pa.RecordBatch, column: Any, where: RowPlace) -> Any:
 
 
 def _joined(column: Any) -> Any:
-    """Join arrays of keys; Arrow joins only lists whose elements may be null."""
+    """Join arrays of keys. Arrow can only join lists whose elements may be null."""
     return pc.binary_join(column.cast(pa.list_(pa.string())), KEY_SEPARATOR)
 
 
@@ -295,7 +297,9 @@ def _refuse_entry(batch: pa.RecordBatch, offsets: Any, bad: Any, where: RowPlace
 
 
 def _check_separators(batch: pa.RecordBatch, texts: pa.BinaryArray, expected: int, where: RowPlace) -> None:
-    """Count the separators: more than the sink wrote means that a value contains one, which is not readable."""
+    """Count the separators. If there are more than the sink wrote, a value contains one, which
+    would not be readable.
+    """
     data = np.frombuffer(texts.buffers()[2], np.uint8)[: pc.sum(pc.binary_length(texts)).as_py()]
     if all(np.count_nonzero(data == separator) == expected for separator in _SEPARATORS):
         return
@@ -360,10 +364,10 @@ _BLOCK_BITS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class TaskIdentity:
-    """A task: the same for every attempt."""
+    """The identity of a task, which is the same for every attempt."""
 
     producer: str
-    """The query of a stream, or one write of a batch."""
+    """The id of a stream's query, or of one batch write."""
     batch: int
     """The micro-batch of a stream; 0 for a batch."""
     partition: int
@@ -398,7 +402,9 @@ def _low_digits() -> npt.NDArray[np.uint8]:
 
 
 def task_attempt() -> int:
-    """Return the number of the attempt that this process runs now, from 0; only inside a task of Spark."""
+    """Return the number of the attempt that this process is running, counted from 0. Call this only inside a Spark
+    task.
+    """
     from pyspark import TaskContext
 
     context: Any = TaskContext.get()
@@ -406,9 +412,9 @@ def task_attempt() -> int:
 
 
 def task_identity(producer: str | None, *, streaming: bool) -> TaskIdentity:
-    """Return the identity of the task that this process runs now; only inside a task of Spark.
+    """Return the identity of the task that this process is running. Call this only inside a Spark task.
 
-    :param producer: id of a batch, or option ``producerId`` of a stream; without it a stream has the id of its query.
+    :param producer: id of a batch, or option ``producerId`` of a stream; by default the id of the stream's query.
     """
     from pyspark import TaskContext
 

@@ -4,21 +4,22 @@ Theory of operation. The *producer* of a task is its query and partition, and a 
 queue in one batch. Every attempt of the task has the same rows in the same order, so row ``n`` of a lane is the same
 message in every attempt.
 
-1. Before its first message to a broker a task opens its producer there (OPEN_PRODUCER). The answer gives the task a
-   higher epoch than every attempt before it, and the state of each lane: how many rows are stored, a CRC over them, and
+1. Before its first message to a broker a task opens its producer there (OPEN_PRODUCER). The answer contains a higher
+   epoch than that of every earlier attempt, and the state of each lane: how many rows are stored, a CRC over them, and
    a note of the queues over which the rows were distributed. From then on the broker rejects requests of lower epochs
    (PRODUCER_FENCED).
 2. Rows are distributed over the queues of the note, or over the topic's current queues if no attempt has stored
    anything.
 3. The stored rows of a lane are skipped, and their CRC is compared: different rows are an error.
-4. Each request carries its sequence: producer, batch, epoch, number of its first row, number of rows, CRC. The broker
-   stores a request that begins at its next row, acknowledges one that it has, and rejects one that leaves a gap.
-5. At the end no lane may hold more rows than this attempt had.
+4. Each request contains its sequence: producer, batch, epoch, number of its first row, number of rows, CRC. The broker
+   stores a request that begins at its next row, acknowledges a request that it has already stored, and rejects a
+   request that would leave a gap.
+5. At the end, no lane may contain more rows than this attempt had.
 
-Faults. A request with an unknown result is sent again unchanged. A task that dies is repeated by Spark under a higher
+Faults. A request with an unknown result is sent again unchanged. A failed task is repeated by Spark with a higher
 epoch; an executor that Spark has given up, but that still runs, is fenced. A broker that lost acknowledged rows answers
-SEQUENCE_GAP: the task fails, and its next attempt gets the number of remaining rows and sends the others again. The CRC
-detects rows in another order (``rand()``, another number of cores): they are an error, never a silent loss.
+SEQUENCE_GAP: the task fails, and its next attempt receives the number of remaining rows and sends the other rows again.
+The CRC detects rows in another order (``rand()``, another number of cores): they are an error, never a silent loss.
 ``docs/exactly-once.md`` describes the broker's side.
 """
 
@@ -59,7 +60,7 @@ class _Lane:
     """The rows of this task in one queue so far."""
 
     stored: ProducerLane
-    """The broker's state when the task began."""
+    """The state of the lane on the broker when the task began."""
     rows: int = 0
     crc: int = 0
 
@@ -79,9 +80,9 @@ class ExactlyOnce(Guard):
         self._properties: dict[Queue, str] = {}
 
     def settle(self, topic: str, route: WriteRoute) -> WriteRoute:
-        """Return the queues over which an earlier attempt distributed the rows, else the current ones.
+        """Return the queues over which an earlier attempt distributed the rows, else the current queues.
 
-        :raises SinkError: a broker does not support sequences, does not answer, or has a later run of this task.
+        :raises SinkError: a broker does not support sequences, does not answer, or knows a later run of this task.
         """
         for broker in sorted({queue.broker for queue in route.queues}):
             if broker not in self._epochs:
@@ -106,9 +107,9 @@ class ExactlyOnce(Guard):
         return WriteRoute(queues, route.masters)
 
     def unsent(self, chunk: Chunk) -> Chunk | None:
-        """Return the rows that the broker does not have, after checking those that it has.
+        """Return the rows that the broker has not stored, after checking the rows that it has stored.
 
-        :raises SinkError: the broker has other rows in their place.
+        :raises SinkError: the broker has stored other rows in their place.
         """
         queue = chunk.queue
         lane = self._lanes.get(queue)
@@ -137,7 +138,7 @@ class ExactlyOnce(Guard):
         return rest
 
     def properties(self, chunk: Chunk) -> str:
-        """Return its sequence."""
+        """Return the sequence of the request."""
         return self._properties[chunk.queue]
 
     def finish(self) -> None:
@@ -175,7 +176,7 @@ class ExactlyOnce(Guard):
             self._known[Queue(topic, broker, int(queue_id))] = lane
 
     def _ask(self, broker: str, address: str) -> RemotingCommand:
-        """Open the producer; retry with a busy or absent broker until the patience is over."""
+        """Open the producer. While the broker is busy or absent, retry until the time limit is reached."""
         header = OpenProducerRequestHeader(producer=self._producer, batch=self._batch)
         patience = Patience(SYSTEM_CLOCK, self._options.send_timeout_s, _PAUSE_SECONDS)
         while True:

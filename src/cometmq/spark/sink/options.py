@@ -25,7 +25,7 @@ from cometmq.spark.options import (
 )
 
 _MAX_ID_CHARS: Final = 128
-"""Leaves space for the partition's number in the name that brokers see."""
+"""Maximum length of a producer id, which leaves space for the partition's number in the name that brokers receive."""
 COMPRESSIONS: Final = {
     "none": None,
     "zlib": CompressionType.ZLIB,
@@ -72,7 +72,7 @@ class SinkOptions:
 
     @property
     def send_timeout_s(self) -> float:
-        """Time for a chunk to be acknowledged, in seconds."""
+        """Maximum time for the acknowledgement of a chunk, in seconds."""
         return self.send_timeout_ms / 1000
 
 
@@ -81,13 +81,14 @@ _FOLDED: Final = folded_names(
     SINK_OPTION_NAMES, {"nameServer": "namesrvAddr", "delivery.guarantee": "deliveryGuarantee"}
 )
 _SPARKS_OWN: Final = frozenset({"checkpointlocation"})
-"""Options that Spark passes to every sink of a stream, and that this one ignores."""
+"""Options that Spark passes to every sink of a stream, and that this sink ignores."""
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Parse the options of a writer.
 
-    :raises OptionError: an option is unknown (the nearest known one is named), missing, doubled or has a bad value.
+    :raises OptionError: an option is unknown (the error names the nearest known option), missing, given twice or has an
+        invalid value.
     """
     named = {name: value for name, value in given.items() if name.lower() not in _SPARKS_OWN}
     values = canonical_options("the rocketmq sink", named, _FOLDED)
@@ -143,11 +144,13 @@ _KAFKA_KEY: Final = "RocketMQ has no key of a record: use shardingKey for order,
 def check_sink_schema(
     fields: Iterable[tuple[str, str]], *, topic_given: bool, guarantee: Guarantee = Guarantee.AT_LEAST_ONCE
 ) -> None:
-    """Demand that every ``(name, Spark type)`` is a column of the sink, and that they are enough for a message.
+    """Check that every ``(name, Spark type)`` is a column of the sink, and that all columns that a message needs are
+    present.
 
     :param topic_given: True when option ``topic`` names a topic for rows without one.
-    :param guarantee: the stronger ones have no delayed messages.
-    :raises OptionError: naming the column and the nearest known one, the type it may have, or what is missing.
+    :param guarantee: the stronger guarantees do not allow delayed messages.
+    :raises OptionError: a column is unknown, has a wrong type or is missing. The error names it, and the nearest known
+        column or the allowed types.
     """
     names = set()
     for name, kind in fields:

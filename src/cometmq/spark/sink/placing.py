@@ -5,7 +5,7 @@ the same rows to the same queues in the same order:
 
 * a row with ``queueId`` goes to that queue;
 * a row with ``shardingKey`` goes to the queue that Java's ``SelectMessageQueueByHash`` chooses for that string;
-* all others go in blocks of ``BLOCK_ROWS`` to one queue after the other.
+* all other rows go, in blocks of ``BLOCK_ROWS``, to one queue after the other.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class WriteRoute:
     """The route of one topic for writing."""
 
     queues: tuple[Queue, ...]
-    """The write queues, sorted by broker and number: the order in which RocketMQ's selectors count them."""
+    """The write queues, sorted by broker and number: the order in which RocketMQ's selectors number the queues."""
     masters: dict[str, str]
-    """Address of the master of each broker."""
+    """Address of each broker's master."""
 
 
 class _Cluster(BlockingCluster):
@@ -51,7 +51,7 @@ class _Cluster(BlockingCluster):
 
 
 def look_up(options: SinkOptions, topic: str) -> WriteRoute:
-    """Ask a nameserver for a topic.
+    """Query a nameserver for the route of a topic.
 
     :raises UnreachableError: no nameserver answers.
     :raises SinkError: the topic does not exist, or nothing can be written to it.
@@ -78,7 +78,7 @@ def look_up(options: SinkOptions, topic: str) -> WriteRoute:
 
 
 class Routes:
-    """The routes of the topics that a task has sent to so far; each is looked up once."""
+    """The routes of the topics that a task has sent to so far. Each route is looked up once."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Routes:
         return route
 
     def address_of(self, queue: Queue, again: bool = False) -> str:
-        """Return the address of a queue's master; ``again`` asks the nameserver again.
+        """Return the address of a queue's master. With ``again``, query the nameserver again.
 
         :raises UnreachableError: the broker is not registered now, or no nameserver answers.
         """
@@ -115,11 +115,15 @@ class Routes:
 
 
 BLOCK_ROWS: Final = 512
-"""Rows without a key that go to one queue together: half a megabyte of common messages, 3 ms of a broker."""
+"""Number of rows without a key that are sent to one queue together: half a megabyte of usual messages, for which a
+broker needs 3 ms.
+"""
 RUN_BYTES: Final = 256 * 1024
-"""Bytes of neighbouring rows for one queue from which they are sent without regrouping."""
+"""Minimum number of bytes of adjacent rows for one queue that are sent without regrouping."""
 MAX_CHUNK_ROWS: Final = 4096
-"""Most messages of a request, so that small ones do not block a broker's loop for long (brokers take 10,000)."""
+"""Maximum number of messages in a request, so that small messages do not block a broker's loop for long (brokers accept
+10,000).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +134,7 @@ class Chunk:
     data: memoryview
     """The messages, concatenated."""
     offsets: npt.NDArray[np.int64]
-    """Start of each message in ``data``, and the end of the last."""
+    """Start of each message in ``data``, and the end of the last message."""
     rows: npt.NDArray[np.int64]
     """The number of each message's row in the partition."""
     alone: bool
@@ -160,7 +164,7 @@ class Placing:
         self._first_of: dict[str, int] = {}
 
     def chunks(self, encoded: EncodedRows) -> Iterator[Chunk]:
-        """Split encoded rows into chunks; those of one queue are in the order of their rows.
+        """Split encoded rows into chunks. The chunks of one queue are in the order of their rows.
 
         :raises SinkError: a row has no topic, a topic that does not exist, or a queue that the topic does not have.
         """
@@ -185,9 +189,9 @@ class Placing:
                 first = end
 
     def _is_mixed(self, targets: npt.NDArray[np.int64], encoded: EncodedRows) -> bool:
-        """Return True if rows should be regrouped by queue, because neighbours for one queue are few bytes.
+        """Return True if rows should be regrouped by queue, because adjacent rows for one queue have few bytes.
 
-        Copying large rows costs more than the saved requests.
+        For large rows, copying takes longer than the additional requests.
         """
         if not np.any(targets[1:] < targets[:-1]):
             return False
@@ -274,7 +278,7 @@ def _chosen(column: Any, chosen: npt.NDArray[np.intp] | None) -> Any:
 
 
 def _by_key(keys: Any, queues: int) -> npt.NDArray[np.int64]:
-    """Return the queue of each key; each distinct key is hashed once."""
+    """Return the queue for each key; each distinct key is hashed once."""
     named = keys.dictionary_encode()
     of_key = key_hashes(named.dictionary.to_pylist()).astype(np.int64) % queues
     chosen: npt.NDArray[np.int64] = of_key[np.asarray(named.indices)]

@@ -86,7 +86,7 @@ def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool)
 
 
 def _log(line: str, *values: object) -> None:
-    """Log one line at level INFO, which Spark's Python workers drop unless a level is set."""
+    """Log one line at level INFO. Spark's Python workers drop it unless a level is set."""
     if log.level == logging.NOTSET:
         log.setLevel(logging.INFO)
     log.info(line, *values)
@@ -110,18 +110,18 @@ class SinkCommit(WriterCommitMessage):
     """Bytes of bodies and properties."""
     requests: int
     repeated: int
-    """Requests that were sent again."""
+    """Number of requests that were sent again."""
     passed_over: int = 0
-    """Messages that an earlier attempt stored."""
+    """Number of messages that an earlier attempt has stored."""
 
 
 @dataclass(frozen=True)
 class SinkPlan:
-    """A write as the driver sends it to its tasks."""
+    """The description of a write that the driver sends to its tasks."""
 
     options: SinkOptions
     producer: str | None
-    """Id of the write of a batch; a stream's tasks look up the id of their query themselves."""
+    """Id of a batch write; a stream's tasks look up the id of their query themselves."""
     streaming: bool = False
     routes: dict[str, WriteRoute] = field(default_factory=dict)
     """Routes that were looked up when the write was planned."""
@@ -130,10 +130,10 @@ class SinkPlan:
 def write_rows(
     plan: SinkPlan, identity: TaskIdentity, batches: Iterable[pa.RecordBatch], *, attempt: int = 0
 ) -> SinkCommit:
-    """Send the rows of one task; return when all are acknowledged.
+    """Send the rows of one task. Return when all rows are acknowledged.
 
     :param attempt: number of this attempt, from 0.
-    :raises SinkError: a row cannot be sent, or a broker refuses or does not acknowledge messages.
+    :raises SinkError: a row cannot be sent, or a broker rejects or does not acknowledge messages.
     """
     from cometmq.spark.sink.delivery import Delivery
 

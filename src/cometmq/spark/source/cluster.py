@@ -22,7 +22,7 @@ from cometmq.spark.records.queues import Mark
 from cometmq.spark.source.options import SourceOptions
 
 _SAMPLE: Final = 32
-"""Number of records whose mean size is used for all records of a queue."""
+"""Number of records in a queue whose mean size is used for all its records."""
 _MARKS_AT_ONCE: Final = 32
 """Messages that are requested from one broker together: 128 MiB at their largest size."""
 
@@ -31,10 +31,10 @@ class Life(Enum):
     """The change of a queue since a mark."""
 
     ANEW = auto()
-    """It was deleted and created again: its first message is newer than the one of the mark."""
+    """The queue was deleted and created again: its first message is newer than the mark's message."""
     CUT = auto()
-    """It has older messages, but not the one of the mark: its end was lost, by a restored backup or a promoted
-    slave.
+    """The queue contains older messages, but not the mark's message: the end of the queue was lost because a backup was
+    restored or a slave promoted.
     """
 
 
@@ -53,7 +53,7 @@ class Cluster(OffsetClient):
         self._options = options
         self._asked_at = clock.monotonic
         self.latency_ms: dict[str, float] = {}
-        """Time that each broker needed for its last answer about its queues' bounds."""
+        """Time that each broker needed for its last answer about the bounds of its queues."""
         super().__init__(
             ClusterOptions(
                 options.namesrv_addr,
@@ -81,13 +81,15 @@ class Cluster(OffsetClient):
     def record_sizes(self, places: Sequence[tuple[Queue, int, int]]) -> list[float | None]:
         """Return the mean size in bytes of stored records at each place: queue, offset, number of records.
 
-        ``None`` means that nothing is stored there, or that the broker does not support the request.
+        ``None`` means that nothing is stored at the place, or that the broker does not support the request.
         """
         asked = [(queue, _mean_size(queue, offset, count)) for queue, offset, count in places]
         return self.ask(asked, self._options.poll_timeout_s)
 
     def mean_sizes(self, start: Mapping[Queue, int], bounds: Mapping[Queue, Bounds]) -> dict[Queue, float]:
-        """Return the mean size of a stored record, in bytes, of each queue that holds any from ``start`` on."""
+        """Return the mean size, in bytes, of the stored records of each queue that contains records
+        from ``start`` on.
+        """
         places = [
             (queue, start.get(queue, held.first), _SAMPLE)
             for queue, held in bounds.items()
@@ -99,7 +101,9 @@ class Cluster(OffsetClient):
     # Lives ----------------------------------------------------------------------------------------
 
     def marks(self, places: Mapping[Queue, int]) -> dict[Queue, Mark]:
-        """Return the mark of the message at an offset of each queue; queues without a message there are left out."""
+        """Return the mark of the message at an offset of each queue. Queues without a message at that offset are left
+        out.
+        """
         found: dict[Queue, Mark] = {}
         queues = sorted(places, key=lambda queue: queue.broker)
         for first in range(0, len(queues), _MARKS_AT_ONCE):
@@ -121,9 +125,9 @@ class Cluster(OffsetClient):
         return pull_one(queue, offset, self._options.consumer_group, read)._replace(answers=EVERY_ANSWER)
 
     def changed_lives(self, marks: Mapping[Queue, Mark], bounds: Mapping[Queue, Bounds]) -> dict[Queue, Life]:
-        """Return the queues whose message at the offset of their mark differs from it.
+        """Return the queues whose message at the offset of their mark differs from the mark.
 
-        A message that retention deleted is not compared.
+        Messages that retention has deleted are not compared.
         """
         held = {queue: mark for queue, mark in marks.items() if bounds[queue].first <= mark.offset < bounds[queue].end}
         there = self.marks({queue: mark.offset for queue, mark in held.items()})
@@ -134,7 +138,7 @@ class Cluster(OffsetClient):
 
 
 def _mean_size(queue: Queue, offset: int, count: int) -> Query[float | None]:
-    """Ask for the mean size of some records; the result is None if the broker does not report it."""
+    """Request the mean size of some records. The result is None if the broker does not report it."""
 
     def read(answer: RemotingCommand) -> float | None:
         if answer.code != ResponseCode.SUCCESS or not answer.body:

@@ -1,11 +1,11 @@
 """Pulls ranges of queue offsets as raw record bytes, with many requests in flight on one connection.
 
 A broker answers one pull with at most 32 messages or 256 KiB (Apache's defaults), so waiting for each answer would
-leave the connection idle most of the time. Ranges are cut into segments of one answer each; the answers show how many
-messages an answer holds. The first few unfinished segments are pulled in parallel: most segments need one answer, so
-answers arrive in the order in which they are needed. Their bytes are yielded in order, written next to each other into
-one block of memory, so that many of them form one chunk without a copy. Memory is bounded: when later segments hold
-``_AHEAD_BYTES``, only the first one continues.
+leave the connection idle most of the time. Ranges are cut into segments of one answer each; the length of a segment is
+adjusted to the number of messages in the answers. The first few unfinished segments are pulled in parallel. Most
+segments need one answer, so answers arrive in the order in which they are needed. Their bytes are yielded in order,
+written next to each other into one block of memory, so that many of them form one chunk without a copy. Memory is
+bounded: when later segments hold ``_AHEAD_BYTES``, only the first one continues.
 
 A broken connection is opened again after the address is looked up, and the segments continue where they were, until
 nothing has arrived for ``pollTimeoutMs``.
@@ -39,17 +39,18 @@ from cometmq.spark.source.lives import NO_MARKS, Marks, changed_meanwhile
 from cometmq.spark.source.options import SourceOptions
 
 MAX_IN_FLIGHT: Final = 12
-"""Segments pulled in parallel, after the first answer has shown how many messages an answer holds."""
+"""Number of segments that are pulled in parallel once the first answer has shown how many messages an answer contains.
+"""
 
 
 @dataclass(slots=True)
 class Segment:
-    """A part of a range: the bytes that have arrived, and the next offset."""
+    """A part of a range, with the bytes that have arrived and the next offset."""
 
     part: OffsetRange
     at: int
     asked: int | None = None
-    """Opaque of the request in flight."""
+    """Opaque number of the request in flight."""
     pieces: list[Piece] = field(default_factory=list)
     size: int = 0
 
@@ -60,14 +61,14 @@ class Segment:
 
     @property
     def done(self) -> bool:
-        """Return True when all of it has arrived."""
+        """Return True when the whole segment has arrived."""
         return self.at >= self.part.end
 
 
 class Segments:
     """Splits ranges into segments, one by one, in order.
 
-    :param most_offsets: offsets of a segment until an answer shows that answers hold fewer.
+    :param most_offsets: number of offsets of a segment until an answer shows that answers contain fewer.
     """
 
     def __init__(self, ranges: Iterable[OffsetRange], most_offsets: int) -> None:
@@ -125,12 +126,12 @@ class Piece:
         return self.block is other.block and self.end == other.begin
 
     def shortened(self, size: int) -> Piece:
-        """Return its first ``size`` bytes."""
+        """Return the first ``size`` bytes of the piece."""
         return Piece(self.block, self.begin, self.begin + size)
 
 
 class Blocks:
-    """Allocates pieces of blocks of ``block_bytes``; a block is freed with its last piece."""
+    """Allocates pieces in blocks of ``block_bytes``. A block is freed with its last piece."""
 
     def __init__(self, block_bytes: int) -> None:
         self._block_bytes = block_bytes
@@ -138,7 +139,7 @@ class Blocks:
         """The last allocated piece."""
 
     def room(self, size: int) -> memoryview:
-        """Return ``size`` bytes to write to, after the last piece if they fit."""
+        """Return ``size`` writable bytes, directly after the last piece if they fit."""
         block, at = self.last.block, self.last.end
         if size > len(block) - at:
             block, at = np.empty(max(size, self._block_bytes), np.uint8).data, 0
@@ -147,18 +148,21 @@ class Blocks:
 
 
 def contiguous(pieces: Sequence[Piece]) -> memoryview:
-    """Join pieces: in place if they are adjacent, else by a copy."""
+    """Join pieces: in place if they are adjacent, else by copying."""
     if all(piece.is_followed_by(after) for piece, after in pairwise(pieces)):
         return pieces[0].block[pieces[0].begin : pieces[-1].end]
     return memoryview(b"".join(piece.data for piece in pieces))
 
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
-"""Bytes yielded at a time: the fixed cost of a chunk is then a tenth, and larger chunks are not faster."""
+"""Number of bytes that are yielded at a time. At this size the fixed cost of a chunk is a tenth of its time, and larger
+chunks are not faster.
+"""
 _SEPARATE_BYTES: Final = CHUNK_BYTES // 2
-"""A chunk of at least this size is yielded as it is; smaller ones are joined by a copy."""
+"""A chunk of at least this size is yielded as it is; smaller chunks are joined by copying."""
 _AHEAD_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of answers for later segments while the first is not done, in addition to frames in flight."""
+"""Maximum number of bytes of answers for later segments while the first is unfinished, in addition to frames in flight.
+"""
 _ANSWER_SECONDS: Final = 30.0
 _PAUSE_SECONDS: Final = 0.2
 """Pause before a request is repeated, after the broker was busy or the connection broke."""
@@ -189,8 +193,8 @@ class Fetcher:
     def fetch(self, ranges: Sequence[OffsetRange], marks: Marks = NO_MARKS) -> Iterator[Chunk]:
         """Yield the records of ``ranges``, in order, in chunks of about ``CHUNK_BYTES``.
 
-        :param marks: for each queue a message that it held when the ranges were planned.
-        :raises DataLossError: messages are lost and ``failOnDataLoss`` is true; or a topic was created again meanwhile.
+        :param marks: for each queue, a message that it contained when the ranges were planned.
+        :raises DataLossError: messages are lost and ``failOnDataLoss`` is true, or a topic was created again meanwhile.
         :raises UnreachableError: nothing arrived for ``pollTimeoutMs``.
         """
         for _, of_broker in groupby(ranges, key=lambda part: part.queue.broker):
@@ -327,7 +331,7 @@ class Fetcher:
         segment.at = gone.end
 
     def _leave_slave(self, segment: Segment, why: str) -> NoReturn:
-        """Request the segment again: from the slave if it is only behind, else from the master.
+        """Request the segment again: from the slave if the slave is only behind, else from the master.
 
         :raises UnreachableError: always.
         """

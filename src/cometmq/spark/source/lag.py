@@ -1,7 +1,8 @@
-"""The lag of streaming queries: by queue, summed up as Spark's Kafka connector does, and for logs and Prometheus.
+"""The lag of streaming queries by queue, in totals such as those of Spark's Kafka connector, and for logs and
+Prometheus.
 
-A source in Python cannot add metrics to a query's progress. It can only report offsets: the end of a micro-batch
-(``endOffset``), and the ends of the queues when it was planned (``latestOffset``).
+A source in Python cannot add metrics to a query's progress. The source can only report offsets: the end of a
+micro-batch (``endOffset``), and the ends of the queues when the micro-batch was planned (``latestOffset``).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from cometmq.spark.source.lives import changed_queues
 from cometmq.spark.source.options import parse_options
 
 ASSIGNED: Final = "assigned"
-"""Key of the offset of a query that reads only the queues of its option ``assign``."""
+"""Key in the offset of a query that reads only the queues in its option ``assign``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,13 @@ class QueueLag:
 
     queue: Queue
     reached: int
-    """The offset after the last one that was read."""
+    """The offset after the last message that was read."""
     latest: int
-    """The offset after the last one that the queue holds."""
+    """The offset after the last message in the queue."""
 
     @property
     def behind(self) -> int:
-        """Return the number of messages not read yet."""
+        """Return the number of messages that are not read yet."""
         return max(self.latest - self.reached, 0)
 
 
@@ -53,12 +54,12 @@ class Lag:
 
     @property
     def messages(self) -> int:
-        """Return the number of messages not read yet, in all queues."""
+        """Return the number of messages in all queues that are not read yet."""
         return sum(of.behind for of in self.queues)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Return the totals of the queues; the first three have the names of Spark's Kafka connector."""
+        """Return the totals of the queues. The first three have the names that Spark's Kafka connector uses."""
         behind = [of.behind for of in self.queues] or [0]
         return {
             "minOffsetsBehindLatest": min(behind),
@@ -69,7 +70,7 @@ class Lag:
 
 
 def lag_between(reached: Mapping[Queue, int], latest: Mapping[Queue, int]) -> Lag:
-    """Compare the offsets read with the queues' ends; a queue not in ``reached`` was not read yet."""
+    """Compare the offsets that were read with the queues' ends. A queue that is not in ``reached`` was not read yet."""
     return Lag(tuple(QueueLag(queue, reached.get(queue, 0), latest[queue]) for queue in sorted(latest)))
 
 
@@ -77,7 +78,7 @@ def lag_of(source: Mapping[str, Any]) -> Lag:
     """Return the lag when the last micro-batch was planned.
 
     :param source: an element of ``query.lastProgress["sources"]``; offsets may be JSON or text.
-    :raises OptionError: it is not a source of format ``rocketmq``.
+    :raises OptionError: ``source`` is not a source of format ``rocketmq``.
     """
     return lag_between(_offsets(source, "endOffset"), _offsets(source, "latestOffset"))
 
@@ -87,8 +88,8 @@ def lag_now(source: Mapping[str, Any], namesrv: str, access: Mapping[str, str] |
 
     :param source: as with :func:`lag_of`.
     :param namesrv: nameservers, ``host:port`` separated by ``;``.
-    :param access: credentials and TLS, by the options of the source; the environment supplies what they leave out.
-    :raises OptionError: it is not a source of format ``rocketmq``, or an option of ``access`` is invalid.
+    :param access: credentials and TLS, as options of the source; missing options are read from the environment.
+    :raises OptionError: ``source`` is not a source of format ``rocketmq``, or an option in ``access`` is invalid.
     :raises UnreachableError: a nameserver or broker does not answer.
     """
     reached = _offsets(source, "endOffset")
@@ -139,15 +140,15 @@ class QueryLag:
 class LagListener(StreamingQueryListener):
     """Keeps, logs and writes the lag of queries: ``spark.streams.addListener(LagListener())``.
 
-    Each progress is one line of the logger ``cometmq.spark``, level INFO. Queries that do not read RocketMQ are
-    ignored.
+    For each progress, the listener logs one line to the logger ``cometmq.spark`` at level INFO. Queries that do not
+    read RocketMQ are ignored.
     """
 
     def __init__(self, prometheus: str | Path | None = None) -> None:
         """Create a listener.
 
-        :param prometheus: a file for :meth:`prometheus`, replaced with each progress, for the textfile collector of
-            Prometheus' node exporter (which needs a name that ends in ``.prom``).
+        :param prometheus: file for the result of :meth:`prometheus`, which is replaced with each progress. The textfile
+            collector of Prometheus' node exporter can read it; the name must end in ``.prom``.
         """
         self._file = None if prometheus is None else local_path(prometheus)
         self._queries: dict[str, QueryLag] = {}

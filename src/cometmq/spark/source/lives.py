@@ -1,8 +1,8 @@
 """Continues reading queues where an earlier read ended, or reports why that is impossible.
 
 A topic that was deleted and created again is another topic, which counts its messages from 0. So a read that can be
-continued stores a mark of each queue with its offset: a message that the queue held (:class:`Mark`). If the queue now
-holds another message there, it is another queue, and none of its messages was read.
+continued stores, with the offset of each queue, a mark: a message that the queue contained (:class:`Mark`). If the
+queue now contains another message at the mark's offset, it is another queue, and none of its messages was read.
 
 Only a master proves that something is lost. A slave may be behind, or not know a topic yet. While it answers because no
 master is registered, the queues on which it is behind keep their offsets.
@@ -31,19 +31,20 @@ NO_MARKS: Final[Marks] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """The offsets at which some queues continue."""
+    """The offsets at which reading continues in some queues."""
 
     offsets: Offsets
     changed: Mapping[Queue, Life]
-    """Queues that were created again since their marks."""
+    """Queues that were created again since their marks were taken."""
     doubtful: frozenset[Queue]
-    """Queues that seem lost, but only by a slave: they keep their offsets, and must not be read."""
+    """Queues that seem to be lost, but only according to a slave. They keep their offsets, and must not be read."""
 
 
 def continued(
     options: SourceOptions, cluster: Cluster, bounds: Mapping[Queue, Bounds], reached: Offsets, marks: Marks
 ) -> Continued:
-    """Return where reading continues in the queues of ``bounds``; queues not in ``reached`` begin at the start.
+    """Return the offsets at which reading continues in the queues in ``bounds``. Queues that are not in ``reached`` are
+    read from their start.
 
     :raises DataLossError: messages are lost and ``failOnDataLoss`` is true.
     :raises UnreachableError: a broker does not answer.
@@ -83,9 +84,9 @@ def _in_other(options: SourceOptions, queue: Queue, held: Bounds, offset: int, l
 def start_in_recreated_queues(
     options: SourceOptions, cluster: Cluster, bounds: Mapping[Queue, Bounds], reached: Offsets, marks: Marks
 ) -> Offsets:
-    """Return where reading begins in queues that were created again.
+    """Return the offsets at which reading begins in queues that were created again.
 
-    :raises DataLossError: such a queue exists, and ``failOnDataLoss`` is true.
+    :raises DataLossError: a queue was created again, and ``failOnDataLoss`` is true.
     :raises UnreachableError: a broker does not answer.
     """
     changed = cluster.changed_lives({queue: marks[queue] for queue in bounds}, bounds)
@@ -97,9 +98,9 @@ def start_in_recreated_queues(
 
 
 def within_bounds(options: SourceOptions, queue: Queue, held: Bounds, offset: int) -> int:
-    """Return ``offset`` if the queue holds it; else fail, or warn and return the nearest one that it holds.
+    """Return ``offset`` if the queue contains it; else fail, or warn and return the nearest offset in the queue.
 
-    :raises DataLossError: it does not, and ``failOnDataLoss`` is true.
+    :raises DataLossError: the queue does not contain it, and ``failOnDataLoss`` is true.
     """
     if held.first <= offset <= held.end:
         return offset
@@ -112,9 +113,10 @@ def within_bounds(options: SourceOptions, queue: Queue, held: Bounds, offset: in
 
 
 def lost_with(options: SourceOptions, cluster: Cluster, queues: Iterable[Queue], marks: Marks) -> frozenset[Queue]:
-    """Return the queues that were created again since their marks: what was planned there is lost.
+    """Return the queues that were created again since their marks were taken. The messages planned for these queues are
+    lost.
 
-    :raises DataLossError: such a queue exists, and ``failOnDataLoss`` is true.
+    :raises DataLossError: a queue was created again, and ``failOnDataLoss`` is true.
     :raises UnreachableError: a broker does not answer.
     """
     lost = frozenset(changed_queues(cluster, {queue: marks[queue] for queue in queues if queue in marks}))
@@ -127,7 +129,7 @@ def lost_with(options: SourceOptions, cluster: Cluster, queues: Iterable[Queue],
 
 
 def changed_queues(cluster: Cluster, marks: Marks) -> dict[Queue, Life]:
-    """Return the queues that were created again since their marks, according to the masters that answer.
+    """Return the queues that were created again since their marks were taken, according to the masters that answer.
 
     :raises UnreachableError: no nameserver answers.
     """
@@ -139,7 +141,7 @@ def changed_queues(cluster: Cluster, marks: Marks) -> dict[Queue, Life]:
 def changed_meanwhile(cluster: Cluster, marks: Marks) -> list[Queue]:
     """Return the queues that were created again since their marks.
 
-    It takes one request for each queue, more only if the message of a mark is gone.
+    The check takes one request for each queue, and more only if a mark's message was deleted.
 
     :raises UnreachableError: a broker does not answer.
     """
@@ -155,7 +157,7 @@ def _warn(error: CometMQError) -> None:
 
 
 def marks_before(cluster: Cluster, offsets: Offsets) -> dict[Queue, Mark]:
-    """Return the marks of the messages before some offsets, if they still exist.
+    """Return the marks of the messages before some offsets, if these messages still exist.
 
     :raises UnreachableError: a broker does not answer.
     """

@@ -1,8 +1,8 @@
-"""Resolves the options for begin and end of a read to offsets, and stores the start of a stream.
+"""Resolves the options for start and end of a read to offsets, and stores the start of a stream.
 
 ``latest`` depends on when it is resolved. Spark writes the offsets of a stream's first batch into its checkpoint, and
-from then on they are fixed; a driver that dies before that and starts again later would skip the messages in between.
-Offsets that are resolved once and stored in a file are the same for every start.
+from then on they are fixed; a driver that is killed before that and started again later would skip the messages in
+between. Offsets that are resolved once and stored in a file are the same for every start.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _NAMES: Final = ("startingOffsets", "startingTimestamp")
 
 
 def resolve_start(options: SourceOptions, cluster: Cluster, bounds: dict[Queue, Bounds], default: Start) -> Offsets:
-    """Return where reading begins in each queue.
+    """Return the offset at which reading begins in each queue.
 
-    :raises DataLossError: a requested offset does not exist, or not any more, and ``failOnDataLoss`` is true.
+    :raises DataLossError: a requested offset does not exist, or no longer exists, and ``failOnDataLoss`` is true.
     """
     if options.starting_timestamp is not None:
         first = {queue: held.first for queue, held in bounds.items()}
@@ -56,7 +56,7 @@ def resolve_start(options: SourceOptions, cluster: Cluster, bounds: dict[Queue, 
 
 
 def resolve_end(options: SourceOptions, cluster: Cluster, bounds: dict[Queue, Bounds]) -> Offsets:
-    """Return where reading ends in each queue.
+    """Return the offset at which reading ends in each queue.
 
     :raises DataLossError: as :func:`resolve_start`.
     """
@@ -70,7 +70,7 @@ def resolve_end(options: SourceOptions, cluster: Cluster, bounds: dict[Queue, Bo
 def demand_forward(start: Offsets, end: Offsets) -> None:
     """Check that no queue ends before it begins.
 
-    :raises OptionError: one does.
+    :raises OptionError: a queue ends before it begins.
     """
     for queue in sorted(start):
         if start[queue] > end[queue]:
@@ -90,7 +90,7 @@ def _times(name: str, times: Times, queues: Iterable[Queue]) -> Times:
 def demand_topics(options: SourceOptions, queues: Iterable[Queue]) -> None:
     """Check that every named topic has readable queues, and that assigned queues exist.
 
-    :raises OptionError: some are missing; the error names them.
+    :raises OptionError: topics or queues are missing; the error names them.
     """
     if options.assign is not None:
         queues = _demand_assigned(options)
@@ -108,7 +108,7 @@ def demand_topics(options: SourceOptions, queues: Iterable[Queue]) -> None:
 
 
 def closed_topic(topic: str) -> OptionError:
-    """Return the error that a topic may not be read."""
+    """Return the error for a topic that may not be read."""
     return OptionError(
         f"topic {topic} is not readable", next_step=f"allow it: cometmq topic alter {topic} --permission rw"
     )
@@ -170,13 +170,14 @@ def _resolved(
 
 
 def kept_starting_offsets(path: str | Path, options: Mapping[str, str]) -> str:
-    """Return ``startingOffsets`` as JSON: those stored in ``path``, else those of ``options``, which are then stored.
+    """Return ``startingOffsets`` as JSON: the offsets stored in ``path``, else the offsets that ``options`` describe,
+    which are then stored.
 
-    New topics are resolved now, and all topics if the options for the start have changed.
+    New topics are resolved in this call, and all topics if the options for the start have changed.
 
     :param options: options of the source, by their documented names.
     :raises OptionError: an option is invalid, or a topic does not exist.
-    :raises SparkSourceError: this function did not write the file.
+    :raises SparkSourceError: the file was not written by this function.
     :raises UnreachableError: nameservers or brokers do not answer.
     """
     path = local_path(path)
@@ -186,8 +187,8 @@ def kept_starting_offsets(path: str | Path, options: Mapping[str, str]) -> str:
     demand_topics(parsed, queues)
     asked = {name: options[name] for name in _NAMES if name in options}
     saved, marks = _saved(path, asked)
-    # Queues of a broker that is away stay in the file: without them the stream would begin elsewhere later. Queues
-    # that a topic has got since then are not in it, and so begin at their first message.
+    # Queues of an absent broker stay in the file; else the stream would later begin at other offsets. Queues
+    # that were added to a topic since then are not in the file, so they begin at their first message.
     topics, known = {queue.topic for queue in queues}, {queue.topic for queue in saved}
     begin = {queue: offset for queue, offset in saved.items() if queue.topic in topics}
     bounds = cluster.bounds([queue for queue in queues if queue in marks or queue.topic not in known])

@@ -36,12 +36,12 @@ _CODES: Final = {-2: EARLIEST, -1: LATEST}
 """The numbers that stand for earliest and latest in Kafka's JSON."""
 
 MAX_PARTITION_BYTES: Final = 128 * 1024 * 1024
-"""The size in which Spark cuts files (``spark.sql.files.maxPartitionBytes``)."""
+"""The size of the partitions into which Spark divides files (``spark.sql.files.maxPartitionBytes``)."""
 MAX_TRIGGER_DELAY_SECONDS: Final = 900.0
 """The default of Spark's Kafka connector."""
 
 Start = str | dict[str, Any]
-"""``earliest``, ``latest``, or offsets nested by topic, broker and queue; a level may be one word for all below it."""
+"""``earliest``, ``latest``, or offsets nested by topic, broker and queue. One word may replace a whole level."""
 
 
 Assigned = Mapping[str, frozenset[int] | Mapping[str, frozenset[int]]]
@@ -154,19 +154,21 @@ class SourceOptions:
     bad_records_path: str | None = option(None, form=PATH)
 
     def assigns(self, queue: Queue) -> bool:
-        """Tell whether a queue of the topics is read: any queue, or only those of ``assign``."""
+        """Return whether a queue of the topics is read: without ``assign`` every queue, otherwise only the queues in
+        it.
+        """
         of_topic = None if self.assign is None else self.assign[queue.topic]
         ids = of_topic.get(queue.broker, frozenset()) if isinstance(of_topic, Mapping) else of_topic
         return ids is None or queue.queue_id in ids
 
     @property
     def poll_timeout_s(self) -> float:
-        """Longest time without progress, in seconds."""
+        """Maximum time without progress, in seconds."""
         return self.poll_timeout_ms / 1000
 
     @property
     def is_filtered(self) -> bool:
-        """True when the broker filters messages by tag or SQL92."""
+        """True if the broker filters messages by tag or SQL92."""
         return bool(self.tags or self.sql_filter)
 
 
@@ -177,7 +179,8 @@ _FOLDED: Final = folded_names(OPTION_NAMES, {"nameServer": "namesrvAddr", "pull.
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """Parse the options of a reader.
 
-    :raises OptionError: an option is unknown (the nearest known one is named), missing, doubled or has a bad value.
+    :raises OptionError: an option is unknown (the error names the nearest known option), missing, given twice or has an
+        invalid value.
     """
     values = canonical_options("the rocketmq source", given, _FOLDED)
     declared = parse_declared(SourceOptions, values)
@@ -217,9 +220,9 @@ def _demand_forward(start: Times, end: Times) -> None:
 
 
 def demand_batch(options: SourceOptions) -> None:
-    """Refuse options that a batch cannot have.
+    """Reject options that a batch cannot have.
 
-    :raises OptionError: it would begin at the latest or end at the earliest offsets, or has a rate limit.
+    :raises OptionError: the batch would begin at the latest or end at the earliest offsets, or has a rate limit.
     """
     start, end = options.starting_offsets, options.ending_offsets
     if LATEST in _words(start, end if isinstance(end, dict) else None):
@@ -243,9 +246,9 @@ def demand_batch(options: SourceOptions) -> None:
 
 
 def demand_stream(options: SourceOptions) -> None:
-    """Refuse options that a stream cannot have.
+    """Reject options that a stream cannot have.
 
-    :raises OptionError: it has an end, or filters that Spark pushes to batches only.
+    :raises OptionError: the stream has an end, or filters that Spark pushes down only for batches.
     """
     if options.ending_timestamp is not None or options.ending_offsets != LATEST:
         raise OptionError(
@@ -257,9 +260,9 @@ def demand_stream(options: SourceOptions) -> None:
 
 
 def _words(offsets: Start | None, others: Start | None) -> set[str]:
-    """The words that offsets say about any queue, whichever way they are written.
+    """Return the words that offsets contain for any queue, in every way of writing them.
 
-    A queue is left out on purpose where ``others``, those of the other end, say the same of it.
+    A queue is left out on purpose if ``others``, the offsets for the other end, contain the same word for it.
     """
     if isinstance(offsets, dict):
         of_others = others if isinstance(others, dict) else {}
@@ -282,7 +285,7 @@ def offset_named(start: Start, path: tuple[str, str, int]) -> int | str | None:
 
 
 def named_paths(start: dict[str, Any]) -> Iterator[tuple[str | int, ...]]:
-    """Yield every key path of offsets from JSON, each level of them: ``(topic, broker, queue id)`` or shorter."""
+    """Yield every key path in offsets from JSON, at each level: ``(topic, broker, queue id)`` or shorter."""
     for topic, brokers in start.items():
         yield (topic,)
         for broker, queues in brokers.items() if isinstance(brokers, dict) else ():

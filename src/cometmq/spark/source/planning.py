@@ -2,7 +2,7 @@
 
 Sizes come from the brokers: a consume queue has the size of every record, so a few of its units (QUERY_CONSUME_QUEUE,
 which Apache RocketMQ has too) are enough, without reading a message. Each queue is sampled in several places, since
-sizes change with time. The same batch gives the same plan, so a repeated batch is divided as before.
+sizes change with time. The same batch always has the same plan, so a repeated batch is divided as before.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from cometmq.spark.source.cluster import Cluster
 
 SMALL_PARTITION: Final = 20_000
-"""Fewest offsets for a Spark partition: at 300 k rows/s they take twice the 30 ms that a partition costs."""
+"""Minimum number of offsets for a Spark partition: at 300 k rows/s they take twice the 30 ms that a partition costs."""
 SMALL_PARTITION_BYTES: Final = 32 * 1024 * 1024
-"""The same in bytes, for large messages."""
+"""Minimum number of bytes for a Spark partition, which applies to large messages."""
 LARGE_PARTITION: Final = 250_000
-"""Most offsets of a partition, so that a failed task repeats little."""
+"""Maximum number of offsets of a partition, so that a failed task repeats little work."""
 _SLIVER: Final = 0.1
-"""A cut that would leave less than this share of a partition's bytes is moved to the end of the piece."""
+"""Minimum remainder after a cut, as a share of a partition's bytes. A cut with a smaller remainder is moved to the end
+of the range.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +39,15 @@ class SizedRange:
 
     @property
     def size(self) -> float:
-        """Return the bytes of all its records."""
+        """Return the approximate number of bytes of all records in the range."""
         return len(self.part) * self.mean_bytes
 
 
 def limited(start: Offsets, end: Offsets, most: int) -> Offsets:
-    """Shorten ``[start, end)`` to about ``most`` messages, each queue in proportion to what it holds.
+    """Shorten ``[start, end)`` to about ``most`` messages, each queue in proportion to its number of messages.
 
-    Every queue that has messages gets at least one, so that small queues do not starve; so the sum may exceed ``most``
-    by less than the number of queues.
+    At least one message is read from every queue that has messages, so that small queues do not starve. The sum may
+    exceed ``most`` by less than the number of queues.
     """
     held = {queue: max(last - start.get(queue, last), 0) for queue, last in end.items()}
     everything = sum(held.values())
@@ -60,7 +62,7 @@ def limited(start: Offsets, end: Offsets, most: int) -> Offsets:
 def limited_bytes(start: Offsets, end: Offsets, mean_sizes: Mapping[Queue, float], most: int) -> Offsets:
     """Shorten ``[start, end)`` to about ``most`` bytes of records, by the mean size in each queue.
 
-    As with :func:`limited`, every queue that has messages gets at least one.
+    As with :func:`limited`, at least one message is read from every queue that has messages.
     """
     held = {queue: max(last - start.get(queue, last), 0) for queue, last in end.items()}
     everything = sum(count * mean_sizes.get(queue, 0.0) for queue, count in held.items())
@@ -73,9 +75,10 @@ def limited_bytes(start: Offsets, end: Offsets, mean_sizes: Mapping[Queue, float
 
 
 def partition_count(messages: int, size: float, at_least: int, most_bytes: int) -> int:
-    """Choose the number of Spark partitions: one for a small batch, all cores otherwise, more if it is very large.
+    """Choose the number of Spark partitions: one for a small batch, the number of cores for a larger one, and more for
+    a very large one.
 
-    :param size: approximate bytes of all its records.
+    :param size: approximate number of bytes of all records in the batch.
     :param most_bytes: bytes of one partition (``maxPartitionBytes``).
     """
     wanted = max(-(-messages // SMALL_PARTITION), ceil(size / SMALL_PARTITION_BYTES))
@@ -85,7 +88,7 @@ def partition_count(messages: int, size: float, at_least: int, most_bytes: int) 
 def dealt(pieces: Sequence[SizedRange], count: int) -> list[list[OffsetRange]]:
     """Divide sorted ranges into at most ``count`` partitions of about the same number of bytes.
 
-    Many small queues share a partition, and a large queue is cut over several.
+    Many small queues share a partition, and a large queue is divided among several.
     """
     left = [piece for piece in pieces if len(piece.part)]
     if not left:
@@ -112,10 +115,12 @@ def dealt(pieces: Sequence[SizedRange], count: int) -> list[list[OffsetRange]]:
 UNITS: Final = 16
 """Number of units in a sample."""
 _PARTS: Final = 512
-"""Samples of all queues together, at least one of each: a broker needs a tenth of a second for them."""
+"""Number of samples of all queues together, at least one for each queue. A broker needs a tenth of a second for all
+samples.
+"""
 _PARTS_OF_QUEUE: Final = 8
 _UNKNOWN_BYTES: Final = 1024.0
-"""Size of a record if no broker reports it."""
+"""Assumed size of a record if no broker reports its size."""
 
 
 def sized(cluster: Cluster, ranges: Sequence[OffsetRange]) -> list[SizedRange]:

@@ -1,14 +1,15 @@
 """Spark's filters as bounds of a read: queues by name and number, offsets, store times.
 
-A filter only reduces what is pulled; Spark applies it again to the rows. Narrowing by ``storeTimestamp`` relies on
-store times that do not decrease within a queue, which does not hold when the broker's clock was set back.
+A filter only reduces the number of messages that are pulled; Spark applies the filter again to the rows. Narrowing by
+``storeTimestamp`` relies on store times that do not decrease within a queue, which is not true if the broker's clock
+was set back.
 
-Spark calls ``pushFilters`` only when ``spark.sql.python.filterPushdown.enabled`` is true; when it is false, Spark
-rejects a reader that has that method. Spark 4.3 does not pass the setting to a source. ``asked_for_filters`` looks for
-the module of Spark's push-down worker on the stack, which makes the reader only when the setting is on.
+Spark calls ``pushFilters`` only when ``spark.sql.python.filterPushdown.enabled`` is true; if the setting is false,
+Spark rejects a reader that has that method. Spark 4.3 does not pass the setting to a source. ``asked_for_filters``
+searches the stack for the module of Spark's push-down worker, which creates the reader only if the setting is true.
 
-Spark 4.3 stores the filtered partitions with the DataFrame: a later query of the same DataFrame without filters gets
-only those. So nothing is pushed down unless the option ``pushFilters`` allows it.
+Spark 4.3 stores the filtered partitions with the DataFrame: a later query of the same DataFrame without filters reads
+only those partitions. So nothing is pushed down unless the option ``pushFilters`` allows it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class _Interval:
 
 @dataclass(slots=True)
 class Window:
-    """Bounds of the messages to read after some filters."""
+    """Bounds of the messages to read, after some filters were applied."""
 
     names: dict[str, frozenset[str]] = field(default_factory=dict)
     queue_ids: _Interval = field(default_factory=_Interval)
@@ -58,7 +59,7 @@ class Window:
     times_ms: _Interval = field(default_factory=_Interval)
 
     def holds(self, queue: Queue) -> bool:
-        """Return whether any message of a queue can pass."""
+        """Return whether any message in a queue can pass the filters."""
         return (
             queue.topic in self.names.get("topic", (queue.topic,))
             and queue.broker in self.names.get("brokerName", (queue.broker,))
@@ -66,7 +67,9 @@ class Window:
         )
 
     def narrowed(self, start: Offsets, end: Offsets, offsets_at: Callable[[int], Offsets]) -> tuple[Offsets, Offsets]:
-        """Narrow starts and ends to the messages that can pass; ``offsets_at`` finds offsets by store time in ms."""
+        """Narrow starts and ends to the messages that can pass the filters; ``offsets_at`` finds offsets by store time
+        in ms.
+        """
         low, high = self.offsets.low, min(self.offsets.high, _HIGHEST - 1) + 1
         start = {queue: max(offset, low) for queue, offset in start.items()}
         end = {queue: min(offset, high) for queue, offset in end.items()}
@@ -80,7 +83,7 @@ class Window:
 
 
 def window_of(filters: Iterable[Any]) -> Window:
-    """Combine filters that must all hold; those on other columns are ignored."""
+    """Combine filters that must all be true; filters on other columns are ignored."""
     window = Window()
     intervals = {"queueId": window.queue_ids, "queueOffset": window.offsets, "storeTimestamp": window.times_ms}
     for one in filters:
@@ -116,4 +119,4 @@ _BOUNDS: Final[dict[str, Callable[[Any], tuple[int, int]]]] = {
     "LessThan": lambda value: (_LOWEST, _floor(value)),
     "LessThanOrEqual": lambda value: (_LOWEST, _floor(value)),
 }
-"""Return inclusive bounds, never too narrow: those of strict comparisons are one too wide."""
+"""Return inclusive bounds, which are never too narrow. The bounds of strict comparisons are too wide by one."""

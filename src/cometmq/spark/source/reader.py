@@ -33,7 +33,7 @@ class RangePartition(InputPartition):
 
     ranges: tuple[OffsetRange, ...]
     marks: Marks
-    """Marks of their queues when the ranges were planned."""
+    """Marks of the queues, taken when the ranges were planned."""
 
 
 @in_lasting_worker
@@ -91,7 +91,7 @@ class RocketMQReader(DataSourceReader):
 
     @sentence_first()
     def partitions(self) -> Sequence[InputPartition]:
-        """Ask the brokers for their offsets, and divide them into partitions."""
+        """Query the brokers for their offsets, and divide the offsets into partitions."""
         cluster = Cluster(self._options)
         queues = cluster.queues()
         demand_topics(self._options, queues)
@@ -112,9 +112,9 @@ class RocketMQReader(DataSourceReader):
 
 
 class FilteringReader(RocketMQReader):
-    """A reader that narrows its offsets by Spark's filters; Spark still applies every filter itself."""
+    """A reader that narrows its offsets by Spark's filters. Spark still applies every filter itself."""
 
     def pushFilters(self, filters: list[Any]) -> Iterator[Any]:  # noqa: N802 (Spark's name)
-        """Narrow by filters on topic, broker, queue, offset and store time; return all filters to Spark."""
+        """Narrow the read by filters on topic, broker, queue, offset and store time. Return all filters to Spark."""
         self._window = window_of(filters)
         yield from filters

@@ -3,20 +3,20 @@
 Theory of operation. For each micro-batch Spark's driver asks ``latestOffset``, writes the answer into the offset log of
 the checkpoint, asks ``partitions`` for the ranges up to it, runs their tasks, and writes the commit log. After a crash
 it repeats the last batch of the offset log. So a batch must be determined by its end offset alone, whatever the queues
-hold by then: an offset holds both ends of its batch, ``{"v": 1, "from": …, "queues": …, "marks": …}``, and each end
-names every queue. A batch begins where the one before it ended; a queue that is new begins at its first message. The
+contain at that time: an offset contains both ends of its batch, ``{"v": 1, "from": …, "queues": …, "marks": …}``, and
+each end names every queue. A batch begins where the previous batch ended; a new queue begins at its first message. The
 marks are the last messages of the batch, which identify the queues later (:mod:`.lives`).
 
 The first batch: Spark asks for the initial offset again when a query fails in its first batch and is restarted. An
 offset resolved then would be later, and would skip messages in between. So the initial offset is always the same
-symbol, which ``latestOffset`` resolves by the options. Its first answer always differs from the symbol, so that Spark
-stores it even when there is nothing to read.
+symbol, which ``latestOffset`` resolves by the options. The first answer of ``latestOffset`` always differs from the
+symbol, so that Spark stores it even if there is nothing to read.
 
 Faults. A nameserver or broker that does not answer delays the stream: its queues keep their offsets, other queues
-continue. Only the first batch, and a run with ``availableNow``, fail, since they would otherwise leave its messages
-out. A queue that its broker no longer has, and messages that were deleted before they were read, are lost:
+continue. Only the first batch and a run with ``availableNow`` fail, since they would otherwise leave out the messages
+of that server. A queue that its broker no longer has, and messages that were deleted before they were read, are lost:
 ``failOnDataLoss`` decides between DataLossError and a warning. Only a master proves a loss: while only a slave is
-registered, the stream waits for what the slave lacks.
+registered, the stream waits for the messages that the slave lacks.
 
 Limits. ``Trigger.Once`` reads everything in one batch: Spark then passes ReadAllAvailable in place of the reader's
 default limit, so the default is ReadMaxRows as soon as any limit is set. ``Trigger.AvailableNow`` keeps the limits, and
@@ -61,7 +61,7 @@ from cometmq.spark.source.reader import RangePartition, divided, partitions_of, 
 VERSION: Final = 1
 INITIAL: Final = {"v": VERSION, "initial": "options"}
 LIFE_SECONDS: Final = 10.0
-"""Interval of the check whether queues without new messages are still the same."""
+"""Interval between checks whether queues without new messages are still the same queues."""
 _PAUSE_SECONDS: Final = 0.5
 _NEVER_SO_MANY: Final = 10**18
 
@@ -84,7 +84,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: Offsets = {}
         self._reached: Offsets = {}
         self._planned: dict[str, Any] | None = None
-        """The end offset chosen by the last poll, None if there was nothing new …"""
+        """The end offset that the last poll chose; None if there was nothing new …"""
         self._pieces: list[SizedRange] = []
         """… and the ranges of its micro-batch with their sizes."""
         self._shown: OffsetsJson = {}
@@ -96,7 +96,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Offsets --------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's names here and below)
-        """Return the symbol that the options resolve."""
+        """Return the symbol that stands for the start that the options describe."""
         return dict(INITIAL)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -117,10 +117,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @sentence_first()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Choose the next batch; ``start`` itself if there is nothing new.
+        """Choose the end of the next batch. Return ``start`` itself if there is nothing new.
 
         :raises DataLossError: messages after ``start`` are lost and ``failOnDataLoss`` is true.
-        :raises SparkSourceError: the query begins, and no broker has one of its topics.
+        :raises SparkSourceError: the query begins, and one of its topics is on no broker.
         :raises UnreachableError: the query begins, or reads what is available now, and no server answers.
         """
         self._show(start)
@@ -137,10 +137,11 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return chosen
 
     def _show(self, done: dict[str, Any]) -> None:
-        """Commit the query's offsets to the group ``commitGroup``; reading uses only the checkpoint.
+        """Commit the query's offsets to the group ``commitGroup``. Reading uses only the checkpoint.
 
-        Spark calls a reader's ``commit`` only when the next batch is planned, so this is done here: everything up to
-        the start of the batch that is planned has been processed. After a failure the next batch tries again.
+        Spark calls a reader's ``commit`` only when the next batch is planned, so offsets are committed here: everything
+        up to the start of the batch that is being planned has been processed. After a failure, the next batch tries
+        again.
         """
         group = self._options.commit_group
         if group is None or _is_initial(done) or done["queues"] == self._shown:
@@ -167,7 +168,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not first and begin == end and offsets_to_json(end) == start["queues"]:
             return start
         self._planned_at = self._clock.monotonic()
-        # A mark is kept until reading gets past it: a new one of a queue that nobody looked at may be of another life.
+        # A mark is kept until reading passes it: a new mark of a queue that was not checked may be from another
+        # generation.
         passed = [queue for queue in bounds if queue not in marks or marks[queue].offset != end[queue] - 1]
         marks |= marks_before(self._cluster, {queue: end[queue] for queue in passed})
         offset = {
@@ -179,9 +181,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset if self._options.assign is None else offset | {ASSIGNED: True}
 
     def _begin(self, start: dict[str, Any] | None) -> tuple[dict[Queue, Bounds], Offsets, dict[Queue, Mark]]:
-        """Return the readable offsets, where reading begins, and the known marks of these queues.
+        """Return, for these queues, the readable offsets, the offsets at which reading begins, and the known marks.
 
-        :param start: start of the batch; None for the first one.
+        :param start: start of the batch; None for the first batch.
         """
         if start is None:
             queues = self._cluster.queues()
@@ -214,7 +216,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _is_too_little(self, begin: Offsets, end: Offsets, bounds: Mapping[Queue, Bounds]) -> bool:
         """Return whether the next batch waits for more messages (``minOffsetsPerTrigger``, ``maxTriggerDelay``).
 
-        It never waits when ``maxBytesPerTrigger`` fills it.
+        A batch that ``maxBytesPerTrigger`` fills never waits for more messages.
         """
         options = self._options
         if options.min_offsets_per_trigger <= 1 or self._target is not None:
@@ -230,10 +232,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return sum((last - begin[queue]) * means.get(queue, 0.0) for queue, last in end.items()) < most_bytes
 
     def _unsure(self, bounds: Mapping[Queue, Bounds], reached: Offsets, marks: Marks) -> Marks:
-        """Return the marks to check: of queues with new messages, and sometimes of all queues.
+        """Return the marks to check: the marks of queues with new messages, and at intervals those of all queues.
 
-        An idle query polls many times a second; a queue that was created again and soon holds as many messages as
-        before is noticed a little later.
+        An idle query polls many times per second. A queue that was created again and soon contains as many messages as
+        before is detected a little later.
         """
         now = self._clock.monotonic()
         if now >= self._look_at_all:
@@ -242,7 +244,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {queue: mark for queue, mark in marks.items() if queue in bounds and bounds[queue].end != reached[queue]}
 
     def _doubt(self, doubtful: frozenset[Queue]) -> None:
-        """Warn of queues on which a slave is behind the read offsets, or fail in a run that ends now."""
+        """Warn about queues in which a slave is behind the read offsets, or fail in a run that ends with this batch."""
         if not doubtful:
             return
         what = (
@@ -254,7 +256,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log.warning("%s; they are waited for", what)
 
     def _gone(self, unrouted: set[Queue]) -> list[Queue]:
-        """Return the queues of the last batch that a registered master no longer has: the rest is lost."""
+        """Return the queues of the last batch that a registered master no longer has. Their remaining messages are
+        lost.
+        """
         here = self._cluster.masters() if unrouted else frozenset()
         gone = sorted(queue for queue in unrouted if queue.broker in here)
         if gone:
@@ -269,7 +273,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return gone
 
     def _miss(self, absent: set[Queue]) -> None:
-        """Warn of queues of the last batch whose broker is not registered: they keep their offsets."""
+        """Warn about queues of the last batch whose broker is not registered. These queues keep their offsets."""
         if not absent:
             return
         what = f"{len(absent)} queues are on brokers that are away, the first is {min(absent)}"
@@ -280,7 +284,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the queues' ends at the last poll, and figures of the micro-batch chosen then.
 
-        A Python source has no other way to add to the query's progress.
+        A Python source has no other way to add figures to the query's progress.
         """
         if not self._latest:
             return None
@@ -325,7 +329,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class WrongStreamReader(DataSourceStreamReader):
-    """A reader with invalid options: its first use raises the error."""
+    """A reader with invalid options. Its first use raises the error."""
 
     def __init__(self, error: OptionError) -> None:
         self._error = error

@@ -1,1 +1,1 @@
-"""The store reader: ``format("rocketmq_store")``, a store's directory as a table."""
+"""The store reader ``format("rocketmq_store")``, which reads a store as a table."""

@@ -1,6 +1,7 @@
-"""The files of a store without a broker, such as a backup or a dead broker's disk; they are read, never changed.
+"""The files of a store without a running broker, such as a backup or the disk of a dead broker. Files are read, never
+changed.
 
-A file of the log is named by the offset of its first byte, and so is a file of a consume queue. The units of a consume
+The name of a log file, or of a consume queue's file, is the offset of its first byte. The units of a consume
 queue have 20 bytes: ``int64 log offset, int32 size, int64 tags code``.
 """
 
@@ -32,13 +33,13 @@ _SIZE: Final = RECORD.struct("size")
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One file of the log, which holds the bytes ``start <= log offset < end``."""
+    """One file of the log, which contains the bytes ``start <= log offset < end``."""
 
     path: str
     start: int
     end: int
     last: bool
-    """True if the log may end within it."""
+    """True if the log may end within this file."""
 
 
 def log_files(directory: str | Path) -> list[LogFile]:
@@ -95,8 +96,9 @@ class QueueUnits:
     def disowned(self, queue_offsets: Positions, log_offsets: Positions) -> npt.NDArray[np.bool_]:
         """Mark records that differ from the queue's records at their offsets.
 
-        Offsets with an empty unit are not marked, nor those after the queue's last: the queue may end before the log.
-        But if its last record is later in the log, the record is of an earlier generation of the topic.
+        Records at offsets with an empty unit, or after the queue's last offset, are not marked, since the queue may end
+        before the log. But if the queue's last record is later in the log, a record belongs to an earlier generation of
+        the topic, and is marked.
         """
         _, end = self.bounds()
         last = self.last_record()
@@ -109,11 +111,11 @@ class QueueUnits:
         return wrong
 
     def has_other(self, mark: Mark) -> bool:
-        """Return whether the queue has another message at the offset of a mark."""
+        """Return whether the queue's message at the offset of a mark differs from the mark."""
         return bool(self.disowned(np.array([mark.offset]), np.array([mark.physical_offset]))[0])
 
     def bounds(self) -> tuple[int, int]:
-        """Return the queue offset of the first message, and the one after the last."""
+        """Return the queue offset of the first message, and the offset after the last message."""
         for start, units in reversed(list(zip(self._starts, self._units, strict=True))):
             filled = int(np.count_nonzero(units["size"]))
             if filled:
@@ -138,7 +140,7 @@ class QueueUnits:
 
 
 class ConsumeQueues:
-    """The consume queues of a store; a backup of the log alone has none."""
+    """The consume queues of a store. A backup that contains only the log has no consume queues."""
 
     def __init__(self, directory: str | Path) -> None:
         directory = local_path(directory)
@@ -148,11 +150,11 @@ class ConsumeQueues:
         self._known: dict[tuple[str, int], QueueUnits | None] = {}
 
     def has_topic(self, topic: str) -> bool:
-        """Return whether the topic exists: a deleted one has records, but no queue and no configuration."""
+        """Return whether the topic exists. A deleted topic has records, but no queue and no configuration."""
         return any((self._root / topic).glob("*/*")) or topic in (self._topics.names or ())
 
     def begin_of(self, topic: str) -> int:
-        """Return the log offset below which all records of the topic are of earlier generations."""
+        """Return the log offset below which all records of the topic belong to earlier generations."""
         return self._topics.begin_of(topic)
 
     def topics(self) -> set[str]:
@@ -161,7 +163,7 @@ class ConsumeQueues:
         return found | (self._topics.names or set())
 
     def units(self, topic: str, queue_id: int) -> QueueUnits | None:
-        """Return the units of a queue, or ``None`` if it has no files."""
+        """Return the units of a queue, or ``None`` if the queue has no files."""
         key = (topic, queue_id)
         if key not in self._known:
             directory = self._root / topic / str(queue_id)
@@ -181,7 +183,7 @@ class ConsumeQueues:
         )
 
     def largest(self, count: int) -> list[QueueUnits]:
-        """Return the ``count`` largest queues by bytes of files."""
+        """Return the ``count`` largest queues by the size of their files."""
         sizes = [
             (sum(file.stat().st_size for file in (self._root / topic / str(queue_id)).iterdir()), topic, queue_id)
             for topic, queue_id in self.named()
@@ -206,9 +208,10 @@ def newest_store_time(directory: str | Path) -> int | None:
 
 
 def boundaries(file: LogFile, parts: int, queues: list[QueueUnits]) -> list[int]:
-    """Cut a log file into about ``parts`` parts that begin with a record; return their ends, the file's last.
+    """Cut a log file into about ``parts`` parts, each of which begins with a record. Return the ends of the parts; the
+    last one is the end of the file.
 
-    Only consume queues show where records begin without reading everything before; without queues, or if units are
+    Only consume queues show where records begin without a scan of all earlier records; without queues, or if units are
     wrong, there are fewer parts.
     """
     cuts: list[int] = []

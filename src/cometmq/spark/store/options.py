@@ -47,7 +47,7 @@ _FOLDED: Final = folded_names(STORE_OPTION_NAMES, {})
 def parse_store_options(given: Mapping[str, str]) -> StoreOptions:
     """Parse the options.
 
-    :raises OptionError: an option is unknown, missing, doubled or has a bad value.
+    :raises OptionError: an option is unknown, missing, given twice or has an invalid value.
     """
     values = canonical_options("the store reader", given, _FOLDED)
     path = parse_option("path", PATH, values.get("path", ""))

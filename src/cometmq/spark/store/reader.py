@@ -1,7 +1,7 @@
-"""Reads topics from the files of a store, in parallel: no broker, no network, every record checked.
+"""Reads a store as a table: topics from its files, in parallel, without broker or network; every record is checked.
 
 The log is cut into splits (:mod:`~cometmq.spark.store.scan`), one Spark partition each. Rows are the messages that a
-consumer would get: the consume queues and the table of deleted topics exclude records of deleted topics, of earlier
+consumer would receive: the consume queues and the table of deleted topics exclude records of deleted topics, of earlier
 generations of a topic, half messages and rolled-back ones. If these files are missing, only the log decides.
 """
 
@@ -38,7 +38,7 @@ class StoreScan:
         self._wanted: dict[str, bool] = {}
 
     def records(self, split: LogSplit, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Records]:
-        """Yield valid records in log order; damaged ones are written to ``badRecordsPath``.
+        """Yield valid records in log order. Damaged records are written to ``badRecordsPath``.
 
         :param chunk_bytes: bytes of the log that are yielded together.
         :raises StoreReadError: a record is damaged and the path is not set.
@@ -87,7 +87,7 @@ class StoreScan:
 
 
 def demand_stored(options: StoreOptions) -> bool:
-    """Check that named topics are in the store; return whether its consume queues could show that.
+    """Check that named topics are in the store. Return whether the consume queues were able to show it.
 
     :raises OptionError: a topic is not in the store.
     """

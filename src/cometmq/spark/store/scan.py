@@ -45,9 +45,9 @@ from cometmq.store.log.mapped_file import find_bytes, first_data
 from cometmq.store.log.record_scan import is_stored_topic, read_log_record
 
 CHUNK_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of records that are checked together by default; one record may be larger."""
+"""Default number of bytes of records that are checked together; a single record may be larger."""
 _CHUNK_RECORDS: Final = 64 * 1024
-"""Most records that are checked together: each uses some 300 bytes in addition to its own."""
+"""Maximum number of records that are checked together. Each record uses some 300 bytes in addition to its own size."""
 _SIZE: Final = RECORD.struct("size")
 _LINK: Final = RECORD.struct("size", "magic", "physical_offset")
 _PHYSICAL_OFFSET: Final = RECORD.struct("physical_offset")
@@ -61,7 +61,7 @@ class Damage:
     size: int
     reason: str
     data: bytes
-    """The bytes themselves, at most the first 64 KiB."""
+    """The damaged bytes, at most the first 64 KiB."""
 
 
 KEPT_DAMAGE_BYTES: Final = 64 * 1024
@@ -96,7 +96,9 @@ def scan(file: LogFile, begin: int, end: int, chunk_bytes: int = CHUNK_BYTES) ->
 
 
 def _follow(fd: int, view: mmap.mmap, base: int, begin: int, limit: int) -> tuple[Records | None, int]:
-    """Follow sizes from ``begin`` towards ``limit``; return complete records with right log offsets, and their end."""
+    """Follow the record sizes from ``begin`` to ``limit``. Return complete records with right log offsets, and the end
+    of the last one.
+    """
     places: list[int] = []
     at, stop, size_at = begin, min(limit, len(view) - MIN_RECORD_BYTES + 1), _SIZE.unpack_from
     for _ in range(_CHUNK_RECORDS):
@@ -109,7 +111,7 @@ def _follow(fd: int, view: mmap.mmap, base: int, begin: int, limit: int) -> tupl
         at += size
     if not places:
         return None, begin
-    # All of them are checked together afterwards: following the size of an invalid record does no harm.
+    # All records are checked together afterwards, so following the size of an invalid record does no harm.
     found = Records(_mapped(fd, view, begin, min(at, len(view))), np.array(places, np.int64) - begin)
     true = found.whole & (found.physical_offsets == found.starts + (base + begin))
     if true.all():
@@ -119,14 +121,16 @@ def _follow(fd: int, view: mmap.mmap, base: int, begin: int, limit: int) -> tupl
 
 
 def _mapped(fd: int, view: mmap.mmap, begin: int, end: int) -> memoryview:
-    """Map bytes of the file separately, until their last use, and free their pages in ``view``."""
+    """Map bytes of the file in a separate mapping, which lasts until their last use, and free their
+    pages in ``view``.
+    """
     first = begin - begin % mmap.ALLOCATIONGRANULARITY
     view.madvise(mmap.MADV_DONTNEED, first, end - first)
     return memoryview(mmap.mmap(fd, end - first, offset=first, access=mmap.ACCESS_READ))[begin - first :]
 
 
 def _fault(fd: int, view: mmap.mmap, base: int, at: int, stored_at: int) -> str | None:
-    """Return why no record begins at ``at``; None if a record or the filler does.
+    """Return the reason why no record begins at ``at``; None if a record or the filler begins there.
 
     :param stored_at: store timestamp of the last valid record before it.
     """
@@ -159,7 +163,7 @@ def _is_filler(view: mmap.mmap, at: int) -> bool:
 def _goes_on(fd: int, view: mmap.mmap, base: int, at: int, stored_at: int) -> bool:
     """Return whether a valid record, stored at ``stored_at`` or later, follows the filler at ``at``.
 
-    Older records are ones that Apache truncated without removing them.
+    Older records are records that Apache truncated without removing them.
     """
     with memoryview(view) as bytes_of_file:
         return any(
@@ -170,7 +174,7 @@ def _goes_on(fd: int, view: mmap.mmap, base: int, at: int, stored_at: int) -> bo
 
 
 def _next_record(view: mmap.mmap, base: int, at: int, limit: int) -> int:
-    """Return the position where the next record or the filler seems to begin, else ``limit``."""
+    """Return the position at which the next record or the filler seems to begin, else ``limit``."""
     nearest = limit
     for magic, confirmed in _SIGNS:
         found = find_bytes(view, magic, at + MAGIC_AT, nearest + FILLER.size)
@@ -228,9 +232,11 @@ def _sound(records: Records) -> npt.NDArray[np.bool_]:
 
 
 SPLIT_BYTES: Final = 128 * 1024 * 1024
-"""Log bytes of one split, if the consume queues know a record to cut at."""
+"""Log bytes of one split, if the consume queues contain a record at which to cut."""
 _QUEUES_ASKED: Final = 16
-"""Most consume queues that are searched for the start of a record; one with messages there is enough."""
+"""Maximum number of consume queues that are searched for the start of a record; one queue with messages in that part of
+the log is enough.
+"""
 
 
 @dataclass
@@ -271,10 +277,10 @@ def splits(options: StoreOptions) -> list[LogSplit]:
 
 
 def sound_records(split: LogSplit, bad_records_path: str | None, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Records]:
-    """Yield the valid records of a split in log order; damaged ones are written to ``bad_records_path``.
+    """Yield the valid records of a split in log order. Damaged records are written to ``bad_records_path``.
 
     :param chunk_bytes: bytes of the log that are yielded together.
-    :raises StoreReadError: a record is damaged and there is no such path.
+    :raises StoreReadError: a record is damaged and ``bad_records_path`` is not set.
     """
     lines: list[bytes] = []
     for found in scan(split.file, split.begin, split.end, chunk_bytes):
@@ -290,7 +296,7 @@ def sound_records(split: LogSplit, bad_records_path: str | None, chunk_bytes: in
     if lines and bad_records_path is not None:
         directory = Path(bad_records_path)
         directory.mkdir(parents=True, exist_ok=True)
-        # A repeated task writes the same file again, possibly while another attempt does.
+        # A repeated task writes the same file again, possibly at the same time as another attempt.
         fresh = directory / f"{uuid.uuid4().hex}.new"
         replace_file(fresh, b"".join(lines))
         fresh.replace(directory / f"bad-{split.begin:020d}-{split.end:020d}.json")

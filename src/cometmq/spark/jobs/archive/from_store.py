@@ -1,8 +1,9 @@
-"""The archive job from the files of a store: no broker, every record checked, the same archive as from a broker.
+"""The archive job that reads the files of a store: it needs no broker, checks every record, and writes the same archive
+as from a broker.
 
 Spark tasks read the splits of the log (:mod:`cometmq.spark.store.scan`) in parallel, and each writes the files of its
-split; the driver commits some splits at a time, in log order. Offsets of a queue rise along the log, so a run after a
-crash skips the messages below the archive's totals.
+split; the driver commits several splits at a time, in log order. Offsets of a queue rise along the log, so a run after
+a crash skips the messages below the archive's totals.
 """
 
 from __future__ import annotations
@@ -44,9 +45,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SPLITS_IN_COMMIT: Final = 64
-"""Log bytes per commit: a crash repeats a minute of work on two cores, and terabytes need few commits."""
+"""Log bytes per commit. After a crash, a minute of work on two cores is repeated; a log of terabytes needs few commits.
+"""
 _CHUNK_BYTES: Final = SPLIT_BYTES * 9 // 16
-"""Log bytes that are checked together: a split, which ends with a record, is a little more than two such parts."""
+"""Log bytes that are checked together. A split, which ends at the end of a record, is a little larger than two parts of
+this size.
+"""
 _GATHERED_BYTES: Final = SPLIT_BYTES
 """Bytes that a task buffers before it writes files."""
 _KNOWN_BYTES: Final = 200
@@ -59,12 +63,12 @@ _DECODED_BYTES: Final = 32 * 1024 * 1024
 def archive_store(options: ArchiveStoreOptions) -> ArchiveReport:
     """Archive the topics in a store's files and return the report.
 
-    ``store`` contains ``commitlog/``, on driver and executors. ``broker_name`` is the broker's own name, so that an
-    archive made from the broker itself has the same queues. Without ``topics`` all ordinary topics are archived, or
-    those of ``subscribePattern`` in ``options``.
+    ``store`` contains ``commitlog/``, on driver and executors. ``broker_name`` must be the broker's own name; an
+    archive made from the running broker then has the same queues. Without ``topics`` all ordinary topics are archived,
+    or those of ``subscribePattern`` in ``options``.
 
-    :raises OptionError: an argument is invalid, or a topic does not exist; without consume queues that is known only
-        after the whole log has been read.
+    :raises OptionError: an argument is invalid, or a topic does not exist. Without consume queues, a missing topic is
+        detected only after the whole log has been read.
     :raises ArchiveError: another job holds the archive.
     :raises NoStoreError: the directory has no log.
     :raises SparkSourceError: a record is damaged and ``badRecordsPath`` is not set; or offsets do not follow the
@@ -122,7 +126,7 @@ def _demand_found(options: StoreOptions, found: Iterable[Queue]) -> None:
 
 
 def _new_in(spark: SparkSession, given: Mapping[str, str], archived: Offsets) -> dict[OffsetRange, int]:
-    """Return the offsets of each queue that the store holds and the archive does not, with their message counts."""
+    """Return the offsets of each queue that are in the store and not in the archive, with their message counts."""
     limits = [(*queue, end) for queue, end in archived.items()]
     known = spark.createDataFrame(limits, "topic string, brokerName string, queueId int, archivedTo bigint")
     place = ["topic", "brokerName", "queueId"]
@@ -152,9 +156,9 @@ def _split_written(
 def write_split(
     options: StoreOptions, split: LogSplit, root: Path, archived: Offsets, marks: Marks = NO_MARKS
 ) -> Iterator[Manifest]:
-    """Write the messages of a split that the archive does not hold yet; yield flushed files and their offsets.
+    """Write the messages of a split that are not yet in the archive; yield flushed files and their offsets.
 
-    :raises ArchiveError: a queue was created again: it has another message at the offset of its mark.
+    :raises ArchiveError: a queue was created again: its message at the offset of its mark is a different one.
     """
     gathered: dict[Queue, list[Records]] = {}
     made: list[Manifest] = []

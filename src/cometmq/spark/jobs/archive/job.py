@@ -1,19 +1,20 @@
-"""The archive job: topics → a table of Parquet files, Delta Lake or Iceberg, exactly once, resumable.
+"""The archive job: it writes topics to a table of Parquet files, Delta Lake or Iceberg, exactly once, and is resumable.
 
 A streaming query plans offsets (kept in Spark's checkpoint), its tasks write files (:mod:`.writer`), and the driver
-commits them (:mod:`.log`). With a session of Spark Connect, Spark calls back for each micro-batch in a process that
-its server has started; commits then reach the job as files in the archive's directory, which both share.
+commits them (:mod:`.log`). With a session of Spark Connect, Spark calls back for each micro-batch in a process that its
+server has started; commits are then passed to the job as files in the archive's directory, which both processes share.
 
-A crash can come
+A crash can happen
 
-* before the commit: Spark repeats the batch with the same offsets; the files get the same names again;
-* after the commit, before Spark's own: Spark repeats the batch, tasks and driver see that it is committed and skip it;
-* with the loss of the checkpoint: a new one continues where the archive's last commit ends;
-* before Spark has written the offsets of the first batch: the job moves the remains away and starts the query again
-  from the same offsets (:mod:`cometmq.spark.source.offsets`). Spark writes ``metadata``, then ``offsets/0``, then, when
-  batch 0 is done, ``commits/0``, each under a hidden name that it renames. If it is killed while it writes
-  ``offsets/0``, the directory that it leaves makes it refuse to start (``STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY``),
-  although no batch was planned.
+* before the commit: Spark repeats the batch with the same offsets, and the files have the same names again;
+* after the commit, before Spark's own commit: Spark repeats the batch; tasks and driver detect that it is committed,
+  and skip it;
+* together with the loss of the checkpoint: a new checkpoint continues where the archive's last commit ends;
+* before Spark has written the offsets of the first batch: the job moves the incomplete checkpoint aside and starts the
+  query again from the same offsets (:mod:`cometmq.spark.source.offsets`). Spark writes ``metadata``, then
+  ``offsets/0``, then, when batch 0 is done, ``commits/0``, each under a hidden name that it renames. If it is killed
+  while it writes ``offsets/0``, the directory that it leaves makes it refuse to start
+  (``STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY``), although no batch was planned.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ AVAILABLE_NOW: Final = "availableNow"
 LOOKED_EVERY: Final = "1s"
 """Interval at which the job polls for commits."""
 STARTING_OFFSETS: Final = "_starting_offsets.json"
-"""File in a checkpoint with the starting offsets of its first start."""
+"""File in a checkpoint that contains the starting offsets of its first start."""
 _NEVER_SO_MANY: Final = str(10**18 - 1)
 _POLL_SECONDS: Final = 1
 _INTERVAL: Final = replace(DURATION, words=f"{AVAILABLE_NOW} or an interval such as 30s, 5m or 1h", minimum=1)
@@ -72,7 +73,7 @@ def archive(options: ArchiveOptions) -> ArchiveReport:
     """Archive topics into a directory and return the report.
 
     :raises OptionError: an argument is invalid, or a topic does not exist.
-    :raises ArchiveError: another job holds the archive, or another checkpoint has continued it.
+    :raises ArchiveError: another job holds the archive, or the archive was continued with another checkpoint.
     :raises SparkSourceError: the query failed; committed messages stay.
     """
     checkpoint, trigger = options.checkpoint, options.trigger
@@ -115,7 +116,7 @@ def archive(options: ArchiveOptions) -> ArchiveReport:
 
 
 def _demand_what_is_read(options: SourceOptions, *, is_new: bool) -> None:
-    """Ask the nameservers first, since starting Spark takes seconds.
+    """Check nameservers and topics before Spark is started, which takes seconds.
 
     :raises UnreachableError: no nameserver answers.
     :raises OptionError: a topic of a new archive does not exist.
@@ -126,7 +127,7 @@ def _demand_what_is_read(options: SourceOptions, *, is_new: bool) -> None:
 
 
 def _new_at(given: Mapping[str, str], archived: Offsets) -> dict[OffsetRange, int]:
-    """Count the messages of each queue that brokers hold and the archive does not."""
+    """Count the messages of each queue that are on the brokers and not in the archive."""
     options = parse_options(given)
     cluster = Cluster(options)
     queues = cluster.queues()
@@ -145,7 +146,8 @@ def _timing(trigger: str) -> dict[str, Any]:
 
 
 def _continuation(log: ArchiveLog, checkpoint: str | Path) -> dict[str, str]:
-    """Return the options for a new query to continue where the archive ends; an old query uses its checkpoint.
+    """Return the options with which a new query continues where the archive ends. An existing query uses its
+    checkpoint.
 
     :raises ArchiveError: checkpoint and archive do not belong together.
     """
@@ -233,7 +235,9 @@ class _Run:
         return self._done.report(finished=not stopped or "availableNow" not in timing)
 
     def _failed(self, error: Exception) -> SparkSourceError:
-        """Return the error with Spark's message; if it is about the checkpoint, with the way to replace it."""
+        """Return the error with Spark's message. If the error is about the checkpoint, it also states how to replace
+        the checkpoint.
+        """
         cause = cause_of(str(error))
         if str(self._checkpoint) not in cause:
             return SparkSourceError(cause)
@@ -254,7 +258,7 @@ class _Run:
 
 
 class BatchCommits:
-    """The function that Spark calls with each micro-batch; it can be pickled.
+    """The function that Spark calls with each micro-batch. The function can be pickled.
 
     :param tell: called with each commit, in the process that commits.
     """
@@ -276,9 +280,9 @@ class BatchCommits:
         return ArchiveLog(root, wanted)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Commit the files that the tasks of a batch have written, unless the batch is committed already.
+        """Commit the files that the tasks of a batch have written, unless the batch is already committed.
 
-        :raises ArchiveError: it overlaps archived offsets.
+        :raises ArchiveError: the batch overlaps archived offsets.
         """
         query_id = query_id_of(self._checkpoint)
         assert query_id is not None, "Spark writes the checkpoint's metadata before the first batch"
@@ -289,17 +293,17 @@ class BatchCommits:
 
 
 _TOLD: Final = "_told"
-"""Directory of an archive for commits not yet passed to the job."""
+"""Directory in an archive for commits that are not yet passed to the job."""
 
 
 class CommitMailbox:
-    """Commits passed from the process of the batches to the process of the job, as files."""
+    """Commits that the process of the batches passes to the process of the job as files."""
 
     def __init__(self, root: Path) -> None:
         self._directory = root / _TOLD
 
     def clear(self) -> None:
-        """Delete the commits that a killed run left behind."""
+        """Delete the commits that a killed run did not read."""
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def post(self, commit: Commit) -> None:
@@ -315,7 +319,7 @@ class CommitMailbox:
 
 
 SET_ASIDE: Final = "_dead"
-"""Directory of a checkpoint for the remains of killed starts."""
+"""Directory in a checkpoint for incomplete files of killed starts."""
 _LOGS: Final = ("offsets", "commits")
 
 _log = logging.getLogger(__name__)
@@ -324,7 +328,7 @@ _log = logging.getLogger(__name__)
 def query_id_of(checkpoint: str | Path) -> str | None:
     """Return the id that Spark gave the query, or None if the checkpoint is new.
 
-    :raises ArchiveError: it is not a checkpoint.
+    :raises ArchiveError: the directory is not a checkpoint.
     """
     path = Path(checkpoint) / "metadata"
     if not path.is_file():
@@ -345,12 +349,13 @@ def last_committed_batch(checkpoint: str | Path) -> int | None:
 
 
 def has_begun(checkpoint: str | Path) -> bool:
-    """Return True if a batch was ever planned: from then on the checkpoint decides where the query continues."""
+    """Return True if a batch was ever planned. From then on, the checkpoint determines where the query continues."""
     return any(_batches(Path(checkpoint) / name) for name in _LOGS)
 
 
 def set_aside_dead_start(checkpoint: str | Path) -> Path | None:
-    """Move the remains of a start that was killed before its first batch; return their new place, or None.
+    """Move the files of a start that was killed before its first batch; return their new path, or None if nothing was
+    moved.
 
     A checkpoint with a planned batch is not changed.
     """

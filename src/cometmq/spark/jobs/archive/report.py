@@ -32,7 +32,7 @@ class ArchivedBatch(Step):
 
 @dataclass(frozen=True)
 class ArchiveReport(RunReport):
-    """The messages that a run of the archive job wrote, and those that the archive now holds."""
+    """The messages that a run of the archive job wrote, and the messages that the archive now contains."""
 
     TITLE = "Archive {0.directory}"
     COMPUTED = ("total_rows", "complete")
@@ -46,7 +46,9 @@ class ArchiveReport(RunReport):
     finished: bool
     warnings: tuple[str, ...]
     queues: tuple[QueueTotals, ...]
-    """Every queue in the archive, with the messages of all runs; for a dry run, as they would be after it."""
+    """Every queue in the archive, with the messages of all runs. For a dry run, the figures include the messages that a
+    run would add.
+    """
     dry_run: bool = False
     """True if nothing was written; ``rows`` is then the number that a run would add."""
 
@@ -91,7 +93,7 @@ def expected(log: ArchiveLog, new: Mapping[OffsetRange, int], *, seconds: float)
     """Return the report of a dry run.
 
     :param new: messages that a run would add, by queue offsets.
-    :param seconds: time it took to find them.
+    :param seconds: duration of the search for the messages.
     """
     totals = {of.queue: of for of in log.queues()}
     for part, rows in new.items():
@@ -113,11 +115,11 @@ def expected(log: ArchiveLog, new: Mapping[OffsetRange, int], *, seconds: float)
 
 
 _MOST_GAPS: Final = 100
-"""Most gaps that a report names; a run may last for months."""
+"""Maximum number of gaps that a report lists, since a run may last for months."""
 
 
 class ArchiveRun:
-    """The totals of one run so far; ``on_batch`` is called with each commit."""
+    """The totals of one run so far. ``on_batch`` is called with each commit."""
 
     def __init__(self, log: ArchiveLog, on_batch: Callable[[ArchivedBatch], object] | None = None) -> None:
         self._log = log

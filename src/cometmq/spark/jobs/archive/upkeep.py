@@ -1,10 +1,10 @@
 """Upkeep of an archive: join small files, remove old hours, delete files that the table does not name.
 
-:func:`compact` joins files that are neighbours in the order of offsets up to a size. Tasks write the new files, and one
-    commit replaces the old ones: readers see the old files or the new ones, never both. A killed run leaves at most
-    files that no commit names; the next run plans the rest. :func:`expire` removes whole files in one commit: files
-    whose last message was stored before the keep window. The archived end of each queue stays the same. Both leave the
-    old files on disk, for readers that already use them, until :func:`vacuum` deletes them.
+:func:`compact` joins files that are adjacent in the order of offsets, up to a maximum size. Tasks write the new files,
+    and one commit replaces the old ones: readers see the old files or the new ones, never both. A killed run leaves at
+    most files that no commit names; the next run plans the rest. :func:`expire` removes, in one commit, whole files
+    whose last message was stored before the keep window. The archived end of each queue stays the same. Both jobs leave
+    the old files on disk, for readers that already use them. :func:`vacuum` deletes them later.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class HourChange:
-    """The change to the files of one topic and hour."""
+    """The changes to the files of one topic and hour."""
 
     topic: str
     hour: str
@@ -53,12 +53,12 @@ class HourChange:
     bytes_before: int
     bytes_after: int
     rows: int
-    """Messages in these files; 0 for files that no table names."""
+    """Number of messages in these files; 0 for files that no table names."""
 
 
 @dataclass(frozen=True)
 class UpkeepReport(Report):
-    """The files that one run joined, removed or deleted, or in a dry run would."""
+    """The files that one run joined, removed or deleted; in a dry run, the files that a run would change."""
 
     TITLE = "{0.what} of {0.directory}"
     COMPUTED = ("files_before", "files_after", "bytes_before", "rows")
@@ -91,7 +91,7 @@ class UpkeepReport(Report):
 
     @property
     def rows(self) -> int:
-        """Return the number of messages in them."""
+        """Return the number of messages in the files that were joined, removed or deleted."""
         return sum(hour.rows for hour in self.hours)
 
     @property
@@ -160,7 +160,7 @@ class Upkeep:
         return f"{quantity(self.files, 'file')} joined in {quantity(self.commits, 'commit')}"
 
     def changed(self, before: Sequence[DataFile], after: Sequence[int] = ()) -> None:
-        """Count removed files of one hour, and the sizes of the files that replace them."""
+        """Count removed files of one hour, and add the sizes of the files that replace them."""
         sizes, rows = sum(file.bytes for file in before), sum(file.rows for file in before)
         self._add(place_of(before[0].path), len(before), len(after), sizes, sum(after), rows)
 
@@ -193,7 +193,7 @@ class Upkeep:
 
 
 COMMIT_BYTES: Final = 2 * 1024 * 1024 * 1024
-"""Bytes joined in one commit: a crash repeats about a minute of work."""
+"""Bytes joined in one commit. After a crash, about a minute of work is repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ def compact(options: CompactOptions) -> UpkeepReport:
     Files are joined up to ``target_bytes``; larger files stay unchanged.
 
     :raises OptionError: an argument is invalid, or the archive or a topic in it does not exist.
-    :raises ArchiveError: another upkeep job of it is running, or a file is damaged.
+    :raises ArchiveError: another upkeep job is running on the archive, or a file is damaged.
     """
     topics, dry_run, clock = options.topics, options.dry_run, options.clock
     if options.target_bytes < 1:
@@ -312,7 +312,7 @@ def _demand(good: bool, file: DataFile) -> None:
 
 
 LEAST_KEPT_MS: Final = 3_600_000
-"""Shortest keep window: an hour that still gets messages is never removed."""
+"""Minimum keep window, so that an hour that still receives messages is never removed."""
 
 
 @job(ExpireOptions)
@@ -320,7 +320,7 @@ def expire(options: ExpireOptions) -> UpkeepReport:
     """Remove hours that ended longer than ``keep_ms`` ago from an archive, and return the report.
 
     :raises OptionError: the window is shorter than an hour, or the archive or a topic in it does not exist.
-    :raises ArchiveError: another upkeep job of it is running.
+    :raises ArchiveError: another upkeep job is running on the archive.
     """
     keep_ms, topics, dry_run, clock = options.keep_ms, options.topics, options.dry_run, options.clock
     if keep_ms < LEAST_KEPT_MS:
@@ -349,9 +349,9 @@ def expire(options: ExpireOptions) -> UpkeepReport:
 def vacuum(options: VacuumOptions) -> UpkeepReport:
     """Delete the files below an archive that its table does not name, and return the report.
 
-    Files that belonged to the archive within ``keep_ms`` stay, for readers of an older version.
+    Files that belonged to the archive within the last ``keep_ms`` are kept for readers of an older version.
 
-    :raises ArchiveError: another upkeep job of it is running.
+    :raises ArchiveError: another upkeep job is running on the archive.
     """
     log = ArchiveLog(options.archive, clock=options.clock)
     work = Upkeep(VACUUM, log, options.dry_run)

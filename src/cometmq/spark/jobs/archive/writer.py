@@ -1,7 +1,7 @@
 """The executors' side of the archive job: a source that writes the messages it reads, and yields only file names.
 
-Pulling, decoding and writing Parquet happen in one Python worker; the messages never cross to the JVM, only one row
-for each file and each range of offsets does. The driver commits these files and ranges.
+Pulling, decoding and writing Parquet happen in one Python worker; messages are never passed to the JVM, which receives
+only one row for each file and each range of offsets. The driver commits these files and ranges.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def commit_written(log: ArchiveLog, query_id: str, batch_id: int, manifests: Sequence[Manifest]) -> Commit | None:
-    """Commit the files that the tasks of a batch have written; return None if the batch is committed already.
+    """Commit the files that the tasks of a batch have written; return None if the batch is already committed.
 
-    :raises ArchiveError: it overlaps archived offsets, or one of its files is missing.
+    :raises ArchiveError: the batch overlaps archived offsets, or one of its files is missing.
     """
     return log.append(
         query_id,
@@ -62,7 +62,9 @@ def commit_written(log: ArchiveLog, query_id: str, batch_id: int, manifests: Seq
 
 @dataclass
 class ArchivePartition(InputPartition):
-    """Ranges of one task, and the archived end of their queues: messages below it are not written again."""
+    """Ranges of one task, and the archived ends of their queues. Messages below the archived end
+    are not written again.
+    """
 
     ranges: tuple[OffsetRange, ...]
     marks: Marks
@@ -70,7 +72,7 @@ class ArchivePartition(InputPartition):
 
 
 class ArchiveWriterSource(DataSource):
-    """The data source of the job, which registers it."""
+    """The data source of the archive job. The job registers it with Spark."""
 
     @classmethod
     def name(cls) -> str:
@@ -88,7 +90,7 @@ class ArchiveWriterSource(DataSource):
 
 
 class ArchiveStreamReader(RocketMQStreamReader):
-    """Plans batches like the rocketmq stream; its tasks write files."""
+    """Plans batches as the rocketmq stream does. Its tasks write files."""
 
     def __init__(self, options: SourceOptions, schema: StructType, root: str) -> None:
         if options.is_filtered:
@@ -100,7 +102,9 @@ class ArchiveStreamReader(RocketMQStreamReader):
         self._root = root
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Divide a batch into tasks that know the archived ends; a batch that is committed already reads nothing."""
+        """Divide a batch into tasks that contain the archived ends. For a batch that is already committed, the tasks
+        read nothing.
+        """
         archived = ArchiveLog(self._root).next_offsets()
         dealt = super().partitions(start, end)
         return [
@@ -113,7 +117,9 @@ class ArchiveStreamReader(RocketMQStreamReader):
 
     @in_lasting_worker
     def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
-        """Write one partition; for ranges already archived send only the offsets to the driver, which checks them."""
+        """Write one partition. For ranges that are already archived, send only the offsets to the driver, which checks
+        them.
+        """
         if isinstance(partition, ArchivePartition):
             archived, ranges = partition.archived, partition.ranges
             new = [part for part in ranges if part.first >= archived.get(part.queue, part.first)]

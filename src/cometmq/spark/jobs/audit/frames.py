@@ -1,7 +1,7 @@
-"""The messages of each party of an audit as Spark frames, and the aggregates that the driver gets.
+"""The messages of each party of an audit as Spark frames, and the aggregates that the driver receives.
 
 Columns of a party: ``brokerName``, ``queueId``, ``queueOffset``, ``uniqKey``, ``bornTimestamp``, ``storeTimestamp``;
-the archive's has ``archivedTimestamp``, the time of the commit that brought the message, too.
+the archive's frame also has ``archivedTimestamp``, the time of the commit that added the message.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COLUMNS: Final = [field.split()[0] for field in _SCHEMA.split(", ")]
 def stored_frame(
     spark: SparkSession, servers: Mapping[str, str], topic: str, bounds: Mapping[Queue, Bounds]
 ) -> DataFrame:
-    """Return the messages that brokers hold within ``bounds``; deleted ones are left out.
+    """Return the messages within ``bounds`` that are still on the brokers; deleted messages are left out.
 
     :param servers: options that reach the brokers.
     """
@@ -54,9 +54,9 @@ def stored_frame(
 
 
 def not_deleted(stored: DataFrame, held_from: Mapping[Queue, int]) -> DataFrame:
-    """Return the messages that brokers still held after the read; earlier ones may be incomplete.
+    """Return the messages that were still on the brokers after the read. Earlier messages may be incomplete.
 
-    :param held_from: first offset of each queue that was not deleted meanwhile.
+    :param held_from: first offset of each queue that was not deleted during the read.
     """
     rows = [(queue.broker, queue.queue_id, first) for queue, first in held_from.items()]
     limits = stored.sparkSession.createDataFrame(rows, "brokerName string, queueId int, heldFrom bigint")
@@ -80,7 +80,7 @@ def archived_frame(spark: SparkSession, log: ArchiveLog, topic: str) -> DataFram
 def produced_frame(spark: SparkSession, servers: Mapping[str, str], trace_topic: str, topic: str) -> DataFrame:
     """Return the sends in the trace topic: ``uniqKey`` and the first ``producedTimestamp``.
 
-    Brokers do not check what clients write there, so an impossible time becomes null.
+    Brokers do not check what clients write to the trace topic, so an impossible time becomes null.
     """
     bodies = (
         spark.read.format("rocketmq")
@@ -108,7 +108,7 @@ def minutes_of(
     archived: DataFrame | None,
     limits: list[tuple[str, int, int, int, int, int, int]],
 ) -> DataFrame:
-    """Count the messages of both parties per queue and minute of store time, with the greatest delays, in one pass.
+    """Count, in one pass, the messages of both parties per queue and minute of store time, with the greatest delays.
 
     :param limits: for each queue: broker and number; the offsets ``first`` and ``end`` between which both parties
         should hold the same messages; an offset and a time (ms): messages before both were removed from the archive;
@@ -162,9 +162,9 @@ def took(begin: str, end: str) -> str:
 
 
 def gaps_in(frame: DataFrame, queues: list[tuple[str, int, int]], most: int) -> list[tuple[str, int, int, int]]:
-    """Return the first gaps in the offsets of a party, as broker, queue, first, end.
+    """Return the first gaps in the offsets of a party, each as broker, queue, first and end.
 
-    :param queues: broker, number, and the first offset of which none should be missing.
+    :param queues: broker, number, and the offset from which on no message should be missing.
     """
     chosen = frame.sparkSession.createDataFrame(queues, "brokerName string, queueId int, since bigint")
     before = f.lag("queueOffset").over(Window.partitionBy(*QUEUE).orderBy("queueOffset"))
@@ -182,7 +182,7 @@ def gaps_in(frame: DataFrame, queues: list[tuple[str, int, int]], most: int) -> 
 
 
 SPANS: Final = 240
-"""Most points of the curves."""
+"""Maximum number of points of a curve."""
 _MINUTE_S: Final = 60
 
 
@@ -200,7 +200,7 @@ def counted(minutes: DataFrame, topic: str) -> dict[Queue, Any]:
 
 
 def spans(minutes: DataFrame) -> tuple[Span, ...]:
-    """Count messages by the time they were stored at."""
+    """Count messages by store time."""
     at = f.unix_timestamp("minute")
     edges = minutes.agg(f.min(at).alias("first"), f.max(at).alias("last")).collect()[0]
     if edges["first"] is None:

@@ -1,6 +1,7 @@
-"""The audit job: whether what was produced, stored, consumed and archived of a topic agrees, per queue and minute.
+"""The audit job: it checks that the produced, stored, consumed and archived messages of a topic agree, per queue and
+minute.
 
-Every message is compared, without its body. Spark counts; the driver gets aggregates (:mod:`.frames`) and the first
+Every message is compared, without its body. Spark counts; the driver receives aggregates (:mod:`.frames`) and the first
 disagreements of each kind. Each check yields disagreements and notes.
 """
 
@@ -49,8 +50,8 @@ if TYPE_CHECKING:
 def audit(options: AuditOptions) -> AuditReport:
     """Compare the produced, stored, consumed and archived messages of a topic.
 
-    :raises OptionError: the topic does not exist, the directory has no archive of it, a name is invalid, or ``detail``
-        exists.
+    :raises OptionError: the topic does not exist, the directory contains no archive of the topic, a name is invalid, or
+        ``detail`` already exists.
     :raises ArchiveError: the archive has lost files.
     """
     topic = options.topic
@@ -80,7 +81,7 @@ def _log_of(directory: Path, topic: str) -> ArchiveLog:
 
 
 class _Audit:
-    """One audit; messages that arrive after its start are left out."""
+    """One audit. Messages that arrive after the audit has started are left out."""
 
     def __init__(
         self,
@@ -145,7 +146,7 @@ class _Audit:
         )
 
     def _leave_out_deleted(self) -> None:
-        """Leave out the messages that retention deleted while the audit read."""
+        """Leave out the messages that retention deleted while the audit was reading."""
         self._parties = self._parties.without_deleted(self._cluster.bounds(self._parties.bounds))
         taken = self._parties.deleted()
         if any(taken):
@@ -156,7 +157,7 @@ class _Audit:
             self._found.append(Note(text))
 
     def _produced(self, stored: DataFrame, archived: DataFrame | None) -> int | None:
-        """Check the sends in the trace topic and return their number, or None if the topic has no traces."""
+        """Check the sends in the trace topic. Return the number of sends, or None if the topic has no traces."""
         trace_topic = self._options.trace_topic
         if not Cluster(parse_options({**self._servers, "topic": trace_topic})).queues():
             return None
@@ -173,7 +174,7 @@ class _Audit:
 
 
 FIRST: Final = 5
-"""Most disagreements of each kind in a report."""
+"""Maximum number of disagreements of each kind in a report."""
 _SAID_BY_COMMITS: Final = "the commits of the archive (gaps) say whether they were gone before they could be read"
 
 
@@ -214,7 +215,7 @@ def stored_offsets(parties: Parties, stored: DataFrame, counted: Mapping[Queue, 
 
 
 def group_offsets(parties: Parties) -> Findings:
-    """Check that the offsets of groups lie within the offsets that brokers hold."""
+    """Check that the offsets of groups are within the offsets on the brokers."""
     for group, offsets in parties.consumed.items():
         if not offsets:
             yield Note(f"group {group} has no offsets in this topic")
@@ -235,7 +236,7 @@ def group_offsets(parties: Parties) -> Findings:
 
 
 def other_lives(parties: Parties, changed: Iterable[Queue]) -> Findings:
-    """Check that no queue was created again since it was archived."""
+    """Check that no queue has been created again since it was archived."""
     for queue in sorted(changed):
         if queue in parties.bounds:
             yield Disagreement(
@@ -275,7 +276,7 @@ def coverage(parties: Parties) -> Findings:
 
 
 def archived_offsets(parties: Parties, archived: DataFrame, counted: Mapping[Queue, Any]) -> Findings:
-    """Check that the archive's files hold what its log states, each offset once."""
+    """Check that the archive's files contain the messages that its log states, each offset once."""
     bad = []
     for queue, of in sorted(parties.totals.items()):
         row = counted.get(queue)
@@ -315,7 +316,7 @@ def archived_offsets(parties: Parties, archived: DataFrame, counted: Mapping[Que
 
 
 def minute_by_minute(parties: Parties, minutes: DataFrame) -> Findings:
-    """Check that every minute of the offsets that both hold has the same messages."""
+    """Check that, for the offsets that both parties hold, every minute has the same messages."""
     rows = (
         minutes.where("storedBoth != archivedBoth OR NOT storedContent <=> archivedContent")
         .orderBy("minute", *QUEUE)
@@ -334,7 +335,7 @@ def minute_by_minute(parties: Parties, minutes: DataFrame) -> Findings:
 
 
 def unique_keys(stored: DataFrame, *, allowed: bool) -> Findings:
-    """Check that each unique key is stored once; note copies if they are allowed."""
+    """Check that each unique key is stored once. If copies are allowed, add a note instead."""
     twice = stored.where("uniqKey IS NOT NULL").groupBy("uniqKey").agg(f.count("*").alias("times"))
     twice = twice.where("times > 1")
     sums = twice.agg(f.count("*").alias("keys"), f.sum(f.col("times") - 1).alias("copies")).collect()[0]
@@ -355,11 +356,11 @@ def unique_keys(stored: DataFrame, *, allowed: bool) -> Findings:
 
 
 def acknowledged(produced: DataFrame, there: DataFrame, known: DataFrame) -> Findings:
-    """Check that every send that producers have traced is stored, or archived.
+    """Check that every send that producers have traced is stored or archived.
 
     :param produced: result of :func:`.frames.produced_frame`.
     :param there: stored or archived messages, with ``uniqKey``.
-    :param known: messages of ``there`` from the offsets where all queues are complete, with their times.
+    :param known: messages in ``there`` from the offsets on at which all queues are complete, with their times.
     """
     since = known.selectExpr("unix_millis(greatest(min(bornTimestamp), min(storeTimestamp))) AS since").collect()[0][0]
     missing = produced.join(there, "uniqKey", "left_anti")

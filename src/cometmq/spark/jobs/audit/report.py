@@ -25,16 +25,16 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class QueueAudit:
-    """The statements of each party about one queue; ``None`` where a party has none."""
+    """The statements of each party about one queue; ``None`` if a party has no statement."""
 
     broker: str
     queue_id: int
     first: int | None
-    """Stored: the broker's offsets ``first <= offset < end``."""
+    """The stored messages: the broker's offsets ``first <= offset < end``."""
     end: int | None
     stored: int | None
     archived: int | None
-    """Rows in the archive's files."""
+    """Number of rows in the archive's files."""
     archived_from: int | None
     archived_to: int | None
     consumed: Mapping[str, int]
@@ -43,7 +43,7 @@ class QueueAudit:
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """The latency of one stage of the messages, ms."""
+    """The latency of one stage that messages pass, ms."""
 
     way: str
     median_ms: int
@@ -53,13 +53,13 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Messages by store time, in one of some hundred equal intervals."""
+    """Messages by store time in one of several hundred equal intervals."""
 
     at_ms: int
     stored: int
     archived: int
     consumed: int
-    """Messages consumed by the slowest group; 0 without groups."""
+    """Number of messages that the slowest group has consumed; 0 without groups."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class AuditReport(Report):
     archive: str | None
     groups: tuple[str, ...]
     produced: int | None
-    """Sends in the trace topic; ``None`` if there is no trace."""
+    """Number of sends in the trace topic; ``None`` if the topic has no traces."""
     queues: tuple[QueueAudit, ...]
     spans: tuple[Span, ...]
     lateness: tuple[Lateness, ...]
@@ -93,7 +93,7 @@ class AuditReport(Report):
 
     @property
     def verdict(self) -> str:
-        """Return whether everything that was counted agrees."""
+        """Return a sentence that states whether the parties agree."""
         return quantity(len(self.disagreements), "disagreement") if self.disagreements else "Everything agrees"
 
     def _figures(self) -> list[tuple[str, str]]:
@@ -175,9 +175,9 @@ class Parties:
 
     topic: str
     bounds: Mapping[Queue, Bounds]
-    """Offsets that brokers held when the audit began …"""
+    """Offsets on the brokers when the audit began …"""
     held_from: Mapping[Queue, int]
-    """… and the first of them that were not deleted during the audit."""
+    """… and, for each queue, the first of these offsets that was not deleted during the audit."""
     totals: Mapping[Queue, QueueTotals]
     """The totals of the archive's log; empty without an archive."""
     consumed: Mapping[str, Mapping[Queue, int]]
@@ -185,16 +185,16 @@ class Parties:
 
     @property
     def held(self) -> int:
-        """Return the number of messages that brokers held when the audit began."""
+        """Return the number of messages on the brokers when the audit began."""
         return sum(held.end - held.first for held in self.bounds.values())
 
     @property
     def archived(self) -> int:
-        """Return the number of messages in the archive, by its log."""
+        """Return the number of messages in the archive according to its log."""
         return sum(of.rows for of in self.totals.values())
 
     def without_deleted(self, now: Mapping[Queue, Bounds]) -> Parties:
-        """Return the statements of parties for the offsets ``now`` that brokers still hold."""
+        """Return the statements of the parties for the offsets ``now``, which are still on the brokers."""
         held_from = {
             queue: min(max(held.first, self.bounds[queue].first), self.bounds[queue].end) for queue, held in now.items()
         }

@@ -1,1 +1,1 @@
-"""The delay job: how exact delayed messages were, what waits, what is stuck."""
+"""The delay job: lateness of delivered messages, waiting messages and stuck messages."""

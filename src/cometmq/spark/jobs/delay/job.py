@@ -1,7 +1,7 @@
-"""The delay job: how late delayed messages were, how many wait until when, and which are stuck.
+"""The delay job: how late delayed messages were delivered, when waiting messages are due, and which messages are stuck.
 
-:mod:`.rows` joins what waits or waited with what was delivered; the rows lie on the executors' disks between the
-passes. The driver gets aggregates, each from one pass, and the messages to list.
+:mod:`.rows` joins waiting records with deliveries; the rows are kept on the executors' disks between the passes. The
+    driver receives aggregates, each from one pass, and the messages to list.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def delay(options: DelayOptions) -> DelayReport:
     waiting_topics = [name for name in (SCHEDULE_TOPIC, TIMER_TOPIC) if name in there]
     with job_session(options, "cometmq delay") as session:
         on_step(f"reading {quantity(len(named), 'topic')} and what waits")
-        # What waits for a topic that is not there belongs to the picture, what waits for one that is not read does not.
+        # Messages that wait for a topic that does not exist are counted; those that wait for a topic that is not read
+        # are not.
         unread = [name for name in there if name not in named]
         chosen = f.col("topic").isin(list(named)) if topics else ~f.col("topic").isin(unread)
         progress = [of.counting(lambda topic: topic in named if topics else topic not in unread) for of in progress]
@@ -110,7 +111,7 @@ def delay(options: DelayOptions) -> DelayReport:
 def _topics_to_measure(
     source: MessageSource, topics: Sequence[str], there: Sequence[str]
 ) -> tuple[tuple[str, ...], list[str]]:
-    """Return the readable topics, and the ones that are left out because they are not readable."""
+    """Return the readable topics, and the topics that are left out because they are not readable."""
     named = tuple(dict.fromkeys(topics))
     demand_present(named, there, f"{source} has no topic", next_step="leave out --topic to read all topics")
     users = named or tuple(name for name in there if name not in SYSTEM_TOPICS)
@@ -122,7 +123,7 @@ def _topics_to_measure(
 
 
 def _moment_of(source: MessageSource, clock: Clock) -> int:
-    """Return the time of the report: for files, the last time at which a message was stored."""
+    """Return the time of the report. For files, it is the store time of the newest message."""
     if source.end_ms is not None:
         return source.end_ms
     if source.archive is not None:
@@ -144,7 +145,7 @@ def _seen_ms(source: MessageSource, there: Sequence[str], at_ms: int) -> Column:
 
 def _state(source: MessageSource, at_ms: int, grace_ms: int) -> Column:
     """Return the column of a message's state: delivered, waiting, stuck, or unknown."""
-    # A topic that is not there: brokers and stores have deleted it, no archive job was asked for it.
+    # A topic that does not exist was deleted from brokers and stores, or was not archived.
     unseen = f.lit(None).cast("bigint") if source.archive is not None else f.lit(at_ms)
     until = f.when(f.col("topic") == "", f.lit(at_ms)).otherwise(f.coalesce("seenMs", unseen))
     overdue = f.col("dueMs") < at_ms - grace_ms
@@ -201,10 +202,10 @@ def _notes(
 
 
 DELIVERED, WAITING, STUCK, UNKNOWN = "delivered", "waiting", "stuck", "unknown"
-"""States of a message; unknown: it may or may not have been delivered."""
+"""States of a message. ``unknown`` means that the message may or may not have been delivered."""
 DAY_MS: Final = 24 * HOUR_MS
 _HOURS: Final = 24
-"""Hours from now that the report lists one by one, before it lists days."""
+"""Number of hours from now that the report lists one by one; later hours are summed up by day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,7 @@ class Counts:
     _rows: Sequence[Any]
 
     def messages(self, state: str) -> int:
-        """Count the messages in this state."""
+        """Count the messages in one state."""
         return sum(row["messages"] for row in self._rows if row["state"] == state)
 
     def by_born(self, state: str) -> int:
@@ -226,7 +227,7 @@ class Counts:
         return sum(row["unmeasured"] for row in self._rows if row["state"] == state)
 
     def any_delay_of(self, broker: str) -> int:
-        """Count the messages with any delay of a broker that are not delivered."""
+        """Count the messages with any delay on a broker that are not delivered."""
         return sum(
             row["messages"]
             for row in self._rows
@@ -257,7 +258,7 @@ def _measures() -> list[Column]:
 
 
 def lateness(late: DataFrame, by: Column, top: int) -> tuple[Lateness, ...]:
-    """Measure lateness by a column, most messages first."""
+    """Measure lateness by a column; the row with the most messages is first."""
     found = late.groupBy(by.alias("name")).agg(*_measures()).orderBy(f.desc("messages"), "name").limit(top)
     return tuple(_lateness(row["name"], row) for row in found.collect())
 
@@ -278,7 +279,7 @@ def _lateness(name: str, row: Any) -> Lateness:
 
 
 def latest(late: DataFrame, top: int) -> tuple[LateMessage, ...]:
-    """Return the messages that were delivered latest, if any were late."""
+    """Return the messages that were delivered with the greatest lateness, if any were late."""
     found = late.where("lateMs > 0").orderBy(f.desc("lateMs"), "dueMs", "deliveredId").limit(top)
     names = ("topic", "level", "uniqKey", "deliveredId", "dueMs", "lateMs")
     return tuple(LateMessage(*row) for row in found.select(*names).collect())
@@ -288,13 +289,15 @@ def latest(late: DataFrame, top: int) -> tuple[LateMessage, ...]:
 
 
 def waiting_by_topic(waits: DataFrame, top: int) -> tuple[WaitingTopic, ...]:
-    """Return the waiting messages by topic, most messages first."""
+    """Return the waiting messages by topic; the topic with the most messages is first."""
     found = waits.groupBy("topic").agg(f.count("*").alias("messages"), f.min("dueMs"), f.max("dueMs"))
     return tuple(WaitingTopic(*row) for row in found.orderBy(f.desc("messages"), "topic").limit(top).collect())
 
 
 def due_by_topic(waits: DataFrame, topics: Sequence[str], at_ms: int, days: int) -> tuple[DueInterval, ...]:
-    """Return due messages by hour of the next day, then by day; by topic for ``topics``, summed up for all others."""
+    """Return waiting messages by due time: by hour for the next day, then by day. They are counted by topic for
+    ``topics``, and summed up for all other topics.
+    """
     first_ms = at_ms - at_ms % HOUR_MS
     hour = f.floor((f.col("dueMs") - first_ms) / HOUR_MS)
     day = f.floor((f.col("dueMs") - first_ms) / DAY_MS)
@@ -324,14 +327,14 @@ def _ends(interval: int, first_ms: int, days: int) -> tuple[int | None, int | No
 
 
 def stuck_by_reason(stuck: DataFrame, top: int) -> tuple[StuckReason, ...]:
-    """Count stuck messages by reason, broker and topic, most first."""
+    """Count stuck messages by reason, broker and topic, largest count first."""
     found = stuck.groupBy("reason", "broker", "topic").agg(f.count("*").alias("messages"))
     rows = found.orderBy(f.desc("messages"), "reason", "broker", "topic").limit(top).collect()
     return tuple(StuckReason(Reason(row["reason"]), row["broker"], row["topic"], row["messages"]) for row in rows)
 
 
 def first_stuck(stuck: DataFrame, top: int) -> tuple[StuckMessage, ...]:
-    """Return the stuck messages that were due first."""
+    """Return the stuck messages with the earliest due times."""
     rows = stuck.orderBy("dueMs", "waitingId").limit(top).collect()
     return tuple(
         StuckMessage(

@@ -14,7 +14,7 @@ from cometmq.spark.jobs.report.report import PARTLY_DONE, Report
 
 
 class Reason(StrEnum):
-    """The reason why a message is stuck, if it is known."""
+    """The reason why a message is stuck, if the reason is known."""
 
     NOT_REACHED = "not reached"
     NO_TIMER = "no timer"
@@ -34,7 +34,7 @@ WORDS: Final = {
 }
 """The description of each reason."""
 _DRAWN: Final = 12
-"""Most topics in one plot."""
+"""Maximum number of topics in one plot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class Lateness:
     """The time from due time to delivery of some delayed messages, ms."""
 
     name: str
-    """A topic, a level, or when the messages were due (UTC)."""
+    """A topic, a delay level, or the hour in which the messages were due (UTC)."""
     messages: int
     early: int
-    """Messages that were delivered before they were due."""
+    """Number of messages that were delivered before they were due."""
     p50: int
     p90: int
     p99: int
@@ -54,7 +54,7 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True)
 class LateMessage:
-    """A message that was delivered."""
+    """A delivered message."""
 
     topic: str
     level: int
@@ -77,14 +77,14 @@ class WaitingTopic:
 
 @dataclass(frozen=True, slots=True)
 class DueInterval:
-    """The messages that are due in one interval: an hour of the next day, or a day after that."""
+    """The messages that are due in one interval: an hour of the next day, or a whole day after that."""
 
     topic: str
-    """Empty for the total of all other topics."""
+    """The topic; empty for the total of all other topics."""
     begin_ms: int | None
-    """``None`` for messages that are due already and not yet too late."""
+    """Start of the interval; ``None`` for messages that are already due and not yet too late."""
     end_ms: int | None
-    """``None`` for all later messages."""
+    """End of the interval; ``None`` for all later messages."""
     messages: int
 
 
@@ -96,13 +96,13 @@ class TimerCount:
     topic: str
     messages: int
     first_due_ms: int | None
-    """Apache's brokers do not report due times."""
+    """The due times; Apache's brokers do not report them."""
     last_due_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class TimerBehind:
-    """A broker whose timer is behind, so that messages with any delay are stuck there."""
+    """A broker whose timer is behind, so that messages with any delay are stuck on it."""
 
     broker: str
     seconds: int
@@ -110,7 +110,7 @@ class TimerBehind:
 
 @dataclass(frozen=True, slots=True)
 class StuckReason:
-    """The number of messages stuck for one reason."""
+    """The number of messages that are stuck for one reason."""
 
     reason: Reason
     broker: str
@@ -120,7 +120,7 @@ class StuckReason:
 
 @dataclass(frozen=True, slots=True)
 class StuckMessage:
-    """An overdue message that is not in its topic."""
+    """An overdue message that is not yet in its topic."""
 
     broker: str
     topic: str
@@ -147,7 +147,7 @@ class DelayReport(Report):
     """A message that is overdue by more than this time is stuck."""
     delivered: int
     by_born: int
-    """Delivered messages whose due time was computed from their born time."""
+    """Number of delivered messages whose due time was computed from their born time."""
     topics: tuple[Lateness, ...]
     levels: tuple[Lateness, ...]
     hours: tuple[Lateness, ...]
@@ -155,9 +155,9 @@ class DelayReport(Report):
     slowest: tuple[LateMessage, ...]
     waiting: int
     waiting_topics: tuple[WaitingTopic, ...]
-    """Topics with waiting messages, most first."""
+    """Topics with waiting messages; the topic with the most messages is first."""
     due: tuple[DueInterval, ...]
-    """Waiting messages by time; the topics of one time are in the order of ``waiting_topics``."""
+    """Waiting messages by due time; topics with the same due time are in the order of ``waiting_topics``."""
     timer_counts: tuple[TimerCount, ...]
     timers_behind: tuple[TimerBehind, ...]
     stuck: int
@@ -178,7 +178,7 @@ class DelayReport(Report):
         return PARTLY_DONE if self.is_stuck else 0
 
     def due_by_time(self) -> list[tuple[str, int]]:
-        """Return the intervals with their messages of all topics."""
+        """Return the intervals with their messages from all topics."""
         sums: dict[tuple[int | None, int | None], int] = {}
         for of in self.due:
             key = (of.begin_ms, of.end_ms)
@@ -187,7 +187,7 @@ class DelayReport(Report):
 
     @property
     def verdict(self) -> str:
-        """Return whether messages or timers are stuck."""
+        """Return a sentence that states whether messages or timers are stuck."""
         found = [f"{quantity(self.stuck, 'message')} {are(self.stuck)} stuck"] if self.stuck else []
         late = len(self.timers_behind)
         found += [f"{quantity(late, 'timer')} {are(late)} behind"] if late else []

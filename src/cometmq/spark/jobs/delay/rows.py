@@ -1,12 +1,13 @@
 """Delayed messages as rows: each waiting record joined with its delivery.
 
-While it waits, a message is a record of ``SCHEDULE_TOPIC_XXXX`` (a delay level) or ``rmq_sys_wheel_timer`` (any delay);
-when it is due the broker stores it again in its own topic, with REAL_TOPIC still among its properties. The two records
-are joined by the fields that delivery does not change. The due time is exact: for levels it is the store time plus the
+A waiting message is a record in ``SCHEDULE_TOPIC_XXXX`` (a delay level) or ``rmq_sys_wheel_timer`` (any delay); when it
+is due the broker stores it again in its own topic, with REAL_TOPIC still among its properties. The two records are
+joined by the fields that delivery does not change. The due time is exact: for levels it is the store time plus the
 level's delay, for any delay the time that the producer named (TIMER_DELIVER_MS) or the broker computed (TIMER_OUT_MS).
-If a level's waiting record is gone, the due time is computed from the born time, by the producer's clock.
+If the waiting record of a level was deleted, the due time is computed from the born time, which is taken from the
+producer's clock.
 
-A message that waits longer than the log's retention is only in ``comet/timer`` (:mod:`cometmq.store.timer.log`). One
+A message whose delay exceeds the log's retention is only in ``comet/timer`` (:mod:`cometmq.store.timer.log`). One
 Spark task reads each day's files, hour by hour.
 """
 
@@ -52,13 +53,17 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 ROLLS: Final = "TIMER_ROLL_TIMES"
-"""Property in which RocketMQ 5 counts how often it stored a waiting message again, each time as another record."""
+"""Property in which RocketMQ 5 counts how often it has stored a waiting message again. Each time it writes another
+record.
+"""
 _COLUMNS: Final = (
     *("topic", "brokerName", "queueId", "queueOffset", "msgId", "uniqKey", "properties"),
     *("bornTimestamp", "storeTimestamp", "reconsumeTimes", "bodyCrc"),
 )
 _IDENTITY: Final = ("broker", "topic", "uniqKey", "queueId", "anyDelay", "bornMs", "bodyCrc", "reconsumeTimes")
-"""Columns equal in a waiting record and its delivery; repeated sends have equal ones too: ``nth`` counts them."""
+"""Columns that are equal in a waiting record and its delivery. They are equal in repeated sends too, so ``nth`` numbers
+these.
+"""
 _WAITS, _DELIVERED = "waits", "delivered"
 
 
@@ -72,15 +77,15 @@ def delayed_rows(
     """One row for each delayed message.
 
     Columns: ``broker``, ``topic`` (of its own), ``queueId``, ``anyDelay``, ``level`` (0 for any delay), ``uniqKey``,
-    ``dueMs``, ``byBorn`` (it was computed from the born time), ``deliveredMs``, ``deliveredId`` (both null: not
-    delivered), ``waitingId``, ``waitingOffset`` (null: that record is gone).
+    ``dueMs``, ``byBorn`` (it was computed from the born time), ``deliveredMs``, ``deliveredId`` (both null if the
+    message is not delivered), ``waitingId``, ``waitingOffset`` (null if the waiting record was deleted).
 
-    :param topics: topics whose deliveries are read; waiting messages are of every topic.
+    :param topics: topics whose deliveries are read; waiting messages are read for every topic.
     :param waiting_topics: the topics with waiting messages that exist.
     """
     waiting = _waiting(_waiting_records(spark, source, waiting_topics), progress)
     delivered = _delivered(source.read(spark, topics, _COLUMNS), progress)
-    # All windows below divide further by what the rows are dealt by here: they are shuffled once.
+    # All windows below partition further by the columns used here, so the rows are shuffled only once.
     rows = waiting.unionByName(delivered).repartition("broker", "topic", "uniqKey")
     recalled = f.max("recall").over(Window.partitionBy("broker", "topic", "uniqKey", "outMs"))
     rows = rows.withColumn("recalled", recalled).where(
@@ -121,7 +126,7 @@ def _wanted_ms() -> Column:
 
 
 def _delay_ms(level: Column, progress: Sequence[BrokerProgress]) -> Column:
-    """Return the delay of a level at the row's broker; null if it has no such level."""
+    """Return the delay of a level on the row's broker; null if the broker does not have that level."""
     delay = f.lit(None).cast("bigint")
     for delays in {of.delays_ms for of in progress}:
         brokers = [of.broker for of in progress if of.delays_ms == delays]
@@ -156,7 +161,7 @@ def _waiting(records: DataFrame, progress: Sequence[BrokerProgress]) -> DataFram
     any_delay, level = f.col("topic") == TIMER_TOPIC, f.col("queueId") + 1
     by_level = f.unix_millis("storeTimestamp") + _delay_ms(level, progress)
     recalls = property_of(TIMER_DEL_UNIQKEY)
-    # ``<topic>+<unique key>``; brokers before 5.3.2 give the unique key only.
+    # ``<topic>+<unique key>``; brokers before 5.3.2 write only the unique key.
     prefix = f.concat(property_of(REAL_TOPIC), f.lit("+"))
     recalled_key = f.when(
         f.startswith(recalls, prefix), f.substring(recalls, f.length(prefix) + 1, f.length(recalls))
@@ -178,7 +183,8 @@ def _waiting_records(spark: SparkSession, source: MessageSource, topics: Sequenc
     records = read_timer_files(spark, source.store, source.broker_name, position, _COLUMNS)
     if topics:
         records = everything.read(spark, topics, _COLUMNS).unionByName(records)
-    # Most of them stand in the log as well, with the same offset; a log that has lost its end gave some offsets again.
+    # Most of these messages are also in the log, with the same offset. A log that has lost its end has assigned some
+    # offsets twice.
     place = ("topic", "queueId", "queueOffset")
     whole = f.max(property_of(REAL_TOPIC).isNotNull()).over(Window.partitionBy(*place))
     once = records.dropDuplicates([*place, "uniqKey", "bornTimestamp", "bodyCrc"]).withColumn("whole", whole)
@@ -194,7 +200,7 @@ def _nothing(spark: SparkSession) -> DataFrame:
 def _delivered(messages: DataFrame, progress: Sequence[BrokerProgress]) -> DataFrame:
     level = property_of(DELAY).try_cast("int")
     has_level = f.coalesce(level > 0, f.lit(False))
-    # Properties of an earlier life, of a message that was sent on with them, tell of another topic.
+    # If an application forwarded a message with all its properties, these may still name another topic.
     delayed = (property_of(REAL_TOPIC) == f.col("topic")) & (has_level | _number(TIMER_OUT_MS).isNotNull())
     by_born = f.unix_millis("bornTimestamp") + _delay_ms(level, progress)
     due = {
@@ -210,14 +216,14 @@ def _delivered(messages: DataFrame, progress: Sequence[BrokerProgress]) -> DataF
 
 
 _WINDOW_MS: Final = 3_600_000
-"""Messages due within this time are read together, 56 bytes each …"""
+"""Length of the period whose due messages are read together, 56 bytes each …"""
 _BLOCK_BYTES: Final = 8 * 1024 * 1024
-"""… and up to this many bytes of their records are decoded together; one record may be larger."""
+"""… and maximum number of bytes of their records that are decoded together; a single record may be larger."""
 _NOBODY: Final = encode_host("0.0.0.0", 0)
 
 
 def has_timer_files(store: Path) -> bool:
-    """Return True if this store ever held a message with any delay."""
+    """Return True if this store has ever contained a message with any delay."""
     return (store / "comet" / "timer").is_dir()
 
 
@@ -226,7 +232,8 @@ def read_timer_files(
 ) -> DataFrame:
     """Yield the messages in the timer log that were not delivered when ``position`` was saved.
 
-    Their queue offset is the one in ``rmq_sys_wheel_timer``. A message with a damaged record has only its due time.
+    Their queue offset is the offset in ``rmq_sys_wheel_timer``. For a message with a damaged record, only the due time
+    is set.
     """
     days = sorted(
         {number for path in (store / "comet" / "timer").iterdir() if (number := day_number_of(path)) is not None}

@@ -1,8 +1,8 @@
-"""The mask job: a copy of topics, an archive or a store with fields dropped, masked, hashed or encrypted.
+"""The mask job: it copies topics, an archive or a store with fields dropped, masked, hashed or encrypted.
 
 The copy is an archive (:mod:`cometmq.spark.archives.log`): tasks write files, the driver commits them step by step, and
-a run continues where the last commit ends, so that each message is copied once, even if processes are killed. The
-replay job sends the copy to a topic, each message once. Only masked messages are ever written.
+a run continues where the last commit ends. So each message is copied once, even if processes are killed. The replay job
+sends the copy to a topic, each message once. Only masked messages are ever written.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ _SHOWN: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class MaskedSample:
-    """One message before and after."""
+    """One message before and after masking."""
 
     topic: str
     broker: str
     queue_id: int
     queue_offset: int
     before: str
-    """The body as text, not masked."""
+    """The original body as text."""
     after: str
     """The masked body, or the reason why the message would be left out."""
     properties_before: dict[str, str]
@@ -67,7 +67,7 @@ class MaskedSample:
 
 @dataclass(frozen=True)
 class MaskReport(RunReport):
-    """The messages that one run copied."""
+    """The messages that one run has copied."""
 
     COMPUTED = ("complete",)
 
@@ -77,13 +77,13 @@ class MaskReport(RunReport):
     dry_run: bool
     finished: bool
     messages: int
-    """Messages that this run copied, or in a dry run would copy."""
+    """Number of messages that this run copied or, in a dry run, would copy."""
     total: int
-    """Messages that the copy now holds."""
+    """Number of messages that the copy now contains."""
     values: dict[str, int]
-    """Masked values, by the field of the rule."""
+    """Number of masked values, by the field of the rule."""
     apart: dict[str, int]
-    """Messages that are not in the copy, by reason."""
+    """Number of messages that are not in the copy, by reason."""
     steps: tuple[Step, ...]
     warnings: tuple[str, ...]
     replayed: ReplayReport | None
@@ -91,7 +91,7 @@ class MaskReport(RunReport):
     seconds: float
     topics: tuple[str, ...] = ()
     samples: tuple[MaskedSample, ...] = ()
-    """Shown only in a dry run."""
+    """Sample messages; shown only in a dry run."""
 
     @property
     def complete(self) -> bool:
@@ -104,14 +104,14 @@ class MaskReport(RunReport):
         return f"Masked copy of {', '.join(self.topics)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the samples, which are not masked, as plain values, for JSON."""
+        """Return everything as plain values for JSON, except the samples, which contain unmasked values."""
         plain = Report.to_dict(replace(self, samples=()))
         del plain["samples"], plain["topics"]
         return plain | {"replayed": None if self.replayed is None else self.replayed.to_dict()}
 
     @property
     def verdict(self) -> str:
-        """Return whether the copy is complete, or what it lacks."""
+        """Return a sentence that states whether the copy is complete, or what is missing."""
         if self.apart:
             return f"{quantity(sum(self.apart.values()), 'message')} {are(sum(self.apart.values()))} not in the copy"
         if self.replayed is not None and not self.replayed.complete:
@@ -147,7 +147,7 @@ class MaskReport(RunReport):
         return plots
 
     def render_samples(self) -> str:
-        """Return the samples of a dry run; they show unmasked values."""
+        """Return the samples of a dry run; they contain unmasked values."""
         lines = []
         for of in self.samples:
             lines += ["", f"{of.topic} at {of.broker}, queue {of.queue_id}, offset {of.queue_offset}:"]
@@ -162,7 +162,7 @@ _JOB: Final = "_mask/job.json"
 
 
 class _Job(msgspec.Struct, frozen=True):
-    """The identity of a copy; a run with other options needs another directory."""
+    """The identity of a copy. A run with other options needs another directory."""
 
     source: str
     since_ms: int | None
@@ -174,14 +174,14 @@ class _Job(msgspec.Struct, frozen=True):
 def mask(options: MaskOptions) -> MaskReport:
     """Copy topics into an archive with fields masked, and return the report.
 
-    ``to`` is a directory that driver and executors share; the same one continues where the last run stopped. A store is
-    read in one step, since its log is read completely.
+    ``to`` is a directory that driver and executors share. A run with the same directory continues where the last run
+    stopped. A store is read in one step, since its log is read completely.
 
     :raises OptionError: an argument is invalid, a secret is missing, or a topic does not exist.
-    :raises ArchiveError: another job holds the copy, or it was made with other options.
+    :raises ArchiveError: another job holds the copy, or the copy was made with other options.
     :raises MaskError: the keys cannot be opened.
-    :raises SparkSourceError: a message cannot be masked and may not be left out, or cannot be read; committed messages
-        stay.
+    :raises SparkSourceError: a message cannot be read, or a message that must not be left out cannot be masked.
+        Committed messages are kept.
     """
     source, topics, rules, dry_run = options.source, options.topics, options.rules, options.dry_run
     named = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
@@ -224,8 +224,9 @@ def mask(options: MaskOptions) -> MaskReport:
 def mask_to_topic(options: MaskToTopicOptions) -> MaskReport:
     """Copy one topic into another, each message once, with fields masked.
 
-    ``work`` is a directory that keeps the masked messages and the progress of sending; the same one continues.
-    ``namesrv`` and ``to_access`` reach the topic ``to``, which must exist.
+    ``work`` is a directory that stores the masked messages and the progress of sending. A run with the same directory
+    continues where the last run stopped. ``namesrv`` and ``to_access`` specify the cluster with the topic ``to``, which
+    must exist.
 
     :raises CometMQError: as :func:`mask` and :func:`cometmq.spark.replay`.
     """
@@ -253,7 +254,7 @@ def mask_to_topic(options: MaskToTopicOptions) -> MaskReport:
 
 
 def _demand_secrets(task: MaskTask, *, dry_run: bool) -> None:
-    """Check the secrets first: a task without them fails after minutes."""
+    """Check the secrets before Spark starts; a task without secrets would fail only after minutes."""
     if HASH in task.rules.actions:
         task.hash_secret.read()
     if ENCRYPT in task.rules.actions and not dry_run:
@@ -339,7 +340,7 @@ class _Run:
         self._options.on_step(done)
 
     def samples(self, bounds: dict[Queue, Bounds], most: int) -> Iterator[MaskedSample]:
-        """Return some messages before and after; they are encrypted with keys that are not stored."""
+        """Return some messages before and after masking. They are encrypted with keys that are not stored."""
         first = [
             OffsetRange(queue, held.first, held.end) for queue, held in sorted(bounds.items()) if held.first < held.end
         ]

@@ -1,16 +1,16 @@
 """The keys of a masked copy: one for each subject, wrapped by a master key, in one SQLite file.
 
 Dropping a subject's key erases everything that was encrypted with it, in every copy. The file names a subject only by
-an HMAC. After its key is dropped, the subject stays in the file as erased: later copies drop its values instead of
-encrypting them. Secrets are read from a file or from the environment where they are used; plans, options and logs never
-hold them.
+an HMAC. After its key is dropped, the subject stays in the file, marked as erased: later copies drop its values instead
+of encrypting them. The process that uses a secret reads it from a file or from the environment; plans, options and logs
+never contain secrets.
 
 The file: table ``subjects(name, key_id, wrapped)``, ``wrapped`` is nonce (12 bytes) and AES-256-GCM of the key under
 the master key with ``name`` as associated data, null once it is dropped; table ``master(mark)`` identifies the master
 key.
 
 An encrypted value is the text ``enc:1:`` and, in base64url, the key's id (16 bytes), nonce (12) and AES-256-GCM of the
-value's JSON, so that a number comes back as a number. :class:`Revealer` opens such values again: a value whose key was
+value's JSON, so that a number is decrypted to a number. :class:`Revealer` decrypts these values: a value whose key was
 dropped stays encrypted and is counted; a message with a tampered value is left out completely.
 """
 
@@ -44,7 +44,7 @@ KEY_ID_BYTES: Final = 16
 NONCE_BYTES: Final = 12
 _LEAST_SECRET_BYTES: Final = 16
 _BUSY_SECONDS: Final = 60.0
-"""Longest wait for another task that creates keys."""
+"""Maximum time to wait for another task that creates keys."""
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS master (mark BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS subjects (name BLOB PRIMARY KEY, key_id BLOB NOT NULL UNIQUE, wrapped BLOB) WITHOUT ROWID;
@@ -53,7 +53,7 @@ CREATE TABLE IF NOT EXISTS subjects (name BLOB PRIMARY KEY, key_id BLOB NOT NULL
 
 @dataclass(frozen=True, slots=True)
 class SecretPlace:
-    """The place of a secret; it is sent to executors, the secret is not."""
+    """The location of a secret. The location is sent to executors, the secret itself is not."""
 
     what: str
     variable: str
@@ -62,7 +62,7 @@ class SecretPlace:
     def read(self) -> bytes:
         """Read the secret's text.
 
-        :raises OptionError: it is missing.
+        :raises OptionError: the secret is missing.
         """
         try:
             text = os.environ.get(self.variable, "") if self.file is None else Path(self.file).read_text("utf-8")
@@ -78,12 +78,12 @@ class SecretPlace:
 
 
 def master_key_place(file: str | Path | None) -> SecretPlace:
-    """Return the place of the master key: a file, by default the environment."""
+    """Return the location of the master key: a file, by default the environment."""
     return SecretPlace("the master key", MASTER_VARIABLE, None if file is None else str(local_path(file).absolute()))
 
 
 def hash_secret_place(file: str | Path | None) -> SecretPlace:
-    """Return the place of the secret of hashes: a file, by default the environment."""
+    """Return the location of the secret for hashes: a file, by default the environment."""
     return SecretPlace(
         "the secret of hashes", HASH_VARIABLE, None if file is None else str(local_path(file).absolute())
     )
@@ -92,7 +92,7 @@ def hash_secret_place(file: str | Path | None) -> SecretPlace:
 def master_key(place: SecretPlace) -> bytes:
     """Read the master key, 32 bytes.
 
-    :raises OptionError: it is missing or malformed.
+    :raises OptionError: the key is missing or malformed.
     """
     try:
         key = base64.b64decode(place.read(), validate=True)
@@ -113,10 +113,12 @@ class DataKey(NamedTuple):
 
 
 class KeyStore:
-    """The keys in one file, which processes of one host (or a file system with working locks) share."""
+    """The keys in one file, which processes on one host (or on a shared file system with working
+    locks) use together.
+    """
 
     def __init__(self, path: str | Path, master: SecretPlace, *, make: bool = False) -> None:
-        """Open the file; ``make`` creates it if it is missing.
+        """Open the file. With ``make``, create the file if it is missing.
 
         :raises OptionError: the master key is missing.
         :raises MaskError: the file is missing, damaged, or belongs to another master key.
@@ -168,7 +170,7 @@ class KeyStore:
         return hmac.digest(self._naming, subject.encode("utf-8", "surrogatepass"), "sha256")
 
     def keys_for(self, subjects: Iterable[str]) -> dict[str, DataKey | None]:
-        """Return the key of each subject, creating missing ones; ``None`` for erased subjects.
+        """Return the key of each subject, and create missing keys; ``None`` for erased subjects.
 
         The keys are on disk when this returns.
         """
@@ -202,14 +204,14 @@ class KeyStore:
             raise MaskError(f"the key store {self._path} is damaged", next_step="restore it from a backup") from error
 
     def key_of(self, key_id: bytes) -> bytes | None:
-        """Return the key with this id; ``None`` if it was dropped, or was never in this file."""
+        """Return the key with this id; ``None`` if the key was dropped, or was never in this file."""
         row = self._table.execute("SELECT name, wrapped FROM subjects WHERE key_id = ?", (key_id,)).fetchone()
         return None if row is None or row[1] is None else self._unwrapped(row[0], row[1])
 
     def forget(self, subject: str) -> bool:
-        """Drop the key of a subject permanently; return whether it had one.
+        """Drop the key of a subject permanently. Return True if the subject had a key.
 
-        Later copies drop this subject's values, even if it had no key yet.
+        Later copies drop this subject's values, even if the subject had no key yet.
         """
         name = self._name(subject)
         with self._transaction():
@@ -227,7 +229,7 @@ class KeyStore:
         return row is not None and row[0] is not None
 
     def _wrapped(self, name: bytes) -> tuple[bytes | None] | None:
-        """Return the wrapped key of a subject, ``(None,)`` after its erasure; ``None`` for an unknown subject."""
+        """Return the wrapped key of a subject; ``(None,)`` if the key was dropped, ``None`` for an unknown subject."""
         row: tuple[bytes | None] | None = self._table.execute(
             "SELECT wrapped FROM subjects WHERE name = ?", (name,)
         ).fetchone()
@@ -239,7 +241,7 @@ class KeyStore:
 
 
 def subject_text(value: object) -> str | None:
-    """Return the name of a subject from a text or an integer; ``None`` for anything else."""
+    """Return the name of a subject for a text or an integer; ``None`` for any other value."""
     if isinstance(value, str):
         return value or None
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
@@ -252,7 +254,7 @@ def digest(secret: bytes, text: str) -> str:
 
 _PREFIX: Final = "enc:1:"
 _TOKEN: Final = re.compile(r"enc:1:([A-Za-z0-9_-]{59,})")
-"""The shortest value has 44 bytes: id, nonce, and the tag of an empty text."""
+"""Pattern of an encrypted value; the shortest one has 44 bytes: id, nonce, and the tag of an empty text."""
 
 KeyOf = Callable[[bytes], bytes | None]
 
@@ -274,8 +276,8 @@ def sealed(value: Any, key: DataKey) -> str:
 def opened(text: str, key_of: KeyOf) -> Any:
     """Decrypt a complete text into its value.
 
-    :raises ErasedError: its key no longer exists.
-    :raises ValueError: it is not an encrypted value, or was changed.
+    :raises ErasedError: the key of the value no longer exists.
+    :raises ValueError: the text is not an encrypted value, or was changed.
     """
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -298,22 +300,23 @@ def opened(text: str, key_of: KeyOf) -> Any:
 
 
 def is_sealed(value: Any) -> bool:
-    """Return True if a value looks like an encrypted one."""
+    """Return True if a value has the form of an encrypted value."""
     match = _TOKEN.fullmatch(value) if isinstance(value, str) else None
     return match is not None and len(match[1]) % 4 != 1  # so long is no base64
 
 
 class Revealer:
-    """Opens encrypted values, and counts them.
+    """Decrypts encrypted values, and counts them.
 
-    :param key_of: the key with an id, such as :meth:`KeyStore.key_of <cometmq.spark.jobs.mask.keys.KeyStore.key_of>`.
+    :param key_of: function that returns the key with an id, such as :meth:`KeyStore.key_of
+        <cometmq.spark.jobs.mask.keys.KeyStore.key_of>`.
     """
 
     def __init__(self, key_of: KeyOf) -> None:
         self._key_of = key_of
         self.opened = 0
         self.erased = 0
-        """Values whose key was dropped."""
+        """Number of values whose key was dropped."""
 
     def value(self, value: Any) -> Any:
         """Decrypt every encrypted value inside a JSON value.
@@ -348,7 +351,7 @@ class Revealer:
         return KEY_SEPARATOR.join(word if isinstance(word, str) else json.dumps(word) for word in words)
 
     def body(self, body: bytes) -> str:
-        """Return a body as text, with every value decrypted."""
+        """Return a body as text with every encrypted value decrypted."""
         text = body.decode("utf-8", "replace")
         try:
             document = json.loads(text)
@@ -361,7 +364,7 @@ class Revealer:
 def revealed_messages(
     archive: str | Path, revealer: Revealer, topics: Sequence[str] = (), *, apart: Callable[[BadMessage], object]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the decrypted messages of a masked archive, file by file; needs no Spark.
+    """Yield the decrypted messages from a masked archive, file by file. This function needs no Spark.
 
     :param apart: called with each message that is left out because an encrypted value in it was changed.
     :raises OptionError: the archive or a topic in it does not exist.

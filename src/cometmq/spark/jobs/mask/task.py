@@ -1,9 +1,10 @@
-"""The executors' side of the mask job: rows of a source become files of an archive, masked.
+"""The executors' part of the mask job: it masks rows from a source, and writes them to files of an archive.
 
 The masked message is encoded as a stored record and decoded again, so that all columns of the archive describe only the
 masked message: body, its CRC, sizes, keys, tags, properties and their text. A message that cannot be masked safely is
-never copied: it becomes a line of JSON with its place in the source and the reason, without its content. A JSON body is
-always re-encoded: the rules see only the last of several members with the same name, and only the last is kept.
+never copied: it becomes a line of JSON with its position in the source and the reason, without its content. A JSON body
+is always re-encoded. If several members have the same name, rules apply only to the last one, and only the last one is
+kept.
 """
 
 from __future__ import annotations
@@ -45,35 +46,35 @@ from cometmq.spark.records.queues import Queue
 
 STAR: Final = "*"
 NOTHING: Final = b"null"
-"""The body that replaces a dropped one: JSON, and not empty, since RocketMQ rejects empty bodies."""
+"""The body that replaces a dropped body. It is JSON, and not empty, since RocketMQ rejects empty bodies."""
 
 KeysFor = Callable[[Iterable[str]], Mapping[str, DataKey | None]]
 
 
 class Plain(NamedTuple):
-    """The parts of a message that rules may mask."""
+    """The parts of a message that rules can mask."""
 
     body: bytes
     properties_text: str
 
 
 class RefusedError(Exception):
-    """A message that cannot be masked; the text is the reason, without any of its content."""
+    """A message cannot be masked. The text states the reason, without any content of the message."""
 
 
 class _Wanted(NamedTuple):
     depth: int
-    """Steps to the place."""
+    """Steps of the path to the value."""
     place: Place
     rule: Rule
     subject: str | None
 
 
 class Masker:
-    """Applies rules to batches of messages, so that their keys are fetched together.
+    """Applies rules to batches of messages. The keys for a batch are fetched together.
 
     :param keys_for: returns the keys of subjects, for ``encrypt``.
-    :param hash_secret: needed only for ``hash``.
+    :param hash_secret: secret that is needed only for ``hash``.
     """
 
     def __init__(self, rules: MaskRules, keys_for: KeysFor, hash_secret: bytes | None) -> None:
@@ -85,7 +86,7 @@ class Masker:
         self._keys_for = keys_for
         self._hash_secret = hash_secret
         self.counts: Counter[str] = Counter()
-        """Values masked, by the field of the rule."""
+        """Number of masked values, by the field of the rule."""
 
     def masked(self, messages: Iterable[Plain]) -> list[Plain | RefusedError]:
         """Mask messages; each result is the masked message, or the reason why it cannot be masked."""
@@ -96,7 +97,7 @@ class Masker:
         keys = self._keys_for(subjects) if subjects else {}
         return [one if isinstance(one, RefusedError) else self._finish(one, keys) for one in begun]
 
-    # First look: nothing is changed ------------------------------------------------------------------
+    # First pass: nothing is changed ------------------------------------------------------------------
 
     def _begin(self, message: Plain) -> _Begun | RefusedError:
         properties = decode_properties(message.properties_text)
@@ -154,7 +155,7 @@ class Masker:
             return begun.message.body
         if not begun.is_json:
             return NOTHING
-        # Inner fields first: what a rule takes out of a field must not be in what another makes of the whole field.
+        # Inner fields first: a value that one rule removes must not be in the result of a rule for the whole field.
         for _, wanted in groupby(begun.wanted, key=lambda one: one.depth):
             gone: list[Place] = []
             for _, place, rule, subject in wanted:
@@ -193,7 +194,7 @@ class Masker:
         return join_properties(properties)
 
     def _value(self, rule: Rule, value: Any, key: DataKey | None) -> Any:
-        """Return the replacement of a value; ``_GONE`` to remove it."""
+        """Return the replacement of a value; ``_GONE`` if the value is to be removed."""
         match rule.action:
             case action if action == MASK:
                 return _starred(value, rule.keep_first, rule.keep_last)
@@ -229,7 +230,9 @@ _GONE: Final = object()
 
 
 def _remove(places: Iterable[Place]) -> None:
-    """Remove values; elements of arrays from the last to the first, so that the other indices stay valid."""
+    """Remove values. Elements of arrays are removed from the last to the first, so that the other
+    indices stay valid.
+    """
     arrays: dict[int, tuple[Any, set[int]]] = {}
     for place in places:
         if isinstance(place.container, dict):
@@ -249,9 +252,9 @@ def _parsed(body: bytes) -> Any:
 
 
 def _exact(text: str) -> float:
-    """Parse a number that is written back unchanged.
+    """Parse a number, and check that it can be written back unchanged.
 
-    :raises RefusedError: it has more digits than a double.
+    :raises RefusedError: the number has more digits than a double.
     """
     from decimal import Decimal, InvalidOperation
 
@@ -281,7 +284,9 @@ def _canonical(value: Any) -> str:
 
 
 def _starred(value: Any, first: int, last: int) -> Any:
-    """Replace all characters but some at the ends by stars; in arrays and objects for each value."""
+    """Replace all characters of a text with stars, except some at the ends. In arrays and objects, do this for each
+    value.
+    """
     if isinstance(value, dict):
         return {name: _starred(inner, first, last) for name, inner in value.items()}
     if isinstance(value, list):
@@ -296,28 +301,28 @@ def _starred(value: Any, first: int, last: int) -> Any:
 
 RESULT_DDL: Final = "result string"
 APART: Final = "_mask/apart"
-"""Directory of the messages that were not copied, below that of the copy."""
+"""Directory, below the copy's, for the messages that were not copied."""
 MASKED_COLUMNS: Final = (
     *("topic", "brokerName", "queueId", "queueOffset", "physicalOffset", "body", "propertiesText", "flag", "sysFlag"),
     *("bornTimestamp", "bornHost", "storeTimestamp", "storeHost", "reconsumeTimes", "preparedTransactionOffset"),
 )
 """Columns from which a message is rebuilt."""
 _WRITTEN_ROWS: Final = 4096
-"""Messages that are masked together, and whose keys are fetched together."""
+"""Number of messages that are masked together, and whose keys are fetched together."""
 _WRITTEN_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of records that are decoded and written together; one record may be larger."""
+"""Bytes of records that are decoded and written together; a single record may be larger."""
 _UNREADABLE: Final = RefusedError("its body cannot be decompressed")
 
 
 @dataclass(frozen=True, slots=True)
 class MaskTask:
-    """The work of every task; it names secrets but does not contain them."""
+    """The work of every task. It contains the locations of secrets, not the secrets."""
 
     root: str | None
-    """Directory of the copy; without it messages are only masked and counted …"""
+    """Directory of the copy. Without a directory, messages are only masked and counted."""
     rules: MaskRules
     keys: str | None
-    """File of the keys, if a rule encrypts; … with keys that are not stored."""
+    """File of the keys, if a rule encrypts. Without a file, values are encrypted with keys that are not stored."""
     master: SecretPlace
     hash_secret: SecretPlace
 
@@ -346,17 +351,17 @@ class MaskResult(msgspec.Struct, frozen=True):
 
     file: DataFile | None = None
     messages: int = 0
-    """Messages that the task masked."""
+    """Number of messages that the task has masked."""
     values: dict[str, int] | None = None
-    """Masked values, by the field of the rule."""
+    """Number of masked values, by the field of the rule."""
     apart: dict[str, int] | None = None
-    """Messages that are not in the copy, by reason."""
+    """Number of messages that are not in the copy, by reason."""
 
 
 def mask_batches(task: MaskTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Write the rows of one Spark partition, and yield rows of ``RESULT_DDL``.
 
-    :raises MaskError: a message cannot be masked, and the rules say that this fails the job.
+    :raises MaskError: a message cannot be masked, and the rules state that this fails the job.
     """
     with task.masker() as masker:
         results = _masked(task, masker, batches)
@@ -402,7 +407,7 @@ def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 class _Writing:
-    """Splits rows into runs of one queue with rising offsets, each written by its own writer."""
+    """Splits rows into runs of one queue with rising offsets. Each run has its own writer."""
 
     def __init__(self, root: Path | None) -> None:
         self._root = root
@@ -416,7 +421,7 @@ class _Writing:
         self._files: list[DataFile] = []
 
     def add(self, row: dict[str, Any], outcome: Plain | RefusedError) -> str | None:
-        """Write a message; return the reason if it is left out."""
+        """Write a message. If the message is left out, return the reason."""
         queue = Queue(row["topic"], row["brokerName"], row["queueId"])
         if queue != self._queue or row["queueOffset"] <= self._last:
             self._end()

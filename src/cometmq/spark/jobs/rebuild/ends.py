@@ -1,7 +1,7 @@
-"""The ends of queues whose last messages are no longer in the log: their offsets are not used again.
+"""The ends of queues whose last messages are no longer in the log, so that their offsets are not used again.
 
-Retention removed the messages, a record was damaged, or the log was lost. The old files still have their units, which
-the rebuilt queue keeps after those from the log.
+Retention removed the messages, a record was damaged, or the log was lost. The old files still contain the units of
+these messages. The rebuilt queue keeps these units after the units from the log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cometmq.store.recovery.queue_units import last_rising_unit, read_units
 
 
 def old_queues(root: Path, layout: Layout, known: KnownTopics, log_end: int) -> Iterator[tuple[QueueKey, ConsumeQueue]]:
-    """Yield the queues of known topics that have messages; they end after their last valid unit."""
+    """Yield the queues of known topics that contain messages. Each queue ends after its last valid unit."""
     table = ConsumeQueueTable(root / "consumequeue", layout.queue_file_bytes, layout.delays_ms)
     for topic, queue_id, directory in queue_directories_of(root):
         if topic not in known:
@@ -38,9 +38,9 @@ def old_queues(root: Path, layout: Layout, known: KnownTopics, log_end: int) -> 
 
 
 def keep_end(old: ConsumeQueue, made: Path, made_end: int, log_begin: int) -> None:
-    """Copy the units of ``old`` from ``made_end`` on into the queue below ``made``, and flush them.
+    """Copy the units of ``old`` from ``made_end`` on to the queue below ``made``, and flush them.
 
-    A queue without messages in the log gets the units of its last file; units without a record become blank.
+    For a queue without messages in the log, copy the units of its last file. Units without a record become blank.
     """
     end = old.max_offset()
     if end <= made_end:

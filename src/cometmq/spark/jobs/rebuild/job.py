@@ -1,13 +1,13 @@
 """The rebuild job: consume queues and index of a store, rebuilt from its log, byte for byte as a broker writes them.
 
-1. Each split of the log is searched for the ends of queues, and for new generations of topics.
+1. In each split of the log, the job searches for the ends of queues and for new generations of topics.
 2. Tasks read the splits again in parallel and write their units; one more task writes the index.
-3. When everything is on disk, ``comet/position.json`` says so, and the broker that opens the store next checks it; then
-   the new directories replace the old ones, which are moved to ``comet/quarantine/``.
+3. When everything is on disk, this is recorded in ``comet/position.json``, which the next broker that opens the store
+   checks. Then the new directories replace the old ones, which are moved to ``comet/quarantine/``.
 
-Until the third step the store is unchanged. After a crash in the second step the next run continues: ``plan`` in its
-workshop states the log files and settings, and ``done`` has a file for each finished split, and for the index. If the
-plan has changed, or after a crash in the third step, it starts again.
+Before the third step, the store is unchanged. After a crash in the second step the next run continues: ``plan`` in the
+job's working directory states the log files and settings, and ``done`` contains a file for each finished split and for
+the index. If the plan has changed, or after a crash in the third step, the job starts from the beginning.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ class QueueUnits:
     topic: str
     queue_id: int
     units: int
-    """Messages of the log with a unit."""
+    """Number of messages in the log that have a unit."""
     differ: int
-    """Units of the files that differ from the log; 0 for a queue that was rebuilt."""
+    """Number of units in the files that differ from the log; 0 for a queue that was rebuilt."""
 
 
 @dataclass(frozen=True)
 class RebuildReport(Report):
-    """The queues that were rebuilt, or compared."""
+    """The queues that were rebuilt or compared."""
 
     COMPUTED = ("messages", "differ")
 
@@ -84,7 +84,7 @@ class RebuildReport(Report):
     dry_run: bool
     queues: tuple[QueueUnits, ...]
     indexed: int
-    """Messages that have index entries; 0 in a dry run, which does not check the index."""
+    """Number of messages that have index entries; 0 in a dry run, which does not check the index."""
     seconds: float
 
     @property
@@ -113,7 +113,7 @@ class RebuildReport(Report):
 
     @property
     def verdict(self) -> str:
-        """Return whether queues and log agree."""
+        """Return a sentence that states whether queues and log agree."""
         if self.differ:
             return f"{quantity(self.differ, 'unit')} of queues differ{'s' * (self.differ == 1)} from the log"
         return "All queues agree with the log" if self.dry_run else "Queues and index are rebuilt"
@@ -145,11 +145,13 @@ class RebuildReport(Report):
 
 
 SPLITS_OF_JOB: Final = 256
-"""Splits of the log that one Spark job searches: 32 GiB, with a row for each queue and split for the driver."""
+"""Number of log splits that one Spark job searches. They have 32 GiB, and the driver receives a row for each queue and
+split.
+"""
 WORKSHOP: Final = "comet/rebuild"
 """Directory of the new files, below the store."""
 _PLAN, _DONE, _INDEX = "plan", "done", "index"
-"""Its files that record the progress."""
+"""Files in that directory that record the progress."""
 _DIRECTORIES: Final = ("consumequeue", "index")
 
 
@@ -161,7 +163,7 @@ def rebuild(options: RebuildOptions) -> RebuildReport:
     :raises NoStoreError: the directory has no log.
     :raises StoreError: the log is empty although the queues have messages, or a newer version wrote the store.
     :raises ConfigError: the configuration file is invalid.
-    :raises SparkSourceError: the log has damaged records and ``bad_records_path`` is not given, or cannot be read.
+    :raises SparkSourceError: the log cannot be read, or contains damaged records while ``bad_records_path`` is not set.
     """
     began = SYSTEM_CLOCK.monotonic()
     root, dry_run, on_step = Path(options.store).absolute(), options.dry_run, options.on_step
@@ -191,9 +193,9 @@ def rebuild(options: RebuildOptions) -> RebuildReport:
 
 
 def _config(given: StoreConfig | Path | None, root: Path, tell: Tell) -> StoreConfig:
-    """Return the broker's configuration with the sizes of the store's files.
+    """Return the broker's configuration, which contains the sizes of the store's files.
 
-    The store path in the file is ignored: it may be that of another machine.
+    The store path in the file is ignored, since the file may be from another machine.
     """
     mark = demand_readable(root)
     sizes = mark.sizes if mark is not None else None
@@ -213,7 +215,7 @@ def _config(given: StoreConfig | Path | None, root: Path, tell: Tell) -> StoreCo
 
 @dataclass(slots=True)
 class _Generation:
-    """The last generation of a queue: its begin and its number of messages."""
+    """The last generation of a queue: its first offset and its number of messages."""
 
     begins_at: int
     first: int
@@ -222,14 +224,14 @@ class _Generation:
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    """Everything that determines the units and the index; a workshop belongs to one plan."""
+    """Everything that determines the units and the index. A working directory belongs to one plan."""
 
     layout: Layout
     live_from: list[tuple[str, int, int]]
     splits: list[LogSplit]
     bad_records_path: str | None
     files: list[tuple[str, int, int]]
-    """Name, size and time of each file of the log."""
+    """Name, size and modification time of each log file."""
 
 
 class _Passes:
@@ -248,7 +250,7 @@ class _Passes:
         self._known = known_topics(root, Findings(root))
 
     def generations(self) -> dict[QueueKey, _Generation]:
-        """Find the queues of the log."""
+        """Find the queues in the log."""
         work = partial(generations, known=self._known, bad_records_path=self._bad_records_path)
         found: dict[QueueKey, _Generation] = {}
         for some in self._some_at_a_time():
@@ -275,7 +277,7 @@ class _Passes:
             yield self._parts[first : first + SPLITS_OF_JOB]
 
     def write(self, queues: Mapping[QueueKey, _Generation]) -> int:
-        """Write the new directories, or what they lack; return how many messages the index has."""
+        """Write the new directories, or the missing parts of them. Return the number of messages in the index."""
         workshop, live_from = self._root / WORKSHOP, _live_from(queues)
         files = [(file.name, *_identity(file)) for file in sorted((self._root / "commitlog").glob("*"))]
         begins = [(*key, at) for key, at in sorted(live_from.items())]
@@ -312,7 +314,7 @@ def _write(
     aside: str | None,
     split: LogSplit | None,
 ) -> tuple[Seen, ...]:
-    """Write the units of a split, or with ``None`` the index; an earlier attempt may have died meanwhile."""
+    """Write the units of a split or, for ``None``, the index. An earlier attempt may have written a part of it."""
     if split is None:
         shutil.rmtree(workshop / _INDEX)
         (workshop / _INDEX).mkdir()  # messages without keys leave it empty
@@ -329,7 +331,7 @@ def _name_of(split: LogSplit | None) -> str:
 
 
 def _follow(found: dict[QueueKey, _Generation], seen: Iterable[Seen]) -> None:
-    """Follow each queue through some more splits, in the order of the log."""
+    """Continue each queue with some more splits, in the order of the log."""
     for part in sorted(seen, key=lambda part: part.begins_at):
         key = (part.topic, part.queue_id)
         generation = found.get(key)

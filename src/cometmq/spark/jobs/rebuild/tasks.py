@@ -1,6 +1,6 @@
 """The tasks of the rebuild job for one split of the log: find the generations of queues, write or compare units.
 
-The queue offset determines the place of a unit, so tasks write into the same files without conflicts. Offsets of a
+The queue offset determines the position of a unit, so tasks write to the same files without conflicts. Offsets of a
 queue rise along the log, except where a topic was deleted and created again: only its last generation is rebuilt.
 """
 
@@ -34,7 +34,7 @@ from cometmq.store.recovery.known_topics import KnownTopics
 Units = npt.NDArray[Any]
 QueueKey = tuple[str, int]
 INDEX_BLOCKS: Final = 64
-"""Blocks of index entries that are written together."""
+"""Number of index blocks that are written together."""
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -58,13 +58,13 @@ class Seen(msgspec.Struct, frozen=True):
     begins_at: int
     """Log offset of its first message in the split."""
     restarts_at: int
-    """Log offset from which on offsets only rise; ``begins_at`` if they always do."""
+    """Log offset after which queue offsets only rise; ``begins_at`` if they rise in the whole split."""
     restarts_with: int
-    """Queue offset of the message there."""
+    """Queue offset of the message at that log offset."""
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """The comparison of the units of a queue in one split with those in the files."""
+    """The comparison between a queue's units in one split and its units in the files."""
 
     topic: str
     queue_id: int
@@ -73,7 +73,7 @@ class Compared(msgspec.Struct, frozen=True):
 
 
 def by_queue(records: Records, known: KnownTopics) -> Iterator[tuple[QueueKey, Records]]:
-    """Yield the records of each queue, without those of deleted topics and earlier generations."""
+    """Yield the records of each queue, except those of deleted topics and earlier generations."""
     placed = records.rows((records.sys_flags & NO_QUEUE_OFFSET) == 0)
     for topic, queue_id, part in placed.by_queue():
         if topic in known:
@@ -83,7 +83,7 @@ def by_queue(records: Records, known: KnownTopics) -> Iterator[tuple[QueueKey, R
 
 
 def generations(split: LogSplit, known: KnownTopics, bad_records_path: str | None) -> list[Seen]:
-    """Return the extent of each queue in a split, and where a new generation begins."""
+    """Return the extent of each queue in a split, and the offset at which a new generation begins."""
     found: dict[QueueKey, list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]] = {}
     for records in sound_records(split, bad_records_path):
         for key, part in by_queue(records, known):
@@ -102,7 +102,7 @@ def generations(split: LogSplit, known: KnownTopics, bad_records_path: str | Non
 def write_units(
     split: LogSplit, root: Path, layout: Layout, live_from: Mapping[QueueKey, int], bad_records_path: str | None
 ) -> None:
-    """Write the units of a split into the files of their queues below ``root``, and flush them."""
+    """Write the units of a split to the files of their queues below ``root``, and flush them."""
     for (topic, queue_id), units, offsets in _units(split, layout, live_from, bad_records_path):
         directory = root / topic / str(queue_id)
         directory.mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ def compare_units(
 
 
 def write_index(parts: list[LogSplit], directory: Path, layout: Layout, bad_records_path: str | None) -> int:
-    """Write the index of the whole log into ``directory``; return how many messages have entries."""
+    """Write the index of the whole log to ``directory``. Return the number of messages that have entries."""
     index = IndexService(directory, layout.hash_slots, layout.index_entries, Disk(), SYSTEM_CLOCK)
     messages = 0
     try:
@@ -174,7 +174,7 @@ def _index(index: IndexService, records: Records) -> int:
 
 
 def fill_blank(root: Path, topic: str, queue_id: int, first: int, blank: bytes, file_bytes: int) -> None:
-    """Write blank units before the first one of a queue that does not begin at 0, as brokers do."""
+    """If a queue does not begin at offset 0, write blank units before its first unit, as brokers do."""
     byte = first * CQ_UNIT_BYTES
     start = byte - byte % file_bytes
     if byte > start:
@@ -216,7 +216,7 @@ def units_of(records: Records, key: QueueKey, layout: Layout) -> Units:
 def _runs(
     directory: Path, units: Units, offsets: npt.NDArray[np.int64], file_bytes: int
 ) -> Iterator[tuple[Path, int, Units]]:
-    """Split units into runs without a gap, each in one file; yield path, position and units."""
+    """Split units into runs without gaps, each within one file. Yield path, position and units of each run."""
     per_file = file_bytes // CQ_UNIT_BYTES
     breaks = np.flatnonzero((np.diff(offsets) != 1) | (np.diff(offsets // per_file) != 0)) + 1
     edges = [0, *breaks.tolist(), len(offsets)]

@@ -1,1 +1,1 @@
-"""The replay job: an archive's messages back into a topic."""
+"""The replay job: it sends an archive's messages to a topic."""

@@ -1,12 +1,12 @@
-"""The replay job: an archive's messages back into a topic, in steps that the next run resumes after a crash.
+"""The replay job: it sends an archive's messages to a topic, in steps that the next run resumes after a crash.
 
-1. Archived messages that no step has sent are divided into steps. Before a step sends anything, its plan is stored: the
+1. Archived messages that no step has sent are divided into steps. Before a step sends messages, its plan is stored: the
    ranges of the archive, and the end of each queue of the topic.
 2. Tasks send (:mod:`.sender`), in the order of offsets of each queue, and write the mapping: the new offset of each
-   message. Without a rate each queue of the topic has a task. With a rate a few tasks share it, and each sends to its
-   queues in turn, so that all queues progress together.
-3. The step is marked as done. A killed step is repeated with its plan: messages that it sent already are found after
-   the planned ends, by the origin in every message, and are not sent again.
+   message. Without a rate each queue of the topic has a task. With a rate, a few tasks share the rate, and each task
+   sends to its queues in turn, so that all queues progress together.
+3. The step is marked as done. A killed step is repeated with its plan. The messages that the step has already sent are
+   after the planned ends; they are recognised by the origin in every message and not sent again.
 """
 
 from __future__ import annotations
@@ -68,22 +68,27 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 STEP_OFFSETS: Final = 200_000
-"""Fewest offsets of a step by default: with a narrow selection most of them send nothing."""
+"""Default minimum number of offsets of a step. With a narrow selection, most of these offsets are not sent."""
 STEP_SECONDS: Final = 20
-"""Longest duration of a step at a rate, if it has more than the fewest offsets: a stop waits for its end."""
+"""Maximum duration of a step at a rate, if the step has more than the minimum number of offsets. A job that is asked to
+stop first finishes its step.
+"""
 MOST_STEP_OFFSETS: Final = 500_000
-"""Most offsets of a step: after a crash a task holds the places of the messages it sent in memory, 300 bytes each."""
+"""Maximum number of offsets of a step. After a crash, a task keeps the offsets of the messages that it has sent in
+memory, 300 bytes each.
+"""
 
 
 @job(ReplayOptions)
 def replay(options: ReplayOptions) -> ReplayReport:
     """Send messages of an archive to a topic, and return the report.
 
-    ``translate_groups`` are consumer groups that continue in the new topic where they are in the old one.
+    ``translate_groups`` are consumer groups that continue in the new topic at their position in the old one.
 
-    :raises OptionError: an argument is invalid, the archive does not have the topic, or the target topic does not fit.
+    :raises OptionError: an argument is invalid, the archive does not contain the topic, or the target topic does not
+        have the required queues.
     :raises ArchiveError: another job holds the ledger, or it belongs to another replay.
-    :raises SparkSourceError: messages could not be sent; finished steps stay.
+    :raises SparkSourceError: messages could not be sent. Finished steps are kept.
     """
     log, topic, to, groups = ArchiveLog(options.archive), options.topic, options.to, options.translate_groups
     if topic is None:
@@ -112,9 +117,9 @@ def replay(options: ReplayOptions) -> ReplayReport:
 
 
 def target_queues(servers: Mapping[str, str], topic: str) -> tuple[Queue, ...]:
-    """Return the queues to send messages to.
+    """Return the queues to which messages are sent.
 
-    :param servers: options that reach the topic's nameservers.
+    :param servers: options for connections to the topic's nameservers.
     :raises OptionError: the topic does not exist, or nothing can be written to it.
     :raises UnreachableError: no nameserver answers.
     """
@@ -141,7 +146,9 @@ def step_of(per_second: float | None) -> int:
 
 
 def _counted(mapping: Path) -> tuple[int, int]:
-    """Count the messages of a step that were sent and those that were already there, without Spark."""
+    """Count, without Spark, the messages of a step that were sent, and the messages that the topic
+    already contained.
+    """
     rows = found = 0
     for path in mapping.glob("*.parquet"):
         column = pq.read_table(path, columns=["found"]).column("found")
@@ -171,7 +178,7 @@ class _Run:
     # What it does -----------------------------------------------------------------------------------
 
     def dry(self, spark: SparkSession) -> ReplayReport:
-        """Count the messages that would be sent."""
+        """Count the messages that a run would send."""
         steps = self._ledger.steps()
         ranges = [
             Range(part.broker, part.queue_id, part.first, part.end)
@@ -218,7 +225,7 @@ class _Run:
             )
 
     def _demand_same_topic(self, plan: Plan | None) -> None:
-        """Check that the topic was not deleted and created again since messages were sent to it."""
+        """Check that the topic has not been deleted and created again since messages were sent to it."""
         ends = [] if plan is None else plan.ends
         marks = {Queue(self._job.to, of.broker, of.queue_id): of.mark for of in ends if of.mark is not None}
         if changed := changed_queues(self._cluster, marks):
@@ -304,7 +311,9 @@ class _Run:
     # Parts ------------------------------------------------------------------------------------------
 
     def _selected(self, spark: SparkSession, ranges: Sequence[Range]) -> DataFrame | None:
-        """Return the messages of some ranges to send, with column ``target``; None if no file can hold any."""
+        """Return the messages to send from some ranges, with column ``target``; None if no file can contain any of
+        them.
+        """
         files = files_of(self._files, self._job.topic, ranges, self._job.selection)
         if not files:
             return None
@@ -315,7 +324,9 @@ class _Run:
         return chosen.select("*", target.alias("target")).selectExpr("target", "progress", *SENT_COLUMNS)
 
     def _loads(self, ranges: Sequence[Range]) -> list[int]:
-        """Estimate the messages for each queue of the topic; by key they are assumed to spread evenly."""
+        """Estimate the number of messages for each queue of the topic. Messages that are spread by key are assumed to
+        be spread evenly.
+        """
         loads = [1] * len(self._queues)
         for part in ranges:
             target = (self._same_queues or {}).get(Queue(self._job.topic, part.broker, part.queue_id))

@@ -1,4 +1,5 @@
-"""The ledger of a replay: its identity, its started and finished steps, and the plan of a step. Needs no Spark.
+"""The ledger of a replay: its identity, its started and finished steps, and the plan of a step. This module needs no
+Spark.
 
 Layout below the ledger's directory::
 
@@ -8,8 +9,8 @@ Layout below the ledger's directory::
     mapping/step=<step>/*.parquet         the new place of each message of the step
     _lock                                 held while a job runs
 
-A plan states the archive ranges that its step sends, and the end of each queue of the topic before. A step that was
-killed finds the messages that it sent after those ends, by the origin in every message.
+A plan states the archive ranges that its step sends, and the end of each queue of the topic before the step. After a
+kill, the step finds the messages that it has sent after those ends; it recognises them by their origin.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class _SavedJob(msgspec.Struct, frozen=True):
     replay_id: str
     job: ReplayJob
     marks: list[tuple[str, int, Mark]] = []
-    """By broker and number of a queue: a message that the archive had when the replay began."""
+    """By broker and number of a queue: a message that was in the archive when the replay began."""
 
 
 class Range(msgspec.Struct, frozen=True):
@@ -77,7 +78,7 @@ class TargetEnd(msgspec.Struct, frozen=True):
     queue_id: int
     end: int
     mark: Mark | None = None
-    """The message before the end, which identifies the queue later."""
+    """The last message before the end; it later identifies the queue."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -96,7 +97,7 @@ class StepDone(msgspec.Struct, frozen=True):
     ranges: list[Range]
     sent: int
     found: int
-    """Messages that the topic already held, after a killed run or an unanswered request."""
+    """Number of messages that the topic already contained, after a killed run or an unanswered request."""
     committed_ms: int
 
 
@@ -111,7 +112,7 @@ class ReplayLedger:
         """Lock the ledger for this job; yield the id of its replay, ``new_id`` in a new ledger.
 
         :param log: the archive of the job.
-        :raises ArchiveError: another process holds it, or it belongs to another replay or another archive.
+        :raises ArchiveError: another process holds the lock, or the ledger belongs to another replay or archive.
         """
         with locked(self.root):
             saved = self._saved()
@@ -158,12 +159,12 @@ class ReplayLedger:
         replace_file(self._path("plans", plan.step), msgspec.json.encode(plan))
 
     def write_done(self, plan: Plan, sent: int, found: int) -> None:
-        """Mark a step as done."""
+        """Mark a step as finished."""
         done = StepDone(plan.step, plan.ranges, sent, found, SYSTEM_CLOCK.now_ms())
         replace_file(self._path("commits", plan.step), msgspec.json.encode(done))
 
     def steps(self) -> list[StepDone]:
-        """Read the steps that are done, in order."""
+        """Read the finished steps, in order."""
         return [read_json(path, StepDone) for path in sorted((self.root / "commits").glob("[0-9]*.json"))]
 
     def mapping_of(self, step: int) -> Path:
@@ -171,7 +172,7 @@ class ReplayLedger:
         return self.root / MAPPING / f"step={step}"
 
     def mappings(self) -> list[str]:
-        """Return the directories of the mappings of all steps that are done."""
+        """Return the directories with the mappings of all finished steps."""
         return [str(self.mapping_of(done.step)) for done in self.steps()]
 
     def _path(self, kind: str, step: int) -> Path:
@@ -198,13 +199,13 @@ def ranges_left(
 
 _SEPARATOR: Final = "\x01"
 TASK_PER_SECOND: Final = 20_000
-"""Messages a second that one task can always send; several tasks share a higher rate."""
+"""Number of messages per second that one task can always send. Several tasks share a higher rate."""
 
 
 def select(frame: DataFrame, topic: str, selection: Selection) -> DataFrame:
     """Return the rows of an archive that a selection chooses.
 
-    :raises OptionError: its predicate is not valid Spark SQL on the archive's columns.
+    :raises OptionError: the selection's predicate is not valid Spark SQL on the archive's columns.
     """
     frame = frame.where(f.col("topic") == topic)
     if selection.since_ms is not None:
@@ -230,7 +231,7 @@ def select(frame: DataFrame, topic: str, selection: Selection) -> DataFrame:
 
 
 def files_of(files: Iterable[DataFile], topic: str, ranges: Sequence[Range], selection: Selection) -> list[DataFile]:
-    """Return the files that may hold messages of some ranges and the selection."""
+    """Return the files that may contain selected messages in some ranges."""
     by_queue = {(part.broker, part.queue_id): part for part in ranges}
     found = []
     for file in files:
@@ -246,7 +247,8 @@ def files_of(files: Iterable[DataFile], topic: str, ranges: Sequence[Range], sel
 
 
 def same_queues(sources: Iterable[Queue], targets: Sequence[Queue]) -> dict[Queue, int]:
-    """Map each archived queue to the index of the target queue of its number, on the same broker or the only one.
+    """Map each archived queue to the index of the target queue with the same number, on the broker of the same name or
+    on the only broker.
 
     :raises OptionError: the topic lacks a queue.
     """
@@ -270,7 +272,7 @@ def same_queues(sources: Iterable[Queue], targets: Sequence[Queue]) -> dict[Queu
 
 
 def target_by_queue(targets: dict[Queue, int]) -> Column:
-    """Return the column of each row's target when queues are kept."""
+    """Return the column with each row's target if messages keep their queues."""
     pairs: list[Any] = []
     for source, at in targets.items():
         pairs += [f.lit(f"{source.broker}{_SEPARATOR}{source.queue_id}"), f.lit(at)]
@@ -286,13 +288,14 @@ class Shares(NamedTuple):
 
 
 def shares_of(loads: Sequence[int], per_second: float | None, at_a_time: int) -> Shares:
-    """Assign targets to tasks: one task per target without a rate; with a rate as few tasks as it needs.
+    """Assign targets to tasks. Without a rate, each target has one task; with a rate, as few tasks as possible share
+    it.
 
     The tasks' shares add up to the rate and are proportional to their loads, so that all tasks end together; a single
-    task keeps the rate for any distribution of messages.
+    task keeps to the rate for any distribution of messages.
 
     :param loads: estimated messages of each target.
-    :param at_a_time: tasks that run at the same time: a waiting task would leave its share unused.
+    :param at_a_time: number of tasks that run at the same time; a waiting task would leave its share unused.
     """
     if per_second is None:
         return Shares(tuple(range(len(loads))), None)
@@ -307,9 +310,10 @@ def shares_of(loads: Sequence[int], per_second: float | None, at_a_time: int) ->
 
 
 def target_by_key(queues: int) -> Column:
-    """Return the column of each row's target, by its sharding key, else first key, else unique key, else place.
+    """Return the column with each row's target, chosen by its sharding key, else first key, else unique key, else
+    position.
 
-    It is the queue that Java's ``SelectMessageQueueByHash`` chooses for that string.
+    The target is the queue that Java's ``SelectMessageQueueByHash`` chooses for that string.
     """
 
     def chosen(key: str) -> int:

@@ -1,8 +1,8 @@
 """The report of a replay, and the offsets at which consumer groups continue in the new topic.
 
-In each queue of the new topic a group continues at the first message that it had not consumed in the old one. If queues
-were kept, that is exact. If messages were spread by key, a queue holds messages of several old queues: the group gets
-some messages after that offset twice, and none is missed.
+In each queue of the new topic, a group continues at the first message that it had not consumed in the old topic. If
+messages kept their queues, this offset is exact. If messages were spread by key, a queue contains messages from several
+old queues: the group receives some messages after that offset twice, and misses none.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class ReplayedStep(Step):
 
 @dataclass(frozen=True, slots=True)
 class QueueReplayed:
-    """The messages that one queue of the topic received, or in a dry run would receive."""
+    """The messages that one queue of the topic received or, in a dry run, would receive."""
 
     broker: str
     queue_id: int
     messages: int
     found: int
-    """Messages that were there already, after a run that died or a request that was not answered."""
+    """Number of messages that the queue already contained, after a killed run or an unanswered request."""
     first: int | None
-    """New offsets: the first, and the one after the last; None in a dry run."""
+    """New offsets: the first offset, and the offset after the last one; None in a dry run."""
     next: int | None
 
 
@@ -65,7 +65,7 @@ class TranslatedOffset:
 
 @dataclass(frozen=True)
 class ReplayReport(RunReport):
-    """The messages that one run of a replay sent, or with ``dry_run`` would send."""
+    """The messages that one run of a replay sent or, with ``dry_run``, would send."""
 
     TITLE = "Replay of {0.topic} to {0.to}"
     COMPUTED = ("complete",)
@@ -80,7 +80,7 @@ class ReplayReport(RunReport):
     messages: int
     found: int
     earlier: int
-    """Messages that earlier runs with this ledger sent."""
+    """Number of messages that earlier runs with this ledger have sent."""
     steps: tuple[ReplayedStep, ...]
     queues: tuple[QueueReplayed, ...]
     translated: tuple[TranslatedOffset, ...]
@@ -133,7 +133,9 @@ class ReplayReport(RunReport):
 def queues_replayed(
     queues: Sequence[Queue], counts: Mapping[int, tuple[int, int, int | None, int | None]]
 ) -> tuple[QueueReplayed, ...]:
-    """Return the messages, the ones already there, first and next offset of each queue, by its number in the plan."""
+    """Return, by a queue's number in the plan, its messages, the messages that it already contained, and its first and
+    next offset.
+    """
     return tuple(
         QueueReplayed(queues[at].broker, queues[at].queue_id, *counts[at]) for at in sorted(counts) if counts[at][0]
     )
@@ -148,7 +150,7 @@ class GroupOffset:
     queue_id: int
     offset: int
     again: int
-    """Messages from this offset on that the group has consumed in the old topic."""
+    """Number of messages from this offset on that the group has consumed in the old topic."""
 
     @property
     def note(self) -> str:
@@ -164,10 +166,10 @@ def translate(
     servers: Mapping[str, str],
     archived: Mapping[Queue, int],
 ) -> tuple[list[GroupOffset], list[str]]:
-    """Translate the current offsets of groups in ``topic``; return warnings too.
+    """Translate the current offsets of groups in ``topic``. Return the offsets and any warnings.
 
     :param mappings: directories of a replay's mapping.
-    :param servers: options that reach the brokers of the old topic.
+    :param servers: options for connections to the brokers of the old topic.
     :param archived: ends of the archive that was replayed.
     :raises OptionError: a group has no offsets in the topic.
     """

@@ -1,18 +1,18 @@
-"""The executors' side of a replay: messages in the order of their queues, each sent once.
+"""The executors' part of a replay: it sends messages in the order of their queues, each of them once.
 
 A queue has one request in flight at a time. When the result of a request is unknown (the connection broke, the broker
-was too busy to answer), the sender pauses, so that a request in flight can arrive, then searches the end of the queue
-for the origins of its messages, and sends only missing ones again. Every task first reads its queues from their ends
-when the step was planned, so a task or job that died is simply run again.
+was too busy to answer), the sender first pauses, so that a request in flight can arrive. Then it searches the end of
+the queue for the origins of its messages, and sends only the missing messages again. Every task first reads its queues
+from their ends when the step was planned, so a killed task or job is simply run again.
 
 A message is sent with the same body, flag and properties. Its origin is the property ``REPLAY_ORIGIN``,
-``<replay>/<queue>/<offset>/<born, ms>/<broker>``: a replay recognises its messages by it, and consumers find there
-values that the new broker's header cannot hold. Properties that would make a broker delay the message, or treat it as a
-half message of a transaction, are kept under their names with the prefix ``REPLAYED_``.
+``<replay>/<queue>/<offset>/<born, ms>/<broker>``: a replay recognises its messages by the origin, and consumers read
+from it the values that the new broker's header cannot contain. Properties that would make a broker delay the message,
+or treat it as a half message of a transaction, are kept under their names with the prefix ``REPLAYED_``.
 
-It uses the client's sender as the sink does, but not the sink's guards: those identify a row by its number or id, while
-a replay must find its messages on Apache's brokers too, and their ids are those of the old topic. The mapping needs the
-new offset of each message. Compressed bodies are sent unchanged, one per request.
+The replay uses the client's sender as the sink does, but not the sink's guards. These identify a row by its number or
+id. A replay must find its messages on Apache's brokers too, and its messages have their ids from the old topic. The
+mapping contains the new offset of each message. Compressed bodies are sent unchanged, one per request.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ SENT_COLUMNS: Final = (
     *("brokerName", "queueId", "queueOffset", "bornTimestamp", "flag", "sysFlag", "propertiesText"),
     "coalesce(storedBody, body) AS stored",
 )
-"""Columns of an archive that a replay reads, as Spark SQL."""
+"""Columns of an archive that a replay reads, in Spark SQL."""
 
 
 class Origin(NamedTuple):
-    """The place of a message in the archive."""
+    """The position of a message in the archive."""
 
     broker: str
     queue_id: int
@@ -89,7 +89,7 @@ class Resent(NamedTuple):
     born_ms: int
     flag: int
     sys_flag: int
-    """Return the flags of the body's compression; others are not copied."""
+    """Return the flags for the body's compression; other flags are not copied."""
     body: bytes
     properties: bytes
 
@@ -100,7 +100,7 @@ class Resent(NamedTuple):
 
     @property
     def piece(self) -> bytes:
-        """Encode it as an entry of a batch."""
+        """Encode the message as an entry of a batch."""
         return b"".join(encode_piece(self.flag, self.body, self.properties))
 
 
@@ -118,7 +118,9 @@ def origin_of(replay_id: str, text: str | None) -> Origin | None:
 
 
 def properties_with(text: str, origin: str) -> str:
-    """Return the properties of a message with its origin, and with those that act on a broker renamed."""
+    """Return the properties of a message with its origin added. Properties that ask a broker for an
+    action are renamed.
+    """
     if _TOUCHED.search(text):
         pieces = []
         for piece in text.split(PROPERTY_SEPARATOR):
@@ -132,7 +134,7 @@ def properties_with(text: str, origin: str) -> str:
 def messages_of(batch: pa.RecordBatch, replay_id: str) -> Iterator[Resent]:
     """Yield the messages of a batch with ``SENT_COLUMNS``.
 
-    :raises SinkError: one cannot be sent again.
+    :raises SinkError: a message cannot be sent again.
     """
     born = batch.column("bornTimestamp").cast(pa.int64())  # a producer may claim a time that no calendar has
     columns: Sequence[list[Any]] = [
@@ -166,7 +168,7 @@ SETTLE_SECONDS: Final = 1.0
 SENT_DDL: Final = (
     "brokerName string, queueId int, queueOffset bigint, toBroker string, toQueue int, toOffset bigint, found boolean"
 )
-"""Columns of the mapping: old place, new place, and whether the topic already held the message."""
+"""Columns of the mapping: old position, new position, and whether the topic already contained the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +176,14 @@ class ReplayTask:
     """The work of every task of a step."""
 
     servers: Mapping[str, str] = field(repr=False)
-    """Options that reach the brokers."""
+    """Options for connections to the brokers."""
     replay_id: str
     queues: tuple[Queue, ...]
     """The queues that messages are sent to; column ``target`` is their index."""
     ends: tuple[int, ...]
     """The end of each target when the step was planned."""
     per_second: tuple[float, ...] | None
-    """The messages a second of the task that sends to each target."""
+    """The rate, in messages per second, of the task that sends to each target."""
     keep_born_time: bool
     timeout_ms: int
 
@@ -225,7 +227,9 @@ def send_batches(task: ReplayTask, batches: Iterable[pa.RecordBatch]) -> Iterato
 
 
 def _chunks(messages: Iterable[Resent], task: ReplayTask) -> Iterator[list[Resent]]:
-    """Group messages into requests: compressed ones alone; with ``keep_born_time`` only equal born times."""
+    """Group messages into requests. A compressed message has a request of its own; with ``keep_born_time``, all
+    messages of a request have the same born time.
+    """
     chunk: list[Resent] = []
     size = 0
     for message in messages:
@@ -265,7 +269,7 @@ def _rows(queue: Queue, outcome: Outcome) -> Any:
 
 
 class TaskSender(Sender):
-    """The sender of a task: its queues share one connection to each broker in turn."""
+    """The sender of a task. Its queues take turns on one connection to each broker."""
 
     def __init__(self, task: ReplayTask) -> None:
         options = parse_sink_options({**task.servers, "topic": task.queues[0].topic})
@@ -287,24 +291,24 @@ class TaskSender(Sender):
 
 
 class QueueSender:
-    """Sends to one queue; finds the messages that this replay sent before, and skips them."""
+    """Sends messages to one queue. Messages that this replay has already sent are detected and skipped."""
 
     def __init__(self, task: ReplayTask, target: int, pace: Pace, sender: TaskSender) -> None:
         self.queue = task.queues[target]
         self._task = task
         self._seen = task.ends[target]
-        """The queue was searched up to this offset."""
+        """Offset up to which the queue was searched."""
         self._pace = pace
         self._found: dict[Origin, int] = {}
         self._placed: dict[Origin, tuple[int, bool]] = {}
-        """New offsets of the messages of :meth:`send`, and whether the topic already held each."""
+        """New offsets of the messages of :meth:`send`, and for each message whether the topic already contained it."""
         self._sender = sender
         self._look()
 
     def send(self, chunk: list[Resent]) -> Outcome:
-        """Send the messages that the queue does not hold yet; return when it holds all.
+        """Send the messages that the queue does not contain yet. Return when it contains all messages.
 
-        :raises SinkError: the broker refuses a message, or did not acknowledge some in time.
+        :raises SinkError: the broker rejects a message, or did not acknowledge messages in time.
         """
         self._placed = {}
         if (request := self.request(chunk)) is not None:
@@ -313,7 +317,7 @@ class QueueSender:
         return [(message.origin, *self._placed[message.origin]) for message in chunk]
 
     def request(self, chunk: list[Resent]) -> _Request | None:
-        """Build a request, at the replay's rate, of the messages that the queue is not known to hold."""
+        """Build a request, at the replay's rate, of the messages that are not known to be in the queue."""
         left = []
         for message in chunk:
             offset = self._found.get(message.origin)
@@ -327,12 +331,12 @@ class QueueSender:
         return _Request(self, left)
 
     def left(self, chunk: list[Resent]) -> _Request | None:
-        """Build a request of the messages that the queue does not hold after a failure."""
+        """Build a request of the messages that are not in the queue after a failure."""
         self._look()
         return self.request(chunk)
 
     def sent(self, messages: list[Resent], first: int) -> None:
-        """Record that the queue holds messages from offset ``first`` on."""
+        """Record that the queue contains the messages, from offset ``first`` on."""
         self._placed |= {message.origin: (first + at, False) for at, message in enumerate(messages)}
         self._seen = max(self._seen, first + len(messages))
 
@@ -349,9 +353,9 @@ class QueueSender:
         return encoder.frame(RequestCode.SEND_BATCH_MESSAGE, queue, opaque, body, "", 0, 0, born_ms)
 
     def _look(self) -> None:
-        """Read the unsearched end of the queue, and record the messages of this replay.
+        """Read the end of the queue that was not searched yet, and record the messages of this replay.
 
-        :raises SinkError: the topic has deleted messages, so it is unknown which were sent.
+        :raises SinkError: the topic's oldest messages were deleted, so it is unknown which messages were sent.
         """
         options = self._task.source_options(self.queue.topic)
         try:

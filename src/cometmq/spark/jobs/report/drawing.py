@@ -1,8 +1,8 @@
 """Draws plots with matplotlib as SVG: each plot once for wide and once for narrow screens.
 
-Title and legend are HTML next to the picture, so that they wrap. Letters are text in the SVG, so that the browser shows
-every script. Colours are variables, which a rule inside the SVG sets for light and dark screens. A picture is an image
-of its own (``data:``), so nothing in it can run or change the page.
+Title and legend are HTML next to the picture, so that they wrap. Labels are text in the SVG, so that the browser can
+display every script. Colours are variables, which a rule inside the SVG sets for light and dark screens. Each picture
+is a separate image (``data:``), so nothing in it can run code or change the page.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from cometmq.spark.jobs.report.plots import Bars, Line, Plot, Spans
 
 _CHINESE: Final = ("Noto Sans CJK SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "Microsoft YaHei", "PingFang SC")
 MOST_BARS: Final = 500
-"""Most bars that a plot shows; each takes a millisecond to draw."""
+"""Maximum number of bars that a plot shows; each takes a millisecond to draw."""
 _MOST_SPANS: Final = 100
 _FEW_POINTS: Final = 60
-"""Lines of at most so many points mark each point: a single one would be invisible otherwise."""
+"""Maximum number of points of a line whose points are marked. Without a mark, a single point would be invisible."""
 _INK: Final = TEXT["ink"][0]
 _LINE: Final = TEXT["line"][0]
 _SHADE: Final = TEXT["bad"][0]
 _COLORS: Final = tuple(light for light, _ in SERIES)
 _CHAR_EM: Final = 0.68
-"""Width of most letters and digits of DejaVu Sans, which is wider than other fonts of browsers."""
+"""Width of most letters and digits in DejaVu Sans, which is wider than other browser fonts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of a picture, so that its letters are readable where it is shown."""
+    """The size of a picture, chosen so that its text is readable."""
 
     width: float
-    """Points; one is a pixel on a narrow screen, and 1.4 pixels on a wide one."""
+    """Width in points; one point is a pixel on a narrow screen, and 1.4 pixels on a wide one."""
     height: float
     font: float
     name_chars: int
-    """Width of one line of a name, in cells: longer ones would leave no room for the bars."""
+    """Maximum width of one line of a name, in cells; longer lines would leave no room for the bars."""
 
     @property
     def room(self) -> float:
-        """Points between the axes."""
+        """Distance between the axes in points."""
         return self.width - 8 * self.font
 
     @property
     def ticks(self) -> int:
-        """Most numbers such as 1,200,000 below an axis."""
+        """Maximum number of labels such as 1,200,000 below an axis."""
         return max(2, int(self.room / (9 * _CHAR_EM * self.font)) - 1)
 
 
@@ -88,7 +88,7 @@ def _figure(plot: Plot) -> str:
 
 
 def title_of(plot: Plot) -> str:
-    """Return the title of a plot; it mentions what is not drawn."""
+    """Return the title of a plot. The title states what is not drawn."""
     most = {Bars: MOST_BARS, Spans: _MOST_SPANS}.get(type(plot))
     if isinstance(plot, Line) or most is None or len(plot.names) <= most:
         return plot.title
@@ -114,7 +114,7 @@ def _drawn(plot: Plot, size: Size, form: str, *, legend: bool = False) -> bytes:
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    # Keys and tags are anybody's: they may have dollar signs, and letters that no font here has.
+    # Applications choose keys and tags, which may contain dollar signs, and letters that no installed font contains.
     style: Any = {"text.parse_math": False, "font.family": _families(), "font.size": size.font}
     style |= {"axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none", "svg.hashsalt": "cometmq"}
     style |= dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.edgecolor"), _INK)
@@ -148,7 +148,7 @@ def _families() -> list[str]:
 
 
 def draw(axes: Any, plot: Plot, size: Size) -> None:
-    """Draw a plot into axes of matplotlib."""
+    """Draw a plot on matplotlib axes."""
     if isinstance(plot, Spans):
         _draw_spans(axes, plot, size)
         return
@@ -183,7 +183,7 @@ def _draw_bars(axes: Any, plot: Bars, size: Size) -> None:
 
 
 def _name_bars(axes: Any, names: Sequence[str], size: Size) -> None:
-    """Name the bars: upright where all names have room, otherwise at an angle, and as many as have room."""
+    """Label the bars: horizontally if all names have room, otherwise at an angle, and only as many as have room."""
     cut = ["\n".join(_cut(line, size.name_chars) for line in name.split("\n")) for name in names]
     widest = max(cell_len(line) for name in cut for line in name.split("\n"))
     if (widest + 1) * _CHAR_EM * size.font * len(cut) <= size.room:
@@ -202,7 +202,7 @@ def _cut(text: str, cells: int) -> str:
 
 def _draw_line(axes: Any, plot: Line, size: Size) -> None:
     for index, (name, values) in enumerate(plot.series.items()):
-        # Later ones are thinner, so that curves that agree can be seen below each other.
+        # Later lines are thinner, so that a curve is visible below an equal one.
         width, color = max(1.2, 4 - 1.4 * index), _COLORS[index % len(_COLORS)]
         marker = "o" if len(values) <= _FEW_POINTS else ""
         axes.plot(plot.at, values, color=color, label=shown(name), linewidth=width, marker=marker, markersize=2 * width)

@@ -1,7 +1,7 @@
-"""The pages of jobs and of the demo: one design, from 390 pixels on, for light and dark screens.
+"""The pages of jobs and of the demo: one design for light and dark screens, from a width of 390 pixels on.
 
-A page needs no other file and no network. Its one script sorts tables; the page's policy allows that script alone, so
-that nothing in a message can run even if it reached the page as markup. All text is escaped.
+A page needs no other file and no network. Its only script sorts tables. The page's policy allows no other script, so
+that nothing in a message can run, even if a message were inserted as markup. All text is escaped.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ SERIES: Final = (("#0e7490", "#22d3ee"), ("#d97706", "#fbbf24"), ("#a21caf", "#e
 """Colours of plots."""
 NO_PLOTS: Final = "<p>Plots need matplotlib: <code>pip install 'cometmq[plot]'</code></p>"
 _SHORT_CELLS: Final = 32
-"""Longest text that a table keeps on one line."""
+"""Maximum length of a text that a table keeps on one line."""
 _MOST_ROWS: Final = 1000
-"""Rows of a table on the page; more would make a browser slow."""
+"""Maximum number of rows of a table on the page; more rows would make a browser slow."""
 
 
 def color_rules(scheme: int) -> str:
@@ -149,8 +149,8 @@ def body(
 ) -> str:
     """Return the content of a report's page as HTML: the verdict, the figures, the plots, and the other parts.
 
-    :param header: a line below the title; empty for none.
-    :param figures: numbers that are shown large, with their captions.
+    :param header: a line below the title; empty for no line.
+    :param figures: numbers in large type, with their captions.
     :param plots: HTML of the plots; ``None`` if matplotlib is not installed.
     """
     first: list[Part] = [part for part in parts[:1] if isinstance(part, str)]
@@ -178,7 +178,7 @@ def verdict_card(verdict: str, *, is_good: bool, below: str = "") -> str:
 
 
 def cards(figures: Sequence[tuple[str, str]]) -> str:
-    """Return large numbers with their captions."""
+    """Return numbers in large type with their captions."""
     items = "".join(f"<li><b>{text(number)}</b><span>{text(caption)}</span></li>" for number, caption in figures)
     return f'<ol class="way">{items}</ol>'
 
@@ -204,7 +204,7 @@ def _notes(notes: Notes) -> str:
 
 
 def table(of: Table, foot: Sequence[Cell] = ()) -> str:
-    """Return a table that sorts by a click on a heading, and scrolls sideways if it does not fit.
+    """Return a table that is sorted by a click on a heading, and scrolls sideways if it does not fit.
 
     :param foot: a row that stays last.
     """
@@ -248,7 +248,7 @@ def text(plain: str) -> str:
 
 
 def shown(plain: str) -> str:
-    """Replace control characters and lone surrogates by a visible mark."""
+    """Replace control characters and lone surrogates with a visible mark."""
     return _NOT_SHOWN.sub("\ufffd", plain)
 
 

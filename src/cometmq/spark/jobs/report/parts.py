@@ -33,15 +33,15 @@ class Table:
     """A table; in the text each column is as wide as its widest cell, so that most tables fit into 80 characters."""
 
     heads: Sequence[str]
-    """One for each column, with the prefix ``<`` if aligned left, ``>`` if aligned right."""
+    """One heading for each column, with the prefix ``<`` if aligned left, ``>`` if aligned right."""
     rows: Sequence[Sequence[Cell]]
     """Cells: text unchanged, numbers with commas, None as a dash."""
     caption: str
     """Title on the page."""
     most: int | None = None
-    """Number of rows that the text shows; the JSON has all …"""
+    """Number of rows that the text shows; the JSON contains all …"""
     what: str = "rows"
-    """… of these."""
+    """… of these rows."""
 
     def lines(self) -> list[str]:
         """Return the lines of the table, headings first, each indented by two blanks."""
@@ -61,9 +61,9 @@ class Notes:
     items: Sequence[str]
     title: str = ""
     next_steps: Sequence[str] = ()
-    """The next step for each item, or none."""
+    """The next step for each item; empty if no step is known."""
     urgent: bool = False
-    """True to show it next to the verdict, at the top of the page."""
+    """True to show the list next to the verdict, at the top of the page."""
 
     def lines(self) -> list[str]:
         """Return the title and the indented items, after an empty line."""
@@ -76,12 +76,12 @@ class Notes:
 
 @dataclass(frozen=True, slots=True)
 class TextOnly:
-    """A line of the text only: the page has the same in its verdict or in a caption."""
+    """A line of the text report. The page contains the same information in its verdict or in a caption."""
 
     text: str
 
     def lines(self) -> list[str]:
-        """Return the line after an empty one."""
+        """Return the line, preceded by an empty line."""
         return ["", self.text]
 
 
@@ -103,7 +103,7 @@ def cell_text(value: Cell) -> str:
 
 
 def moment(at_ms: int, unit: Literal["s", "m"] = "s") -> str:
-    """Return a time in UTC, to the second or the minute, also one of a year beyond 9999."""
+    """Return a time in UTC, to the second or the minute; years after 9999 are possible."""
     return str(np.datetime64(at_ms // (1000 if unit == "s" else 60_000), unit)).replace("T", " ")
 
 

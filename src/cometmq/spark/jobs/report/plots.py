@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """A plot with a bar for each name and series; without names it is not drawn."""
+    """A plot with a bar for each name and series. A plot without names is not drawn."""
 
     title: str
     unit: str
@@ -25,7 +25,7 @@ def bars(title: str, unit: str, counts: Iterable[tuple[str, float]]) -> Bars:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A plot of series over ``at``."""
+    """A plot of series over the values ``at``."""
 
     title: str
     unit: str

@@ -24,7 +24,7 @@ PARTLY_DONE: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step that a job just committed; its text is a line of progress."""
+    """One step that a job has just committed. Its text is a line of progress."""
 
     messages: int
     total: int
@@ -45,7 +45,7 @@ class Report:
     TITLE: ClassVar[str]
     """Title of the page, a format string of the report's attributes: ``Audit of {0.topic}``."""
     COMPUTED: ClassVar[tuple[str, ...]] = ()
-    """Properties that the JSON has in addition to the fields."""
+    """Properties that the JSON contains in addition to the fields."""
 
     @property
     def title(self) -> str:
@@ -54,12 +54,12 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """Return the result in a few words; the page begins with it."""
+        """Return the result in a few words, which the page shows first."""
         raise NotImplementedError
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code of the job's command; the page marks any code but 0."""
+        """Return the exit code of the job's command; the page highlights any code other than 0."""
         return 0
 
     def _parts(self) -> Iterator[Part]:
@@ -71,7 +71,7 @@ class Report:
         return ()
 
     def _figures(self) -> Sequence[tuple[str, str]]:
-        """Yield the few numbers that the page shows large, each with its caption."""
+        """Yield the few numbers that the page shows in large type, each with its caption."""
         return ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Report:
         return plain | {name: getattr(self, name) for name in self.COMPUTED}
 
     def render(self) -> str:
-        """Return a summary to read in a terminal."""
+        """Return a summary for a terminal."""
         lines: list[str] = []
         for part in self._parts():
             lines += [part] if isinstance(part, str) else part.lines()
@@ -121,7 +121,7 @@ class RunReport(Report):
 
     @property
     def complete(self) -> bool:
-        """Return True if nothing is missing: the run finished without warnings."""
+        """Return True if the run finished without warnings, so that nothing is missing."""
         return self.finished and not self.warnings
 
     @property
@@ -131,12 +131,12 @@ class RunReport(Report):
 
     @property
     def verdict(self) -> str:
-        """Return whether the run is complete, and the number of warnings."""
+        """Return a sentence that states whether the run is complete, and the number of warnings."""
         ended = "The run is complete" if self.finished else "The run was stopped before its end"
         return f"{ended}, with {quantity(len(self.warnings), 'warning')}" if self.warnings else ended
 
     def _ending(self, going_on: str) -> Iterator[Part]:
-        """Yield the last parts."""
+        """Yield the parts at the end of the report."""
         if not self.finished:
             yield Notes((), f"stopped before the end; run it again {going_on}", urgent=True)
         if self.warnings:
