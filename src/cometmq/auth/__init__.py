@@ -1,1 +1,1 @@
-"""Accounts and permissions: who may do what."""
+"""Accounts and permissions: decides who may do what."""

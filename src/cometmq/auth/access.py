@@ -39,7 +39,7 @@ TOOLS_FILE: Final = "tools.yml"
 
 
 class AccessControl:
-    """Accounts and guard; see the module's docstring."""
+    """The accounts and the guard of one server; see the module's docstring."""
 
     def __init__(
         self, config: SecurityOptions, users: Path, cluster: str, audit: AuditRecorder | None = None, *, clock: Clock
@@ -49,7 +49,7 @@ class AccessControl:
         :param users: the file of users of ACL 2.0.
         :param cluster: the name of the cluster, for policies about it.
         :param audit: records changes of the files.
-        :raises AuthError: they cannot be read.
+        :raises AuthError: the accounts cannot be read.
         :raises ConfigError: the keys contradict each other.
         """
         self.files: PlainFiles | None = None
@@ -103,7 +103,7 @@ class AccessControl:
 def open_access(
     config: SecurityOptions, users: Path, cluster: str, audit: AuditRecorder | None = None, *, clock: Clock
 ) -> AccessControl | None:
-    """Create the access control that a configuration asks for; see :class:`AccessControl`."""
+    """Create the access control that a configuration requests; see :class:`AccessControl`."""
     if config.acl_enable and (config.authentication_enabled or config.authorization_enabled):
         raise ConfigError(
             "aclEnable and authenticationEnabled cannot both be set",
@@ -137,7 +137,7 @@ def open_audit(config: SecurityOptions, default: Path, server: str, *, clock: Cl
 
 
 def guard_of(access: AccessControl | None, audit: AuditRecorder | None) -> RequestGuard | None:
-    """The guard of a server's ports; ``audit`` records what it denies."""
+    """Return the guard of a server's ports; ``audit`` records the denied requests."""
     guard = None if access is None else access.guard
     return guard if audit is None else AuditedGuard(guard, audit)
 
@@ -193,7 +193,7 @@ def own_security(config: SecurityOptions) -> Security:
 
 
 def acl_directory(config: SecurityOptions) -> Path:
-    """``aclPath``, or ``$ROCKETMQ_HOME/conf``, or the directory of the configuration file.
+    """Return ``aclPath``, else ``$ROCKETMQ_HOME/conf``, else the directory of the configuration file.
 
     :raises ConfigError: none of them is given.
     """

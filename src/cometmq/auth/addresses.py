@@ -1,4 +1,4 @@
-"""Addresses from which accounts may come without a signature, in ACL 1.0's forms (``RemoteAddressStrategyFactory``).
+"""Addresses whose requests need no signature, in ACL 1.0's forms (``RemoteAddressStrategyFactory``).
 
 One address, ``a,b,…``, ``192.168.0.{1,2}``, ``192.168.0.*``, ``192.168.1-9.*``, the same for IPv6, and ``*``.
 """
@@ -134,7 +134,7 @@ def _in_v6(head: str, index: int, low: int, high: int, address: str) -> bool:
 
 
 def _bounds(part: str, base: int, largest: int) -> tuple[int, int]:
-    """Parse the range of a part; a single number has the end 0.
+    """Parse the range in a part; return 0 as the end of a single number.
 
     :raises ValueError: the range is not valid.
     """

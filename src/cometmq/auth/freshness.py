@@ -1,13 +1,13 @@
-"""Detects replayed requests by their stamps and refuses them.
+"""Detects replayed requests by their stamps, and refuses these requests.
 
-Each signer (:class:`~cometmq.remoting.signing.Stamps`) numbers its requests in the order in which they come. Of each
-signer there is the highest number, and which of those before it came, as in the anti-replay window of IPsec (RFC 4303,
-3.4.3). So memory grows with signers, not with requests. What is forgotten is refused by its time: a stamp is taken
-only for ``SIGNATURE_SECONDS``, and of an unknown signer only if it is newer than the start of this server and than all
-signers that had to be forgotten early. Clients sign such requests again, and repeat them.
+Each signer (:class:`~cometmq.remoting.signing.Stamps`) numbers its requests in their order. For each signer the server
+stores the highest number, and which earlier ones arrived, as in IPsec's anti-replay window (RFC 4303, 3.4.3). So memory
+grows with signers, not with requests. Forgotten stamps are refused by their time: a stamp is accepted only for
+``SIGNATURE_SECONDS``, and from an unknown signer only if it is newer than the start of this server and than all signers
+that had to be forgotten early. Clients sign refused requests again, and repeat them.
 
-What is left: where a client's clock is ahead, its requests of so many seconds before a restart of the server could be
-repeated once after it. ``SIGNATURE_AHEAD_SECONDS`` bounds that.
+One gap remains: if a client's clock is ahead, requests that it sent within that time before a server restart could be
+replayed once after the restart. ``SIGNATURE_AHEAD_SECONDS`` limits this time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cometmq.remoting.signing import STAMP, Stamp
 
 _WINDOW_BITS: Final = (1 << SIGNATURE_WINDOW) - 1
 _FORGOTTEN_SHARE: Final = 10
-"""A tenth of the signers is forgotten at once."""
+"""Signers are forgotten together: one of this number, the oldest ones."""
 _AGAIN: Final = "sign it again and resend it"
 
 
@@ -53,7 +53,7 @@ class Freshness:
         """Stamps of unknown signers up to this time may be replays."""
 
     def accepts(self, access_key: str, text: str | None) -> bool:
-        """Accept a stamp, or return ``False`` if it may be a replay."""
+        """Accept a stamp and return ``True``; return ``False`` if it may be a replay."""
         try:
             self.check(access_key, text)
         except (DeniedError, RpcRejectedError):
@@ -61,7 +61,7 @@ class Freshness:
         return True
 
     def check(self, access_key: str, text: str | None) -> None:
-        """Accept the stamp of a request that the account has signed.
+        """Accept the stamp of a request that was signed with the account.
 
         :raises DeniedError: a required stamp is missing, is a replay, or has the wrong time.
         :raises RpcRejectedError: the server no longer remembers whether it is a replay (SYSTEM_BUSY).

@@ -1,7 +1,7 @@
 """The check of every request before its handler (``PlainAccessValidator``).
 
-First the account, by its signature; then the needs of the request (:mod:`cometmq.remoting.permissions`). Per request
-there is the work of the signature; the account that a connection uses, and the topics and groups that it may use, are
+First the signature is checked, then the permissions that the request needs (:mod:`cometmq.remoting.permissions`). Each
+request costs a check of its signature; the account of a connection, and the topics and groups that it may use, are
 remembered until accounts or policies change.
 """
 
@@ -38,7 +38,7 @@ _SHOWN_CHARS: Final = 300
 
 
 class Peer(Protocol):
-    """The peer of a connection, as the guard sees it."""
+    """The connection of a request, as the guard sees it."""
 
     account: Caller | None
     """The account of the last request; the guard sets it."""
@@ -46,7 +46,7 @@ class Peer(Protocol):
 
 
 class _Fields(msgspec.Struct):
-    """The fields of a JSON header, as texts."""
+    """The fields of a JSON header; their values are texts."""
 
     extFields: dict[str, str] = {}  # noqa: N815 - the wire's name
 
@@ -68,7 +68,7 @@ class Session:
         self.is_super = account.is_super
         self.signer = account.signer
         self.publisher: Any = None
-        """The account in the form of the compiled core, once it was needed."""
+        """The account in the form of the compiled core; created when first needed."""
 
     def may(self, need: Need) -> bool:
         """Return whether the account has the permissions."""
@@ -81,7 +81,7 @@ class Session:
 
 
 class AccessGuard:
-    """Asks an access model for each request: a :class:`~cometmq.remoting.server.RequestGuard`."""
+    """Checks each request with an access model; a :class:`~cometmq.remoting.server.RequestGuard`."""
 
     def __init__(self, model: AccessModel, *, clock: Clock, requires_stamps: bool = False) -> None:
         self._model = model
@@ -95,10 +95,11 @@ class AccessGuard:
     def admit_server(self, peer: Peer, code: int, frame: Frame) -> None:
         """Check that a slave may copy the log.
 
-        :param frame: its request of ``code``, which must be signed with a stamp, unless its address needs no signature.
-        :raises DeniedError: it is not signed by an account that may change the cluster, or was sent before.
+        :param frame: the slave's request ``code``; it must be signed with a stamp, unless its address needs no
+            signature.
+        :raises DeniedError: the request is not signed by an account that may change the cluster, or is a replay.
         :raises RpcRejectedError: the client must sign the request again.
-        :raises FrameError: it cannot be read.
+        :raises FrameError: the frame is malformed.
         """
         session = self._session(peer, code, frame)
         if session.signer is not None and STAMP not in fields_of(frame):
@@ -141,7 +142,7 @@ class AccessGuard:
         return None
 
     def check_unknown(self, connection: ServerConnection, code: int, frame: Frame) -> Response | None:
-        """Return the answer to a request with an unknown code: strangers do not learn which codes exist."""
+        """Return the answer to a request with an unknown code, which does not show clients which codes exist."""
         try:
             self._session(connection, code, frame)
         except DeniedError as denied:
@@ -153,7 +154,7 @@ class AccessGuard:
     def publisher(self, connection: ServerConnection) -> Any:
         """Return the account of a connection for the compiled core (``Account``).
 
-        ``None`` when Python must check its next request: it is the first, or accounts or policies have changed since.
+        ``None`` if Python must check the next request: it is the first one, or accounts or policies have changed.
         """
         session = connection.account
         if not isinstance(session, Session) or session.version != self._model.version:
@@ -200,9 +201,9 @@ class AccessGuard:
         return self._model.answer(denied)
 
     def note_denial(self, what: str, address: str, denied: DeniedError) -> None:
-        """Count a denial, and log at most one per second.
+        """Count a denial; log at most one denial a second.
 
-        :param what: the request, in words.
+        :param what: a description of the request.
         """
         self.denials += 1
         now = self._clock.monotonic()

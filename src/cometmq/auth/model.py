@@ -1,7 +1,7 @@
-"""The interface of access control: who may do what, on what, from where.
+"""The interface of access control: decides who may do what, on what, from where.
 
 ACL 1.0 (:mod:`cometmq.auth.plain`) and ACL 2.0 (:mod:`cometmq.auth.policies`) are two sources of accounts; both answer
-the same question. A guard (:mod:`cometmq.auth.guard`) asks it for every request, ``cometmq acl test`` for a person.
+the same question. A guard (:mod:`cometmq.auth.guard`) asks it for every request, ``cometmq acl test`` for one user.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Account(Protocol):
 
     @property
     def is_super(self) -> bool:
-        """True if everything is allowed."""
+        """True if the account may do everything."""
 
     def refusal(self, need: Need, code: int) -> DeniedError | None:
         """Return why the account may not do this with a request of this code, or ``None`` if it may."""

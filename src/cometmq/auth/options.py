@@ -11,7 +11,7 @@ from cometmq.remoting.tls.options import TlsOptions
 
 @dataclass(frozen=True)
 class SecurityOptions(TlsOptions):
-    """Configuration of TLS, accounts and the audit log of a server."""
+    """The configuration of a server's TLS, accounts and audit log."""
 
     config_store_path: str = option(
         "",

@@ -1,10 +1,10 @@
 """Accounts of ACL 1.0 and their permissions (``PlainPermissionManager.checkPerm``, ``Permission``).
 
-An account has permissions for topics and groups by name, and default ones for all others: DENY, PUB, SUB or both.
-Topics of retries stand for their group, and groups have the names of their retry topics in one table with the topics,
-as in Apache's. What changes or lists something, or is about the cluster, needs ``admin: true``. Apache's broker checks
-the requests 10, 11, 12, 15, 34, 35, 36, 38 and 310 so, and asks for an admin at 17, 25, 200, 207 and 215; all its
-others are free for every account. Here they need what their handlers declare.
+An account has permissions for topics and groups by name, and default ones for all others: DENY, PUB, SUB or both. Retry
+topics stand for their group, and groups are in one table with the topics, under the names of their retry topics, as in
+Apache's broker. Requests that change or list something, or are about the cluster, need ``admin: true``. Apache checks
+requests 10, 11, 12, 15, 34, 35, 36, 38 and 310 in this way, and requires an admin for 17, 25, 200, 207 and 215; its
+other requests are allowed for every account. CometMQ requires the permissions that each handler declares.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PERMISSIONS: Final = {"PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": 
 _BITS: Final = {Action.PUB: PUB, Action.SUB: SUB}
 MIN_KEY_CHARS: Final = 7
 MAX_KEY_CHARS: Final = 1_024
-"""Characters that Java's ``trim`` takes away."""
+"""Characters that Java's ``trim`` removes."""
 
 NEED_ADMIN: Final = "this needs an account with admin: true"
 NOT_ALLOWED: Final = "the account has no permission for this: see its topicPerms and groupPerms at the server"
@@ -43,7 +43,7 @@ class PlainAccount:
     default_topic: int = DENY
     default_group: int = DENY
     permissions: Mapping[str, int] | None = None
-    """Permissions by topic, those of groups by their retry topic; ``None`` if the account lists none."""
+    """Permissions by topic, and by retry topic for groups; ``None`` if the account lists none."""
     white: AddressMatch = never
 
     @property
@@ -76,7 +76,7 @@ TRUSTED: Final = PlainAccount("", None, admin=True)
 
 
 def _wanted(actions: Iterable[Action]) -> int:
-    """Return the permissions, any one of which is enough; 0 if only an admin may."""
+    """Return the permissions of which one is enough; 0 if only an admin may do this."""
     wanted = 0
     for action in actions:
         wanted |= _BITS.get(action, 0)
@@ -95,7 +95,7 @@ def _denied(need: Need) -> DeniedError:
 
 # --- files ----------------------------------------------------------------------------------------
 def read_account(entry: object) -> PlainAccount:
-    """Parse one of the ``accounts`` of a file.
+    """Parse one of the ``accounts`` in a file.
 
     :raises AuthError: the account is invalid; no message shows its secret.
     """

@@ -1,6 +1,6 @@
 """Changes of the files of ACL 1.0 by administrators (``PlainPermissionManager.updateAccessConfig`` and the like).
 
-A change is checked completely, then written, then in force. Comments in a changed file are lost, as with
+A change is checked completely, then written, then applied. Comments in a changed file are lost, as with
 Apache's.
 """
 
@@ -22,7 +22,7 @@ _PERMISSION_WORDS: Final = ("PUB", "SUB", "PUB|SUB", "SUB|PUB", "DENY")
 
 
 class PlainChanges:
-    """Writes the files; for one caller at a time, in a worker thread."""
+    """Writes the files. Only one caller at a time may use it, in a worker thread."""
 
     def __init__(self, files: PlainFiles, *, clock: Clock) -> None:
         self._files = files
@@ -67,7 +67,7 @@ class PlainChanges:
         return True
 
     def put_white_addresses(self, addresses: Sequence[str], file: str) -> bool:
-        """Replace the ``globalWhiteRemoteAddresses`` of a file; tell whether it is one of the files of accounts.
+        """Replace the ``globalWhiteRemoteAddresses`` in a file; return whether it is one of the account files.
 
         :raises AuthError: an address is not valid, or the file cannot be written.
         """
@@ -110,7 +110,7 @@ def _check_permission(entry: str) -> None:
 
 
 def versions(files: PlainFiles) -> dict[str, dict[str, int]]:
-    """Return the ``dataVersion`` of each file, 0 if it has none.
+    """Return the ``dataVersion`` of each file; 0 for a file without one.
 
     :raises AuthError: a file cannot be read.
     """

@@ -1,10 +1,10 @@
 """Files of ACL 1.0: ``plain_acl.yml`` and ``acl/**/*.yml`` beside it, in force together (``PlainPermissionManager``).
 
 A check compares names, sizes and times of the files. A change counts when two checks in a row agree: a file that an
-editor or a deployment replaces is read completely, and one that is gone for a moment keeps its accounts. Then all
-files are read in a thread and put in force at once; if one is not valid, all accounts stay as they were, and the log
+editor or a deployment replaces is read completely, and a file that is missing for a moment keeps its accounts. Then all
+files are read in a thread and applied together. If one is invalid, all accounts stay as they were, and the log
 says why.
-The first file that has an account counts, in the order ``acl`` by name, then ``plain_acl.yml``.
+If several files contain an account, the first one counts: those in ``acl`` by name, then ``plain_acl.yml``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DIRECTORY: Final = "acl"
 _ENDINGS: Final = (".yml", ".yaml")
 _TOOLS_FILE: Final = "tools.yml"
 _EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
-"""Clients and tools check for this name."""
+"""The name of Apache's exception; clients and tools check for it."""
 
 Seen = tuple[tuple[str, int, int, int], ...]
 """Path, inode, size and modification time of each file."""
@@ -122,7 +122,7 @@ class PlainFiles:
 
     # --- files --------------------------------------------------------------------------------
     async def look(self) -> None:
-        """Check the files; read them once they have changed and are stable."""
+        """Check the files; read them if they have changed and two checks in a row agree."""
         seen = await in_thread(look, self.directory)
         if seen == self._seen:
             self._changed = None
@@ -138,7 +138,7 @@ class PlainFiles:
                 self._use(rules)
 
     def reload(self) -> None:
-        """Read the files now, because this process has changed one.
+        """Read the files immediately, because this process has changed one.
 
         :raises AuthError: a file is invalid; the accounts stay as they were.
         """
@@ -170,9 +170,9 @@ def look(directory: Path) -> Seen:
 
 
 def read_rules(directory: Path, seen: Seen) -> Rules:
-    """Read the files that a check has found.
+    """Read the files that a check found.
 
-    :raises AuthError: a file is invalid, or gone again.
+    :raises AuthError: a file is invalid, or was deleted meanwhile.
     """
     accounts: dict[str, PlainAccount] = {}
     places: dict[str, Path] = {}

@@ -32,7 +32,7 @@ CUSTOM: Final = "Custom"
 DEFAULT: Final = "Default"
 ALL_ACTIONS: Final = "All"
 _ANY_ACTION: Final = "any"
-"""Permissions that requests may need, but that no entry can grant."""
+"""Permissions that requests may need, but no entry can grant."""
 USER: Final = "User:"
 
 _KINDS: Final = {kind.value.lower(): kind for kind in Kind}
@@ -45,7 +45,7 @@ MAX_SOURCE_IPS: Final = 100
 
 
 class Pattern(enum.IntEnum):
-    """The kind of a resource's name; a smaller value wins."""
+    """The kind of a resource's name; a smaller value has precedence."""
 
     LITERAL = 0
     PREFIXED = 1
@@ -89,11 +89,11 @@ class Resource:
 
     @property
     def rank(self) -> tuple[bool, int, int]:
-        """A resource with a smaller rank wins."""
+        """The rank of the resource; a smaller rank has precedence."""
         return (self.kind is None, self.pattern, -len(self.name) if self.pattern is Pattern.PREFIXED else 0)
 
     def matches(self, kind: Kind, name: str) -> bool:
-        """Return whether this matches a resource; only ``*`` matches the resource that stands for all of its kind."""
+        """Return whether this matches another resource; only ``*`` matches one that stands for all of its kind."""
         if self.kind is None:
             return True
         if self.kind is not kind:
@@ -201,7 +201,7 @@ Policies = Mapping[str, tuple[Entry, ...]]
 
 
 def read_policies(infos: Sequence[PolicyInfo]) -> Policies:
-    """Parse and check policies; those without entries are ignored.
+    """Parse and check policies; ignore policies without entries.
 
     :raises AuthError: an entry is invalid, or none is left.
     """
@@ -218,9 +218,9 @@ def read_policies(infos: Sequence[PolicyInfo]) -> Policies:
 
 
 def merge_policies(old: Policies, new: Policies) -> Policies:
-    """Add entries; an entry replaces the first one of its policy type with the same resource (``Acl.updatePolicy``).
+    """Add entries; an entry replaces the first one with the same policy type and resource (``Acl.updatePolicy``).
 
-    The first entries of a type are all kept, even several for one resource.
+    If a type has no entries yet, all new ones are kept, even several for one resource.
     """
     merged = dict(old)
     for kind, entries in new.items():

@@ -104,7 +104,7 @@ def credentials_of(named: Named | None) -> Credentials | None:
 
 
 def create_missing(table: UserTable, *supers: Named | None) -> None:
-    """Create the super users of the configuration that do not exist yet (``initUser``).
+    """Create the super users in the configuration that do not exist yet (``initUser``).
 
     :raises AuthError: one is invalid.
     """
@@ -114,7 +114,7 @@ def create_missing(table: UserTable, *supers: Named | None) -> None:
 
 
 def migrate(table: UserTable, files: PlainFiles) -> int:
-    """Create users and policies for accounts of ACL 1.0 that do not exist yet (``AuthMigrator``); return their number.
+    """Create users and policies for ACL 1.0 accounts that have none yet (``AuthMigrator``); return the number of users.
 
     :raises AuthError: an account is invalid.
     """

@@ -108,7 +108,7 @@ class UserAdmin:
 
     @answers(RequestCode.AUTH_GET_USER, permission=needs_cluster(Action.GET))
     def get_user(self, _connection: ServerConnection, request: Request[GetUserRequestHeader], _body: bytes) -> Response:
-        """Return a user without the password; an empty body if the user does not exist."""
+        """Return a user without the password; return an empty body if the user does not exist."""
         user = self._table.users.get(_named(request.header.username.strip()))
         return Response(body=b"" if user is None else msgspec.json.encode(_shown(user)))
 
@@ -135,7 +135,7 @@ class UserAdmin:
         permission=needs_cluster(Action.UPDATE),
     )
     async def put_acl(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response:
-        """Add entries to the policies of a user; an entry replaces the one with its resource."""
+        """Add entries to the policies of a user; an entry replaces the one for the same resource."""
         info = _decoded(body, AclInfo)
         if info is None or not info.policies:
             raise RpcRejectedError(ResponseCode.SYSTEM_ERROR, "The body of acl is null")
@@ -216,7 +216,7 @@ def _user_info(body: bytes, change: str) -> UserInfo:
 
 
 def _user_of(*subjects: str | None) -> str:
-    """Return the user of the first subject that names one."""
+    """Return the user in the first subject that names a user."""
     for subject in subjects:
         kind, _, name = (subject or "").partition(":")
         if kind.lower() == _KIND_OF_SUBJECT:

@@ -2,7 +2,7 @@
 
 The file is complete at every moment, has mode 600, and is read again when it changes. With a key (``authKeyPath`` or
 ``$COMETMQ_AUTH_KEY``) each password is encrypted by AES-GCM, bound to its user's name. Requests see a new table
-completely, never a part of it.
+complete, never only a part of it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class StoredUser(msgspec.Struct, rename="camel"):
 
 
 class StoredUsers(msgspec.Struct):
-    """The file."""
+    """The content of the file."""
 
     users: list[StoredUser] = []
 
@@ -93,7 +93,7 @@ class Cipher:
 
 
 def read_key(path: str) -> bytes | None:
-    """Return the key of the file, or else of the environment, or ``None``.
+    """Return the key from the file, else from the environment, else ``None``.
 
     :raises AuthError: the file cannot be read.
     """
@@ -110,7 +110,7 @@ def read_key(path: str) -> bytes | None:
 
 
 class UserTable:
-    """Users by name; changes happen one at a time, in a thread."""
+    """The users by name. Changes happen one at a time, in a thread."""
 
     def __init__(self, path: Path, key: bytes | None) -> None:
         """Read the file.
@@ -127,7 +127,7 @@ class UserTable:
 
     # --- changes ------------------------------------------------------------------------------
     def create(self, name: str, password: str, kind: str | None = None, status: str | None = None) -> None:
-        """Make a user.
+        """Create a user.
 
         :raises AuthError: the user exists, or a value is invalid.
         """
@@ -155,7 +155,7 @@ class UserTable:
         self._put(user)
 
     def delete(self, name: str) -> None:
-        """Delete a user, if it exists, and its policies.
+        """Delete a user, if the user exists, with their policies.
 
         :raises AuthError: the name is blank, or the file cannot be written.
         """
@@ -176,7 +176,7 @@ class UserTable:
         self._put(replace(user, policies=merged))
 
     def delete_policies(self, name: str, kind: str | None, resource: str | None) -> None:
-        """Delete the entry of a resource, or all of a user.
+        """Delete the entry of a resource, or all policies of a user.
 
         :raises AuthError: the user does not exist, or has no such policy.
         """

@@ -1,6 +1,6 @@
-"""YAML files of accounts, read safely: no tags, no anchors, bounded in size, depth and number of values.
+"""Reads YAML account files safely: no tags, no anchors, bounded in size, depth and number of values.
 
-Scalars keep YAML 1.1's types, as in Apache's snakeyaml. No error repeats the text of a file: it has secrets.
+Scalars keep YAML 1.1's types, as in Apache's snakeyaml. No error repeats the text of a file, which contains secrets.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _STEP: Final = "correct the file; until then the accounts that it had before sta
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a file whose document is a mapping; an empty one gives an empty mapping.
+    """Read a file whose document is a mapping; return an empty mapping for an empty file.
 
-    :raises FileNotFoundError: it is not there.
-    :raises AuthError: it cannot be read, or is not such a file.
+    :raises FileNotFoundError: the file does not exist.
+    :raises AuthError: the file cannot be read, or its document is not a mapping.
     """
     try:
         with path.open("rb") as file:
@@ -40,9 +40,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_yaml(data: bytes) -> Any:
-    """Parse a document; an empty one gives an empty mapping.
+    """Parse a document; return an empty mapping for an empty one.
 
-    :raises AuthError: it is no YAML, or more than the limits allow.
+    :raises AuthError: the document is not YAML, or exceeds a limit.
     """
     require("accounts in YAML files", SERVER, "yaml")
     import yaml
@@ -69,7 +69,7 @@ def parse_yaml(data: bytes) -> Any:
 
 
 def dump_yaml(content: dict[str, Any]) -> bytes:
-    """Write a document, its keys in their order."""
+    """Write a document; the keys keep their order."""
     import yaml
 
     text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=False)

@@ -13,14 +13,14 @@ log = logging.getLogger(__name__)
 
 
 class Spawn(Protocol):
-    """Runs background work in a task that ends with its client."""
+    """Runs background work in a task that ends when its client ends."""
 
     def __call__(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> asyncio.Task[None]:
-        """Run work until it ends or the client does; log its failure."""
+        """Run work until the work or the client ends; log a failure of the work."""
 
 
 class Background:
-    """Tasks that run until they end or the client does; none runs after that.
+    """The tasks of one client. No task runs after the end of the client.
 
     :param owner: the client's name in logged failures.
     """
@@ -43,11 +43,11 @@ class Background:
     def every(
         self, seconds: float, work: Callable[[], Awaitable[None]], what: str, *, first_s: float | None = None
     ) -> asyncio.Task[None]:
-        """Repeat ``work`` in a task of its own, so that no other work waits for it.
+        """Repeat ``work`` in a task of its own, so that it delays no other work.
 
         :param seconds: the pause before each run.
         :param what: the work's name in logged failures; a failure does not stop the next run.
-        :param first_s: the pause before the first run, if it differs.
+        :param first_s: the pause before the first run; by default the same pause.
         """
         first_s = seconds if first_s is None else first_s
         return self.spawn(self._repeat(seconds, work, what, first_s), name=what)
@@ -62,7 +62,7 @@ class Background:
                 log.exception("%s of %s failed; the next run is in %g s", what, self._owner, seconds)
 
     async def stop(self) -> None:
-        """Cancel all tasks except the calling one, and wait for their end."""
+        """Cancel all tasks except the calling one, and wait until they end."""
         self._is_over = True
         while tasks := self._tasks - {asyncio.current_task()}:
             for task in tasks:

@@ -1,6 +1,6 @@
 """Dead letters: lists, reads and resends the messages of ``%DLQ%`` topics.
 
-Reading changes nothing: it has no group and commits no offset. It also works with Apache RocketMQ.
+Reading changes nothing, since it uses no group and commits no offset. It also works with Apache RocketMQ.
 
 Theory of operation of :func:`resend`, which sends each dead letter to its original topic once. A ledger, one JSON
 object a line, has an *intent* before each send and a *sent* after it; each is on disk before the next step. After
@@ -77,9 +77,9 @@ class Selection(msgspec.Struct, frozen=True):
     ids: frozenset[str] = frozenset()
     """Offset ids of dead letters, unique keys, or offset ids of the failed messages; empty for all."""
     begin_ms: int = 0
-    """Became a dead letter at this time or later, ms since 1970 …"""
+    """Time at or after which the message became a dead letter, ms since 1970 …"""
     end_ms: int = END_OF_TIME_MS
-    """… and not after this."""
+    """… and the latest such time."""
 
     def takes(self, message: MessageExt) -> bool:
         """Return whether a dead letter is selected."""
@@ -118,7 +118,7 @@ async def names_of_groups(admin: Admin) -> list[str]:
 
 
 async def describe(admin: Admin, group: str) -> DeadLetterGroup | None:
-    """Return the number and the times of a group's dead letters; ``None`` if none is stored."""
+    """Return the number and the times of a group's dead letters; ``None`` if no dead letter is stored."""
     topic, count = dlq_topic(group), 0
     times: list[int] = []
     async with PullConsumer(TOOLS_GROUP, instance=admin.instance) as consumer:
@@ -178,7 +178,7 @@ _DEAD_LETTER_PROPERTIES: Final = (
     TRAN_MSG,
     WAIT,
 )
-"""Properties that record the way to the dead-letter topic; a resent message does not have them."""
+"""Properties that record how a message became a dead letter; a resent message does not have them."""
 
 
 class Outcome(Enum):
@@ -265,9 +265,9 @@ async def resend(
 ) -> None:
     """Send dead letters to their original topics, one after the other.
 
-    :param report: called with each letter, its result, and the reason for a failure.
+    :param report: called with each dead letter, its result, and the reason for a failure.
     :param rate: maximum messages a second.
-    :raises LedgerError: the ledger cannot be written, so nothing more is sent.
+    :raises LedgerError: the ledger cannot be written; no more dead letters are sent.
     """
     clock = admin.instance.clock
     pace: Pace | None = None
@@ -303,7 +303,7 @@ async def resend(
 
 
 def _unique_key(letter: MessageExt) -> str:
-    """Return the unique key of the resent message: that of the letter, or else the letter's offset id."""
+    """Return the unique key of the resent message: that of the dead letter, else its offset id."""
     return letter.properties.get(UNIQ_KEY) or letter.offset_msg_id
 
 

@@ -78,7 +78,7 @@ class ClientError(CometMQError):
 
 
 class BrokerError(ClientError):
-    """A server answered with an error ``code`` and the text ``remark``."""
+    """A server answered with the error ``code`` and the text ``remark``."""
 
     def __init__(self, address: str, code: int, remark: str | None, doing: str) -> None:
         try:
@@ -144,7 +144,7 @@ class RouteNotFoundError(ClientError):
 
 
 class MasterNotFoundError(RouteNotFoundError):
-    """The topic is known, but has no master now. A master that is restarting is back soon."""
+    """The topic is known, but has no master at present. A restarting master is available again soon."""
 
     def __init__(self, topic: str, detail: str) -> None:
         super().__init__(topic, detail)

@@ -28,11 +28,11 @@ class GroupClient(OwnLoop):
     __reduce_ex__ = refuse_copies
 
     instance: ClientInstance
-    """The connections."""
+    """The connections, routes and heartbeats that the client uses."""
     trace: MessageTrace | None = None
     """The trace of this client, if ``enable_msg_trace`` is set."""
     _ending: asyncio.Task[None] | None = None
-    """The close."""
+    """The task that closes the client."""
 
     def __init__(
         self,
@@ -65,15 +65,15 @@ class GroupClient(OwnLoop):
         await self.close()
 
     async def start(self) -> None:
-        """Get ready."""
+        """Prepare the client for use."""
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Finish and close."""
+        """Finish the client's work, and close the client."""
         raise NotImplementedError
 
     async def _end_once(self, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run ``end`` once: further calls wait for it, and it continues if a call is cancelled."""
+        """Run ``end`` once. Further calls wait for its end, and it continues if a call is cancelled."""
         if self._ending is None:
             self._ending = asyncio.get_running_loop().create_task(end())
         await asyncio.shield(self._ending)

@@ -53,7 +53,7 @@ class SendMessageContext(msgspec.Struct, frozen=True, kw_only=True):
     communication_mode: CommunicationMode
     msg_type: MessageType
     body_bytes: int
-    """Size of the body as it is sent: compressed, or that of the complete batch."""
+    """Size of the sent body, which may be compressed or a complete batch."""
     begun_at_ms: int
     """Start time, ms since 1970."""
     props: dict[str, object]
@@ -120,7 +120,7 @@ class EndTransactionContext(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     """``COMMIT``, ``ROLLBACK`` or ``UNKNOWN``."""
     from_transaction_check: bool
-    """True if it answers a check of the broker."""
+    """True if it answers a check by the broker."""
     confirmed: bool
     """True if the broker has stored it."""
 
@@ -166,7 +166,7 @@ class SendForbiddenError(ClientError):
 
 
 def call_all(functions: Iterable[Callable[[C], None] | None], context: C) -> None:
-    """Call hooks one after the other; log whatever they raise, even ``SystemExit``."""
+    """Call hooks one after the other; log every exception that they raise, even ``SystemExit``."""
     for function in functions:
         if function is not None:
             try:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-"""Bounds of both histograms, as the conventions recommend them."""
+"""Bucket bounds of both histograms, as the conventions recommend."""
 
 _BEGAN: Final = "cometmq.client.metrics"
 
@@ -40,7 +40,7 @@ class Sent:
     messages: int
     seconds: float
     error: str
-    """The class of the failure, empty without one."""
+    """The class of the failure; empty for a success."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class Offsets:
         self._group = group
         self._timeout_s = timeout_s
         self._tables: set[tuple[str, str, str]] = set()
-        """The (group, topic, broker) combinations for which the broker certainly has an offset table."""
+        """The (group, topic, broker) combinations for which the broker surely has an offset table."""
         self._beginning: dict[tuple[str, str, str], _Beginning] = {}
         self._committing: dict[tuple[str, MessageQueue], asyncio.Lock] = {}
 
@@ -71,10 +71,11 @@ class Offsets:
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Commit ``offset`` for a group; return when the broker has confirmed it.
 
-        The commits of one queue go to the broker one at a time, in the order of the calls: a broker with several
-        threads may handle two in the wrong order. So do the first commits of a group in a topic: Apache's broker
-        creates the group's table on the first commit, and when two threads do so at the same time, one commit is lost
-        (``ConsumerOffsetManager.commitOffset``). If one of them gets no answer, those that waited for it fail with it.
+        The commits of one queue are sent to the broker one at a time, in the order of the calls: a broker with several
+        threads may handle two in the wrong order. The first commits of a group in a topic are also sent so: Apache's
+        broker creates the group's table on the first commit, and when two threads do so at the same time, one commit is
+        lost (``ConsumerOffsetManager.commitOffset``). If one of them gets no answer, the commits that wait for it also
+        fail.
         """
         table = (group, queue.topic, queue.broker_name)
         async with self._committing.setdefault((group, queue), asyncio.Lock()):

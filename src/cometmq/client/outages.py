@@ -11,11 +11,11 @@ from cometmq.errors import CometMQError
 _log: Final = logging.getLogger(__name__)
 
 GRACE_SECONDS: Final = 2.0
-"""A failure within this time after a recovery belongs to the outage: some queues notice the recovery later."""
+"""Seconds after a recovery in which a failure belongs to the outage, since some queues notice the recovery later."""
 
 
 class BrokerOutages:
-    """The outages of brokers as seen by one client: each begins with a failure and ends with any answer."""
+    """The outages of brokers as one client sees them: each begins with a failure and ends with any answer."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -23,7 +23,7 @@ class BrokerOutages:
         self._ended: dict[str, float] = {}
 
     def seen(self, broker_name: str, error: CometMQError, again_in_s: float) -> None:
-        """Record that a broker did not answer, or is in no route; log a warning for the first failure of an outage."""
+        """Record that a broker did not answer or is not in any route; warn of the first failure in an outage."""
         now = self._clock.monotonic()
         if broker_name in self._began or now - self._ended.get(broker_name, -GRACE_SECONDS) < GRACE_SECONDS:
             _log.debug("cannot read from %s: %s", broker_name, error)

@@ -1,4 +1,4 @@
-"""Binds clients to the event loop on which they were started: on another one their calls would wait forever."""
+"""Binds clients to the event loop on which they were started; on another loop their calls would wait forever."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class OwnLoop:
     def _check_loop(self) -> None:
         """Check the running event loop.
 
-        :raises ClientStateError: it is not the client's event loop.
+        :raises ClientStateError: the running loop is not the client's event loop.
         """
         own, running = self.instance.loop, asyncio._get_running_loop()
         if own is not None and own is not running:

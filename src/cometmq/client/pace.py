@@ -7,9 +7,9 @@ from typing import Final
 from cometmq.clock import SYSTEM_CLOCK, Clock
 
 CATCH_UP_SECONDS: Final = 0.1
-"""A delayed sender catches up on at most this time, so no second exceeds 1.1 times the rate."""
+"""Maximum delay in seconds for which a sender catches up, so that no second exceeds 1.1 times the rate."""
 WINDOW_SECONDS: Final = 0.05
-"""Messages sent together are at most those of this time, or one message."""
+"""Maximum time in seconds whose messages are sent together; at least one message is sent."""
 
 
 class Pace:
@@ -25,7 +25,7 @@ class Pace:
         self._due = clock.monotonic()
 
     def window(self, most: int) -> int:
-        """Return the number of messages to send together, at most ``most``."""
+        """Return the number of messages to send together, which is at most ``most``."""
         return most if self._per_second is None else max(1, min(most, int(self._per_second * WINDOW_SECONDS)))
 
     def take(self, messages: int) -> float:

@@ -36,9 +36,9 @@ PULL_ANSWERS: Final = _SUCCESS | {
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.PULL_OFFSET_MOVED,
 }
-"""Codes of answers to a pull; others are failures."""
+"""Response codes of a pull; others are failures."""
 EVERY_ANSWER: Final = range(-1 << 31, 1 << 31)
-"""All codes that an answer may have."""
+"""All response codes that an answer may have."""
 
 
 class AnyQueue(Protocol):

@@ -1,4 +1,4 @@
-"""Requests and replies: their properties, and the requests that wait for a reply (``RequestFutureHolder``)."""
+"""Requests and replies: their properties, and the pending requests (``RequestFutureHolder``)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def request_properties(correlation_id: str, client_id: str, timeout_s: float) ->
 
 
 def reply_to(request: MessageExt, body: bytes) -> tuple[Message, str]:
-    """Return the reply to a consumed request, and its encoded properties.
+    """Return the reply to a consumed request, with its encoded properties.
 
     :raises IllegalMessageError: the message is not a request.
     """
@@ -72,7 +72,7 @@ _NO_QUEUE: Final = encode_host("0.0.0.0", 0)
 
 
 class Replies:
-    """The requests of one client that wait for a reply, by correlation id."""
+    """The pending requests of one client, by correlation id."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -108,7 +108,7 @@ class Replies:
 def _message(header: ReplyMessageRequestHeader, body: bytes, now_ms: int) -> MessageExt:
     """Return the reply as a received message without a queue.
 
-    :raises ValueError: its topic or properties are longer than any message's.
+    :raises ValueError: the topic or the properties of the reply exceed the maximum length in messages.
     """
     record = encode_record(
         topic=header.topic,

@@ -38,15 +38,15 @@ RETRY_RESPONSE_CODES: Final = frozenset(
         ResponseCode.NOT_IN_CURRENT_UNIT,
     )
 )
-"""Error codes after which another broker is tried, as in Java. SYSTEM_BUSY is tried again until the time is up."""
+"""Error codes after which another broker is tried, as in Java; after SYSTEM_BUSY a send is repeated."""
 
 
 class Pauses(NamedTuple):
-    """Pauses between tries: each is twice the last one, up to a limit."""
+    """Pauses between attempts: each is twice as long as the one before, up to a limit."""
 
     first_s: float
     longest_s: float
 
     def after(self, failures: int) -> float:
-        """Return the seconds before the next try, after this number of failures."""
+        """Return the seconds before the next attempt, after this number of failures."""
         return min(self.first_s * float(1 << min(failures - 1, _MAX_DOUBLINGS)), self.longest_s)

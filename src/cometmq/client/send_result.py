@@ -36,7 +36,7 @@ STATUS_BY_CODE: Final = {
 
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):
-    """The place of a stored message."""
+    """The position of a stored message."""
 
     status: SendStatus
     msg_id: str
@@ -140,7 +140,7 @@ class Many:
 
 
 def raisable(error: BaseException) -> BaseException:
-    """Return the failure to raise for the caller: a cancelled task means that the producer was closed."""
+    """Return the failure to raise in the caller; a cancelled task means that the producer was closed."""
     if isinstance(error, asyncio.CancelledError):
         return ClientStateError(
             "the producer was closed before the message was answered",

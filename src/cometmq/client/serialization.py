@@ -23,7 +23,7 @@ _UNREAD: Final = object()
 
 
 def to_json(value: Any) -> bytes:
-    """Return ``value`` as JSON; bytes stay as they are.
+    """Return ``value`` as JSON; return bytes unchanged.
 
     Accepts what msgspec encodes (``dict``, ``list``, text, numbers, dates, UUIDs, data classes, msgspec's structs) and
     pydantic models, also nested ones.
@@ -63,7 +63,7 @@ def from_json(kind: Any = Any) -> Deserializer:
 def deserializer_of(spec: Any) -> Deserializer:
     """Return the deserializer that ``spec`` names: ``bytes``, a type for :func:`from_json`, or a function of bytes.
 
-    :raises TypeError: ``spec`` is none of these.
+    :raises TypeError: ``spec`` is not one of these.
     """
     if spec is bytes:
         return _unchanged

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end a consumer that runs until then."""
+"""Ends a running consumer at SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 class StopSignals:
     """Calls functions at the first SIGINT or SIGTERM; the second one has its previous effect.
 
-    Signals that the program handles itself are left to it. Python calls handlers in the main thread only.
+    Signals that the program handles itself are left to the program. Python calls handlers in the main thread only.
     """
 
     def __init__(self) -> None:

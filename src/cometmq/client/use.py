@@ -1,4 +1,4 @@
-"""The use of connections by one client, which ends with the client even if it is not closed."""
+"""The use of connections by one client. It ends with the client, even if the client is not closed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Use:
         self._forgotten_end = forgotten_end
 
     async def end(self) -> None:
-        """End the use; the last one closes the instance."""
+        """End the use; close the instance if this was the last one."""
         self._finalizer.detach()
         self._loop = None
         await self._instance.release()

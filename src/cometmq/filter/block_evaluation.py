@@ -38,7 +38,7 @@ from cometmq.filter.record_block import RecordBlock
 from cometmq.filter.records import REPLACEMENT, properties_length
 
 _IN_VALUES: Final = 8
-"""Longest list whose strings are compared one by one; longer lists are searched."""
+"""Maximum length of a list whose strings are compared one by one; longer lists are searched."""
 
 _OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     ">": operator.gt,
@@ -247,7 +247,7 @@ class Looked(NamedTuple):
     """The result of evaluating a block."""
 
     wanted: Bools
-    """For each of the first records, at least one, True if it matches."""
+    """True for each matching record among the first records; at least one record is evaluated."""
     work: int
     """The cost, in the unit of ``MAX_FILTER_WORK``."""
 
@@ -255,18 +255,18 @@ class Looked(NamedTuple):
 BlockPredicate = Callable[[memoryview, int, Ints, Ints, int, int], Looked]
 
 _ONE_BY_ONE_BELOW: Final = 24
-"""Fewer records are faster one by one."""
+"""Minimum number of records in a block; fewer records are evaluated faster one by one."""
 _COPIED_BYTES_AS_A_READ_ONE: Final = 2
-"""Bytes that are copied and marked in the time that a term of one record takes to read one byte."""
+"""Number of bytes that a block copies and marks in the time in which a single record's term reads one byte."""
 _BYTES_READ_AS_A_PROPERTY: Final = 5
-"""Bytes that a term of one record reads in the time that a term takes to compare a property in a block."""
+"""Number of bytes that a single record's term reads in the time in which a block compares one property."""
 
 
 def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicate:
     """Compile a function that evaluates many records.
 
     Its arguments are those of :class:`~cometmq.filter.record_block.RecordBlock`; the last one limits its work:
-    it evaluates fewer records where all would exceed the limit. ``matches`` evaluates a single record.
+    it evaluates fewer records if all would exceed the limit. ``matches`` evaluates a single record.
     """
     heavy = weight(expression)
     found = [term_of(node) for node in sorted(_outermost(expression), key=_passes)]

@@ -14,9 +14,9 @@ Words = npt.NDArray[np.uint64]
 
 INT32_DIGITS: Final = 9
 INT64_DIGITS: Final = 18
-"""Every number with this many digits fits."""
+"""Maximum number of digits with which every number fits into 64 bits."""
 _DOUBLE_CHARS: Final = 16
-"""Up to fifteen digits and a point: an integer below 2**53 divided by a power of ten is the nearest double."""
+"""Maximum number of digits with a point: an integer below 2**53 divided by a power of ten is the nearest double."""
 _POWERS: Final = 10.0 ** np.arange(_DOUBLE_CHARS)
 _MINUS: Final = 45
 _ZERO: Final = 48
@@ -36,11 +36,11 @@ _HIGHS: Final = _each(0x80)
 _FIRST_HIGH: Final = np.uint64(0x80)
 _ZEROS: Final = _each(_ZERO)
 _ABOVE_NINE: Final = _each(0x80 - 10)
-"""Added to bytes below 0x80, sets the highest bit of those above 9."""
+"""Addend that sets the highest bit of each byte above 9, if all bytes are below 0x80."""
 _SEVEN: Final = np.uint64(7)
 _TOP: Final = np.uint64(56)
 _BITS_LEFT: Final = np.uint64(0x4038302820181008)
-"""Multiplied by 1 << 8n, gives 64 - 8n in the highest byte."""
+"""Factor whose product with 1 << 8n has 64 - 8n in the highest byte."""
 _PAIRS: Final = (np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(10 * 2**8 + 1), np.uint64(8))
 _FOURS: Final = (np.uint64(0x00FF00FF00FF00FF), np.uint64(100 * 2**16 + 1), np.uint64(16))
 _EIGHTS: Final = (np.uint64(0x0000FFFF0000FFFF), np.uint64(10_000 * 2**32 + 1), np.uint64(32))

@@ -45,7 +45,7 @@ class BloomFilter(msgspec.Struct, frozen=True):
         return BloomFilterData(bit_num=self.bit_count, bit_pos=self.positions(f"{group}#{topic}"))
 
     def made(self, data: BloomFilterData | None) -> bool:
-        """Return whether data has the bitmap size and bit count of this filter (``BloomFilter.isValid``)."""
+        """Return whether the data has the bitmap size and bit count of this filter (``BloomFilter.isValid``)."""
         return data is not None and data.bit_num == self.bit_count and len(data.bit_pos) == self.hash_count
 
     def positions(self, text: str) -> list[int]:

@@ -30,7 +30,7 @@ _DOUBLE: Final = re.compile(
 
 
 def to_integer(text: str) -> int:
-    """Convert as ``Integer.valueOf``.
+    """Convert a text as ``Integer.valueOf`` does.
 
     :raises EvaluationError: the text is not a 32-bit decimal number.
     """
@@ -43,7 +43,7 @@ def to_integer(text: str) -> int:
 
 
 def to_long(text: str) -> int:
-    """Convert as ``Long.valueOf``.
+    """Convert a text as ``Long.valueOf`` does.
 
     :raises EvaluationError: the text is not a 64-bit decimal number.
     """
@@ -54,7 +54,7 @@ def to_long(text: str) -> int:
 
 
 def to_double(text: str) -> float:
-    """Convert as ``Double.valueOf``, which also accepts blanks around it, ``NaN``, ``Infinity``, ``d`` or ``f``, and
+    """Convert a text as ``Double.valueOf``, which accepts blanks around it, ``NaN``, ``Infinity``, ``d``, ``f``, and
     hex.
 
     :raises EvaluationError: the text is not a number.
@@ -76,7 +76,7 @@ def to_double(text: str) -> float:
 
 
 def to_boolean(text: str) -> bool:
-    """Convert as ``Boolean.valueOf``: "true" in any case is TRUE, everything else FALSE."""
+    """Convert a text as ``Boolean.valueOf`` does: "true" in any case is TRUE, everything else FALSE."""
     return text.lower() == "true"
 
 
@@ -86,11 +86,11 @@ PARSERS: Final[dict[Kind, Callable[[str], int | float | bool]]] = {
     Kind.DOUBLE: to_double,
     Kind.BOOLEAN: to_boolean,
 }
-"""Converts a string to the class of the other value."""
+"""Converts a string to the Java class of the value that it is compared with."""
 
 
 def compare_doubles(left: float, right: float) -> int:
-    """Compare as ``Double.compareTo``: −0.0 is below 0.0, NaN equals itself and is above everything."""
+    """Compare numbers as ``Double.compareTo`` does: −0.0 is below 0.0, NaN equals itself and is above everything."""
     if left < right:
         return -1
     if left > right:

@@ -229,7 +229,7 @@ def _cast(read: Callable[[Source], str | None]) -> Callable[[Source], Truth]:
 
 # --- comparisons of two values that are not null -------------------------------------------------
 def _comparison(left: Kind, right: Kind) -> Callable[[Any, Any], int]:
-    """Compare as Java's ``compareTo`` after converting both values; 0 means equal."""
+    """Compare two values as Java's ``compareTo`` does, after converting both; 0 means equal."""
     if left is right and left not in NUMBERS:
         return _compare_alike
     if left is Kind.BOOLEAN and right is Kind.STRING:

@@ -55,13 +55,13 @@ class Not(msgspec.Struct, frozen=True):
 
 
 class And(msgspec.Struct, frozen=True):
-    """AND of two or more, from left to right, up to the first FALSE."""
+    """AND of two or more conditions, evaluated from left to right up to the first FALSE."""
 
     operands: tuple[Expression, ...]
 
 
 class Or(msgspec.Struct, frozen=True):
-    """OR of two or more, from left to right, up to the first TRUE."""
+    """OR of two or more conditions, evaluated from left to right up to the first TRUE."""
 
     operands: tuple[Expression, ...]
 
@@ -80,7 +80,7 @@ class IsNull(msgspec.Struct, frozen=True):
 
 
 class Ordering(msgspec.Struct, frozen=True):
-    """``operator`` is one of ``> >= < <=``; BETWEEN becomes two of these."""
+    """A comparison by ``>``, ``>=``, ``<`` or ``<=``; BETWEEN becomes two comparisons."""
 
     operator: str
     left: Expression

@@ -62,7 +62,7 @@ class MarkedText:
         return copies(self.data, at, WORD).view("<u8")
 
     def stands_at(self, text: Text, at: Ints, words: Words | None = None) -> Bools:
-        """Return for each position whether ``text`` is there; ``words`` are its first eight bytes, if already read."""
+        """Return whether ``text`` is at each position; ``words`` are the eight bytes there, if already read."""
         mask, key = text.words[0]
         found: Bools = (self.words(at) if words is None else words) & mask == key
         for number, (mask, key) in enumerate(text.words[1:], 1):
@@ -179,7 +179,7 @@ class Column:
 
     @cached_property
     def valueless(self) -> Bools | None:
-        """Rows to evaluate one by one, since a property with an empty value counts as absent."""
+        """The rows to evaluate one by one, since a property with an empty value counts as absent."""
         empty: Bools = self._words & _LOW_BYTE == _END
         return empty if empty.any() else None
 

@@ -27,7 +27,7 @@ from cometmq.message.record_arrays import dtype_of, offsets_of
 _HEAD: Final = dtype_of(RECORD, "magic", "physical_offset", "sys_flag", "body_length")
 _SAMPLE: Final = 20
 WIDEST_PROPERTIES: Final = 4_096
-"""Largest properties in a row; records with larger ones are read one by one."""
+"""Maximum size of the properties in a row; records with larger properties are read one by one."""
 
 
 class RecordBlock:
@@ -38,7 +38,7 @@ class RecordBlock:
     :param at: the position in ``view`` of each record.
     :param sizes: the size of each record, at least the minimum; ``view`` contains all of it.
     :param topic_bytes: the length of the topic's name.
-    :param most_bytes: the most bytes of all rows together; one row is always copied.
+    :param most_bytes: maximum size of all rows together; one row is always copied.
     """
 
     def __init__(self, view: memoryview, base: int, at: Ints, sizes: Ints, topic_bytes: int, most_bytes: int) -> None:
@@ -69,7 +69,7 @@ class RecordBlock:
             lengths, rows = lengths[agreed], rows[agreed]
             data = rows.reshape(-1)
         self.regular = regular
-        """For each record within the limit, True if it has a row."""
+        """True for each record within the limit that has a row."""
         self.rows = _text_rows(data, rows, before, lengths)
 
 

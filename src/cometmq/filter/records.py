@@ -1,6 +1,6 @@
 """Reads single properties of a stored record without decoding its body or other properties.
 
-A value cannot contain 0x02, so ``0x02 name 0x01`` begins the property of that name and nothing else. Of
+A value cannot contain 0x02, so ``0x02 name 0x01`` is always the beginning of the property with that name. Of
 two properties of one name the last counts; one without a value counts as absent, as everywhere.
 """
 

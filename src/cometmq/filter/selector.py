@@ -26,7 +26,7 @@ SQL92: Final = "SQL92"
 
 _SHORT_CHARS: Final = 64
 _READ_ONE_BY_ONE: Final = 8
-"""Up to this many terms each search for their property; with more terms, decoding all properties is faster."""
+"""Maximum number of terms that search for their property one by one; with more terms, decoding all is faster."""
 
 
 class Selector(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -44,11 +44,11 @@ class Selector(msgspec.Struct, frozen=True, eq=False, dict=True):
     matches: Callable[[Mapping[str, str]], bool]
     """Returns True for the properties of a matching message; False also if the evaluation fails."""
     matches_record: Callable[[memoryview], bool]
-    """Does the same for a stored record, a view of exactly its bytes; False if it is not a record."""
+    """Returns True for a matching stored record, a view of exactly its bytes; False also if it is not a record."""
 
     @cached_property
     def matches_block(self) -> BlockPredicate:
-        """Does the same for many records of one topic in one log file, or the first of them; see
+        """Evaluates many records of one topic in one log file, or the first of them; see
         :func:`block_predicate`."""
         from cometmq.filter.block_evaluation import block_predicate  # NumPy is a dependency of the server only
 

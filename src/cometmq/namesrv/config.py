@@ -67,7 +67,7 @@ class NamesrvConfig(SecurityOptions, MetricsOptions):
     )
 
     unused: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Keys of Apache's without effect here, with their values as text."""
+    """Apache's keys that have no effect in CometMQ, with their values as text."""
 
 
 NOT_UPDATABLE: Final = ("configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome")

@@ -1,4 +1,4 @@
-"""Brokers that have left recently, for tools that show missing brokers.
+"""Brokers that left recently, for tools that show missing brokers.
 
 A broker that was stopped is remembered for ten minutes, about the time of an update; one that vanished for a day, so
 that an administrator sees it in the morning. Either is forgotten when it registers again.
@@ -27,7 +27,7 @@ class _Gone(NamedTuple):
 
 
 class GoneBrokers:
-    """Remembers up to ``MAX_NAMESRV_BROKERS`` brokers; beyond that it forgets the one that left first."""
+    """Remembers at most ``MAX_NAMESRV_BROKERS`` brokers. If one more leaves, the one that left first is forgotten."""
 
     def __init__(self) -> None:
         self._gone: dict[tuple[str, str, int], _Gone] = {}
@@ -45,7 +45,7 @@ class GoneBrokers:
         self._gone.pop((identity.cluster, identity.name, identity.broker_id), None)
 
     def brokers(self, now_s: float) -> list[GoneBroker]:
-        """Return the brokers that have left recently, sorted by name."""
+        """Return the brokers that left recently, sorted by name."""
         for key, gone in list(self._gone.items()):
             if now_s - gone.at_s >= (STOPPED_SECONDS if gone.reason == STOPPED else VANISHED_SECONDS):
                 del self._gone[key]

@@ -34,7 +34,7 @@ from cometmq.namesrv.limits import (
 from cometmq.threads import in_thread
 
 _SHOWN_CHARS: Final = 200
-"""Longest reason in the log."""
+"""Maximum length of a reason in the log."""
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class KvConfig:
 
     @property
     def staged(self) -> Tables:
-        """The tables to write; read only."""
+        """The staged tables, which must not be modified."""
         return self._staged
 
     @property
@@ -110,7 +110,7 @@ class KvConfig:
             raise KvError(f"cannot write the KV configuration: {error}") from error
 
     def saved(self, tables: Tables) -> None:
-        """Make the written tables visible."""
+        """Let readers see the written tables."""
         self._written = tables
 
     def give_up(self) -> None:
@@ -126,12 +126,12 @@ class KvConfig:
         return self._written.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> Mapping[str, str] | None:
-        """Return a namespace, read only; None when it never had a key (code 219)."""
+        """Return a namespace, which must not be modified; None if it never contained a key (code 219)."""
         return self._written.get(namespace)
 
 
 class KvWriter:
-    """Writes the KV configuration in a thread, all waiting changes together."""
+    """Writes the KV configuration in a thread, with all waiting changes in one write."""
 
     def __init__(self, kv: KvConfig) -> None:
         self._kv: Final = kv
@@ -140,7 +140,7 @@ class KvWriter:
 
     @property
     def is_full(self) -> bool:
-        """True when no more changes may wait."""
+        """True if the maximum number of changes is waiting."""
         return len(self._waiting) >= MAX_WAITING_KV_CHANGES
 
     async def write(self) -> None:
@@ -183,7 +183,7 @@ class KvWriter:
 
 
 def _read(path: Path) -> Tables | None:
-    """Return the tables of a file; None when it is missing, empty or damaged (it is then renamed)."""
+    """Return the tables of a file; None if it is missing, empty or damaged. A damaged file is renamed."""
     try:
         text = path.read_bytes()
         if not text.strip():

@@ -1,9 +1,9 @@
-"""Read the registrations of brokers: large ones in a thread, since a hundred thousand topics take a second.
+"""Reads brokers' registrations, large ones in a thread, since a hundred thousand topics take a second.
 
 The thread reads one topic after the other, so that the event loop runs in between; the table adds them in slices.
 
-Meanwhile the server reads nothing from the connection: requests of one broker stay in order, and a connection has at
-most one registration in memory.
+Meanwhile the server reads nothing from the connection: requests from one broker stay in order, and a connection holds
+at most one registration in memory.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class RegistrationReader:
         return compressed or len(body) > REGISTRATION_BESIDE_BYTES
 
     def has_room(self, body: bytes) -> bool:
-        """Return whether one more body may wait."""
+        """Return whether there is room for one more waiting body."""
         return self._waiting_bytes + len(body) <= MAX_WAITING_REGISTRATION_BYTES
 
     def read(

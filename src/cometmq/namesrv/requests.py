@@ -68,7 +68,7 @@ RIVALS_SECONDS: Final = 60.0
 
 
 class NamesrvRequests:
-    """The handlers of one nameserver over its tables."""
+    """The request handlers of one nameserver; they read and change its tables."""
 
     def __init__(self, routes: RouteTable, kv: KvConfig, settings: Settings, clock: Clock) -> None:
         self.routes = routes
@@ -81,7 +81,7 @@ class NamesrvRequests:
         self._watched: set[ServerConnection] = set()
         self.gone: Final = GoneBrokers()
         self._warned_at: dict[tuple[str, int], float] = {}
-        """Time of the last warning about rival brokers, by name and id."""
+        """Time of the last warning about two brokers with the same name and id, by name and id."""
 
     # --- brokers ------------------------------------------------------------------------------
     @answers(
@@ -221,7 +221,7 @@ class NamesrvRequests:
     def unregister_broker(
         self, _connection: ServerConnection, request: Request[UnRegisterBrokerRequestHeader], _body: bytes
     ) -> Response:
-        """Remove a broker that leaves."""
+        """Remove a broker that unregisters."""
         header = request.header
         identity = BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
         if self.routes.unregister(identity):
@@ -293,7 +293,7 @@ class NamesrvRequests:
 
     @answers(RequestCode.GET_BROKER_CLUSTER_INFO, permission=needs_cluster(Action.GET))
     def cluster_info(self, connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """Return all clusters and brokers, and those that have left recently (``goneBrokers``)."""
+        """Return all clusters and brokers, and the brokers that left recently (``goneBrokers``)."""
         info = self.routes.cluster_info(self._listener_of(connection))
         info.gone_brokers = self.gone.brokers(self.clock.monotonic()) or None
         return Response(body=encode_body(info))
@@ -350,7 +350,7 @@ class NamesrvRequests:
     async def put_kv(
         self, _connection: ServerConnection, request: Request[PutKVConfigRequestHeader], _body: bytes
     ) -> Response:
-        """Set a value; answered once it is on disk."""
+        """Set a value; answer once the value is on disk."""
         header = request.header
         return await self._change(lambda: self.kv.put(header.namespace, header.key, header.value))
 
@@ -382,7 +382,7 @@ class NamesrvRequests:
     async def delete_kv(
         self, _connection: ServerConnection, request: Request[DeleteKVConfigRequestHeader], _body: bytes
     ) -> Response:
-        """Remove a value; answered once it is off the disk."""
+        """Remove a value; answer once the removal is on disk."""
         header = request.header
         return await self._change(lambda: self.kv.delete(header.namespace, header.key))
 

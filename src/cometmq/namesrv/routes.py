@@ -43,7 +43,7 @@ from cometmq.remoting.bodies import (
 
 _NAME: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029/\\]{1,127}")
 """Apache's brokers accept any text as their name and that of their cluster: a blank or a comment at the end of the line
-is part of it. Names with slashes, backslashes or control characters are refused."""
+is part of the name. Names with slashes, backslashes or control characters are refused."""
 _NO_VERSION: Final = DataVersion(timestamp=-1, counter=-1)
 """The version of a broker whose first registration is not complete yet; no real version equals it."""
 
@@ -96,12 +96,12 @@ class LiveBroker:
     listeners: Mapping[str, str]
     """Addresses for clients, by listener name."""
     lacks_topics: bool = False
-    """True when topics of it were removed here since it registered all of them."""
+    """True if topics of the broker were removed here since it registered all of them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Registered:
-    """The result of a registration; the addresses are for slaves and empty for a master."""
+    """The result of a registration. The addresses are for slaves, and are empty for a master."""
 
     master_address: str = ""
     ha_address: str = ""
@@ -139,7 +139,7 @@ class QueuesOfBroker:
 
 
 def queues_of(identity: BrokerIdentity, topics: Mapping[str, TopicConfig]) -> QueuesOfBroker:
-    """Check and convert the topics of a registration; a slave's are ignored. Any thread may call it."""
+    """Check and convert the topics of a registration; ignore those of a slave. Any thread may call this function."""
     if identity.broker_id != MASTER_ID:
         return QueuesOfBroker({})
     usable = {
@@ -178,7 +178,7 @@ def _key(identity: BrokerIdentity) -> tuple[str, int]:
 
 
 def _state(version: DataVersion) -> int:
-    """Return the ``stateVersion`` of brokers of 5.x with a controller: it grows with each election of a master."""
+    """Return the ``stateVersion`` of a 5.x broker with a controller, which grows with each election of a master."""
     return version.state_version or 0
 
 
@@ -191,7 +191,7 @@ class RouteTable:
         self._clusters: Index[str, str] = Index()
         self._live: dict[str, LiveBroker] = {}
         self._addresses_of: Index[tuple[str, int], str] = Index()
-        """The live addresses of each broker name and id: one, unless two brokers are configured alike."""
+        """The live addresses of each broker name and id: one, unless two brokers have the same name and id."""
 
     # --- registration -------------------------------------------------------------------------
     def register(self, registration: RouteRegistration) -> Generator[None, None, Registered]:
@@ -253,7 +253,7 @@ class RouteTable:
             raise RegistrationError(f"this nameserver holds at most {MAX_NAMESRV_TOPICS} topics")
 
     def _holder(self, identity: BrokerIdentity) -> LiveBroker | None:
-        """Return the live broker at another address that the routes have under this name and id."""
+        """Return the live broker at another address that the routes contain under this name and id."""
         broker = self._brokers.get(identity.name)
         address = identity.address if broker is None else broker.addresses.get(identity.broker_id, identity.address)
         return None if address == identity.address else self._live.get(address)
@@ -311,7 +311,7 @@ class RouteTable:
         next(self.sweep(), None)  # the topics of most brokers are one slice
 
     def sweep(self) -> Iterator[None]:
-        """Drop the topics of removed brokers, slice by slice; answers do not contain them any more."""
+        """Drop the topics of removed brokers, slice by slice; answers no longer contain these topics."""
         return self._topics.sweep()
 
     # --- data versions -------------------------------------------------------------------------
@@ -337,7 +337,7 @@ class RouteTable:
     def route(self, topic: str, listener: str = "") -> TopicRouteData | None:
         """Return the route of a topic, or None when no registered broker has it (code 105).
 
-        Addresses are those for clients of this listener, or else the brokers' general ones.
+        The addresses are those for clients of this listener, or else the brokers' general addresses.
         """
         queues = self._topics.of(topic)
         brokers = [self._broker_data(name, listener) for name in queues if name in self._brokers]
@@ -374,7 +374,7 @@ class RouteTable:
 
     # --- tables for tools ---------------------------------------------------------------------
     def cluster_info(self, listener: str = "") -> ClusterInfo:
-        """Return every broker and cluster (code 106), with addresses as :meth:`route`."""
+        """Return every broker and cluster (code 106), with addresses as in :meth:`route`."""
         return ClusterInfo(
             broker_addr_table={name: self._broker_data(name, listener) for name in self._brokers},
             cluster_addr_table={cluster: list(names) for cluster, names in self._clusters.items()},

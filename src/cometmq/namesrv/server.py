@@ -34,7 +34,7 @@ _FIRST_SCAN_S: Final = 5.0
 
 
 class NameServer:
-    """One nameserver; nameservers of a cluster do not know each other.
+    """One nameserver. The nameservers of a cluster do not know each other.
 
     ``await start()`` listens, ``await stop()`` ends it.
     """
@@ -94,7 +94,7 @@ class NameServer:
 
     @property
     def port(self) -> int:
-        """The port in use, also when the configuration asks for a free one."""
+        """The port in use, also if the configuration requests any free port."""
         return self._servers[0].port
 
     @property
@@ -108,7 +108,7 @@ class NameServer:
         return {server.listener: address_here(self.config.bind_address, server.port) for server in self._servers[1:]}
 
     async def start(self) -> None:
-        """Listen, and start the scan for silent brokers.
+        """Start listening, and scan for silent brokers.
 
         :raises OSError: the port is in use or not allowed.
         """

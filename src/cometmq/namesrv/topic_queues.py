@@ -23,7 +23,7 @@ class TopicQueues:
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._topics_of: Index[str, str] = Index()
-        """The topics that each broker name has."""
+        """The topics of each broker name."""
         self._left: deque[tuple[str, list[str]]] = deque()
         """Brokers that have left, by name, with their topics that are still in the table."""
         self._pairs = 0
@@ -31,7 +31,7 @@ class TopicQueues:
 
     # --- questions ----------------------------------------------------------------------------
     def of(self, topic: str) -> Mapping[str, QueueData]:
-        """Return the queues of a topic by broker name; empty when no broker has it."""
+        """Return the queues of a topic by broker name; empty if no broker has the topic."""
         queues = self._topics.get(topic, {})
         if not self._left:
             return queues
@@ -44,7 +44,7 @@ class TopicQueues:
         return ((topic, queues) for topic in self._topics if (queues := self.of(topic)))
 
     def names(self) -> list[str]:
-        """Every topic that a broker has."""
+        """Every topic that is on a broker."""
         return list(self._topics) if not self._left else [topic for topic, _ in self.items()]
 
     def __len__(self) -> int:
@@ -52,14 +52,14 @@ class TopicQueues:
         return len(self._topics)
 
     def count_with(self, broker_name: str, topics: Iterable[str]) -> tuple[int, int]:
-        """Return the numbers of topics and of topic and broker pairs, if this broker added these topics."""
+        """Return the numbers of topics and of (topic, broker) pairs after this broker would have added these topics."""
         held = self._topics_of.get(broker_name, {})
         new = [topic for topic in topics if topic not in held]
         return len(self._topics) + sum(topic not in self._topics for topic in new), self._pairs + len(new)
 
     # --- changes ------------------------------------------------------------------------------
     def add(self, broker_name: str, topics: Mapping[str, QueueData], *, replace: bool) -> Iterator[None]:
-        """Add the topics of a broker, slice by slice; known ones are replaced only if ``replace`` is true."""
+        """Add the topics of a broker, slice by slice; replace known topics only if ``replace`` is true."""
         for number, (topic, data) in enumerate(topics.items()):
             if number and number % TOPICS_PER_SLICE == 0:
                 yield

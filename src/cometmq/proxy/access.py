@@ -1,4 +1,4 @@
-"""The accounts of calls: gRPC's signature, and what the account may do (``AuthenticationPipeline``).
+"""The accounts of calls: gRPC's signature, and the account's permissions (``AuthenticationPipeline``).
 
 The header is ``MQv2-HMAC-SHA1 Credential=KEY, SignedHeaders=x-mq-date-time, Signature=HEX``; the signature is the
 HMAC-SHA1 of the value of ``x-mq-date-time``.
@@ -49,7 +49,7 @@ CODES: Final = {
     "PullMessage": RequestCode.PULL_MESSAGE,
     "Telemetry": RequestCode.HEART_BEAT,
 }
-"""The request code by which the audit log names a method: that of the remoting request with the same effect."""
+"""Method → the code of the remoting request with the same effect, which names the method in the audit log."""
 
 
 class AccountChecker:
@@ -103,7 +103,7 @@ class AccountChecker:
 
 
 class AuditedChecker:
-    """Writes denials, logins and sampled calls to the audit log.
+    """A checker that writes denials, logins and sampled calls to the audit log.
 
     :param checker: decides; ``None`` if everybody may do everything.
     """
@@ -148,7 +148,7 @@ def checker_of(
 
 
 def _credentials(text: str) -> tuple[str | None, bytes | None]:
-    """Read access key and signature; the signature is returned in base64, as our signers write it."""
+    """Read the access key and the signature; return the signature in base64, as the signers of remoting do."""
     scheme, _, rest = text.partition(" ")
     if scheme != SCHEME:
         return None, None

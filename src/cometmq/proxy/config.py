@@ -9,7 +9,7 @@ from cometmq.limits import MAX_MESSAGE_BYTES
 
 @dataclass(frozen=True)
 class EndpointConfig:
-    """Settings that an endpoint sends to clients, and limits of their requests; times in milliseconds."""
+    """The settings that an endpoint sends to clients, and limits for their requests; times are in milliseconds."""
 
     long_polling_min_ms: int = 5_000
     long_polling_max_ms: int = 20_000

@@ -62,7 +62,7 @@ RESERVED: Final = names.RESERVED_NAMES | {
     *names.TIMER_NAMES,
     PRIORITY,
 }
-"""Properties that users may not set and do not receive: those of RocketMQ 4.9 and those that 5 has added."""
+"""Properties that users may not set and do not receive: those of RocketMQ 4.9, and those that version 5 added."""
 _NANOS_OF_A_MILLISECOND: Final = 1_000_000
 _MS_OF_A_SECOND: Final = 1_000
 _FIRST_MS: Final = -62_135_596_800_000
@@ -74,7 +74,7 @@ _NAME_PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX)
 
 # --- names and times ------------------------------------------------------------------------------
 def full_name(resource: v2.Resource) -> str:
-    """Return a name with its namespace before it: ``namespace%name``."""
+    """Return a name with its namespace as prefix: ``namespace%name``."""
     name, namespace = resource.name, resource.resource_namespace
     if not namespace or not name:
         return name
@@ -85,7 +85,7 @@ def full_name(resource: v2.Resource) -> str:
 
 
 def resource_of(name: str) -> v2.Resource:
-    """Return the resource of a name, with the namespace in a field of its own."""
+    """Return the resource with a name, and with the namespace in a field of its own."""
     prefix = next((prefix for prefix in _NAME_PREFIXES if name.startswith(prefix)), "")
     namespace, separator, plain = name[len(prefix) :].partition(_NAMESPACE_SEPARATOR)
     if not separator:
@@ -94,7 +94,7 @@ def resource_of(name: str) -> v2.Resource:
 
 
 def topic_of(resource: v2.Resource) -> str:
-    """Return the topic that a request names.
+    """Return the topic that is named in a request.
 
     :raises ProxyError: the name is invalid, or belongs to a system topic.
     """
@@ -110,7 +110,7 @@ def topic_of(resource: v2.Resource) -> str:
 
 
 def group_of(resource: v2.Resource) -> str:
-    """Return the consumer group that a request names.
+    """Return the consumer group that is named in a request.
 
     :raises ProxyError: the name is invalid, or belongs to a system group.
     """
@@ -124,18 +124,18 @@ def group_of(resource: v2.Resource) -> str:
 
 
 def ms_of(moment: v2.Timestamp | v2.Duration) -> int:
-    """Return the milliseconds of a timestamp (since 1970) or of a duration."""
+    """Return a timestamp as milliseconds since 1970, or a duration as milliseconds."""
     return moment.seconds * _MS_OF_A_SECOND + moment.nanos // _NANOS_OF_A_MILLISECOND
 
 
 def timestamp(ms: int) -> v2.Timestamp:
-    """Return the timestamp of milliseconds since 1970, or the nearest one that protobuf has."""
+    """Return milliseconds since 1970 as a timestamp, or the nearest timestamp that protobuf supports."""
     seconds, rest = divmod(min(max(ms, _FIRST_MS), _LAST_MS), _MS_OF_A_SECOND)
     return v2.Timestamp(seconds=seconds, nanos=rest * _NANOS_OF_A_MILLISECOND)
 
 
 def duration(ms: int) -> v2.Duration:
-    """Return the duration of milliseconds."""
+    """Return a number of milliseconds as a duration."""
     seconds, rest = divmod(ms, _MS_OF_A_SECOND)
     return v2.Duration(seconds=seconds, nanos=rest * _NANOS_OF_A_MILLISECOND)
 
@@ -155,9 +155,9 @@ def type_of(properties: Mapping[str, str]) -> v2.MessageType:
 def to_proto(message: MessageExt, *, topic: str, handle: str | None = None, attempt: int | None = None) -> v2.Message:
     """Convert a stored message for a client.
 
-    :param topic: its topic as the client knows it.
+    :param topic: the topic of the message as the client knows it.
     :param handle: the receipt handle of a message that was received.
-    :param attempt: the delivery attempt; computed from the stored retries if it is not given.
+    :param attempt: the delivery attempt; by default computed from the stored retries.
     """
     properties = message.properties
     body = message.stored_body
@@ -215,7 +215,7 @@ def _set_optional(system: v2.SystemProperties, properties: Mapping[str, str]) ->
 
 
 def _number(text: str | None) -> int | None:
-    """Return the number of a property, or ``None``: a producer may have set it to any text."""
+    """Return the number in a property; return ``None`` for another text, which a producer may have set."""
     with suppress(ValueError):
         return None if text is None else parse_long(text)
     return None

@@ -20,13 +20,13 @@ class BrokerEndpoint:
     """The endpoint of a running broker; see the module's docstring."""
 
     def __init__(self, broker: Broker) -> None:
-        """Build the parts.
+        """Create the parts of the endpoint.
 
         :raises TlsError: a TLS file cannot be used.
         """
         config = broker.config
         self.is_open = False
-        """The endpoint listens."""
+        """True while the endpoint listens."""
         self._broker = broker
         self._endpoint = GrpcEndpoint(
             LocalBackend(broker),
@@ -44,7 +44,7 @@ class BrokerEndpoint:
 
     @property
     def server(self) -> GrpcServer:
-        """Its connections and calls."""
+        """The connections and calls of the endpoint."""
         return self._endpoint.server
 
     @property
@@ -53,9 +53,9 @@ class BrokerEndpoint:
         return format_address(self._broker.config.broker_ip1, self._endpoint.port)
 
     async def start(self, port: int) -> None:
-        """Listen on the broker's address; port 0 takes a free one.
+        """Listen on the broker's address; with port 0, use any free port.
 
-        If the port is taken, an error is logged and the broker serves its other clients.
+        If the port is in use, an error is logged, and the broker serves its other clients.
         """
         try:
             await self._endpoint.start(self._broker.config.bind_address, port)
@@ -69,5 +69,5 @@ class BrokerEndpoint:
         await self._endpoint.stop()
 
     def cut_off(self) -> None:
-        """End all connections at once, as the system does for a killed process."""
+        """Close all connections immediately, as the operating system does for a killed process."""
         self._endpoint.cut_off()

@@ -44,9 +44,9 @@ class GrpcEndpoint:
         return self.server.port
 
     async def start(self, host: str, port: int) -> None:
-        """Connect to the brokers and listen; port 0 takes a free one.
+        """Connect to the brokers and listen; with port 0, use any free port.
 
-        :raises OSError: the port is taken or not allowed.
+        :raises OSError: the port is in use or not allowed.
         """
         await self._backend.start()
         await self.server.start(host, port)
@@ -61,5 +61,5 @@ class GrpcEndpoint:
         await self._backend.stop()
 
     def cut_off(self) -> None:
-        """End all connections at once, as the system does for a killed process."""
+        """Close all connections immediately, as the operating system does for a killed process."""
         self.server.cut_off()

@@ -37,10 +37,10 @@ _CODES: Final[dict[int, Code]] = {
 
 
 def code_of(response_code: int) -> Code:
-    """Return the code for an answer of a broker (``ResponseBuilder``)."""
+    """Return the code for an answer from a broker (``ResponseBuilder``)."""
     return _CODES.get(response_code, Code.INTERNAL_SERVER_ERROR)
 
 
 def refused(response_code: int, remark: str | None) -> ProxyError:
-    """Return the refusal by a broker."""
+    """Return the error for a refusal by a broker."""
     return ProxyError(code_of(response_code), remark or f"the broker answers with code {response_code}")

@@ -30,7 +30,7 @@ _HOUR_MS: Final = 3_600_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProxyConfig(SecurityOptions):
-    """The options of a gRPC endpoint before a fleet of brokers."""
+    """The options of a gRPC endpoint in front of a fleet of brokers."""
 
     namesrv_addr: str = option("", "Nameservers of the brokers: host:port, joined by semicolons.")
     proxy_mode: str = option(
@@ -85,7 +85,7 @@ def load_proxy_config(path: Path | None, overrides: Mapping[str, Any]) -> tuple[
 
 
 def _properties(path: Path) -> str:
-    """Read the file as lines of ``key=value``.
+    """Convert the file to lines of ``key=value``.
 
     :raises ConfigError: the file does not contain a JSON object.
     """

@@ -1,6 +1,6 @@
-"""Deliveries of messages, and what a consumer does with one: acknowledge it, change its time, give it up.
+"""Deliveries of messages, and a consumer's requests about them: acknowledge, change the invisible time, give up.
 
-The receipt handle of a client is that of POP with the log offset of the message behind it (``ReceiptHandle``).
+A client's receipt handle is that of POP, followed by the log offset of the message (``ReceiptHandle``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cometmq.remoting.pop_headers import (
 _POP_PARTS: Final = 8
 _MAX_OFFSET_DIGITS: Final = 19
 _TO_DEAD_LETTERS: Final = -1
-"""The delay level of a message that goes to the dead letters."""
+"""The delay level of a message that becomes a dead letter."""
 
 
 class Delivery(NamedTuple):
@@ -85,7 +85,7 @@ async def acknowledge(link: Link, delivery: Delivery) -> None:
 
 
 async def change_invisible_time(link: Link, delivery: Delivery, invisible_ms: int) -> Delivery:
-    """Let a message become visible again after a time from now; return the delivery with the new handle.
+    """Let a message become visible again after a time; return the delivery with the new handle.
 
     :raises ProxyError: the broker refuses.
     """

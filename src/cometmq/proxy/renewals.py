@@ -1,10 +1,11 @@
-"""The renewal of receipt handles while their clients work on the messages (``ReceiptHandleManager``).
+"""Renews receipt handles while clients handle the messages (``ReceiptHandleManager``).
 
 A push consumer does not know how long its listener takes; it asks for ``auto_renew``. Shortly before such a message
-becomes visible again, its invisible time is renewed, for some hours at most, while the client is connected. The client
-keeps its first handle; the present one is known here. When a client is removed, its messages become visible again soon.
+becomes visible again, its invisible time is renewed, for at most some hours, while the client is connected. The client
+keeps its first handle; this module stores the present one. When a client is removed, its messages soon become visible
+again.
 
-In each round every message is in one :class:`RenewalState`, and the table of steps says what is done with it.
+In each round every message is in one :class:`RenewalState`, and the table of steps defines how it is handled.
 """
 
 from __future__ import annotations
@@ -34,20 +35,20 @@ _Key = tuple[Key, str, str]
 
 
 class RenewalState(enum.Enum):
-    """The state of a message that a client works on."""
+    """The state of a message that a client is handling."""
 
     INVISIBLE = enum.auto()
-    """It stays invisible for a while."""
+    """The message stays invisible for a while."""
     NEARLY_VISIBLE = enum.auto()
-    """It would become visible again soon."""
+    """The message would soon become visible again."""
     EXPIRED = enum.auto()
-    """It is visible again, or was renewed for as long as is allowed, or the broker has refused too often."""
+    """The message is visible again, or was renewed for the maximum time, or the broker has refused too often."""
     ABANDONED = enum.auto()
-    """Its client was removed."""
+    """The client of the message was removed."""
 
 
 class _Renewal:
-    """One message that a client works on."""
+    """One message that a client is handling."""
 
     __slots__ = ("began_ms", "delivery", "failures", "session", "times")
 
@@ -78,11 +79,11 @@ class Renewals:
         self._config = config
         self._clock = clock
         self._renewals: dict[_Key, _Renewal] = {}
-        """By client, group and first handle."""
+        """The messages by client, group and first handle."""
         self._timer: TimerHandle | None = None
         self._rounds = TaskSet()
         self._busy_brokers: set[str] = set()
-        """Brokers whose round is under way."""
+        """Brokers whose round is in progress."""
         self._steps: Final[Mapping[RenewalState, Callable[[_Key, _Renewal], Awaitable[None]] | None]] = {
             RenewalState.INVISIBLE: None,
             RenewalState.NEARLY_VISIBLE: self._renew,
@@ -91,11 +92,11 @@ class Renewals:
         }
 
     def start(self) -> None:
-        """Begin a round at intervals."""
+        """Start the rounds, which begin at an interval."""
         self._timer = self._clock.call_later(self._config.renew_every_ms / 1000, self._begin_rounds)
 
     async def stop(self) -> None:
-        """End the rounds."""
+        """Stop the rounds."""
         if self._timer is not None:
             self._timer.cancel()
         await self._rounds.stop()
@@ -105,7 +106,7 @@ class Renewals:
 
     @property
     def has_room(self) -> bool:
-        """One more message can be renewed."""
+        """True if there is room for one more renewed message."""
         return len(self._renewals) < MAX_RENEWED_HANDLES
 
     def add(self, session: ClientSession, delivery: Delivery) -> None:
@@ -119,12 +120,12 @@ class Renewals:
         return None if renewal is None else renewal.delivery._replace(topic=topic)
 
     def remove(self, session: ClientSession, group: str, first_handle: str) -> None:
-        """Renew a message no more."""
+        """Stop renewing a message."""
         self._renewals.pop((session.key, group, first_handle), None)
 
     # --- rounds ---------------------------------------------------------------------------------
     def _begin_rounds(self) -> None:
-        """Begin a round for each broker, unless its last one is under way: no broker holds up another one."""
+        """Begin a round for each broker whose last round has ended, so that no broker holds up another one."""
         self.start()
         by_broker: dict[str, list[_Key]] = {}
         for key, renewal in self._renewals.items():

@@ -1,4 +1,4 @@
-"""``MessagingService``: the list of its methods, and the errors of all of them."""
+"""``MessagingService``: the list of its methods, and their common handling of errors."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def methods_of(context: EndpointContext, renewals: Renewals, commands: ClientCom
 
 
 def _with_status(name: str, handler: Handler) -> Handler:
-    """Wrap a handler: calls without a client id are refused, and an error becomes the status of the answer."""
+    """Wrap a handler: refuse calls without a client id, and convert an error to the status of the answer."""
     response = getattr(v2, f"{name}Response")
 
     async def handle(call: Call, request: Any) -> Any:

@@ -35,7 +35,7 @@ _MAX_LANGUAGE_CHARS: Final = 32
 _SWEEP_SECONDS: Final = 5.0
 _RESEND_SECONDS: Final = 0.3
 _MAX_RESENT_BYTES: Final = 16_384
-"""Larger settings are not kept."""
+"""Maximum size of stored settings; larger ones are not stored."""
 _SECOND_CHANCES: Final = 8
 Key = tuple[str | None, str]
 """Account and client id."""
@@ -47,24 +47,24 @@ class SessionState(enum.Enum):
     CALLING = enum.auto()
     """The client has made calls, and has not sent settings."""
     CONNECTED = enum.auto()
-    """Its Telemetry stream is open, and its settings are known."""
+    """The client's Telemetry stream is open, and its settings are known."""
     DISCONNECTED = enum.auto()
-    """Its Telemetry stream has ended; its settings are known."""
+    """The client's Telemetry stream has ended; its settings are known."""
     REMOVED = enum.auto()
-    """The endpoint has forgotten it; its next call begins a new session."""
+    """The endpoint has forgotten the client; its next call begins a new session."""
 
 
 class SessionEvent(enum.Enum):
-    """Something that changes the state of a session."""
+    """An event that changes the state of a session."""
 
     SETTINGS = enum.auto()
     """The client has sent settings over a Telemetry stream."""
     STREAM_END = enum.auto()
-    """Its Telemetry stream has ended."""
+    """The client's Telemetry stream has ended."""
     SILENCE = enum.auto()
-    """It has made no call for a time."""
+    """The client has made no call for some time."""
     REMOVAL = enum.auto()
-    """It says that it leaves, or there are too many clients, or the endpoint stops."""
+    """The client leaves, or there are too many clients, or the endpoint stops."""
 
 
 TRANSITIONS: Final = {
@@ -78,14 +78,14 @@ TRANSITIONS: Final = {
     (SessionState.DISCONNECTED, SessionEvent.SILENCE): SessionState.REMOVED,
     (SessionState.DISCONNECTED, SessionEvent.REMOVAL): SessionState.REMOVED,
 }
-"""The next state by state and event; an event that is not here changes nothing."""
+"""The next state by state and event; other events change nothing."""
 
 
 class Checker(Protocol):
     """Checks the account of a call."""
 
     def check(self, call: Call, needs: Sequence[Need]) -> str | None:
-        """Check that the account of a call may do what it asks for; return its name, if it has one.
+        """Check that the account of a call has the permissions for the call; return its name, if it has one.
 
         :raises ProxyError: the account is unknown, or its permissions do not suffice.
         """
@@ -95,7 +95,7 @@ class CommandStream(Protocol):
     """An open Telemetry stream."""
 
     def send_command(self, command: v2.TelemetryCommand) -> bool:
-        """Send a command; return false if the client does not read its stream."""
+        """Send a command; return False if the client does not read its stream."""
 
     def close(self) -> None:
         """End the stream."""
@@ -107,11 +107,11 @@ class ClientSettings(NamedTuple):
     client_type: int
     request_timeout_ms: int
     resent: v2.Settings | None
-    """All of them, for a client that may need them again."""
+    """The complete settings, for a client that may need them again."""
 
     @classmethod
     def of(cls, settings: v2.Settings) -> ClientSettings:
-        """Read merged settings."""
+        """Extract the parts from merged settings."""
         is_node = settings.user_agent.language == v2.Language.NODE_JS
         resent = settings if is_node and settings.ByteSize() <= _MAX_RESENT_BYTES else None
         return cls(settings.client_type, ms_of(settings.request_timeout), resent)
@@ -120,7 +120,7 @@ class ClientSettings(NamedTuple):
 class ClientSession:
     """One client.
 
-    :param connect: opens its link to the brokers.
+    :param connect: opens the client's link to the brokers.
     """
 
     __slots__ = ("_resend_timer", "called_at", "heartbeat", "identity", "key", "link", "settings", "state", "stream")
@@ -136,21 +136,21 @@ class ClientSession:
         """The last heartbeat for the brokers."""
         self.stream: CommandStream | None = None
         self.called_at = called_at
-        """The time of its last call, or of the end of its stream (monotonic seconds)."""
+        """The time of the client's last call, or of the end of its stream (monotonic seconds)."""
         self._resend_timer: TimerHandle | None = None
         self.link: Final = connect(self)
 
     @property
     def is_removed(self) -> bool:
-        """The endpoint has forgotten the client."""
+        """True once the endpoint has forgotten the client."""
         return self.state is SessionState.REMOVED
 
     def handle(self, event: SessionEvent) -> None:
-        """Go to the next state."""
+        """Change to the next state."""
         self.state = TRANSITIONS.get((self.state, event), self.state)
 
     def use_stream(self, stream: CommandStream, settings: v2.Settings) -> None:
-        """Send commands over a stream whose settings are accepted; the one before ends."""
+        """Send commands over a stream whose settings are accepted; end the previous stream."""
         before, self.stream = self.stream, stream
         self.settings = ClientSettings.of(settings)
         self.handle(SessionEvent.SETTINGS)
@@ -158,17 +158,17 @@ class ClientSession:
             before.close()
 
     def stream_ended(self, stream: CommandStream, now: float) -> None:
-        """Note the end of a stream; the end of an earlier one changes nothing."""
+        """Record the end of a stream; the end of an earlier stream changes nothing."""
         if self.stream is stream:
             self.stream = None
             self.called_at = now
             self.handle(SessionEvent.STREAM_END)
 
     def resend_settings(self, clock: Clock) -> None:
-        """Send the settings again soon, after a route, to a client that may have missed them.
+        """Send the settings again soon, after a route request, to a client that may have missed them.
 
         Node's client (1.0.8) looks up the routes of its topics one after the other, and sends its settings after the
-        first. Only then it waits for the answer, for ever if that has come before.
+        first. Only then it waits for the answer, and it waits forever if the answer has arrived before.
         """
         if self.settings is None or self.settings.resent is None:
             return
@@ -188,7 +188,7 @@ class ClientSession:
 
 
 OnRequest = Callable[["Sessions", ClientSession, BrokerRequest], None]
-"""Passes a request of a broker on to a client, or to another one of its group."""
+"""Passes a broker's request on to a client, or to another client in its group."""
 
 
 class Sessions:
@@ -224,7 +224,7 @@ class Sessions:
 
     # --- calls ----------------------------------------------------------------------------------
     def admit(self, call: Call, needs: Sequence[Need]) -> ClientSession:
-        """Check that the account of a call may do what it asks for; return its client, which is known from then on.
+        """Check that the account of a call has the permissions for it; return the client, which is then known.
 
         :raises ProxyError: the account is denied, or the call has no client id.
         """
@@ -232,14 +232,14 @@ class Sessions:
         return self._of_call(call, account) or self._add(call, account)
 
     def find(self, call: Call) -> ClientSession | None:
-        """Return the client of a call if it is known; check its account first.
+        """Check the account of a call; return the client if it is known.
 
         :raises ProxyError: the account is denied, or the call has no client id.
         """
         return self._of_call(call, self.check(call, ()))
 
     def check(self, call: Call, needs: Sequence[Need]) -> str | None:
-        """Check that the account of a call may do what it asks for; return its name, if it has one.
+        """Check that the account of a call has the permissions for the call; return its name, if it has one.
 
         :raises ProxyError: the account is denied.
         """
@@ -275,7 +275,7 @@ class Sessions:
         return self._backend.connect(session.identity, partial(self._on_request, self, session))
 
     def _least_needed(self) -> ClientSession:
-        """Choose an old client of the address with the most: one without a stream, if the first ones include any."""
+        """Choose an old client from the address with the most clients, if possible one without a stream."""
         crowd = max(self._by_ip.values(), key=len)
         for _ in range(_SECOND_CHANCES):
             session = next(iter(crowd))
@@ -287,7 +287,7 @@ class Sessions:
     def remove(self, session: ClientSession, *, closes_stream: bool = True) -> None:
         """Forget a client, and unregister it at the brokers.
 
-        :param closes_stream: end its stream; a client that says that it leaves ends the stream itself.
+        :param closes_stream: end the client's stream; a client that leaves ends its stream itself.
         """
         if session.is_removed:
             return
@@ -319,9 +319,9 @@ class Sessions:
 
 
 def client_id_of(call: Call) -> str:
-    """Return the id of the client of a call.
+    """Return the client id in a call.
 
-    :raises ProxyError: the call has no client id, or one that is too long.
+    :raises ProxyError: the call has no client id, or its client id is too long.
     """
     client_id = call.metadata.get(CLIENT_ID, "")
     if is_blank(client_id):

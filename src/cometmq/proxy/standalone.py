@@ -48,7 +48,7 @@ class FleetProxy:
         """Listen.
 
         :raises AuthError: the audit log cannot be opened.
-        :raises OSError: the port is taken or not allowed.
+        :raises OSError: the port is in use or not allowed.
         """
         if self._audit is not None:
             self._audit.start()

@@ -22,7 +22,7 @@ from cometmq.remoting.processors import Request
 Entry = dict[str, Any]
 
 _SECRETS: Final = ("secret", "password", "token", "signature", "credential")
-"""Header fields whose names contain one of these are never written."""
+"""Header fields whose names contain one of these words are never written."""
 _HIDDEN: Final = frozenset({"value", "properties", "i"})
 """Fields that may contain users' secrets: values of the KV configuration, message properties."""
 _SHOWN_BODIES: Final = frozenset(
@@ -36,7 +36,7 @@ _SHOWN_BODIES: Final = frozenset(
 )
 """Requests whose body describes a change and contains no secret."""
 _CONFIGURATIONS: Final = frozenset({RequestCode.UPDATE_BROKER_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG})
-"""Requests whose body is properties; only the keys are written."""
+"""Requests whose body consists of properties; only the keys are written."""
 
 
 def time_text(now_ms: int) -> str:

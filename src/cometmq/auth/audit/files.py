@@ -1,6 +1,6 @@
-"""The files of the audit log: the one being written, and those before it with numbers (``audit.log.1`` is the newest).
+"""The files of the audit log: the current one, and earlier ones with numbers (``audit.log.1`` is the newest).
 
-A line is written completely or not at all: the rest of a failed write is cut off, and the rest of a crash is ended
+A line is written completely or not at all: the rest of a failed write is cut off. A line that a crash cut off is ended
 by a line feed when the file is next opened.
 """
 
@@ -110,5 +110,5 @@ class RotatedFile:
 
 
 def numbered(path: Path, number: int) -> Path:
-    """Return the path of the file with this age; 0 is the current file."""
+    """Return the path of the file with this number; 0 is the current file."""
     return path.with_name(f"{path.name}.{number}") if number else path

@@ -1,13 +1,13 @@
 """AuditLog: a bounded queue of entries, and the thread that writes them.
 
 Theory of operation. The event loop encodes an entry and puts it into the queue; it never waits for the disk. The
-thread takes all that is there and appends it. While it cannot write (full disk), entries stay, and it tries again every
+thread appends all pending entries. While it cannot write (full disk), the entries stay, and it tries again every
 second.
 
 Fault model. The queue is bounded in bytes. Its last quarter is reserved for administration and changes of accounts, so
 that a flood of denials cannot push them out. An entry that does not fit is counted, and the next line reports how many
-are missing. A crash of the process loses the latest entries; a crash of the machine also those that the system had not
-yet written to the disk.
+are missing. A crash of the process loses the latest entries; a crash of the machine also loses those that the system
+had not yet written to the disk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cometmq.threads import in_thread
 _log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 1.0
-"""Pause before another attempt to write; real time, because a thread waits."""
+"""Pause before another attempt to write, in real time, because a thread waits."""
 _STOP_SECONDS: Final = 5.0
 _OTHERS_BYTES: Final = MAX_AUDIT_QUEUE_BYTES * 3 // 4
 
@@ -72,7 +72,7 @@ class AuditLog:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Write the waiting entries; stop after five seconds at the latest."""
+        """Write the pending entries; stop after at most five seconds."""
         if self._thread is None:
             return
         self.put({"event": "stopped"}, must=True)
@@ -86,7 +86,7 @@ class AuditLog:
     def put(self, entry: Entry, *, must: bool = False) -> None:
         """Add an entry to the queue.
 
-        :param must: whether it may use the part of the queue reserved for administration.
+        :param must: whether the entry may use the part of the queue that is reserved for administration.
         """
         line = encoded({"time": time_text(self._clock.now_ms()), "server": self._server, **entry})
         with self._lock:

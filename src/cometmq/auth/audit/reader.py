@@ -17,7 +17,7 @@ from cometmq.errors import CometMQError, reason_of
 _LOOK_SECONDS: Final = 0.25
 _MAX_FILES: Final = 1_000
 _LINE_BYTES: Final = 4 * MAX_AUDIT_ENTRY_CHARS
-"""Longer lines are not entries."""
+"""Maximum length of a line with an entry; longer lines are ignored."""
 _PIECE_BYTES: Final = 65_536
 
 
@@ -38,7 +38,7 @@ class AuditReader:
         self._file: IO[bytes] | None = None
         self._file_path = path
         self._rest = b""
-        """The start of a line whose end is not written yet."""
+        """The beginning of a line whose end is not written yet."""
 
     def read(self) -> Iterator[Entry]:
         """Yield the entries of all files, oldest first.

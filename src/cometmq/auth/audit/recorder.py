@@ -1,8 +1,9 @@
 """Chooses which requests get an audit entry of their own, and sums up the others.
 
-Every administration request is an entry before it is handled, and another one if it fails. A denial, and the first
-request of an account on a connection, is an entry at once; the same again within a second is counted, and one entry
-says how often. So an attacker who is denied a thousand times a second neither hides the trail nor fills the files.
+Every administration request gets an entry before it is handled, and another one if it fails. A denial, and the first
+request of an account on a connection, gets an entry immediately. Repetitions within a second are counted, and one entry
+contains their number. So an attacker who is denied a thousand times a second neither hides the trail nor fills the
+files.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ _SAMPLED: Final = frozenset(
 
 
 class Client(Protocol):
-    """The client connection of an entry."""
+    """The client connection that an entry is about."""
 
     account: Caller | None
     """The account of the last request whose signature was checked."""
@@ -95,7 +96,7 @@ class Client(Protocol):
 
 
 class Sampler:
-    """Chooses a sample of sends and pulls: one of so many."""
+    """Chooses a sample of sends and pulls: one in every ``each``."""
 
     __slots__ = ("_each", "left")
 
@@ -113,7 +114,7 @@ class Sampler:
         return True
 
     def skip(self, requests: int) -> None:
-        """Count requests, at most ``left``, none of which is chosen."""
+        """Count requests that are not chosen, at most ``left``."""
         self.left -= requests
 
 
@@ -125,7 +126,7 @@ class AuditRecorder:
         self._clock = clock
         self.sampler: Final = Sampler(sampling) if sampling else None
         self._repeated: dict[Hashable, tuple[Entry, int]] = {}
-        """Entries of the current second by their common fields, and how often each was repeated."""
+        """Entries of the current second by their common fields, each with its number of repetitions."""
         self._uncounted = 0
         self._timer: TimerHandle | None = None
 
@@ -137,7 +138,7 @@ class AuditRecorder:
         self.log.start()
 
     async def stop(self) -> None:
-        """Write the sums and the waiting entries, then stop."""
+        """Write the sums and the pending entries, then stop."""
         if self._timer is not None:
             self._timer.cancel()
         self._sum_up()
@@ -223,7 +224,7 @@ class AuditRecorder:
             self.log.put(entry, must=True)
 
     def accounts_changed(self) -> None:
-        """Record that the account files were changed other than by an administration request."""
+        """Record that the account files were changed, but not by an administration request."""
         self.log.put({"event": "accounts", "why": "accounts or policies were changed in their files"}, must=True)
 
     def _entry(self, event: str, connection: Client, code: int, account: str | None, *, allowed: bool) -> Entry:

@@ -1,4 +1,4 @@
-"""Work that a quota delays: requests to handle, and denials to answer."""
+"""The work that a quota delays: requests to handle, and denials to answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Delayed:
         self._timer: TimerHandle | None = None
 
     def has_room(self, size: int) -> bool:
-        """Return whether work of this many bytes may wait."""
+        """Return whether there is room for waiting work with this many bytes."""
         return len(self._waiting) < MAX_DELAYED_REQUESTS and self._bytes + size <= MAX_DELAYED_BYTES
 
     def after(self, delay_s: float, size: int, work: Callable[[], None]) -> None:
@@ -33,7 +33,7 @@ class Delayed:
             self._wait()
 
     def stop(self) -> None:
-        """Run all waiting work now."""
+        """Run all waiting work immediately."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,14 +1,14 @@
 """The check of requests against quotas.
 
 Theory of operation. A connection that sends, pulls or sends heartbeats has the meters of its address and its account,
-and those of the groups that it names (:mod:`~cometmq.auth.quota.meters`). They are found at the first such request, and
-again when a quota or the account has changed; from then on the connection counts. Each request asks the meters, and
-takes from their buckets only if none refuses. Sends that the compiled core takes are counted for a whole look at the
-connection's bytes: :meth:`Limiter.room` before, :meth:`Limiter.took` after. What a pull gets is counted by its handler,
+and those of the groups that it names (:mod:`~cometmq.auth.quota.meters`). They are looked up at the first request, and
+again when a quota or the account has changed; from then on the connection is counted. Each request asks the meters, and
+uses tokens only if no meter refuses. Sends that the compiled core handles are counted together for each batch of the
+connection's bytes: :meth:`Limiter.room` before, :meth:`Limiter.took` after. Pulled messages are counted by the handler,
 since a pull may wait for messages.
 
-A request over a quota waits if there is room within :data:`MAX_DELAY_SECONDS`: a send has taken its tokens by then, so
-that those after it wait longer, and order is kept. Otherwise it is answered SYSTEM_BUSY, after that time: clients that
+A request over a quota waits if there is room within :data:`MAX_DELAY_SECONDS`. A send uses its tokens immediately, so
+that later ones wait longer, and the order is kept. Any other request gets SYSTEM_BUSY after that time: clients that
 send again at once cost little.
 """
 
@@ -60,10 +60,10 @@ _MOST_MESSAGES: Final = 2**31
 _MOST_BYTES: Final = 2**31
 
 Room = tuple[str | None, int, int]
-"""Limits for the compiled core: only sends of this producer group, messages, bytes."""
+"""Limits for the compiled core: the only producer group that may send, the numbers of messages and of bytes."""
 
 NO_BOUNDS: Final[Room] = (None, _MOST_MESSAGES, _MOST_BYTES)
-"""Everything."""
+"""No limit: the core may handle everything."""
 
 Handle = Callable[[ServerConnection, Processor, Request[Any], bytes], None]
 
@@ -88,7 +88,7 @@ class Limiter:
     ) -> None:
         self.table: Final = table
         self.is_active = bool(table.quotas)
-        """There are quotas."""
+        """True if there are quotas."""
         table.on_change.append(self._quotas_changed)
         self._owners = owners
         self._exists = exists
@@ -99,13 +99,13 @@ class Limiter:
         self.denied: Final[Counter[tuple[SubjectKind, str]]] = Counter()
         """The number of denied requests by kind of subject and limit."""
         self.delayed: Final[Counter[tuple[SubjectKind, str]]] = Counter()
-        """The number of delayed requests, likewise."""
+        """The number of delayed requests by kind of subject and limit."""
 
     def _quotas_changed(self) -> None:
         self.is_active = bool(self.table.quotas)
 
     def stop(self) -> None:
-        """Handle and answer all delayed requests now."""
+        """Handle and answer all delayed requests immediately."""
         self._delayed.stop()
 
     # --- requests -----------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class Limiter:
         frame: Frame,
         handle: Handle,
     ) -> bool:
-        """Return whether a request is over a quota; it is then answered here, or handled later."""
+        """Return whether a request is over a quota; this method then answers it, or handles it later."""
         code = processor.code
         over: OverQuotaError | None = None
         try:
@@ -192,7 +192,7 @@ class Limiter:
         return over
 
     def _store(self, connection: ServerConnection, group: str, frame: Frame) -> OverQuotaError | None:
-        """Count a message that a group sends back as one that it sends."""
+        """Count a message that a group sends back as a message that the group sends."""
         now = self._clock.monotonic()
         meters = self._meters.with_group(self._meters.of(connection, now), group, now)
         size = _size(frame)
@@ -202,9 +202,9 @@ class Limiter:
         return over
 
     def _end(self, connection: ServerConnection, group: str, frame: Frame) -> None:
-        """Count the bytes of the end of a transaction; its message was counted when it arrived. It is never denied.
+        """Count the bytes of an END_TRANSACTION, which is never denied; its message was counted when it arrived.
 
-        If the end were denied, the transaction would stay open, and the broker would check it again and again.
+        If it were denied, the transaction would stay open, and the broker would check it again and again.
         """
         uses = self._meters.of_connection.get(connection)
         if uses is not None:
@@ -217,7 +217,7 @@ class Limiter:
         return self._check(self._meters.with_group(self._meters.of(connection, now), group, now), _OUT, now, 0)
 
     def _pull_again(self, connection: ServerConnection, request: Request[Any]) -> OverQuotaError | None:
-        """Return the quota that a pull exceeds although it has waited, because others were first."""
+        """Return the quota that a pull still exceeds after its wait, because other requests were first."""
         try:
             return self._pull(connection, getattr(request.header, "consumer_group", None))
         except OverQuotaError as over:
@@ -226,7 +226,7 @@ class Limiter:
     def _heartbeat(
         self, connection: ServerConnection, processor: Processor, request: Request[Any], frame: Frame
     ) -> None:
-        """Count the connection; a member that may not pull must not get queues."""
+        """Count the connection of a heartbeat; a member that may not pull must not get queues."""
         now = self._clock.monotonic()
         uses = self._meters.of(connection, now)
         if SubjectKind.GROUP not in self.table.kinds or processor.permission is None:
@@ -259,7 +259,7 @@ class Limiter:
             self._make_topic(connection, name)
 
     def more(self, connection: ServerConnection, group: str, messages: int) -> None:
-        """Count further messages of a request that was let through: a batch has many."""
+        """Count further messages of an accepted request, as of a batch; the first one was counted before."""
         uses = self._meters.of_connection.get(connection)
         if uses is not None and messages:
             now = self._clock.monotonic()
@@ -276,7 +276,7 @@ class Limiter:
 
     # --- plain sends --------------------------------------------------------------------------
     def room(self, connection: ServerConnection) -> Room | None:
-        """Return what the core may handle now, or ``None`` if Python must handle the connection's next request."""
+        """Return the limits for the core, or ``None`` if Python must handle the connection's next request."""
         uses = self._meters.of_connection.get(connection)
         if uses is None or uses.version != self.table.version or uses.account is not connection.account:
             return None
@@ -294,7 +294,7 @@ class Limiter:
         return (group, messages, size) if messages and size else None
 
     def took(self, connection: ServerConnection, group: str | None, messages: int, size: int) -> None:
-        """Count what the compiled core has handled."""
+        """Count the messages and bytes that the compiled core has handled."""
         uses = self._meters.of_connection[connection]
         now = self._clock.monotonic()
         for meter in self._meters.counting(uses, group):
@@ -302,7 +302,7 @@ class Limiter:
 
     # --- meters -------------------------------------------------------------------------------
     def _check(self, meters: tuple[Meter, ...], names: tuple[str, str], now: float, size: int) -> OverQuotaError | None:
-        """Return the quota for which a request must wait longest, if any.
+        """Return the quota for which a request must wait longest, or ``None`` if it need not wait.
 
         :param size: bytes held in memory while it waits.
         :raises OverQuotaError: the wait would be too long.
@@ -331,7 +331,7 @@ class Limiter:
 
     # --- lists --------------------------------------------------------------------------------
     def listed(self, *, each: bool) -> list[QuotaInfo]:
-        """List the quotas, or all subjects counted now, most denials first.
+        """List the quotas, or all subjects that have a meter; those with the most denials first.
 
         At most :data:`~cometmq.auth.limits.MAX_SHOWN_SUBJECTS` subjects.
         """

@@ -28,7 +28,7 @@ RATES: Final = {
 
 
 class Bucket:
-    """Tokens of one rate."""
+    """A bucket of tokens that fills at one rate."""
 
     __slots__ = ("_at", "_before", "_began", "_capacity", "_count", "level", "rate")
 
@@ -40,7 +40,7 @@ class Bucket:
         self._count = self._before = 0.0
 
     def change(self, rate: int, seconds: float, now: float) -> None:
-        """Change the rate; a debt stays."""
+        """Change the rate; a number of tokens below zero stays."""
         self.fill(now)
         if self.rate == 0:
             self.level = rate
@@ -108,7 +108,7 @@ class Meter:
         self._adopt(version, now)
 
     def adopt(self, quota: Quota, version: int, now: float) -> None:
-        """Apply a quota of a version of the table."""
+        """Apply a quota from a version of the table."""
         self.quota.subjects -= 1
         self.quota = quota
         quota.subjects += 1
@@ -128,7 +128,7 @@ class Meter:
                 bucket.change(rate, seconds, now)
 
     def refuses(self, names: tuple[str, str], now: float) -> tuple[str, float] | None:
-        """Return which of two rates the subject exceeds, and the seconds to wait."""
+        """Return which of the two rates the subject exceeds, and the seconds to wait."""
         self.used_at = now
         for name in names:
             bucket = self.buckets.get(name)

@@ -1,7 +1,7 @@
 """The meters of all subjects of a broker, and of each connection.
 
-Memory is bounded: meters of idle subjects expire, the oldest is dropped when there are too many, and so are groups of a
-connection. A forgotten subject starts with full buckets, which an idle one would have too.
+Memory is bounded: meters of idle subjects expire, and when there are too many the oldest is dropped, as are groups of a
+connection. A forgotten subject starts with full buckets, as an idle subject would.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Meters:
         self._clock = clock
         self.known: Final[dict[Subject, Meter]] = {}
         self.of_connection: Final[dict[ServerConnection, ConnectionMeters]] = {}
-        """The meters of the connections that count."""
+        """The meters of the connections that are counted."""
         self._metered_groups = 0
 
     def of(self, connection: ServerConnection, now: float) -> ConnectionMeters:
-        """Return the meters of a connection, which is counted from now on."""
+        """Return the meters of a connection, and count the connection from now on."""
         uses = self.of_connection.get(connection)
         account = connection.account
         version = self.table.version
@@ -80,19 +80,19 @@ class Meters:
             raise OverQuotaError(meter, "connections", math.inf)
 
     def with_group(self, uses: ConnectionMeters, group: str | None, now: float) -> tuple[Meter, ...]:
-        """Return the meters of a connection and of a group that it names; it is counted for the group from now on."""
+        """Return the meters of a connection and a group; count the connection for the group from now on."""
         if group is None or SubjectKind.GROUP not in self.table.kinds:
             return uses.meters
         meter = self.group(uses, group, now)
         return uses.meters if meter is None else (*uses.meters, meter)
 
     def counting(self, uses: ConnectionMeters, group: str | None) -> tuple[Meter, ...]:
-        """Return the meters of a connection, and of a group if it is already counted for it."""
+        """Return the meters of a connection, and that of a group if the connection is already counted for the group."""
         meter = None if group is None else uses.groups.get(group)
         return uses.meters if meter is None else (*uses.meters, meter)
 
     def group(self, uses: ConnectionMeters, name: str, now: float) -> Meter | None:
-        """Return the meter of a group; the connection is counted for it from now on."""
+        """Return the meter of a group; count the connection for the group from now on."""
         if name in uses.groups:
             return uses.groups[name]
         meter = self.meter(SubjectKind.GROUP, name, now)

@@ -13,7 +13,7 @@ from cometmq.message.hosts import parse_network
 EVERY: Final = "*"
 MAX_SUBJECT_CHARS: Final = 512
 MAX_LIMIT: Final = 10**15
-"""More than any machine handles; a larger number is a typing error."""
+"""Maximum of a limit, more than any machine handles; a larger number is a typing error."""
 
 
 class SubjectKind(enum.StrEnum):
@@ -25,7 +25,7 @@ class SubjectKind(enum.StrEnum):
 
 
 class Subject(NamedTuple):
-    """The subject of a quota: one account, address or group, each address of a network, or each of a kind (``*``)."""
+    """The subject of a quota: one account, address or group, each address in a network, or each of a kind (``*``)."""
 
     kind: SubjectKind
     name: str
@@ -35,7 +35,7 @@ class Subject(NamedTuple):
 
     @property
     def is_one(self) -> bool:
-        """Return whether this is exactly one account, address or group."""
+        """Return whether this subject is exactly one account, address or group."""
         return self.name != EVERY and not (self.kind is SubjectKind.ADDRESS and "/" in self.name)
 
     @classmethod
@@ -70,21 +70,21 @@ def _address(name: str) -> str:
 class Limits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The limits of a subject; ``None`` means no limit, 0 allows nothing.
 
-    Bytes in are those of the frames that send; bytes out are those of the stored messages in answers.
+    Bytes in are those of the frames with sent messages; bytes out are those of the stored messages in answers.
     """
 
     messages_in: int | None = None
-    """Messages per second that the subject sends."""
+    """Maximum number of messages that the subject sends per second."""
     bytes_in: int | None = None
-    """Bytes per second that the subject sends."""
+    """Maximum number of bytes that the subject sends per second."""
     messages_out: int | None = None
-    """Messages per second that the subject receives."""
+    """Maximum number of messages that the subject receives per second."""
     bytes_out: int | None = None
-    """Bytes per second that the subject receives."""
+    """Maximum number of bytes that the subject receives per second."""
     connections: int | None = None
-    """Connections that send, pull or send heartbeats."""
+    """Maximum number of connections that send, pull or send heartbeats."""
     topics: int | None = None
-    """Existing topics that the subject has created."""
+    """Maximum number of existing topics that the subject has created."""
 
     def check(self) -> None:
         """Check the numbers.
@@ -107,12 +107,12 @@ class QuotaInfo(msgspec.Struct, rename="camel"):
     subject: str
     limits: Limits
     quota: str
-    """The quota that applies: the subject's own, a network's, or ``*``."""
+    """The quota that applies: the subject's own, that of a network, or ``*``."""
     use: dict[str, float] = {}
     """The use of each limit: messages or bytes per second over about ten seconds, connections, topics."""
     denials: int = 0
-    """Denied requests since the broker started; a network or ``*`` has the sum of its subjects."""
+    """Number of denied requests since the broker started; for a network or ``*`` the sum over its subjects."""
     delayed: int = 0
-    """Delayed requests since the broker started."""
+    """Number of delayed requests since the broker started."""
     subjects: int | None = None
-    """The number of subjects of a network or ``*`` counted now."""
+    """Number of subjects of a network or ``*`` that have a meter."""

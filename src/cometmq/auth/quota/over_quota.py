@@ -18,7 +18,7 @@ _WORDS: Final = {
 
 
 class OverQuotaError(Exception):
-    """A request exceeds a quota; after ``wait_s`` seconds it would not."""
+    """A request exceeds a quota; after ``wait_s`` seconds it no longer would."""
 
     def __init__(self, meter: Meter, limit: str, wait_s: float) -> None:
         self.meter = meter

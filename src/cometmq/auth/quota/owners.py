@@ -1,4 +1,4 @@
-"""Topics created by subjects whose topics are limited, in ``quotaTopics.json``.
+"""The topics created by subjects with a topic limit, in ``quotaTopics.json``.
 
 A topic counts while it exists. The file is written every few seconds: after a crash, the latest topics may
 not be counted.
@@ -23,14 +23,14 @@ _log = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 1.0
 """Pause between two checks for deleted topics of a subject."""
 _LOOK_TOPICS: Final = 1_000
-"""A subject with so many topics is looked at: those that were asked for and not made do not be counted."""
+"""Number of topics from which on a subject is checked, so that topics that were never created are not counted."""
 
 
 class TopicOwners:
     """The topics that each subject has created."""
 
     def __init__(self, path: Path, exists: Callable[[str], bool], *, clock: Clock) -> None:
-        """Read the file; an unreadable file counts nothing.
+        """Read the file; without a readable file no topics are counted.
 
         :param exists: returns whether a topic exists.
         """
@@ -48,7 +48,7 @@ class TopicOwners:
             _log.warning("topics made before do not count for quotas: %s cannot be read: %s", path, error)
 
     def count(self, subject: str, most: int) -> int:
-        """Return the number of topics of a subject; exact when it is ``most`` or more."""
+        """Return the number of a subject's topics; exact if it is ``most`` or more."""
         names = self._topics.get(subject, set())
         if len(names) < min(most, _LOOK_TOPICS):
             return len(names)
@@ -60,14 +60,14 @@ class TopicOwners:
         return len(names)
 
     def add(self, subject: str, topic: str) -> None:
-        """Count a topic that the subject creates now."""
+        """Count a topic that the subject is creating."""
         names = self._topics.setdefault(subject, set())
         if topic not in names:
             names.add(topic)
             self._has_changed = True
 
     def existing(self, subject: str) -> int:
-        """Return how many topics of a subject exist."""
+        """Return the number of existing topics of a subject."""
         return sum(map(self._exists, self._topics.get(subject, ())))
 
     def _put(self, subject: str, names: set[str]) -> None:

@@ -1,7 +1,7 @@
 """The quotas of one broker in ``quotas.json``; the most specific one applies to a subject.
 
-``quotas.json.bak`` has the same content and is read if the file is damaged. If both are, the broker does not start,
-because nobody would be limited.
+``quotas.json.bak`` has the same content and is read if the file is damaged. If both are damaged, the broker does not
+start, because nobody would be limited.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class StoredQuotas(msgspec.Struct):
 
 
 class QuotaTable:
-    """Quotas by subject. A change is written before it is in force; the file is complete at every moment."""
+    """Quotas by subject. A change is written before it is applied; the file is complete at every moment."""
 
     def __init__(self, path: Path) -> None:
         """Read the file.
@@ -61,7 +61,7 @@ class QuotaTable:
         self._use({subject: Quota(subject, limits) for subject, limits in read.items()})
 
     def changed(self, subject: Subject, limits: Limits | None) -> dict[Subject, Limits]:
-        """Return the limits of all subjects, with those of one replaced or removed.
+        """Return the limits of all subjects, in which those of one subject are replaced or removed.
 
         :raises AuthError: there are too many.
         """
@@ -88,7 +88,7 @@ class QuotaTable:
             raise AuthError(f"{self.path} cannot be written: {reason_of(error)}") from None
 
     def use(self, found: dict[Subject, Limits]) -> None:
-        """Put these quotas in force; denial counts are kept."""
+        """Apply these quotas; keep the numbers of denials."""
         quotas: dict[Subject, Quota] = {}
         for subject, limits in found.items():
             quota = self.quotas.get(subject) or Quota(subject, limits)
@@ -99,7 +99,7 @@ class QuotaTable:
             listener()
 
     def match(self, kind: SubjectKind, name: str) -> Quota | None:
-        """Return the quota of a subject: its own, that of the smallest network around it, or that of its kind."""
+        """Return the quota of a subject: its own, that of the smallest network with it, or that of its kind."""
         own = self.quotas.get(Subject(kind, name))
         if own is not None:
             return own

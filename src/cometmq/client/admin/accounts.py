@@ -68,7 +68,7 @@ class AccountAdmin(TopicAdmin):
         await self._change(address, RequestCode.AUTH_CREATE_USER, header, body, doing="creating the user")
 
     async def update_user(self, user: UserInfo, *, address: str | None = None) -> None:
-        """Change a user's password, type or status; omitted ones stay."""
+        """Change a user's password, type or status; omitted values stay."""
         header, body = UpdateUserRequestHeader(user.username or ""), msgspec.json.encode(user)
         await self._change(address, RequestCode.AUTH_UPDATE_USER, header, body, doing="changing the user")
 
@@ -78,14 +78,14 @@ class AccountAdmin(TopicAdmin):
         await self._change(address, RequestCode.AUTH_DELETE_USER, header, doing="deleting the user")
 
     async def users(self, wanted: str = "", *, address: str | None = None) -> list[UserInfo]:
-        """List the users of one server whose names contain a text."""
+        """List the users on one server whose names contain a text."""
         server = next(iter(await self._servers(address)))
         header = ListUsersRequestHeader(wanted)
         body = await self._call(server, RequestCode.AUTH_LIST_USER, header, doing="listing the users")
         return _decode_body(body, list[UserInfo]) or []
 
     async def user(self, name: str, *, address: str | None = None) -> UserInfo:
-        """Return one user of one server.
+        """Return one user on one server.
 
         :raises ClientError: the user does not exist.
         """
@@ -137,7 +137,7 @@ class AccountAdmin(TopicAdmin):
     async def _change(
         self, address: str | None, code: RequestCode, header: Header, body: bytes = b"", *, doing: str
     ) -> None:
-        """Apply a change on one server, or on all that have users; one failure does not stop the others."""
+        """Apply a change on one server, or on all servers with users; a failure on one does not stop the others."""
         if address is not None:
             await self._call(address, code, header, body, doing=doing)
             return
@@ -173,7 +173,7 @@ class AccountAdmin(TopicAdmin):
 def _decode_body(body: bytes, kind: type[T]) -> T | None:
     """Decode the body of an answer; return ``None`` for an empty one.
 
-    :raises BodyError: the body is not of that kind.
+    :raises BodyError: the body is not of the expected kind.
     """
     if not body:
         return None

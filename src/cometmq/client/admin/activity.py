@@ -1,9 +1,9 @@
 """The activity of a cluster: rates and lag of topics, groups and clients, from few requests.
 
-A CometMQ broker reports the progress of all its groups and the messages of all its topics as sums. Apache's is asked
-for the progress of all groups, which includes the ends of the consumed queues. Its topics that nobody consumes
+A CometMQ broker reports the progress of all its groups and the messages of all its topics as sums. Apache's broker is
+asked for the progress of all groups, which includes the ends of the consumed queues. Its topics that nobody consumes
 are queried one by one, :data:`TOPICS_PER_POLL` in each poll, fewer if brokers read their disks for them: those that
-grew lately in every poll, the others in turn. So ten thousand topics cost as much as a thousand. If all are queried,
+grew recently in every poll, the others in turn. So ten thousand topics cost as much as a thousand. If all are queried,
 the next poll queries only those whose last message is at most :data:`IDLE_MS` older than the newest one of their
 broker.
 """
@@ -29,11 +29,11 @@ T = TypeVar("T")
 
 TOPICS_PER_POLL: Final = 500
 GROUPS_PER_POLL: Final = 200
-"""Groups whose members are queried in each poll."""
+"""Maximum number of groups whose members are queried in each poll."""
 CLIENTS_PER_POLL: Final = 50
-"""Consumers that are asked for their own rates in each poll."""
+"""Maximum number of consumers that are asked for their own rates in each poll."""
 TOPICS_BY_QUEUE: Final = 100
-"""For a group with more topics at a broker the lag of each queue is not queried, so its members show no lag."""
+"""Maximum number of a group's topics on a broker. With more topics the lag of each queue is not queried or shown."""
 IDLE_MS: Final = 60_000
 TOPIC_LIST_SECONDS: Final = 30.0
 """Seconds after which the topic list is read again."""
@@ -43,7 +43,7 @@ _INNER: Final = (RETRY_PREFIX, "rmq_sys_", "RMQ_SYS_")
 
 @dataclass(frozen=True, slots=True)
 class BrokerActivity:
-    """A master; rates in messages a second, ``None`` while it does not answer."""
+    """A master. Rates are in messages a second; ``None`` while the master does not answer."""
 
     broker: str
     address: str
@@ -77,7 +77,7 @@ class GroupActivity:
 
 @dataclass(frozen=True, slots=True)
 class ClientActivity:
-    """A connected client; only consumers that report rate and lag have them."""
+    """A connected client. Rate and lag are known only for consumers that report them."""
 
     client_id: str
     kind: str
@@ -122,16 +122,16 @@ class _BrokerView:
 
     shown: BrokerActivity
     progress: Mapping[str, GroupProgress] = field(default_factory=dict)
-    """By group."""
+    """The progress by group."""
     at: float = 0.0
-    """Monotonic time of the answer."""
+    """The monotonic time of the answer."""
     messages: Mapping[str, int] | None = None
-    """By topic, if the broker reports them."""
+    """The numbers of messages by topic, if the broker reports them."""
     producers: ProducerTableInfo = field(default_factory=ProducerTableInfo)
 
 
 class ActivityWatch:
-    """Polls a cluster; rates are those between two polls.
+    """Polls a cluster; rates are averages between two polls.
 
     A broker that does not answer is in the snapshot with its error, and its last figures stay.
     """
@@ -141,7 +141,7 @@ class ActivityWatch:
         self._with_topics = with_topics
         self._with_clients = with_clients
         self._masters: dict[str, str] = {}
-        """Includes those that the nameserver no longer knows."""
+        """All brokers, including those that the nameserver no longer knows."""
         self._clusters: set[str] = set()
         self._views: dict[str, _BrokerView] = {}
         self._progress: dict[str, ProgressWatch] = {}
@@ -157,7 +157,7 @@ class ActivityWatch:
     async def poll(self, *, everything: bool = False) -> Snapshot:
         """Poll the cluster.
 
-        :param everything: query every topic and group, however many there are.
+        :param everything: query every topic and group, however many exist.
         :raises CometMQError: no nameserver answers the first poll.
         """
         try:
@@ -280,7 +280,7 @@ class ActivityWatch:
         return True
 
     def _in_turn(self, wanted: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Return the topics that grew lately, then those not queried for the longest time."""
+        """Return the topics that grew recently, then those not queried for the longest time."""
         growing = [place for place in wanted if (ends := self._ends.get(place)) is not None and ends.per_s]
         chosen = dict.fromkeys(growing[: TOPICS_PER_POLL // 2])
         if len(self._turn) < TOPICS_PER_POLL:
@@ -372,7 +372,7 @@ class ActivityWatch:
     async def _client_activity(
         self, group: str, client_id: str, address: str, lags: dict[MessageQueue, int]
     ) -> tuple[float | None, int | None]:
-        """Return a consumer's rate and the lag of its queues; the broker asks it for them."""
+        """Return a consumer's rate and the lag of its queues, which the broker requests from the consumer."""
         try:
             info: ConsumerRunningInfo = await self._admin.consumer_running_info(group, client_id, address)
         except CometMQError:

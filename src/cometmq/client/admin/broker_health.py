@@ -12,13 +12,13 @@ from cometmq.limits import CLOCK_BEHIND_MS
 from cometmq.quantity import duration_text
 
 DISK_FULL_RATIO: Final = 0.9
-"""Brokers refuse messages above this disk usage."""
+"""Disk usage above which brokers refuse messages."""
 DISK_HIGH_RATIO: Final = 0.75
-"""Brokers delete old messages early above this disk usage."""
+"""Disk usage above which brokers delete old messages early."""
 SKEW_SECONDS: Final = 2.0
-"""Apache's brokers report their time in whole seconds."""
+"""Resolution of the time that Apache's brokers report: a second."""
 ROLL_SECONDS: Final = 2 * 86_400
-"""RocketMQ 5 stores an arbitrarily delayed message again after this time (``timerRollWindowSlot``)."""
+"""Time after which RocketMQ 5 stores an arbitrarily delayed message again (``timerRollWindowSlot``)."""
 
 _UPTIME: Final = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
 _UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -34,7 +34,7 @@ class BrokerState:
 
     @property
     def version(self) -> str:
-        """Return CometMQ's version, else the protocol version."""
+        """Return CometMQ's version; for other brokers return the protocol version."""
         ours = self.table.get("cometmqVersion")
         return f"CometMQ {ours}" if ours else self.table.get("brokerVersionDesc", "unknown version")
 
@@ -50,7 +50,7 @@ class BrokerState:
 
     @property
     def now_ms(self) -> int | None:
-        """Return the broker's time when it answered; Apache's reports its start and its uptime."""
+        """Return the broker's time when it answered; Apache's broker reports its start time and its uptime."""
         now, boot = self.table.get("currentTimestamp", ""), self.table.get("bootTimestamp", "")
         if now.isdecimal():
             return int(now)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BrokerStatus:
-    """Figures of one broker; ``None`` for those that it does not report."""
+    """Figures of one broker; ``None`` for figures that the broker does not report."""
 
     version: str | None
     cometmq: str | None
@@ -20,7 +20,7 @@ class BrokerStatus:
     messages_today: int | None
     log_bytes: int | None
     disk_used_percent: float | None
-    """Used per cent of the log's disk."""
+    """Used percentage of the log's disk."""
     dispatch_behind_bytes: int | None
     """Bytes of the log that have no queue entries yet."""
 
@@ -55,6 +55,6 @@ def _number(text: str | None) -> float | None:
 
 
 def _first_average(text: str | None) -> float | None:
-    """Return the average over 10 s, the first of three; None while the broker has no averages."""
+    """Return the average over 10 s, the first of three averages; None while the broker has no averages."""
     first = _number((text or "").split(" ")[0])
     return None if first is None else round(first, 1)

@@ -1,4 +1,4 @@
-"""Changes of settings on several servers, which can be shown before they are applied."""
+"""Changes of settings on several servers; changes can be shown before they are applied."""
 
 from __future__ import annotations
 

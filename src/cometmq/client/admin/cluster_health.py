@@ -81,7 +81,7 @@ async def examine_cluster(admin: Admin, nameservers: Sequence[str]) -> AsyncIter
 
 
 async def _check_nameservers(admin: Admin, addresses: Sequence[str]) -> list[Finding]:
-    """Check that each nameserver answers, and that all know the same brokers."""
+    """Check that each nameserver answers, and that all nameservers know the same brokers."""
     known: dict[str, list[str]] = {}
     findings = []
     for address in addresses:
@@ -103,7 +103,7 @@ async def _check_nameservers(admin: Admin, addresses: Sequence[str]) -> list[Fin
 
 
 def _check_certificate(admin: Admin, what: str, address: str) -> Finding | None:
-    """Report when a server's certificate expires; return ``None`` without TLS."""
+    """Return a finding about the expiry of a server's certificate; return ``None`` without TLS."""
     certificate = admin.instance.remoting.certificate(address)
     if certificate is None:
         return None
@@ -144,7 +144,7 @@ def _check_retention(what: str, state: BrokerState, config: dict[str, str] | str
 
 
 def _check_identity(what: str, address: str, place: tuple[str, int], config: dict[str, str]) -> Iterator[Finding]:
-    """Report when another broker answers at the address that this one advertises."""
+    """Report if another broker answers at the address that this broker advertises."""
     name, broker_id = config.get("brokerName"), config.get("brokerId")
     if name is None or broker_id is None or (name, broker_id) == (place[0], str(place[1])):
         return

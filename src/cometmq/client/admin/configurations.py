@@ -1,4 +1,4 @@
-"""The configurations of brokers and nameservers, read from all at once."""
+"""Reads the configurations of all brokers or nameservers together."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from cometmq.message.hosts import parsed_ip
 from cometmq.remoting.permissions import EVERY, Action, Kind, Need, on_group, on_topic
 
 _NO_SECRET = "not-known-here"
-"""Parsing an account needs a secret; decisions do not depend on it."""
+"""Secret for parsing an account; decisions do not depend on the secret."""
 
 
 @dataclass(frozen=True)

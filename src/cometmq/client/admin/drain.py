@@ -1,8 +1,8 @@
-"""Drains a broker: it gets no new messages, and its old ones are consumed or replicated.
+"""Drains a broker: it receives no new messages, and its stored messages are consumed or replicated.
 
-Producers must see no error. So first all nameservers remove the write permission from the broker's routes,
-while it still accepts messages. Once clients have refreshed their routes, ``brokerPermission`` loses the bit,
-which survives registrations and restarts. Apache's brokers support all of this.
+Producers must not get errors. So first all nameservers remove the write permission from the broker's routes, while the
+broker still accepts messages. Once clients have refreshed their routes, ``brokerPermission`` loses the write bit, a
+change that survives registrations and restarts. Apache's brokers support all of this.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LEVEL_KEY: Final = "scheduleMessageOffset_"
 
 
 class DrainRefusedError(CometMQError):
-    """The broker cannot be drained in this way; nothing was changed."""
+    """The broker cannot be drained; nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +44,26 @@ class GroupLeft:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The messages and offsets of a broker that are still needed."""
+    """The messages and offsets on a broker that are still needed."""
 
     groups: tuple[GroupLeft, ...]
     delayed: int
-    """Delayed messages that are not due."""
+    """Number of delayed messages that are not due."""
     transactions: int
-    """Transactions that are neither committed nor rolled back."""
+    """Number of transactions that are neither committed nor rolled back."""
     slave_bytes: int | None
     """Bytes of the log that no slave has; ``None`` without a slave, or if the broker does not report it."""
     settled: bool
-    """No message was stored since clients refreshed their routes."""
+    """True if no message was stored since clients refreshed their routes."""
     puts: int
 
     def ignoring(self, groups: frozenset[str], *, idle: bool) -> Left:
-        """Return the rest without some groups and, if ``idle``, without groups that have no members."""
+        """Return the remaining work without some groups and, if ``idle``, without groups that have no members."""
         kept = tuple(one for one in self.groups if one.group not in groups and not (idle and not one.members))
         return Left(kept, self.delayed, self.transactions, self.slave_bytes, self.settled, self.puts)
 
     def is_consumed(self) -> bool:
-        """Return whether the groups have consumed everything and no message waits."""
+        """Return whether the groups have consumed everything and no messages are pending."""
         return self.settled and not self.groups and not self.delayed and not self.transactions
 
     def is_copied(self) -> bool:
@@ -84,7 +84,7 @@ class Drain:
         self._quiet_since = self._clock.monotonic()
 
     async def topics_only_here(self) -> list[str]:
-        """Return the topics that are writable on this broker only; their producers would have no other broker."""
+        """Return the topics that are writable on this broker only, so that producers would have no other broker."""
         mine = await self._admin.topic_configs(self._address)
         found: list[str] = []
         for topic in await users_topics(self._admin):
@@ -106,7 +106,7 @@ class Drain:
         return found
 
     async def permission(self) -> int:
-        """Return the broker's permission: the sum of 4 for reading and 2 for writing."""
+        """Return the broker's permission, the sum of 4 for reading and 2 for writing."""
         return int((await self._admin.broker_config(self._address)).get(PERMISSION_KEY, PERM_READ | PERM_WRITE))
 
     async def begin(self, waiting: Callable[[float], None] = lambda _: None) -> None:
@@ -124,7 +124,7 @@ class Drain:
             await self._set_permission(permission & ~PERM_WRITE)
 
     async def undo(self) -> None:
-        """Let producers use the broker again: it registers its topics' own permissions."""
+        """Let producers use the broker again; it registers the permissions of its topics."""
         permission = await self.permission()
         if permission & PERM_WRITE:  # nameservers may lack it; only a change makes the broker register again
             await self._set_permission(permission & ~PERM_WRITE)

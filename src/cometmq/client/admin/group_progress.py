@@ -1,8 +1,8 @@
-"""The progress of a broker's groups, even if one answer is too small for it.
+"""The progress of a broker's groups, even if it is too large for one answer.
 
-A CometMQ broker reports sums, without queues. Apache's is asked for all groups in one request. If that is too large, as
-with a million offsets, groups are queried one after the other: by :class:`ProgressWatch` some in each poll, so
-that a poll takes a second at most.
+A CometMQ broker reports sums, without queues. Apache's broker is asked for all groups in one request. If that is too
+large, as with a million offsets, groups are queried one after the other: by :class:`ProgressWatch` some in each poll,
+so that a poll takes at most a second.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cometmq.remoting.admin_bodies import ConsumeStats, ProgressSums, TopicProgr
 from cometmq.remoting.codes import ResponseCode
 
 SECONDS_PER_POLL: Final = 0.3
-"""Time that a poll spends on groups one by one."""
+"""Maximum time in which a poll queries groups one by one."""
 _AT_ONCE: Final = 8
 
 
@@ -27,7 +27,7 @@ class GroupProgress:
     """A group on one broker."""
 
     at: float
-    """Monotonic time of the answer."""
+    """The monotonic time of the answer."""
     per_s: float
     topics: Mapping[str, TopicProgress]
 
@@ -84,7 +84,7 @@ async def sums_of(
 ) -> ProgressSums | None:
     """Return the progress of groups summed by topic; ``None`` if the broker does not support it.
 
-    :param with_topics: include the number of messages each topic has ever had.
+    :param with_topics: include the number of messages ever stored in each topic.
     """
     try:
         return await admin.progress_sums(broker_address, groups, with_topics=with_topics)
@@ -124,14 +124,14 @@ class ProgressWatch:
         self._admin = admin
         self._with_topics = with_topics
         self.messages: Mapping[str, int] | None = None
-        """The number of messages each topic has ever had; ``None`` if the broker reports them topic by topic only."""
+        """The number of messages ever stored in each topic; ``None`` if the broker reports it only topic by topic."""
         self._is_large = False
         self._known: dict[str, GroupProgress] = {}
         self._turn: list[str] = []
         """Groups to query next; those not queried for the longest time are last."""
 
     async def poll(self, broker_address: str, *, everything: bool) -> Mapping[str, GroupProgress]:
-        """Poll a broker; of a large one, some groups are from earlier polls, and others are missing until later.
+        """Poll a broker. On a large broker some groups are from earlier polls, and others are missing at first.
 
         :param everything: query all groups, however long that takes.
         :raises CometMQError: the broker does not answer.

@@ -1,4 +1,4 @@
-"""Settings of consumer groups: which brokers have them, and what a change would do."""
+"""Settings of consumer groups: finds the brokers with a group, and the effect of a change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cometmq.remoting.bodies import SubscriptionGroupConfig
 
 
 async def groups_of_brokers(admin: Admin, group: str, masters: dict[str, str]) -> dict[str, SubscriptionGroupConfig]:
-    """Return the configuration of a group on each broker that has it."""
+    """Return the configuration of a group on each broker with the group."""
     tables = await gathered({name: admin.groups(address) for name, address in masters.items()})
     return {name: table[group] for name, table in tables.items() if group in table}
 

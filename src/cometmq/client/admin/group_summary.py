@@ -1,4 +1,4 @@
-"""Summaries of consumer groups, and their deletion with retry and dead-letter topics."""
+"""Summaries of consumer groups, and the deletion of groups with their retry and dead-letter topics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GroupSummary:
     group: str
     members: int
     topics: list[str]
-    """Without its retry topic."""
+    """The topics of the group, without its retry topic."""
     lag: int
     """Messages not yet consumed in these topics."""
     model: str | None
@@ -32,12 +32,12 @@ class GroupSummary:
 
 
 async def users_groups(admin: Admin) -> list[str]:
-    """Return the consumer groups, without those of servers and tools."""
+    """Return the consumer groups, except those of servers and tools."""
     return [name for name in await admin.groups() if not is_system_group(name)]
 
 
 async def summaries_of(admin: Admin, groups: Sequence[str]) -> dict[str, GroupSummary]:
-    """Return a summary of each group; answers of CometMQ brokers do not list queues."""
+    """Return a summary of each group; answers from CometMQ brokers do not list queues."""
     connections = await gathered({group: connection_of(admin, group) for group in groups})
     lags: dict[str, dict[str, int]] = {group: {} for group in groups}
     for at_broker in (

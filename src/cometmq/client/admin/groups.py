@@ -45,7 +45,7 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import GetConsumerListByGroupRequestHeader
 
 GROUPS_PER_REQUEST: Final = 1_000
-"""Groups in one request for progress: 130 KB with the longest names."""
+"""Maximum number of groups in one request for progress: 130 KB with the longest names."""
 
 
 class QueueProgress(msgspec.Struct, frozen=True):
@@ -57,9 +57,9 @@ class QueueProgress(msgspec.Struct, frozen=True):
     consumer_offset: int
     """The offset that the group reads next."""
     last_timestamp: int
-    """Store time of the last message that the group has read, ms since 1970; 0 if it is deleted."""
+    """Store time of the last message that the group has read, ms since 1970; 0 if the message is deleted."""
     in_flight: int = 0
-    """Messages that members have popped but not acknowledged."""
+    """Number of messages that members have popped but not acknowledged."""
 
     @property
     def lag(self) -> int:
@@ -146,10 +146,10 @@ class GroupAdmin(TopicAdmin):
     async def consumer_running_info(
         self, group: str, client_id: str, broker_address: str | None = None, *, stack: bool = False
     ) -> ConsumerRunningInfo:
-        """Return the state of one member of a consumer group: subscriptions, queues, rates. A broker asks it for them.
+        """Return the subscriptions, queues and rates of a group's member; a broker requests them from it.
 
         :param stack: include the stacks of its threads.
-        :raises BrokerError: no broker knows the member, or it does not answer.
+        :raises BrokerError: no broker knows the member, or the member does not answer.
         """
         header = GetConsumerRunningInfoRequestHeader(group, client_id, stack)
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
@@ -185,7 +185,7 @@ class GroupAdmin(TopicAdmin):
     ) -> ProgressSums:
         """Return the progress of groups on one CometMQ broker, summed by topic.
 
-        :param with_topics: include the number of messages each topic of the broker has ever had.
+        :param with_topics: include the number of messages ever stored in each topic on the broker.
         :raises BrokerError: with code 3, the broker is Apache's or too old for the request.
         """
         found = ProgressSums()

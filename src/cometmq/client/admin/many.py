@@ -1,4 +1,4 @@
-"""Changes of many topics: some at a time, until the first failure."""
+"""Changes many topics, some at a time, until the first failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The members of a consumer group, their subscriptions, and contradictions between these."""
+"""The members of a consumer group, their subscriptions, and contradictions between the subscriptions."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class Member:
 
     connection: Connection
     subscriptions: Mapping[str, str] | None
-    """Topic → expression; None if the member does not report it."""
+    """Topic → expression; None if the member does not report its subscriptions."""
 
 
 async def check_group_exists(admin: Admin, group: str) -> None:
     """Check that a group exists on some broker.
 
-    :raises CometMQError: no broker has it.
+    :raises CometMQError: no broker has the group.
     """
     if group not in await admin.groups():
         raise CometMQError(f"group {group} does not exist", next_step="cometmq group list shows all")
 
 
 async def connection_of(admin: Admin, group: str, address: str | None = None) -> ConsumerConnection:
-    """Return a group's members from one broker, or from the first that knows any; empty if none does."""
+    """Return a group's members from one broker, or from the first broker with members; empty if none has any."""
     try:
         return await admin.consumer_connection(group, address)
     except BrokerError as error:
@@ -55,7 +55,7 @@ async def members_of(admin: Admin, group: str) -> list[str]:
 
 
 async def subscriptions_of(admin: Admin, group: str) -> list[Member]:
-    """Return the members of a group, each with its own subscriptions, which a broker asks it for."""
+    """Return the members of a group, each with the subscriptions that a broker requests from it."""
     masters = await admin.masters()
     found = await gathered({name: connection_of(admin, group, address) for name, address in masters.items()})
     places = {member.client_id: (member, masters[name]) for name, one in found.items() for member in one.connection_set}
@@ -83,7 +83,7 @@ def texts(subscriptions: Iterable[SubscriptionData], group: str) -> dict[str, st
 
 
 def contradictions(members: Iterable[Member]) -> list[str]:
-    """Return a sentence for each topic to which members subscribe differently; all must agree."""
+    """Return a sentence for each topic with different subscriptions; all members must subscribe in the same way."""
     known = [member for member in members if member.subscriptions is not None]
     topics = sorted({topic for member in known for topic in member.subscriptions or ()})
     sentences = []

@@ -30,11 +30,11 @@ from cometmq.threads import look_up
 
 END_OF_TIME_MS: Final = 2**63 - 1
 INDEX_UNIT_MS: Final = 1_000
-"""Resolution of times in the index of Apache's brokers, which round down."""
+"""Resolution of times in the index of Apache's brokers, which round times down."""
 OPEN_TRANSACTIONS_PAGE: Final = 500
-"""Transactions in one request."""
+"""Maximum number of transactions in one request."""
 WAITING_MESSAGES_PAGE: Final = 1_000
-"""Waiting messages in one request."""
+"""Maximum number of waiting messages in one request."""
 
 
 class MessageAdmin(TopicAdmin):
@@ -104,7 +104,7 @@ class MessageAdmin(TopicAdmin):
     # --- any delay ---
 
     async def waiting(self, broker_address: str) -> dict[str, TopicTimerMetrics]:
-        """Return topic → the number of its messages with arbitrary delays that wait on a broker.
+        """Return topic → the number of its pending messages with arbitrary delays on a broker.
 
         An Apache RocketMQ 5 broker counts them, but does not report when they are due.
 
@@ -122,7 +122,7 @@ class MessageAdmin(TopicAdmin):
         end_ms: int = END_OF_TIME_MS,
         limit: int | None = None,
     ) -> list[WaitingMessage]:
-        """List the messages with arbitrary delays that wait on a CometMQ broker, in the order of their due times.
+        """List the pending messages with arbitrary delays on a CometMQ broker, in the order of their due times.
 
         :param topic: only messages to this topic.
         :param begin_ms: only messages that are due at this time or later …
@@ -155,7 +155,7 @@ class MessageAdmin(TopicAdmin):
     async def open_transactions(
         self, broker_address: str, *, group: str | None = None, limit: int | None = None
     ) -> list[OpenTransaction]:
-        """List the transactions of a CometMQ broker that are neither committed nor rolled back.
+        """List the transactions on a CometMQ broker that are neither committed nor rolled back.
 
         :param group: only transactions of this producer group.
         :param limit: maximum number of transactions.
@@ -173,7 +173,7 @@ class MessageAdmin(TopicAdmin):
         return found
 
     async def resume_transaction(self, offset_msg_id: str) -> None:
-        """Let the broker check an open transaction, or one that it has given up, again.
+        """Let the broker check a transaction again: an open one, or one that the broker has given up.
 
         :param offset_msg_id: offset id of its message in ``TRANS_CHECK_MAX_TIME_TOPIC``, or of a half message.
         :raises ValueError: the id is not an offset id.
@@ -187,9 +187,9 @@ class MessageAdmin(TopicAdmin):
 
 
 async def _parse_offset_id(offset_msg_id: str, brokers: Iterable[BrokerData]) -> tuple[str, int]:
-    """Return the address and the log offset in an offset id, after a check of the address.
+    """Check the address in an offset id; return the address and the log offset.
 
-    The request to it is signed: a foreign server would get a signature that brokers accept.
+    The request to this address is signed, so a foreign server would receive a signature that brokers accept.
 
     :param brokers: the brokers of the cluster.
     :raises ValueError: the id is not an offset id.
@@ -207,7 +207,7 @@ async def _parse_offset_id(offset_msg_id: str, brokers: Iterable[BrokerData]) ->
 
 
 def _resolve_hosts(hosts: Collection[str]) -> set[str]:
-    """Resolve host names: ids hold IP addresses, even of brokers that advertise names."""
+    """Resolve host names: ids contain IP addresses, even those of brokers that advertise host names."""
     found: set[str] = set()
     for host in hosts:
         try:

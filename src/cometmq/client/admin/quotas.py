@@ -31,7 +31,7 @@ class QuotaAdmin(AccountAdmin):
     async def quotas(
         self, subject: str | None = None, *, each: bool = False, address: str | None = None
     ) -> dict[str, list[QuotaInfo]]:
-        """Return the quotas by broker address: all, that of one subject, or ``each`` subject that is counted now.
+        """Return the quotas by broker address: all, that of one subject, or, with ``each``, every subject with a meter.
 
         :raises BrokerError: code 22: the subject has no quota.
         """

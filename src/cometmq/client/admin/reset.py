@@ -1,4 +1,4 @@
-"""Resets of consumer groups: the preview of a group's new offsets, and the move."""
+"""Resets of consumer groups: shows a group's new offsets in advance, and moves the group."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Target:
     """The target of a reset; exactly one attribute is set."""
 
     timestamp_ms: int | None = None
-    """EARLIEST, LATEST or a time."""
+    """EARLIEST, LATEST, or a time."""
     offset: int | None = None
     by: int | None = None
 
@@ -38,17 +38,17 @@ class Move:
 
     @property
     def skipped(self) -> int | None:
-        """Return the number of messages that the group skips; None if it has no offset."""
+        """Return the number of messages that the group skips; None if the group has no offset."""
         return None if self.before is None else max(0, self.after - self.before)
 
     @property
     def again(self) -> int | None:
-        """Return the number of messages that the group gets again; None if it has no offset."""
+        """Return the number of messages that the group receives again; None if the group has no offset."""
         return None if self.before is None else max(0, self.before - self.after)
 
 
 class NoSuchQueueError(ClientError):
-    """The topic has none of the chosen queues."""
+    """The topic does not have any of the chosen queues."""
 
 
 class GroupConsumesError(ClientError):
@@ -60,7 +60,7 @@ async def planned_moves(
 ) -> list[Move]:
     """Return the moves of a topic's queues, or of one queue or broker, without applying them.
 
-    :raises ClientError: the group does not exist, or it has no offset that ``by`` could move.
+    :raises ClientError: the group does not exist, or has no offset that ``by`` could move.
     :raises NoSuchQueueError: no queue matches.
     """
     await check_group_exists(admin, group)
@@ -79,7 +79,7 @@ async def execute_moves(
 ) -> None:
     """Apply the moves of a group's offsets.
 
-    :param force: apply them even while members consume.
+    :param force: apply the moves even while members consume.
     :param force_to_ms: running members move to this time; without it the moves are committed, and a running
         member may overwrite them with its own offset.
     :raises GroupConsumesError: members are consuming, and ``force`` is False.

@@ -24,11 +24,11 @@ _UNKNOWN_FIELD: Final = re.compile(r"unknown field `(.*?)`(.*)", re.DOTALL)
 
 
 class SettingsFileError(CometMQError):
-    """The settings document is invalid; the message names the place."""
+    """The settings document is invalid; the message names the position."""
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An entry of the document."""
+    """An entry in the document."""
 
 
 class TopicEntry(_Entry, frozen=True, kw_only=True):
@@ -74,7 +74,7 @@ class PolicyEntry(_Entry, frozen=True, kw_only=True):
     type: str = "Custom"
 
     def info(self) -> EntryInfo:
-        """Return the entry in the form of requests."""
+        """Return the entry in the form that requests contain."""
         return EntryInfo(self.resource, list(self.actions), list(self.source_ips), self.decision)
 
 
@@ -86,7 +86,7 @@ class QuotaEntry(_Entry, frozen=True, kw_only=True):
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of a cluster. A part is ``None`` if the cluster has nothing of that kind."""
+    """The settings of a cluster. A part is ``None`` if the cluster does not have this kind of setting."""
 
     format: str = FORMAT
     version: int = VERSION
@@ -169,7 +169,7 @@ def _check(document: Document, source: str) -> None:
 
 
 def _explain_error(text: str) -> str:
-    """Return msgspec's error, with the nearest known name for an unknown field."""
+    """Return msgspec's error; for an unknown field add the most similar known name."""
     found = _UNKNOWN_FIELD.search(text)
     if found is None:
         return text

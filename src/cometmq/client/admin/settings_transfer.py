@@ -88,7 +88,7 @@ class Import:
 
 
 async def plan_import(admin: Admin, document: Document, *, hide_messages: bool = False) -> Import:
-    """Compare a document with the cluster; what the document does not name stays.
+    """Compare a document with the cluster; settings that the document does not name stay.
 
     :param hide_messages: allow the removal of read queues with messages.
     :raises ImportRefusedError: the document names an unknown broker or user, needs policies or quotas of
@@ -228,7 +228,7 @@ def _format_value(value: Any) -> Any:
 
 
 def _merged(tables: Mapping[str, Mapping[str, E]]) -> list[E]:
-    """Return one entry for each name and setting, with its brokers unless it is the same on all."""
+    """Return one entry for each name and setting, with its brokers unless the setting is the same on all brokers."""
     found: dict[str, list[E]] = {}
     places: dict[tuple[str, int], list[str]] = {}
     for broker, table in tables.items():
@@ -374,7 +374,7 @@ async def _quota_steps(admin: Admin, document: Document) -> list[_Step]:
 
 
 def _all_limits(limits: Limits) -> dict[str, int]:
-    """Return every limit; -1 removes one that the quota does not have."""
+    """Return every limit; use -1 to remove a limit that the quota does not have."""
     return {name: -1 if (most := getattr(limits, name)) is None else most for name in limits.__struct_fields__}
 
 

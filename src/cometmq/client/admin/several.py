@@ -15,11 +15,11 @@ T = TypeVar("T")
 K = TypeVar("K")
 
 ASKED_AT_ONCE: Final = 64
-"""Requests in flight of one command or page; protects brokers with thousands of topics."""
+"""Maximum number of requests in flight from one command or page; protects brokers with thousands of topics."""
 
 
 async def gathered(work: Mapping[K, Awaitable[T]]) -> dict[K, T]:
-    """Await many answers, at most :data:`ASKED_AT_ONCE` at a time, and return them by key."""
+    """Await many answers, at most :data:`ASKED_AT_ONCE` at a time; return the answers by key."""
     room = asyncio.Semaphore(ASKED_AT_ONCE)
 
     async def one(waiting: Awaitable[T]) -> T:
@@ -30,7 +30,7 @@ async def gathered(work: Mapping[K, Awaitable[T]]) -> dict[K, T]:
 
 
 async def answered(admin: Admin, work: Mapping[K, Awaitable[T]]) -> dict[K, T]:
-    """Await answers as :func:`gathered` does; skip silent servers if they are collected (``unanswered``)."""
+    """Await answers as :func:`gathered` does; skip silent servers if ``unanswered`` collects them."""
 
     async def one(waiting: Awaitable[T]) -> tuple[T] | None:
         try:
@@ -51,7 +51,7 @@ async def asked_masters(admin: Admin, ask: Callable[[str, str], Awaitable[T]]) -
 
 
 async def users_topics(admin: Admin) -> list[str]:
-    """Return all topics except system topics (also those named after brokers and clusters), retry and DLQ topics."""
+    """Return all topics except retry, dead-letter and system topics (also those named after brokers and clusters)."""
     info = await admin.cluster_info()
     hidden = SYSTEM_TOPICS | info.broker_addr_table.keys() | info.cluster_addr_table.keys()
     hidden |= {reply_topic(cluster) for cluster in info.cluster_addr_table}

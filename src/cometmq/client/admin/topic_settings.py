@@ -1,4 +1,4 @@
-"""Settings of topics: which brokers have them, what a change would do, and the change."""
+"""Settings of topics: finds the brokers with a topic and the effect of a change, and applies the change."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Settings:
 
 
 async def topics_of_brokers(admin: Admin, topic: str, masters: dict[str, str]) -> dict[str, TopicConfig]:
-    """Return the configuration of a topic on each broker that has it."""
+    """Return the configuration of a topic on each broker with the topic."""
     tables = await gathered({name: admin.topic_configs(address) for name, address in masters.items()})
     return {name: table[topic] for name, table in tables.items() if topic in table}
 
@@ -89,9 +89,9 @@ async def hidden_messages(
 
 
 def removed_queues(existing: Mapping[str, TopicConfig], wanted: Mapping[str, TopicConfig]) -> list[str]:
-    """Return the queues that the topic loses, as ``broker/first-last``.
+    """Return the queues that are removed from the topic, as ``broker/first-last``.
 
-    Delayed messages of such a queue go to another one.
+    Delayed messages for a removed queue are delivered to another queue.
     """
     return [
         f"{name}/{left}" if left == gone - 1 else f"{name}/{left}-{gone - 1}"

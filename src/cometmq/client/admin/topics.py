@@ -44,7 +44,7 @@ T = TypeVar("T")
 TIMEOUT_S: Final = 5.0
 
 _COMETMQ_KEY: Final = "logLevel"
-"""Only CometMQ servers report this key."""
+"""A configuration key that only CometMQ servers report."""
 
 
 def read_configuration(body: bytes) -> dict[str, str]:
@@ -80,7 +80,7 @@ class TopicAdmin(OwnLoop):
         self.offsets = Offsets(self.instance, timeout_s)
         self._timeout_s = timeout_s
         self.unanswered: dict[str, RemotingError] | None = None
-        """With a dict, lists and sums over several brokers skip brokers that do not answer, and add them to it by
+        """A dict: lists and sums over several brokers skip brokers that do not answer, and add their errors to it by
         address; with ``None`` the first failure is raised."""
 
     async def __aenter__(self) -> Self:
@@ -112,7 +112,7 @@ class TopicAdmin(OwnLoop):
         }
 
     async def runtime_info(self, broker_address: str) -> dict[str, str]:
-        """Return the state of a broker: the keys of Apache's brokers, and more."""
+        """Return the state of a broker: the keys of Apache's brokers, and CometMQ's own."""
         code = RequestCode.GET_BROKER_RUNTIME_INFO
         return (await self._ask(KVTable, broker_address, code, None, "asking for runtime information")).table
 
@@ -174,7 +174,7 @@ class TopicAdmin(OwnLoop):
         return (await self.instance.routes.refresh(topic)).read_queues
 
     async def _brokers_of(self, topic: str) -> dict[str, str]:
-        """Return brokerName → address of the brokers with a topic: the master, or a slave if there is no master."""
+        """Return brokerName → address of each broker with a topic: the master's, or a slave's without a master."""
         return {
             broker.broker_name: broker.broker_addrs.get(MASTER_ID) or next(iter(broker.broker_addrs.values()))
             for broker in (await self.topic_route(topic)).broker_datas

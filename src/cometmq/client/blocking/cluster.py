@@ -23,7 +23,7 @@ from cometmq.remoting.headers import Header
 from cometmq.remoting.security import PLAIN, Security
 
 ANSWER_SECONDS: Final = 10.0
-"""Maximum wait for one answer, unless the caller sets a lower one."""
+"""Maximum wait for one answer, unless the caller sets a lower maximum."""
 _PAUSE_SECONDS: Final = 0.2
 
 T = TypeVar("T")
@@ -45,11 +45,11 @@ class ClusterOptions:
     """The servers of one cluster, and the topics to read."""
 
     namesrv: tuple[str, ...]
-    """Addresses, ``host:port``; the first that answers is asked, others for topics that it does not know."""
+    """Nameserver addresses, ``host:port``. The first that answers is used; others are asked for unknown topics."""
     security: Callable[[], Security] = lambda: PLAIN
-    """Credentials and TLS; called whenever a connection is opened."""
+    """Function that returns credentials and TLS; called whenever a connection is opened."""
     timeout_s: float = ANSWER_SECONDS
-    """Seconds for one answer."""
+    """Maximum seconds until one answer arrives."""
     patience_s: float = ANSWER_SECONDS
     """Seconds during which a request to a silent broker is repeated."""
     topics: tuple[str, ...] = ()
@@ -58,11 +58,11 @@ class ClusterOptions:
     from_slaves: bool = False
     """Read messages from a slave if there is one; all other requests go to the master."""
     group: str = "cometmq"
-    """Consumer group of pulls that read store times."""
+    """Consumer group for pulls that read store times."""
 
 
 class Patience:
-    """Limits repeated requests: the first repetition is immediate, later ones follow pauses, until time is up."""
+    """Limits repetitions of a request: the first one is immediate, later ones follow pauses, until the time is up."""
 
     def __init__(self, clock: Clock, seconds: float, pause_s: float) -> None:
         self._clock = clock
@@ -71,7 +71,7 @@ class Patience:
         self._asked = 0
 
     def again(self) -> bool:
-        """Pause, and return True to repeat; return False after at least one repetition once time is up."""
+        """Pause, and return True to repeat; return False if the time is up and there was at least one repetition."""
         self._asked += 1
         if self._asked > 1:
             if self._clock.monotonic() >= self._give_up_at:
@@ -81,11 +81,11 @@ class Patience:
 
 
 class BlockingCluster:
-    """The brokers of a nameserver's cluster; the routes are those of the last refresh.
+    """The brokers in a nameserver's cluster; the routes are those of the last refresh.
 
     Methods that send requests raise ``unreachable`` if no nameserver or broker answers, or a broker is not registered.
 
-    Spark sends it to its executors, so it can be pickled. A subclass may choose the classes of
+    Spark sends this object to its executors, so it can be pickled. A subclass may choose the classes of
     the errors, which are created from a message and ``next_step``.
     """
 
@@ -131,7 +131,7 @@ class BlockingCluster:
         return route
 
     def topics(self) -> Sequence[str]:
-        """Return the topics that match the pattern; without a pattern, all that it could match."""
+        """Return the topics that match the pattern; without a pattern, return all topics that a pattern could match."""
         return self._ask_namesrv(self._topics())
 
     def _topics(self) -> Exchange[Sequence[str]]:
@@ -153,11 +153,11 @@ class BlockingCluster:
         return frozenset(name for name, of in known.broker_addr_table.items() if MASTER_ID in of.broker_addrs)
 
     def address_of(self, queue: Queue) -> str:
-        """Return the address of the broker to read a queue from; look it up if it is unknown."""
+        """Return the address of the broker from which a queue is read; look up an unknown address."""
         return self._broker_for(queue, slave=self._wants_slave(queue.broker))[1]
 
     def request_address(self, queue: Queue) -> str:
-        """Return the address for requests about a queue: that of its master, or of a slave without a master."""
+        """Return the address for requests about a queue: that of its master or, without a master, that of a slave."""
         return self._broker_for(queue, slave=queue.broker in self._silent_masters)[1]
 
     def has_master(self, queue: Queue) -> bool:
@@ -176,7 +176,7 @@ class BlockingCluster:
         return self._cluster_options.from_slaves and broker not in self._leaves_slave
 
     def _broker_for(self, queue: Queue, *, slave: bool) -> tuple[int, str]:
-        """Return id and address of the queue's master; of a slave if one is wanted, or without a master."""
+        """Return the id and address of the queue's master, or of a slave if one is wanted or there is no master."""
         chosen = self._brokers.choose(queue.broker, slave=slave)
         if chosen is None:
             self._ask_namesrv(self._queues())
@@ -186,7 +186,7 @@ class BlockingCluster:
         return chosen
 
     def forget(self, broker: str) -> None:
-        """Look up the broker's addresses again when they are next needed."""
+        """Forget the broker's addresses, so that they are looked up when next needed."""
         self._brokers.pop(broker, None)
 
     def _ask_namesrv(self, exchange: Exchange[T]) -> T:

@@ -20,13 +20,13 @@ from cometmq.remoting.headers import Header
 from cometmq.remoting.security import Security
 
 IDLE_SECONDS: Final = 60.0
-"""Well below the 120 s after which servers close idle connections."""
+"""Seconds after which an idle connection is closed; well below the 120 s after which servers close it."""
 _WINDOW: Final = 128
-"""Requests that :func:`invoke_all` sends before it waits for their answers."""
+"""Maximum number of requests that :func:`invoke_all` sends before it waits for their answers."""
 
 
 class _Cache:
-    """Idle connections by address and security, with the time of their return."""
+    """Idle connections by address and security, with the time at which they were returned."""
 
     def __init__(self) -> None:
         self._idle: dict[tuple[str, Security], list[tuple[float, BlockingConnection]]] = {}

@@ -1,4 +1,4 @@
-"""Queries for offsets without an event loop: bounds, sizes of records, consumer groups, offsets by time."""
+"""Queries for offsets without an event loop: bounds, record sizes, consumer groups, offsets by time."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Offsets that a queue holds: ``first <= offset < end``."""
+    """The offsets in a queue: ``first <= offset < end``."""
 
     first: int
     end: int
 
 
 class OffsetClient(BlockingCluster):
-    """The brokers of a nameserver's cluster, with queries for offsets."""
+    """The brokers in a nameserver's cluster, with queries for offsets."""
 
     def __init__(self, options: ClusterOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(options, clock=clock)
@@ -73,7 +73,7 @@ class OffsetClient(BlockingCluster):
     # Groups ---------------------------------------------------------------------------------------
 
     def committed_offsets(self, queues: Iterable[Queue], group: str) -> dict[Queue, int]:
-        """Return the offset that a group has committed in each queue; omit queues without one."""
+        """Return the offset that a group has committed in each queue; omit queues without a committed offset."""
         asked = [(queue, committed_offset(group, queue, or_zero=False)) for queue in queues]
         offsets = zip(asked, self.ask(asked), strict=True)
         return {queue: offset for (queue, _), offset in offsets if offset is not None}
@@ -81,7 +81,7 @@ class OffsetClient(BlockingCluster):
     def commit_offsets(self, group: str, offsets: Mapping[Queue, int], *, alone: bool = False) -> None:
         """Commit offsets for a consumer group; a heartbeat creates the group on brokers that do not know it.
 
-        :param alone: refuse if the group has a consumer, whose offsets would be overwritten.
+        :param alone: refuse to commit if the group has a consumer, whose offsets would be overwritten.
         :raises refused: the group has a consumer.
         """
         for members in by_broker(sorted(offsets)):
@@ -99,7 +99,7 @@ class OffsetClient(BlockingCluster):
                 self.ask(part)
 
     def _has_consumers(self, group: str, queue: Queue) -> bool:
-        """Return whether a queue's broker has consumers of the group; then it knows group and subscriptions."""
+        """Return whether a queue's broker has consumers of the group, and so knows group and subscriptions."""
         request = (RequestCode.GET_CONSUMER_LIST_BY_GROUP, GetConsumerListByGroupRequestHeader(group))
         (answer,) = self.ask_broker(queue, [request])
         return answer.code == ResponseCode.SUCCESS and bool(decode_body(ConsumerIdList, answer.body).consumer_id_list)
@@ -135,7 +135,7 @@ class OffsetClient(BlockingCluster):
     # Times ----------------------------------------------------------------------------------------
 
     def offsets_at(self, bounds: Mapping[Queue, Bounds], times: int | Mapping[str, int]) -> dict[Queue, int]:
-        """Find in each queue the first offset stored at or after a time; its end if there is none.
+        """Find the first offset stored at or after a time in each queue; use the queue's end if there is none.
 
         :param times: milliseconds since 1970, for all topics or by topic; topics without a time are omitted.
         """

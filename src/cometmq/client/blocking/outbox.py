@@ -1,7 +1,7 @@
 """Requests to several queues in parallel, in order for each queue, with retries: a protocol without sockets.
 
-A *request* is some messages of one queue. It is in flight (``opaque`` is set), or it pauses until ``due_at``, or it is
-acknowledged and gone:
+A *request* consists of some messages for one queue. It is in flight (``opaque`` is set), or it pauses until ``due_at``,
+or it is acknowledged and gone:
 
 =============  ================================  ====================  ====================================
 state          event                             next state            what happens
@@ -43,7 +43,7 @@ from cometmq.remoting.security import Security
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 5.0
 UNSURE: Final = NOT_NOW | LESS_SAFE
-"""Codes that are worth a retry: the message is not stored, or less safely than the broker is configured to store it."""
+"""Codes after which a retry can help: the message is not stored, or less safely than the broker is configured to do."""
 _ADVICE: Final[dict[int, str]] = {
     ResponseCode.NO_PERMISSION: "the topic or its broker does not allow writing: see cometmq topic list",
     ResponseCode.TOPIC_NOT_EXIST: "create the topic on this broker: cometmq topic create",
@@ -54,7 +54,7 @@ _ADVICE: Final[dict[int, str]] = {
 
 
 class Request(Protocol):
-    """Messages of one queue that are sent together; ``str`` describes them in errors."""
+    """Messages for one queue that are sent together; ``str`` describes the request in errors."""
 
     @property
     def queue(self) -> Queue:
@@ -79,13 +79,13 @@ class Request(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SenderOptions:
-    """Limits of a sender, and the next steps in its errors."""
+    """The limits of a sender, and the next steps in its errors."""
 
     security: Security
     timeout_s: float
-    """Time for a request to be acknowledged, all tries together."""
+    """Maximum time until a request is acknowledged, all tries together."""
     answer_s: float
-    """Time for one answer."""
+    """Maximum time until one answer arrives."""
     error: type[CometMQError]
     """Raised when a broker refuses messages or does not acknowledge them in time."""
     too_large: str
@@ -102,7 +102,7 @@ class Sending:
     request: Request
     deadline: float
     due_at: float
-    """The end of the pause."""
+    """The time at which the pause ends."""
     opaque: int | None = None
     """The number (opaque) of the frame in flight; None in a pause."""
     failures: int = 0
@@ -116,7 +116,7 @@ class Delivered:
     bytes: int = 0
     requests: int = 0
     repeated: int = 0
-    """Requests that were sent again."""
+    """Number of requests that were sent again."""
 
 
 class Outbox:
@@ -143,7 +143,7 @@ class Outbox:
         return {sending.opaque for sending in self.requests_to(broker) if sending.opaque is not None}
 
     def due(self, now: float) -> list[Sending]:
-        """Return the requests to send now."""
+        """Return the requests that are due."""
         return [sending for sending in self.sendings.values() if sending.opaque is None and sending.due_at <= now]
 
     def frame(self, sending: Sending) -> bytes:

@@ -58,7 +58,7 @@ class Sender:
         return self._outbox.delivered
 
     def await_answers(self) -> None:
-        """Wait briefly for the answers to sent requests, good or bad, before the task fails.
+        """Wait briefly for the answers to sent requests, whether successes or failures, before the task fails.
 
         The task's next attempt first queries which messages are stored; those stored after this query are stored twice.
         """

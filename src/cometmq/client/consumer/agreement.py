@@ -1,9 +1,9 @@
 """Warns when another member of a consumer's group subscribes differently: RocketMQ's classic trap.
 
-A broker keeps one table of subscriptions for a group: that of the member whose heartbeat came last (for one topic,
-whose subscription is newest). The members share the queues anyway, so a member gets messages that another one
-wants. Its own subscription filters them, and what it filters out is lost for the group. A member sees the others'
-subscriptions only in that table: if it differs from the member's own, another member wrote it.
+A broker keeps one table of subscriptions for a group: that of the member whose heartbeat arrived last (for one topic,
+whose subscription is newest). The members share the queues anyway, so a member receives messages that another member
+wants. Its own subscription filters these, and the messages that it filters out are lost for the group. A member sees
+the others' subscriptions only in that table: if it differs from the member's own, another member wrote it.
 """
 
 from __future__ import annotations

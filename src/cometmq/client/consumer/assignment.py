@@ -1,4 +1,4 @@
-"""One queue of a polling consumer: the messages read ahead, and the position (``AssignedMessageQueue``)."""
+"""One queue of a polling consumer: the messages that were read ahead, and the position (``AssignedMessageQueue``)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Assignment:
         self.task: asyncio.Task[None] | None = None
         self.paused = False
         self.seeking = asyncio.Lock()
-        """Held by a seek while it asks the broker and acts, so that of several seeks the last call wins."""
+        """Lock that a seek holds until it has moved the position, so that the last of several seeks takes effect."""
         self.position: int | None = None
         """The offset of the next poll."""
         self.processed: int | None = None
@@ -34,7 +34,7 @@ class Assignment:
         self._budget = budget
         self._arrived = arrived
         self.chunks: deque[Chunk] = deque()
-        """The messages read ahead; a chunk without messages only moves the position."""
+        """The messages that were read ahead; a chunk without messages only moves the position."""
         self._taken = 0
         self._has_given = False
         self._count = 0

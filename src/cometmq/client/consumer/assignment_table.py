@@ -2,8 +2,8 @@
 
 Theory of operation. A queue that is read has one :class:`~cometmq.client.consumer.assignment.Assignment`. A seek, a
 reset, a new subscription and a rebalance end it and begin another one. Each change is one step in which nothing is
-awaited: brokers are asked before it, and waiting work is done by the new reader's task, which begins only after
-the old reader, and the last commit of a queue that was left, have ended.
+awaited: brokers are asked before it, and the new reader's task does the work that must wait. This task begins only
+after the old reader, and the last commit of a queue that was left, have ended.
 
 Invariants:
 
@@ -49,7 +49,7 @@ class AssignmentTable:
         spawn: Spawn,
     ) -> None:
         self.queues: dict[MessageQueue, Assignment] = {}
-        """The queues being read, in the order of their turns."""
+        """The queues that are being read, in the order of their turns."""
         self._offsets = offsets
         self._group = group
         self._config = config
@@ -125,7 +125,7 @@ class AssignmentTable:
         self._moved.clear()
 
     def positions(self, *, processed_only: bool) -> dict[MessageQueue, int]:
-        """Return each queue's known position or, if ``processed_only``, the offset before which all is consumed."""
+        """Return each queue's known position or, if ``processed_only``, the offset before which all are consumed."""
         chosen = {
             queue: assignment.processed if processed_only else assignment.position
             for queue, assignment in self.queues.items()
@@ -154,9 +154,9 @@ class AssignmentTable:
                 self._replace(queue, assignment.position, assignment.processed)
 
     async def seek(self, queue: MessageQueue, find: Callable[[], Awaitable[int]]) -> None:
-        """Read a queue from the offset that ``find`` returns; of several seeks the last call wins.
+        """Read a queue from the offset that ``find`` returns; the last of several seeks takes effect.
 
-        :raises ClientStateError: the queue is not assigned, or no longer.
+        :raises ClientStateError: the queue is not assigned, or is no longer assigned.
         """
         async with self.of(queue).seeking:
             self.move_to(queue, await find())

@@ -45,7 +45,7 @@ class ReadConfig(ClientConfig):
     """
 
     pull_batch_size: int = 1024
-    """Maximum messages of one pull; brokers have their own limits (Apache: 32 messages or 256 KiB)."""
+    """Maximum number of messages in one pull; brokers have their own limits (Apache: 32 messages or 256 KiB)."""
     pull_wait_s: float = 15.0
     """Seconds that a broker waits for a message before it answers a pull."""
     pull_interval_s: float = 0.0
@@ -53,13 +53,13 @@ class ReadConfig(ClientConfig):
     pull_error_delay_s: float = 1.0
     """Seconds before a failed pull is repeated."""
     pull_threshold_for_queue: int = 4096
-    """Maximum messages of one queue that wait for consumption (Java: 1000, with pulls of 32)."""
+    """Maximum number of messages of one queue that wait for consumption (Java: 1000, with pulls of 32)."""
     pull_threshold_bytes_for_queue: int = 16 * 1024 * 1024
-    """Maximum bytes of one queue that wait for consumption (Java: 100 MiB)."""
+    """Maximum number of bytes of one queue that wait for consumption (Java: 100 MiB)."""
     pull_threshold_bytes: int = 256 * 1024 * 1024
-    """Maximum bytes of all queues together that wait for consumption, in equal shares."""
+    """Maximum number of bytes of all queues together that wait for consumption, in equal shares."""
     allocate_strategy: AllocateStrategy = averagely
-    """The strategy that allocates queues to members; the same at every member."""
+    """The strategy that allocates queues to members; all members must use the same one."""
     rebalance_interval_s: float = 20.0
     """Seconds between two rebalances; brokers also report changes of the group immediately."""
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
@@ -101,11 +101,11 @@ class PushConfig(ReadConfig):
     suspend_current_queue_s: float = 1.0
     """Orderly: seconds that a queue pauses after a failure, unless the listener sets another time."""
     max_reconsume_times: int = -1
-    """Failures after which a message goes to the dead-letter topic; -1 means 16, or never if orderly."""
+    """Number of failures after which a message is sent to the dead-letter topic; -1 means 16, or never if orderly."""
     retry_delay_s: float = 5.0
-    """Seconds before this client consumes a failed message again that the broker did not accept back."""
+    """Seconds before this client consumes a failed message again if the broker did not accept it back."""
     consume_timeout_s: float = 900.0
-    """Seconds of consumption after which a message goes back to the broker, unless orderly; ``inf`` means never."""
+    """Seconds of consumption after which a message is sent back to the broker, unless orderly; ``inf`` means never."""
     persist_interval_s: float = 5.0
     """Seconds between two reports of offsets."""
     handover_wait_s: float = 10.0

@@ -5,9 +5,9 @@ function) handles one request after the other until the queue is empty, so a qui
 threads nor a task for each message. When requests have waited for :data:`JOIN_S`, more workers join: one, then twice as
 many each time, up to the limit.
 
-A request in work is in ``process_queue.running`` until it is finished or skipped. A worker in a thread adds it
-there *before* it checks ``dropped``, and a hand-over sets ``dropped`` *before* it checks ``running``; so either the
-worker skips the request, or the hand-over waits for it.
+A request that is being handled is in ``process_queue.running`` until it is finished or skipped. A worker in a thread
+adds it there *before* it checks ``dropped``, and a hand-over sets ``dropped`` *before* it checks ``running``; so either
+the worker skips the request, or the hand-over waits for it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from cometmq.message.message import MessageExt
 log = logging.getLogger(__name__)
 
 JOIN_S: Final = 0.002
-"""Seconds that requests wait before more workers join."""
+"""Seconds for which requests wait before more workers join."""
 
 YIELD_REQUESTS: Final = 64
-"""Requests after which a coroutine listener yields to the event loop."""
+"""Number of requests after which a coroutine listener yields to the event loop."""
 
 Settled = Callable[[ConsumeRequest, Verdict], None]
 
@@ -169,7 +169,7 @@ class ConsumeService:
             self._workers.call_loop(self._leave)
 
     def _consume_in_thread(self) -> None:
-        """Consume until no request waits, or Python exits, which waits for this thread first."""
+        """Consume until no request is pending, or Python exits. At exit Python waits for this thread first."""
         listener = cast("Callable[[list[MessageExt]], Verdict]", self._listener)
         line = self._line
         answers = self._answers

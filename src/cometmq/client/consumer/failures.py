@@ -1,10 +1,10 @@
 """Handles failed messages: a concurrent consumer sends them back, an orderly one retries them itself.
 
 Theory of operation. A message that a concurrent consumer failed on, or that was consumed for longer than
-``consume_timeout_s``, goes back to the broker: by CONSUMER_SEND_MSG_BACK; if the broker refuses that, by a send to the
-group's retry topic; if that fails too, the message is consumed again here after ``retry_delay_s``
+``consume_timeout_s``, is sent back to the broker: by CONSUMER_SEND_MSG_BACK; if the broker refuses this, by a send to
+the group's retry topic; if this fails too, the message is consumed again by this member after ``retry_delay_s``
 (``DefaultMQPushConsumerImpl.sendMessageBack``, ``ProcessQueue.cleanExpiredMsg``). Its request is finished only after
-the broker has stored the message, so no message is lost; it may come twice if the answer is lost.
+the broker has stored the message, so no message is lost. A message may be delivered twice if the answer is lost.
 
 A message that an orderly consumer failed on stays first in its queue, with one more failure, until it fails too often
 and is stored in the dead-letter topic (``ConsumeMessageOrderlyService.checkReconsumeTimes``).
@@ -65,7 +65,7 @@ class Failures:
         self._activity = activity
         self._broadcast = config.message_model is MessageModel.BROADCASTING
         self._room: dict[str, asyncio.Semaphore] = {}
-        """Sends back run as concurrently as consumption: in Java the consuming thread sends them back."""
+        """Limits concurrent sends back to the concurrency of consumption, as in Java's consuming threads."""
         self._under_way: set[ConsumeRequest] = set()
         """Requests whose messages are being sent back."""
 
@@ -87,7 +87,7 @@ class Failures:
             self._spawn(self.hand_back(request, failed, level))
 
     async def hand_back(self, request: ConsumeRequest, failed: list[MessageExt], delay_level: int) -> None:
-        """Send failed messages back; consume those again that the broker does not store."""
+        """Send failed messages back; consume messages again if the broker does not store them."""
         self._under_way.add(request)
         try:
             remaining = [message for message in failed if not await self._send_back_or_again(message, delay_level)]
@@ -103,7 +103,7 @@ class Failures:
             process_queue.submit([request])
 
     async def watch(self, queues: Callable[[], Iterable[ProcessQueue]]) -> None:
-        """Keep sending back messages whose consumption exceeds ``consume_timeout_s`` (at most twice that).
+        """Keep sending back messages whose consumption exceeds ``consume_timeout_s``, after at most twice this time.
 
         The listener's call continues, and its verdict is ignored.
         """
@@ -131,7 +131,7 @@ class Failures:
             request.process_queue.finish(request)
 
     async def _send_back_or_again(self, message: MessageExt, delay_level: int) -> bool:
-        """Send a message back by either way; return whether it is stored."""
+        """Send a message back in one of the two ways; return whether the broker has stored it."""
         room = self._room.setdefault(message.broker_name, asyncio.Semaphore(self._config.consume_concurrency))
         async with room:
             try:
@@ -155,9 +155,9 @@ class Failures:
             return True
 
     async def send_back(self, message: MessageExt, delay_level: int) -> None:
-        """Let the broker that has the message store it once more (CONSUMER_SEND_MSG_BACK).
+        """Let the broker with the message store it once more (CONSUMER_SEND_MSG_BACK).
 
-        :raises CometMQError: it is not stored, or this is unknown.
+        :raises CometMQError: the message is not stored, or it is unknown whether it is.
         """
         address = self._instance.routes.brokers.master(message.broker_name) or message.store_host
         header = ConsumerSendMsgBackRequestHeader(
@@ -174,7 +174,7 @@ class Failures:
     async def send_again(self, message: MessageExt, delay_level: int) -> None:
         """Send the message to the group's retry topic, with one more failure.
 
-        :raises CometMQError: it is not stored, or this is unknown.
+        :raises CometMQError: the message is not stored, or it is unknown whether it is.
         """
         times = message.reconsume_times
         at_once = delay_level < 0
@@ -197,9 +197,9 @@ class OrderedFailures:
         self._broadcast = config.message_model is MessageModel.BROADCASTING
 
     async def judge(self, failed: list[MessageExt], verdict: Verdict) -> list[MessageExt]:
-        """Return the messages to consume again, each with one more failure; send on those that failed too often.
+        """Return the messages to consume again, each with one more failure; forward messages that failed too often.
 
-        A message that cannot be sent on stays first in its queue.
+        A message that cannot be forwarded stays first in its queue.
         """
         at_once = isinstance(verdict, Retry) and verdict.delay_level < 0
         remaining = []
@@ -224,7 +224,7 @@ class OrderedFailures:
 
 
 INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
-"""Producer group of these sends."""
+"""Producer group for sending failed messages."""
 _QUEUES: Final = 1
 
 
@@ -241,9 +241,9 @@ async def send_to_retry_topic(
 
     The body is sent as it was stored. The new message is not part of a transaction.
 
-    :param reconsume_times: its number of failures; by default that of the message.
-    :param delay_level: its delay level; 0 for no delay.
-    :raises CometMQError: it is not stored, or this is unknown.
+    :param reconsume_times: the number of failures; by default that of the message.
+    :param delay_level: the delay level; 0 for no delay.
+    :raises CometMQError: the message is not stored, or it is unknown whether it is.
     """
     topic = retry_topic(group)
     times = message.reconsume_times if reconsume_times is None else reconsume_times

@@ -45,9 +45,9 @@ class ConsumeResult(Enum):
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """The messages from position ``first`` on have failed; those before are consumed.
+    """The messages from position ``first`` on have failed; earlier ones are consumed.
 
-    ``delay_level`` sets the delay until they come back: 1 to 18 (1 s to 2 h), 0 lets the broker choose by how
+    ``delay_level`` sets the delay until they are delivered again: 1 to 18 (1 s to 2 h), 0 lets the broker choose by how
     often they failed, -1 sends them to the dead-letter topic immediately. An orderly consumer keeps them
     and blocks their queue instead, whatever the level, except for -1.
     """
@@ -57,10 +57,10 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class Suspend(msgspec.Struct, frozen=True):
-    """The messages from position ``first`` on have failed; those before are consumed.
+    """The messages from position ``first`` on have failed; earlier ones are consumed.
 
     ``SUSPEND_CURRENT_QUEUE_A_MOMENT``: an orderly consumer pauses the queue for ``seconds``, by default as configured,
-    and then consumes the same messages again. For any other consumer it is the same as :class:`Retry`.
+    and then consumes the same messages again. For any other consumer this verdict is the same as :class:`Retry`.
     """
 
     first: int = 0
@@ -71,7 +71,7 @@ class Rollback(msgspec.Struct, frozen=True):
     """Consume these messages, and all uncommitted ones before them, again (``ConsumeOrderlyStatus.ROLLBACK``).
 
     Only for an orderly listener without ``auto_commit``. The queue pauses for ``seconds``, by default as configured,
-    and continues after the last commit. It does not count as a failure.
+    and continues after the last commit. A rollback does not count as a failure.
     """
 
     seconds: float | None = None
@@ -84,7 +84,7 @@ Without ``auto_commit`` the messages of an orderly listener are consumed only af
 """
 
 Listener = Callable[[Sequence[MessageExt]], Verdict] | Callable[[Sequence[MessageExt]], Awaitable[Verdict]]
-"""A plain function (runs in a thread, may block) or an ``async def`` (runs on the event loop, must not)."""
+"""A plain function, which runs in a thread and may block, or an ``async def``, which must not block the event loop."""
 
 
 def failed_messages(messages: Sequence[MessageExt], verdict: Verdict) -> Sequence[MessageExt]:
@@ -162,7 +162,7 @@ class ConsumeObservation:
         self._clock = clock
 
     def begin(self, messages: Sequence[MessageExt]) -> ConsumeMessageContext:
-        """Call the hooks before the application gets messages; return the context for :meth:`end`."""
+        """Call the hooks before the application receives messages; return the context for :meth:`end`."""
         context = ConsumeMessageContext(
             consumer_group=self._group, messages=tuple(messages), begun_at_ms=self._clock.now_ms(), props={}
         )
@@ -213,7 +213,7 @@ def observed(listener: Listener, observation: ConsumeObservation) -> Listener:
 
 
 def decoding(listener: Listener, deserializer: Deserializer) -> Listener:
-    """Return a listener that gets messages with a ``value``."""
+    """Return a listener that receives messages with a ``value``."""
 
     def decoded(messages: Sequence[MessageExt]) -> list[MessageExt]:
         return [DecodedMessage(*one.place, one.broker_name, deserializer=deserializer) for one in messages]
@@ -228,7 +228,7 @@ def decoding(listener: Listener, deserializer: Deserializer) -> Listener:
 
 
 async def _call_in_new_thread(listener: Callable[[Sequence[MessageExt]], Verdict], message: MessageExt) -> Verdict:
-    """Call a plain listener in a new thread, since those of the consumer may all be busy."""
+    """Call a plain listener in a new thread, since all threads of the consumer may be busy."""
     thread = ThreadPoolExecutor(1, thread_name_prefix="cometmq-consume-directly")
     try:
         return await in_thread(thread, listener, [message])

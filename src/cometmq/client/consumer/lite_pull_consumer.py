@@ -32,14 +32,14 @@ from cometmq.remoting.security import Security
 log = logging.getLogger(__name__)
 
 POLL_S: Final = 60.0
-"""Seconds of one poll within an iteration; the next one follows."""
+"""Seconds of one poll within an iteration; the next poll follows immediately."""
 
 
 class LitePullConsumer(GroupClient):
     """Polls messages of subscribed topics (shared in the group), or of queues assigned by hand.
 
-    Call ``subscribe`` before or inside ``async with LitePullConsumer("g") as consumer:``, then ``poll``.
-    Or iterate: ``async for message in consumer``. With auto commit a message is consumed at the poll after the one that
+    Call ``subscribe`` before or inside ``async with LitePullConsumer("g") as consumer:``, then ``poll``. Or iterate:
+    ``async for message in consumer``. With auto commit a message counts as consumed at the poll after the one that
     returned it, and when the ``async with`` block ends without an error.
 
     :param group: the consumer group.
@@ -47,7 +47,7 @@ class LitePullConsumer(GroupClient):
     :param config: all other options.
     :param consume_hooks: called with the messages of each poll, and at the next poll.
     :param security: credentials and TLS of its own instance; by default from the environment.
-    :param deserializer: gives messages a ``value``, as in :class:`PushConsumer`.
+    :param deserializer: sets the ``value`` of messages, as in :class:`PushConsumer`.
     :raises ValueError: the group's name is not allowed, or an address has no port.
     :raises TypeError: the deserializer is invalid.
     """
@@ -81,7 +81,7 @@ class LitePullConsumer(GroupClient):
         self._membership: Membership | None = None
         self._running = False
         self._choosing = asyncio.Lock()
-        """Keeps changes of topics and queues in the order of the calls, although brokers are asked first."""
+        """Lock that keeps changes of topics and queues in the order of the calls, although brokers are asked first."""
         self._next_commit = 0.0
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -157,7 +157,7 @@ class LitePullConsumer(GroupClient):
     async def subscribe(self, topic: str, expression: str = ALL, *, expression_type: str = TAG) -> None:
         """Read this member's share of a topic: all, by tags (``TagA || TagB``), or by SQL92 on properties.
 
-        Before ``start`` this only records the subscription, and ``start`` checks it.
+        Before ``start`` this only records the subscription; ``start`` checks it.
 
         :raises RouteNotFoundError: no nameserver knows the topic.
         :raises BrokerError: a broker cannot filter by the expression; SQL92 needs its ``enablePropertyFilter``.
@@ -301,8 +301,8 @@ class LitePullConsumer(GroupClient):
     def give_back(self, messages: Iterable[MessageExt]) -> None:
         """Take back undelivered messages of the last poll: the next poll returns them.
 
-        So a poll that is cancelled just as it ends loses no message. Messages of queues that were left
-        or moved meanwhile do not come back.
+        So a poll that is cancelled at its end loses no message. Messages of queues that were left
+        or moved meanwhile are not returned.
         """
         self._finish_last_poll(failed=True)
         self._table.give_back(messages)
@@ -321,13 +321,13 @@ class LitePullConsumer(GroupClient):
     # --- positions ---
 
     def position(self, queue: MessageQueue) -> int | None:
-        """Return the offset of the next poll; ``None`` before it is known."""
+        """Return the offset of the next poll; ``None`` while it is unknown."""
         return self._table.of(queue).position
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue at ``offset``, which must be between the first and the end offset of the queue.
 
-        :raises ValueError: it is outside this range.
+        :raises ValueError: the offset is outside this range.
         """
         offsets = self.offsets
 

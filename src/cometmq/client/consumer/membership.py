@@ -1,8 +1,8 @@
 """Rebalances: computes a member's share of queues, on notices and at an interval (``RebalanceService``).
 
 Theory of operation. Every member computes the shares of all members from the same two sorted lists: the queues of the
-topic's route, and the client ids that a broker knows for the group. So members agree without talking to each other, as
-soon as their lists are the same; until then a queue may have two readers or none (see
+topic's route, and the client ids that a broker knows for the group. So members agree without communicating with each
+other, as soon as their lists are the same; until then a queue may have two readers or none (see
 :mod:`cometmq.client.consumer.process_queue_table`). A rebalance follows each notice of a broker, each change of a
 route, and the interval. If a list is not available, the queues of that topic stay as they are. Topics are rebalanced in
 parallel, so a broker that does not answer holds up its own topics only. Between the last check of the member's state
@@ -67,7 +67,7 @@ class Membership:
         instance.routes.on_change.append(self._route_changed)
 
     async def start(self, topics: Iterable[str]) -> None:
-        """Request the routes, send a heartbeat, rebalance once; then rebalance in the background.
+        """Request the routes, send a heartbeat, rebalance once, then rebalance in the background.
 
         :raises RouteNotFoundError: none of the topics exists.
         """
@@ -160,7 +160,7 @@ class Membership:
             self._assigned(topic, share, is_shared)
 
     def _share(self, topic: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> set[MessageQueue] | None:
-        """Return the strategy's share, limited to queues of this topic (``ByConfig`` ignores the topic)."""
+        """Return the strategy's share, limited to the queues of this topic, since ``ByConfig`` ignores the topic."""
         try:
             chosen = self._strategy(self._group, self._instance.client_id, queues, members)
             return {queue for queue in chosen if queue.topic == topic}

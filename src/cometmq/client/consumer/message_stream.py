@@ -1,15 +1,15 @@
-"""Hands messages to a loop of the application instead of a listener.
+"""Passes messages to a loop in the application instead of a listener.
 
-Theory of operation. Messages wait in lanes, one for each queue, and the loop takes them from the lanes in turn. A
+Theory of operation. Messages wait in lanes, one for each queue, and the loop receives them from the lanes in turn. A
 delivered message is *open* until the application acknowledges it, asks for it again, or the stream ends. An open
 message holds its queue's offset, as a running call of a listener does: it is in ``process_queue.running``, counts for
-the limits of the queue, goes back to the broker after ``consume_timeout_s``, and a hand-over of its queue waits for it.
-So a message that is never acknowledged is never lost, and the messages that are open are bounded.
+the limits of the queue, is sent back to the broker after ``consume_timeout_s``, and a hand-over of its queue waits for
+it. So a message that is never acknowledged is never lost, and the number of open messages is bounded.
 
 An orderly consumer calls :meth:`MessageStream.listen` as its listener, which adds the message to a lane and waits for
-its verdict. So the next message of a queue is delivered after the one before it was acknowledged.
+its verdict. So the next message of a queue is delivered only after the previous one was acknowledged.
 
-At the end open messages are released without a failure; the group gets them again. Messages of the last step of a
+At the end open messages are released without a failure; the group receives them again. Messages of the last step of a
 loop that raised count as failed (:meth:`MessageStream.fail_last`).
 """
 
@@ -34,7 +34,7 @@ from cometmq.message.message import MessageExt
 log = logging.getLogger(__name__)
 
 _CLEAN_UP_AT: Final = 1024
-"""From this number of open messages on, finished ones are removed each time the number has doubled."""
+"""Number of open messages from which on finished ones are removed each time the number has doubled."""
 
 LEVELS_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 """A broker's default delay levels (``messageDelayLevel``), in seconds."""
@@ -58,7 +58,7 @@ class LaneMessage(Protocol):
         """Return the message."""
 
     def begin(self) -> bool:
-        """Mark the message as open; return False if it is no longer this member's."""
+        """Mark the message as open; return False if the message no longer belongs to this member."""
 
     def wait_again(self) -> Hashable:
         """Undo :meth:`begin`; return the lane."""
@@ -71,7 +71,7 @@ class LaneMessage(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Return whether the message went back to the broker or to another member: a verdict has no effect then."""
+        """Return whether the broker or another member has the message again, so that a verdict has no effect."""
 
 
 class _RequestMessage:
@@ -109,7 +109,7 @@ class _RequestMessage:
 
 
 class _CallMessage:
-    """A message whose verdict a call of :meth:`MessageStream.listen` waits for."""
+    """A message of an orderly consumer, for whose verdict a call of :meth:`MessageStream.listen` waits."""
 
     __slots__ = ("message", "verdict")
 
@@ -136,12 +136,12 @@ class _CallMessage:
 
 
 class _DetachedStream:
-    """Stands for the stream of a message that was copied to another process or to a file."""
+    """Replaces the stream of a message that was copied to another process or to a file."""
 
     orderly: Final = False
 
     def settle(self, message: ReceivedMessage, _verdict: Verdict) -> None:
-        """Refuse, since the consumer is in another process.
+        """Refuse the verdict, since the consumer is in another process.
 
         :raises ClientStateError: always.
         """
@@ -154,8 +154,8 @@ class _DetachedStream:
 class ReceivedMessage(DecodedMessage, eq=False, kw_only=True):
     """A message in a loop over a push consumer; it is consumed when :meth:`ack` is called.
 
-    The methods may be called in any order and from any thread; the first call counts. A message without a
-    call comes again to the group: after ``consume_timeout_s``, or when the consumer is closed. Copies are the same
+    The methods may be called in any order and from any thread; the first call takes effect. A message without a call is
+    delivered to the group again: after ``consume_timeout_s``, or when the consumer is closed. Copies are the same
     message; other processes can read a pickled one, but not acknowledge it.
     """
 
@@ -168,7 +168,7 @@ class ReceivedMessage(DecodedMessage, eq=False, kw_only=True):
         self._stream.settle(self, None)
 
     def retry(self, after: float | timedelta | None = None) -> None:
-        """Count the message as failed, so that it comes again.
+        """Count the message as failed, so that it is delivered again.
 
         :param after: seconds, rounded up to a delay level (an orderly consumer waits exactly this time); by default the
             broker chooses by the number of failures.
@@ -209,7 +209,7 @@ class Batch(list[ReceivedMessage]):
 class MessageStream:
     """The messages of one push consumer, for the application's loops.
 
-    :param orderly: the messages come from :meth:`listen`.
+    :param orderly: the messages are passed to :meth:`listen`.
     :param settled: called with each concurrent request and its verdict.
     :param observation: the hooks of the consumer.
     """
@@ -323,7 +323,7 @@ class MessageStream:
         return True
 
     def give_back(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Take back undelivered messages of the last step: they come again before all others."""
+        """Take back undelivered messages of the last step; they are delivered before all others."""
         for message in reversed(list(messages)):
             taken = self._close(message, ConsumeReturnType.EXCEPTION)
             if taken is not None:
@@ -366,7 +366,7 @@ class MessageStream:
         return taken
 
     def fail_last(self, logged: Callable[[ReceivedMessage], object]) -> None:
-        """Fail the open messages of the last step, in which the loop raised."""
+        """Count the open messages of the last step, in which the loop raised, as failed."""
         for message in self._last:
             if message._taken in self._open:
                 logged(message)

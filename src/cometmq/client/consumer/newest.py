@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 QUEUES_AT_ONCE: Final = 16
 FIRST_WINDOW: Final = 64
-"""Offsets of the first window in a queue; each further window is four times as long."""
+"""Number of offsets in the first window of a queue; each further window is four times as long."""
 LAST_WINDOW: Final = 2_048
 
 
@@ -46,13 +46,13 @@ class Found(Generic[T]):
     looked_at: int
     """Number of scanned offsets."""
     is_complete: bool
-    """False if the effort ran out and older messages may match, too."""
+    """False if the search ended at its maximum and older messages may match, too."""
 
 
 async def newest(consumer: PullConsumer, search: Search, keep: Callable[[MessageExt], T]) -> Found[T]:
     """Find the newest messages that match a search.
 
-    :param consumer: any running consumer; it commits nothing.
+    :param consumer: any running consumer; the search commits nothing.
     :param keep: returns the part of a message to keep, since bodies are large.
     :raises RouteNotFoundError: no nameserver knows the topic.
     :raises BrokerError: a broker refuses, for example because it cannot filter by SQL92.
@@ -77,7 +77,7 @@ async def newest(consumer: PullConsumer, search: Search, keep: Callable[[Message
 @dataclass(frozen=True)
 class _QueueResult(Generic[T]):
     rows: list[tuple[tuple[int, int], T]]
-    """Messages with their store time and offset."""
+    """The messages that are kept, with their store times and offsets."""
     looked_at: int
     is_complete: bool
 

@@ -25,7 +25,7 @@ class OffsetStore(Protocol):
     """Stores the offsets of one group."""
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the offset to continue at; ``None`` if there is none."""
+        """Return the offset at which to continue; ``None`` if there is none."""
 
     async def report(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Store offsets; log a failure, which the next report repairs."""
@@ -40,7 +40,7 @@ class RemoteOffsets:
         self._group = group
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the offset to continue at; ``None`` if the broker has none."""
+        """Return the offset at which to continue; ``None`` if the broker has none."""
         return await self._offsets.committed(self._group, queue)
 
     async def report(self, offsets: Mapping[MessageQueue, int]) -> None:
@@ -84,7 +84,7 @@ class LocalOffsets:
         return {}
 
     def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Write offsets to the file, which keeps those of other queues.
+        """Write offsets to the file; keep the offsets of other queues.
 
         :raises OSError: the file cannot be written.
         """
@@ -100,7 +100,7 @@ class LocalOffsets:
         self._table = await in_thread(self.load)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the offset to continue at; ``None`` if there is none."""
+        """Return the offset at which to continue; ``None`` if there is none."""
         return self._table.get(queue)
 
     async def report(self, offsets: Mapping[MessageQueue, int]) -> None:

@@ -7,7 +7,7 @@ Theory of operation. Every queue with messages has a lane, and a lane is in one 
   :data:`MAX_CONSUME_CONTINUOUSLY_S` have passed and it is the other lanes' turn.
 * *resting*: a request failed and stays first in its lane. After the pause the lane is ready again. Nothing behind the
   request begins before it is consumed or given up.
-* gone: it is empty, or its queue was left. A queue whose lock is lost is read again by the table.
+* gone: it is empty, or its queue was left. The table reads a queue again if its lock is lost.
 
 Before each call the worker checks that the queue is not dropped and that its lock is held. As in
 :mod:`cometmq.client.consumer.consume_service` a thread adds the request to ``running`` first.

@@ -1,13 +1,13 @@
 """The messages of one queue between pull and consumption, and the queue's consumed offset (``ProcessQueue``).
 
-Theory of operation. A pull returns a chunk, which is cut into requests: the messages of one call of the listener.
-Requests are *open* from the pull until :meth:`ProcessQueue.finish`; they may finish in any order. The consumed offset
-is that of the first message of the first open request, or that of the next pull if no request is open. So all messages
-before it are consumed or stored again by the broker, and a reader that continues there loses none.
+Theory of operation. A pull returns a chunk, which is cut into requests. A request has the messages of one listener
+call. Requests are *open* from the pull until :meth:`ProcessQueue.finish`; they may finish in any order. The consumed
+offset is that of the first message of the first open request, or that of the next pull if no request is open. So all
+messages before it are consumed or stored again by the broker, and a reader that continues there loses none.
 
-``dropped`` ends the queue for this member: no chunk is accepted and no call begins. ``running`` has the requests whose
-call or send back is in progress; a hand-over waits for them. ``release`` frees the memory of what is
-left; later calls of ``finish`` change nothing.
+``dropped`` ends the queue for this member: no chunk is accepted and no call begins. ``running`` contains the requests
+whose call or send back is in progress; a hand-over waits for them. ``release`` frees the memory of the messages that
+are left; later calls of ``finish`` change nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cometmq.message.message import MessageExt
 from cometmq.remoting.bodies import MessageQueue
 
 _NONE: Final[list[MessageExt]] = []
-"""The messages of a finished request."""
+"""The messages of a finished request: none."""
 
 SubmitRequests = Callable[["list[ConsumeRequest]"], None]
 
@@ -46,13 +46,13 @@ class ProcessQueue:
         self.queue = queue
         self.task: asyncio.Task[None] | None = None
         self.dropped = False
-        """The queue is being left: no call of the listener may begin."""
+        """True if the queue is being left, so that no call of the listener may begin."""
         self.running: set[ConsumeRequest] = set()
-        """Requests whose call runs, or whose failed messages are being sent back."""
+        """Requests whose listener call runs, or whose failed messages are being sent back."""
         self.uncommitted: list[ConsumeRequest] = []
         """Orderly without auto commit: requests that are consumed and not committed, in order."""
         self.pulled_count = 0
-        """Messages pulled so far."""
+        """Number of messages pulled so far."""
         self._begun = False
         self._config = config
         self._budget = budget
@@ -87,7 +87,7 @@ class ProcessQueue:
 
     @property
     def is_full(self) -> bool:
-        """Return whether a limit of the queue is reached, so that pulls wait."""
+        """Return whether the queue has reached a limit, so that pulls wait."""
         config = self._config
         return (
             self._count >= config.pull_threshold_for_queue
@@ -120,7 +120,7 @@ class ProcessQueue:
     # --- consumption ---
 
     def finish(self, request: ConsumeRequest) -> None:
-        """Finish a request. Does nothing if it has finished because its messages went back to the broker."""
+        """Finish a request. Do nothing if it has finished because its messages were sent back to the broker."""
         self.running.discard(request)
         if self._released or request.done:
             self._changed.set()
@@ -184,7 +184,7 @@ class ProcessQueue:
 
     @property
     def is_released(self) -> bool:
-        """Return whether the queue was left: the end of a request has no effect then."""
+        """Return whether the queue was left, so that the end of a request has no effect."""
         return self._released
 
     @property
@@ -194,12 +194,12 @@ class ProcessQueue:
 
     @property
     def cached_count(self) -> int:
-        """Return the number of messages that are pulled but not consumed."""
+        """Return the number of messages that were pulled but not consumed."""
         return self._count
 
     @property
     def cached_bytes(self) -> int:
-        """Return the bytes that are pulled but not consumed."""
+        """Return the number of bytes that were pulled but not consumed."""
         return self._size
 
     @property

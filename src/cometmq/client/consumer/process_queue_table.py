@@ -10,7 +10,7 @@ A queue at one member is in one of these states:
   until the broker grants the lock, else ``handover_delay_s`` if others are in the group, so that the last reader can
   report its offset. Then it asks for the committed offset.
 * *reading*: pulled messages are in a :class:`~cometmq.client.consumer.process_queue.ProcessQueue` and at the listener.
-* *leaving*: the queue goes to another member or is read again (rebalance, lost lock, reset, new subscription, close).
+* *leaving*: another member gets the queue, or it is read again (rebalance, lost lock, reset, new subscription, close).
 
 Leaving has a fixed order: mark the queue as dropped, so that no call of the listener begins; stop the reader; report
 the offset if calls run; wait for running calls; report the offset again; free the memory; unlock.
@@ -113,7 +113,7 @@ class ProcessQueueTable:
     # --- changes ---
 
     def assign(self, topic: str, queues: set[MessageQueue], shared: bool) -> None:
-        """Read exactly these queues of a topic; ``shared`` if the group has other members."""
+        """Read exactly these queues of a topic. ``shared`` is True if the group has other members."""
         if not self._is_running:
             return
         if topic not in self._subscriptions:
@@ -193,7 +193,7 @@ class ProcessQueueTable:
         self._start_leaving(queue, self._hand_over(queue, process_queue, self._leaving.get(queue)))
 
     def _start_leaving(self, queue: MessageQueue, work: Coroutine[Any, Any, None]) -> None:
-        """Run ``work``; this member does not read the queue again before it has ended."""
+        """Run ``work``; this member does not read the queue again before the work has ended."""
         task = self._spawn(work)
         self._leaving[queue] = task
         task.add_done_callback(partial(self._left, queue))

@@ -45,7 +45,7 @@ class PullConsumer(GroupClient):
         self._use.begin()
 
     async def close(self) -> None:
-        """Close the connections, unless they are shared; a further call waits for the first one."""
+        """Close the connections unless they are shared; a further call waits for the first one."""
         if self._running or self._ending is not None:
             self._running = False
             await self._end_once(self._use.end)
@@ -92,9 +92,9 @@ class PullConsumer(GroupClient):
         wait_s: float = 0.0,
         timeout_s: float = PULL_TIMEOUT_S,
     ) -> RawPull:
-        """Pull as :meth:`pull` does, but return the bytes of the stored records as sent by the broker.
+        """Pull as :meth:`pull` does, but return the bytes of the stored records as the broker sent them.
 
-        With a tag expression they can include records whose tag only has the same hash.
+        With a tag expression the bytes can include records whose tag only has the same hash.
         """
         data = self._subscription(queue.topic, expression, expression_type)
         return await self._pull(queue, offset, max_messages, data, wait_s, timeout_s)

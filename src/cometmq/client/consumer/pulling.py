@@ -26,7 +26,7 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import PullMessageRequestHeader, PullMessageResponseHeader
 
 PULL_TIMEOUT_S: Final = 10.0
-"""Time-out of a pull, in addition to the broker's wait."""
+"""Seconds that a pull may take in addition to the broker's wait."""
 
 
 class PullStatus(Enum):
@@ -34,7 +34,7 @@ class PullStatus(Enum):
 
     FOUND = "FOUND"
     NO_NEW_MSG = "NO_NEW_MSG"
-    """The queue has no message from this offset on, or none arrived during the wait."""
+    """The queue has no message from this offset on, or no message arrived during the wait."""
     NO_MATCHED_MSG = "NO_MATCHED_MSG"
     """No message matches the subscription; continue at ``next_offset``."""
     OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
@@ -151,7 +151,7 @@ def messages_of(pull: RawPull, queue: MessageQueue, data: SubscriptionData) -> l
 log = logging.getLogger(__name__)
 
 LASTING_FAILURES: Final = 3
-"""Number of refusals in a row from which on they are no longer seen as momentary."""
+"""Number of consecutive refusals from which on they are no longer considered momentary."""
 
 
 class ReadFailureLog:
@@ -313,7 +313,7 @@ class QueueReader:
 
 
 def _check_progress(pulled: RawPull, offset: int) -> None:
-    """Check that the answer moves to a later offset; otherwise the reader would repeat the pull forever.
+    """Check that the answer contains a later offset; otherwise the reader would repeat the pull forever.
 
     :raises ClientError: ``next_offset`` is not after the offset of the pull.
     """

@@ -42,13 +42,13 @@ class PushConsumer(GroupClient):
     """A member of a consumer group that calls ``listener`` with the messages of its queues, or is iterated.
 
     Await ``subscribe`` first, then ``run``, or use ``async with`` (or ``start``). A message is consumed when the
-    listener returns. When it raises or returns a failure (see :mod:`cometmq.client.consumer.listener`), the message
-    comes again with the broker's delays, and goes to the dead-letter topic after ``max_reconsume_times``. With
+    listener returns. When it raises or returns a failure (see :mod:`cometmq.client.consumer.listener`), the message is
+    delivered again with the broker's delays, and is sent to the dead-letter topic after ``max_reconsume_times``. With
     ``orderly`` in the configuration the same member retries it, and its queue waits (``docs/ordered.md``).
 
     Without a listener iterate: ``async for message in consumer``, and call ``message.ack()`` (see
     :mod:`cometmq.client.consumer.message_stream`). When ``async with`` ends by an ``Exception``, the open messages of
-    the loop's last step count as failed; all other open messages come again, as after a crash.
+    the loop's last step count as failed; all other open messages are delivered again, as after a crash.
 
     :param group: the consumer group; all its members have the same subscriptions and strategy.
     :param listener: a function of a sequence of messages, plain (called in threads) or ``async``; None to iterate.
@@ -57,7 +57,7 @@ class PushConsumer(GroupClient):
     :param instance: connections to share with other clients; by default it creates its own.
     :param consume_hooks: called around every call of the listener, see :mod:`cometmq.client.hooks`.
     :param security: credentials and TLS of its own instance; by default from the environment.
-    :param deserializer: gives messages a ``value``: a type to read from JSON (a pydantic or msgspec model, a
+    :param deserializer: sets the ``value`` of messages: a type to read from JSON (a pydantic or msgspec model, a
         dataclass, ``dict``), ``bytes``, or a function of bytes.
     :raises ValueError: the group's name is not allowed, an address has no port, or an option needs a listener.
     :raises TypeError: the deserializer is invalid.
@@ -103,7 +103,7 @@ class PushConsumer(GroupClient):
         spawn = self._background.spawn
         self._table = ProcessQueueTable(self.instance, group, self.config, self._subscriptions, store, spawn)
         self._choosing = asyncio.Lock()
-        """Keeps changes of subscriptions in the order of the calls, although brokers are asked first."""
+        """Lock that keeps changes of subscriptions in the order of the calls, although brokers are asked first."""
         self._state = "not started"
 
     # --- start and end ---
@@ -224,7 +224,7 @@ class PushConsumer(GroupClient):
     async def run(self) -> None:
         """Start, consume until SIGINT, SIGTERM, :meth:`stop` or :meth:`close`, then close; also when cancelled.
 
-        A running consumer is not started again. Signals that the program handles itself are left to it.
+        A running consumer is not started again. Signals that the program handles itself are left to the program.
 
         :raises ClientStateError: there is no listener, no subscription, or the consumer is closed.
         :raises CometMQError: as :meth:`start`.
@@ -264,7 +264,8 @@ class PushConsumer(GroupClient):
     def batches(self, max_messages: int = 32) -> AsyncIterator[Batch]:
         """Iterate over batches of the messages that have arrived, until the consumer is closed.
 
-        A batch has messages of several queues; of an orderly consumer, at most one of each queue.
+        A batch contains messages of several queues. For an orderly consumer it contains at most one message of each
+        queue.
         """
         return Steps(partial(self._next_batch, max_messages))
 
@@ -274,7 +275,7 @@ class PushConsumer(GroupClient):
         raise StopAsyncIteration
 
     async def receive(self, max_messages: int = 1) -> Batch:
-        """Wait for messages; return up to ``max_messages`` of them, or none if the consumer closes.
+        """Wait for messages; return up to ``max_messages`` of them, or an empty list if the consumer closes.
 
         :raises ClientStateError: the consumer has a listener, or is not running.
         """
@@ -296,7 +297,7 @@ class PushConsumer(GroupClient):
     async def subscribe(self, topic: str, expression: str = ALL, *, expression_type: str = TAG) -> None:
         """Consume ``topic``: all of it, tags as ``TagA || TagB``, or by an SQL92 expression on properties.
 
-        Before ``start`` this only records the subscription, and ``start`` checks it. SQL92 needs brokers with
+        Before ``start`` this only records the subscription; ``start`` checks it. SQL92 needs brokers with
         ``enablePropertyFilter``. A topic that was subscribed before keeps its subscription if the new one is refused.
 
         :raises ValueError: the expression is empty or of an unknown type.
@@ -325,7 +326,7 @@ class PushConsumer(GroupClient):
 
     @property
     def cached_count(self) -> int:
-        """Return the number of messages that are pulled but not consumed."""
+        """Return the number of messages that were pulled but not consumed."""
         return sum(process_queue.cached_count for process_queue in self._table.queues.values())
 
     # --- a member of the group, see GroupMember ---

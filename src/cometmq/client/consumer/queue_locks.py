@@ -9,7 +9,7 @@ state    event                                             next     action
 free     ``acquire``                                       waiting  the broker is asked every second
 waiting  it is granted                                     held     ``acquire`` returns; it is renewed every 20 s
 waiting  another member has it, or no answer               waiting
-waiting  ``acquire`` is cancelled                          free     a grant that comes later is unlocked
+waiting  ``acquire`` is cancelled                          free     a later grant is unlocked
 held     it is renewed                                     held
 held     the broker does not renew it                      free     ``lost`` is called
 held     it was not renewed in time                        free     ``lost`` is called, although it may be free there
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 RENEW_S: Final = 20.0
 """Seconds between two renewals of all locks (``rocketmq.client.rebalance.lockInterval``)."""
 ASK_AGAIN_S: Final = 1.0
-"""Seconds before a lock is requested again that another member holds, or after a failure."""
+"""Seconds before a lock is requested again, if another member holds it or a request failed."""
 LOCK_TIMEOUT_S: Final = 3.0
 """Time-out of one request, far below a lock's remaining time when it is renewed."""
 
@@ -97,7 +97,7 @@ class QueueLocks:
         return self._clock.now_ms() - round((self._clock.monotonic() - since) * 1000)
 
     async def acquire(self, queue: MessageQueue) -> None:
-        """Wait until the lock is held, however long another member holds it."""
+        """Wait until this member holds the lock, however long another member holds it."""
         if self.holds(queue):
             return
         self._since.pop(queue, None)
@@ -187,7 +187,7 @@ class QueueLocks:
         return True
 
     def _drop_late(self, broker_name: str) -> None:
-        """Drop locks that were not renewed in time: others may have held them meanwhile."""
+        """Drop locks that were not renewed in time, since other members may have held them meanwhile."""
         for queue in [queue for queue in self._of(broker_name, self._since) if not self.holds(queue)]:
             del self._since[queue]
             self._lost(queue)

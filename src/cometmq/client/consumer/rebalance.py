@@ -17,7 +17,7 @@ from cometmq.remoting.bodies import MessageQueue
 
 
 class AllocateStrategy(Protocol):
-    """Chooses the queues of ``client_id``; both lists are sorted, and the same at every member."""
+    """Chooses the queues of ``client_id``. Both lists are sorted, and are the same at every member."""
 
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
@@ -48,7 +48,7 @@ def averagely_by_circle(
 
 @dataclass(frozen=True)
 class ByConfig:
-    """Allocates always the same queues (``AllocateMessageQueueByConfig``)."""
+    """Always allocates the same queues (``AllocateMessageQueueByConfig``)."""
 
     fixed: tuple[MessageQueue, ...]
 
@@ -86,7 +86,7 @@ class ByMachineRoom:
 
 @dataclass(frozen=True)
 class MachineRoomNearby:
-    """Keeps queues in their machine room while it has a consumer (``AllocateMachineRoomNearby``).
+    """Keeps queues in their machine room while the room has a consumer (``AllocateMachineRoomNearby``).
 
     All members share the queues of rooms without a consumer. ``inner`` allocates within a room.
     """
@@ -123,7 +123,7 @@ class MachineRoomNearby:
 
 
 VIRTUAL_NODES: Final = 10
-"""Points of one consumer on the hash ring, as in Java; the same at every member."""
+"""Number of points that each consumer has on the hash ring, as in Java; the same at every member."""
 
 
 def ring_hash(key: str) -> int:

@@ -18,7 +18,7 @@ from cometmq.remoting.bodies import ConsumerData, MessageQueue
 from cometmq.remoting.codes import CURRENT_VERSION_NAME
 
 WINDOW_S: Final = 60.0
-"""Rates are those of the last minute, as in Java."""
+"""Seconds over which rates are computed: the last minute, as in Java."""
 
 
 class _Sample(msgspec.Struct):

@@ -26,7 +26,7 @@ SQL92: Final = "SQL92"
 def subscription(topic: str, expression: str, expression_type: str, version_ms: int) -> SubscriptionData:
     """Return the subscription to ``topic``: ``*``, tags as ``TagA || TagB``, or an SQL92 expression on properties.
 
-    :param version_ms: brokers keep the subscription with the highest version.
+    :param version_ms: the version of the subscription; brokers keep the highest one.
     :raises ValueError: a tag expression without tags, an empty SQL92 expression, another type, or an unpaired
         surrogate.
     """
@@ -63,7 +63,7 @@ async def check_expressions(instance: ClientInstance, group: str, subscriptions:
 
     A broker that does not answer and a topic without a route are skipped; the reader logs them.
 
-    :raises BrokerError: a broker has no SQL92 filter, or the expression is malformed; its remark says which.
+    :raises BrokerError: a broker has no SQL92 filter, or the expression is malformed, as its remark says.
     """
     for data in subscriptions:
         if data.expression_type == TAG:

@@ -43,11 +43,11 @@ REQUEST_TIMEOUT_S: Final = 3.0
 """Default time-out of a request and its reply."""
 
 COMPRESS_IN_THREAD_BYTES: Final = 64 * 1024
-"""Bodies of at least this size are compressed in a worker thread, so that they do not block the event loop."""
+"""Minimum size of a body that is compressed in a worker thread, so that it does not block the event loop."""
 
 
 MAX_BATCHES_IN_FLIGHT: Final = 16
-"""Batches in flight of one ``send_batch`` call; limits memory to this multiple of ``max_message_bytes``."""
+"""Maximum number of batches in flight in one ``send_batch`` call; limits memory to this many ``max_message_bytes``."""
 
 
 OVERTAKING: Final = "not sent, since it would overtake one that failed"
@@ -147,7 +147,7 @@ class Producer(GroupClient):
         is for all attempts together.
 
         After a time-out or a cancelled call, a message that has not left is no longer sent; one that has
-        left may still be stored later: a broker that was paused reads what waits for it.
+        left may still be stored later: a paused broker reads the waiting messages when it continues.
 
         :raises IllegalMessageError: no broker would accept it, or its value cannot be serialized; nothing was sent.
         :raises RouteNotFoundError: no broker has the topic, or would create it.
@@ -225,11 +225,11 @@ class Producer(GroupClient):
         selector: QueueSelector | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> MessageExt:
-        """Send a request message and wait for the first reply; ``timeout_s`` is for both.
+        """Send a request message and wait for the first reply; ``timeout_s`` is for request and reply together.
 
         :raises RequestTimeoutError: no reply in time; the request may be stored and consumed later.
         :raises IllegalMessageError: no broker would accept it; nothing was sent.
-        :raises CometMQError: it could not be sent, as :meth:`send`.
+        :raises CometMQError: the message could not be sent, as for :meth:`send`.
         """
         delivery = await self._prepare_large(message)
         try:
@@ -248,11 +248,11 @@ class Producer(GroupClient):
         return await reply
 
     async def reply(self, request: MessageExt, body: bytes) -> SendResult:
-        """Reply to a consumed request; return once the requester has the reply.
+        """Reply to a consumed request; return once the requester has received the reply.
 
         :raises IllegalMessageError: the message is not a request, or the body cannot be sent.
         :raises BrokerError: the requester is gone, or did not accept the reply.
-        :raises CometMQError: it could not be sent, as :meth:`send`.
+        :raises CometMQError: the message could not be sent, as for :meth:`send`.
         """
         message, properties = reply_to(request, body)
         delivery = await self._prepare_large(message)

@@ -52,7 +52,7 @@ class TransactionState(IntEnum):
     COMMIT = TRANSACTION_COMMIT
     """The work is done: deliver the message."""
     ROLLBACK = TRANSACTION_ROLLBACK
-    """The work is not done and never will be: drop the message."""
+    """The work is not done and will never be done: drop the message."""
     UNKNOWN = TRANSACTION_NOT
     """The outcome is not decided yet: the broker checks later."""
 
@@ -76,11 +76,11 @@ The broker may ask any producer of the group, even one that did not send the mes
 
 
 class TransactionSendResult(SendResult, frozen=True, kw_only=True, gc=True):
-    """The place of the half message, and the end of its transaction."""
+    """The position of the half message, and the end of its transaction."""
 
     state: TransactionState
     confirmed: bool
-    """True if the broker has stored the end. If not, it checks with a producer of the group."""
+    """True if the broker has stored the end of the transaction. If not, it checks with a producer of the group."""
     error: BaseException | None = None
     """The error of the local work. Its frames may refer to this result, so the garbage collector must track it."""
 
@@ -108,7 +108,7 @@ Pinned = tuple[MessageQueue | None, str | None, QueueSelector | None, float | No
 
 
 class HalfMessage(msgspec.Struct, frozen=True):
-    """The place of a half message."""
+    """The position of a half message."""
 
     message: Message | MessageExt
     transaction_id: str
@@ -175,7 +175,8 @@ class TransactionEnds:
 class TransactionChecks:
     """Answers CHECK_TRANSACTION_STATE by calling one checker, at most ``concurrency`` calls at a time.
 
-    At most ``most_waiting`` checks wait; further ones are dropped, and the broker repeats them in its next round.
+    At most ``most_waiting`` checks are pending; further ones are dropped, and the broker repeats them in its next
+    round.
     """
 
     def __init__(
@@ -230,7 +231,7 @@ class TransactionProducer(Producer):
     """A producer whose messages are delivered if and only if local work was done.
 
     ``send_in_transaction`` stores the message invisibly on the broker, calls ``execute``, and delivers or drops the
-    message according to the result. If the broker gets no result, it asks a producer of the group, which calls
+    message according to the result. If the broker receives no result, it asks a producer of the group, which calls
     ``check``.
     Ordinary sends work as with :class:`Producer`.
 
@@ -239,7 +240,7 @@ class TransactionProducer(Producer):
     :param check: returns the result of the local work.
     :param namesrv: as for :class:`Producer`.
     :param config: all other options.
-    :param topics: topics of the group, so that their brokers can check before the first message is sent; brokers that
+    :param topics: topics of the group, so that their brokers can check before the first message is sent. Brokers that
         create topics automatically need no entry.
     """
 

@@ -91,7 +91,7 @@ def check_queue_numbers(topic: str, data: TopicRouteData, ordered: Iterable[int]
 
 
 def namesrv_addresses(text: str | None) -> tuple[str, ...]:
-    """Parse ``host:port;host:port``; default ``$NAMESRV_ADDR``, else port 9876 of this host.
+    """Parse ``host:port;host:port``; the default is ``$NAMESRV_ADDR``, else port 9876 on this host.
 
     :raises ValueError: an address has no port, or there are only separators.
     """
@@ -105,7 +105,7 @@ def namesrv_addresses(text: str | None) -> tuple[str, ...]:
 
 
 class Ask(NamedTuple):
-    """Requests to a nameserver, which are sent together."""
+    """Requests to a nameserver that are sent together."""
 
     address: str
     requests: Sequence[tuple[int, Header | None]]
@@ -117,7 +117,7 @@ Exchange = Generator[Ask, list[RemotingCommand], T]
 
 
 class Nameservers:
-    """Asks a client's nameservers: the one that answered last, then the others in turn.
+    """Sends requests to a client's nameservers: first to the one that answered last, then to the others in turn.
 
     :param first: the index of the nameserver to ask first.
     """
@@ -159,7 +159,7 @@ class Nameservers:
     def routes(self, topics: Sequence[str], timeout_s: float) -> Exchange[list[TopicRouteData | None]]:
         """Request the route of each topic; None for a topic that no nameserver knows.
 
-        Topics that the first one does not know are requested from the others: it may have just been started.
+        Topics unknown to the first nameserver are requested from the others, since the first one may have just started.
 
         :raises RemotingError: no nameserver answers.
         :raises BrokerError: a nameserver refuses the request.
@@ -210,7 +210,7 @@ class BrokerAddresses(dict[str, dict[int, str]]):
         return address
 
     def choose(self, broker_name: str, *, slave: bool = False) -> tuple[int, str] | None:
-        """Return id and address of the master; of a slave if one is wanted, or if there is no master."""
+        """Return the id and address of the master, or of a slave if one is wanted or there is no master."""
         known = self.get(broker_name, {}).items()
         return min(known, key=lambda of: ((of[0] == MASTER_ID) == slave, of[0]), default=None)
 
@@ -224,7 +224,7 @@ def queue_or_fail(route: TopicRoute) -> tuple[MessageQueue, ...]:
     """Return the write queues.
 
     :raises MasterNotFoundError: none of its writable brokers has a master now; one may be back soon.
-    :raises ClientStateError: the topic, or each of its brokers, is not writable.
+    :raises ClientStateError: the topic is not writable, or none of its brokers is writable.
     """
     if not route.write_queues:
         if any(queues.perm & PERM_WRITE for queues in route.data.queue_datas):

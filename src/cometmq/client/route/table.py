@@ -86,7 +86,7 @@ class RouteTable:
         return await self._ask_once(topic)
 
     async def find_for_send(self, topic: str, queue_nums: int, deadline: float) -> TopicRoute:
-        """Return the route as :meth:`get_for_send` does, with the patience of :meth:`find`."""
+        """Return the route as :meth:`get_for_send` does; repeat the request as :meth:`find` does."""
         return await self.find(partial(self.get_for_send, topic, queue_nums), deadline)
 
     async def get_for_send(self, topic: str, queue_nums: int) -> TopicRoute:
@@ -107,7 +107,7 @@ class RouteTable:
                 raise unknown from None
 
     async def get_soon(self, topic: str) -> TopicRoute:
-        """Return the route as :meth:`get` does, with the patience of :meth:`find`, for at most three seconds.
+        """Return the route as :meth:`get` does; repeat the request as :meth:`find` does, for at most three seconds.
 
         :raises RouteNotFoundError: no nameserver knows the topic.
         :raises RemotingError: no nameserver answers.
@@ -169,7 +169,7 @@ class RouteTable:
     # --- brokers that cannot be reached ---
 
     def _unreachable(self, address: str) -> None:
-        """Refresh the routes of an unreachable address: its broker may have moved."""
+        """Refresh the routes with an unreachable address, since its broker may have moved."""
         now = self._clock.monotonic()
         if now - self._sought.get(address, -math.inf) < SEEK_S:
             return
@@ -188,7 +188,7 @@ class RouteTable:
     async def _look_for(self, topic: str) -> None:
         """Refresh the addresses of a topic's brokers. A missing broker keeps its queues until :meth:`refresh_all`.
 
-        Most missing brokers come back, to consumers that still read their messages.
+        Most missing brokers return, and consumers still read their messages.
         """
         route = await self._fetch(topic, None)
         known = self._routes.get(topic)

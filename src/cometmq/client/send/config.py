@@ -57,15 +57,15 @@ class ProducerConfig(ClientConfig):
     retry_times_when_send_async_failed: int = 2
     """``send_many``: attempts after the first, for each message."""
     retry_backoff_s: float = 0.1
-    """Seconds before a broker is tried again after all have failed; doubled each time, up to a second."""
+    """Seconds before a broker is tried again after all brokers failed; doubled each time, up to a second."""
     retry_response_codes: frozenset[int] = RETRY_RESPONSE_CODES
-    """Error codes that lead to another attempt; others are raised at once."""
+    """Error codes that cause another attempt; others are raised immediately."""
     retry_another_broker_when_not_store_ok: bool = False
     """Make another attempt, and thus a duplicate, after a status other than SEND_OK."""
     send_latency_fault_enable: bool = False
     """Avoid slow or failed brokers for a while."""
     latency_max_ms: tuple[int, ...] = LATENCY_MAX_MS
-    """Ascending latencies; from each on, a broker is avoided for the same entry of ``not_available_duration_ms``."""
+    """Ascending latencies; a broker that is slower is avoided for the entry in ``not_available_duration_ms``."""
     not_available_duration_ms: tuple[int, ...] = NOT_AVAILABLE_DURATION_MS
     """Times for which a slow broker is avoided, one for each latency."""
     start_detector_enable: bool = False
@@ -73,21 +73,21 @@ class ProducerConfig(ClientConfig):
     detect_interval_s: float = 2.0
     """Seconds between two requests to a broker that did not answer."""
     detect_timeout_s: float = 0.2
-    """Seconds that a broker has to answer such a request."""
+    """Maximum seconds until a broker answers a request that checks whether it is reachable."""
     max_message_bytes: int = MAX_MESSAGE_BYTES
     """Maximum size of a body and of a batch, in bytes; brokers have their own limit (``maxMessageSize``)."""
     compress_over_bytes: int = 4096
-    """Larger bodies are compressed if that makes them smaller; batches are not."""
+    """Size above which bodies are compressed if this makes them smaller; batches are not compressed."""
     compression: CompressionType = CompressionType.ZLIB
     """ZLIB, LZ4 or ZSTD. Clients before 4.9.4 and Go and Node clients can only decompress ZLIB."""
     compression_level: int = DEFAULT_LEVEL
     """Level of the compression library."""
     default_topic_queue_nums: int = 4
-    """Queues of a topic that the broker creates for its first message."""
+    """Number of queues of a topic that the broker creates for the topic's first message."""
     max_in_flight: int = 1024
-    """Messages of one ``send_many`` call that wait for answers at the same time."""
+    """Maximum number of messages of one ``send_many`` call that wait for answers at the same time."""
     close_timeout_s: float = 10.0
-    """Seconds that ``close`` waits for answers to messages."""
+    """Maximum seconds for which ``close`` waits for answers to messages."""
 
     def __post_init__(self) -> None:
         check_above_zero(self, "detect_interval_s", "detect_timeout_s")
@@ -116,11 +116,11 @@ class TransactionConfig(ProducerConfig):
     """
 
     execute_threads: int = 20
-    """Threads for local work in a plain function."""
+    """Maximum number of threads for local work in a plain function."""
     check_concurrency: int = 4
-    """Concurrent calls of the checker."""
+    """Maximum number of concurrent calls of the checker."""
     check_request_hold_max: int = 2000
-    """Checks that wait for the checker; further ones are dropped, and the broker checks again."""
+    """Maximum number of checks that wait for the checker; further ones are dropped, and the broker checks again."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

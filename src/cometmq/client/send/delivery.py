@@ -21,7 +21,7 @@ from cometmq.remoting.command import RemotingCommand
 Done = Callable[[int, list[SendResult] | BaseException], None]
 
 _NOTHING_SENT: Final = (RemotingConnectError, MasterNotFoundError)
-"""The broker is away, perhaps for a restart: the message is certainly not stored."""
+"""Failures of an absent broker, which may be restarting: the message is certainly not stored."""
 
 
 class Judge(Protocol):
@@ -65,7 +65,7 @@ class Delivery(msgspec.Struct, eq=False):
     stored: list[SendResult] | None = None
     """Results of an attempt that was stored with a status other than SEND_OK, while another attempt is made."""
     given_up: bool = False
-    """Nobody waits for the result, so an unsent attempt is not sent."""
+    """True if nobody waits for the result, so that an unsent attempt is not sent."""
 
     def pin(
         self,
@@ -83,7 +83,7 @@ class Delivery(msgspec.Struct, eq=False):
             self.deadline = self.begun_at + timeout_s
 
     def has_another_attempt(self, next_at: float) -> bool:
-        """Return whether another attempt follows, if it can begin at ``next_at``.
+        """Return whether another attempt follows, which could begin at ``next_at``.
 
         Only attempts that may have stored the message count against ``retries``.
         """

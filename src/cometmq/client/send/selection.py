@@ -46,7 +46,7 @@ class LatencyLadder(msgspec.Struct, frozen=True):
             raise ValueError("latency_max_ms and not_available_duration_ms must ascend from 0 or more")
 
     def penalty_ms(self, latency_ms: float) -> int:
-        """Return the time in ms for which a broker is avoided that answered after ``latency_ms``."""
+        """Return the time in ms for which a broker is avoided after an answer that took ``latency_ms``."""
         reached = bisect_right(self.latency_max_ms, latency_ms)
         return self.not_available_duration_ms[reached - 1] if reached else 0
 
@@ -82,7 +82,7 @@ class LatencyFault:
         self._until.pop(broker_name, None)
 
     def available(self, broker_name: str) -> bool:
-        """Return whether the broker can be chosen now."""
+        """Return whether the broker can be chosen at present."""
         if broker_name in self.unreachable:
             return False
         known = self._until.get(broker_name)
@@ -94,7 +94,7 @@ class LatencyFault:
 
 
 MIN_INTERVAL_S: Final = 0.05
-"""Minimum interval, so that no configuration causes a busy loop."""
+"""Minimum interval between two rounds, so that no configuration causes a busy loop."""
 
 
 class ReachabilityDetector:
@@ -154,7 +154,7 @@ def by_sharding_key(sharding_key: str) -> QueueSelector:
 
 
 class RoundRobin:
-    """Selects one queue after the other, without brokers that just failed or are slow (``MQFaultStrategy``).
+    """Selects one queue after the other, except on brokers that just failed or are slow (``MQFaultStrategy``).
 
     :param fault: the speed of brokers; ``None`` avoids only the broker that failed last.
     """

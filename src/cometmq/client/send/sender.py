@@ -317,7 +317,7 @@ class Sender:
     def _submit_after_wait(
         self, delivery: Delivery, queue: MessageQueue, connection: ClientConnection, error: RemotingError | None
     ) -> bool:
-        """Submit a delivery that has waited for room; return False if it no longer needs it."""
+        """Submit a delivery that has waited for room; return False if it no longer needs room."""
         try:
             if error is not None:
                 raise error
@@ -377,9 +377,9 @@ class Sender:
     # --- in a task: no route, no connection, another attempt ---
 
     def _check_time(self, delivery: Delivery) -> None:
-        """Stop a delivery whose time is up, or that nobody waits for, before it is sent.
+        """Stop an unsent delivery if its time is up, or if nobody waits for its result.
 
-        :raises RemotingTooMuchRequestError: it must not be sent.
+        :raises RemotingTooMuchRequestError: the delivery must not be sent.
         """
         if delivery.given_up or self.clock.monotonic() >= delivery.deadline:
             topic, step = delivery.message.topic, "send fewer messages at once, or raise the timeout"

@@ -25,11 +25,11 @@ P = ParamSpec("P")
 
 
 STOP_TIMEOUT_S: Final = 5.0
-"""Time for the loop to end when Python exits; only an async listener that blocks it takes longer."""
+"""Maximum time until the loop ends when Python exits; only an async listener that blocks the loop takes longer."""
 
 
 INTERRUPT_S: Final = 1.0
-"""Time in which an interrupted call ends; only an async listener that blocks the loop takes longer."""
+"""Maximum time until an interrupted call ends; only an async listener that blocks the loop takes longer."""
 
 
 class _Background:
@@ -222,7 +222,7 @@ class SyncClient(Generic[A]):
 
     @property
     def _is_exiting(self) -> bool:
-        """Python exits, so nothing runs in the background."""
+        """Record that Python exits, so that nothing runs in the background."""
         return _BACKGROUND.is_over
 
     def _check_other_thread(self) -> None:

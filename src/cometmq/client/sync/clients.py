@@ -289,7 +289,7 @@ class SyncLitePullConsumer(SyncClient[LitePullConsumer]):
         return self._call(lambda: self._inner.assignment)
 
     def position(self, queue: MessageQueue) -> int | None:
-        """Return the offset of the next poll; ``None`` before it is known."""
+        """Return the offset of the next poll; ``None`` while it is unknown."""
         return self._call(lambda: self._inner.position(queue))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 MAX_TRACESTATE_CHARS: Final = 512
-"""Longest value that the standard requires everyone to propagate."""
+"""Maximum length of a value that the standard requires everyone to propagate."""
 
 TraceHeaders = Callable[[], Mapping[str, str]]
 """Returns the headers of the current span; empty without a span."""

@@ -1,7 +1,7 @@
 """Message trace: hooks that record, and the dispatcher that sends the records in batches (``AsyncTraceDispatcher``).
 
-Any thread can add records. They are sent when there are 100 of them, or half a second after the first one.
-No call ever waits for a trace: while the broker does not store them, records wait in a bounded queue, and further
+Any thread can add records. They are sent when there are 100 records, or half a second after the first one.
+No call ever waits for a trace: while the broker stores no records, they wait in a bounded queue, and further
 ones are dropped and counted.
 """
 
@@ -53,7 +53,7 @@ _numbers = itertools.count(1)
 class TraceDispatcher:
     """Sends the traces of one producer or consumer.
 
-    :param group: its group.
+    :param group: the group of the producer or consumer.
     :param kind: ``PRODUCE`` or ``CONSUME``. Group and kind are in the producer group of the trace messages.
     :param topic: the trace topic.
     """
@@ -61,7 +61,7 @@ class TraceDispatcher:
     def __init__(self, instance: ClientInstance, group: str, kind: str, topic: str) -> None:
         self.topic = topic
         self.dropped = 0
-        """Number of unsent records: the queue was full, or no broker stored them."""
+        """Number of lost records: the queue was full, or no broker stored them."""
         self._instance = instance
         config = ProducerConfig(send_timeout_s=SEND_TIMEOUT_S, max_message_bytes=MAX_TRACE_BODY_BYTES)
         self._timeout_s = config.send_timeout_s
@@ -74,7 +74,7 @@ class TraceDispatcher:
         self._failing = False
 
     def append(self, record: TraceRecord) -> None:
-        """Add a record, from any thread; drop it if too many wait."""
+        """Add a record, from any thread; drop it if too many records are pending."""
         waiting = self._waiting
         if len(waiting) >= MAX_WAITING_TRACES:
             self.dropped += 1
@@ -88,7 +88,7 @@ class TraceDispatcher:
                 log.debug("the event loop ended before its traces were sent")
 
     async def close(self) -> None:
-        """Send the waiting records, for at most :data:`CLOSE_TIMEOUT_S`."""
+        """Send the pending records, for at most :data:`CLOSE_TIMEOUT_S`."""
         try:
             await wait_for(self._instance.clock, CLOSE_TIMEOUT_S, self._drain())
         except TimeoutError:
@@ -198,7 +198,7 @@ class MessageTrace:
         self._ids = UniqIdGenerator(instance.clock)
 
     async def close(self) -> None:
-        """Send the waiting records."""
+        """Send the pending records."""
         await self.dispatcher.close()
 
     def _sent(self, context: SendMessageContext) -> None:

@@ -33,7 +33,7 @@ class MessageWay(msgspec.Struct, frozen=True, kw_only=True):
 
     msg_id: str
     sends: tuple[tuple[Pub, str], ...] = ()
-    """Each record, and the producer's host."""
+    """Each record of a send, with the producer's host."""
     transaction_ends: tuple[tuple[EndTransaction, str], ...] = ()
     consumptions: tuple[Consumption, ...] = ()
 

@@ -1,1 +1,1 @@
-"""The brokers behind the endpoint: that of this process, or a fleet."""
+"""The brokers behind the endpoint: the broker in this process, or a fleet."""

@@ -1,4 +1,4 @@
-"""The interface to the brokers: every request of a client becomes requests of remoting."""
+"""The interface to the brokers: every request from a client becomes remoting requests."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ MIXED: Final = "MIXED"
 
 
 class Reply(msgspec.Struct):
-    """The answer of a broker."""
+    """The answer from a broker."""
 
     code: int
     remark: str | None
     header_or_fields: Header | dict[str, str]
-    """The header itself if the broker runs in this process, else its fields."""
+    """The header object if the broker runs in this process, else the fields of the header."""
     body: Buffer
 
     def header(self, kind: type[H]) -> H:
@@ -43,7 +43,7 @@ class Reply(msgspec.Struct):
         return header if isinstance(header, kind) else from_ext(kind, header)  # type: ignore[arg-type]
 
     def checked(self) -> Reply:
-        """Return this answer if the broker accepts the request.
+        """Return this answer if the broker accepted the request.
 
         :raises ProxyError: the broker refuses.
         """
@@ -78,7 +78,7 @@ class TopicInfo:
 
     name: str
     queues: tuple[BrokerQueues, ...]
-    """In the order of the brokers' names."""
+    """The queues on each broker, in the order of the brokers' names."""
     message_type: str
     """The attribute ``message.type``."""
 
@@ -94,7 +94,7 @@ class GroupInfo:
 
     @classmethod
     def of(cls, config: SubscriptionGroupConfig) -> GroupInfo:
-        """Read what the endpoint needs of a configuration."""
+        """Read the part of a configuration that the endpoint needs."""
         return cls(
             config.retry_max_times,
             config.consume_message_orderly is True,
@@ -103,7 +103,7 @@ class GroupInfo:
 
 
 def _customized_pauses(policy: Any) -> tuple[int, ...]:
-    """Return the pauses of a ``CustomizedRetryPolicy``; a policy of another kind or form has none."""
+    """Return the pauses in a ``CustomizedRetryPolicy``; return none for a policy of another kind or form."""
     customized = policy.get("customizedRetryPolicy") if isinstance(policy, dict) else None
     pauses = customized.get("next") if isinstance(customized, dict) else None
     if not isinstance(pauses, list) or not all(type(pause) is int for pause in pauses):
@@ -112,13 +112,13 @@ def _customized_pauses(policy: Any) -> tuple[int, ...]:
 
 
 def message_type_of(config: TopicConfig) -> str:
-    """Return the type of a topic's messages; some tools store the attribute with the plus sign of its command."""
+    """Return the type of a topic's messages; some tools store the attribute with the plus sign of a change."""
     attributes = config.attributes or {}
     return attributes.get(MESSAGE_TYPE) or attributes.get(f"+{MESSAGE_TYPE}") or NORMAL
 
 
 def no_route(topic: str) -> ProxyError:
-    """Return the refusal of a topic that does not exist."""
+    """Return the error for a topic that does not exist."""
     return ProxyError(
         Code.TOPIC_NOT_FOUND, f"CODE: 17  DESC: No topic route info in name server for the topic: {topic}"
     )
@@ -126,7 +126,7 @@ def no_route(topic: str) -> ProxyError:
 
 @dataclass(frozen=True)
 class BrokerRequest:
-    """A request of a broker to a client."""
+    """A request from a broker to a client."""
 
     broker: str
     """The broker's name; empty if it is not known."""
@@ -134,11 +134,11 @@ class BrokerRequest:
     header: Header
     body: bytes
     respond: Callable[[Response], None]
-    """Gives the broker the client's answer; does nothing if the broker expects none."""
+    """Passes the client's answer to the broker; does nothing if the broker expects no answer."""
 
 
 def heartbeat_body(data: HeartbeatData) -> bytes:
-    """Encode the body of HEART_BEAT; a thousand subscriptions take 1 ms."""
+    """Encode the body of a HEART_BEAT; this takes 1 ms for a thousand subscriptions."""
     return msgspec.json.encode(data)  # no field of it may be null, and no key is an object
 
 
@@ -147,12 +147,12 @@ class ClientIdentity(NamedTuple):
 
     client_id: str
     peer: tuple[str, int]
-    """Its IP address and port."""
+    """The client's IP address and port."""
     language: str
 
 
 class Link(Protocol):
-    """The path of one client's requests to the brokers."""
+    """The link over which one client's requests reach the brokers."""
 
     def ask(
         self, broker: str, code: int, header: Header | None, body: bytes = b"", *, timeout_s: float = ASK_SECONDS
@@ -182,16 +182,16 @@ class Backend(Protocol):
         """Return the configuration of a consumer group."""
 
     def advertised_host(self, access_host: str) -> str | None:
-        """Return the host that routes name for this endpoint; ``None`` for the address that the client used.
+        """Return the host for this endpoint in routes; return ``None`` to use the address that the client used.
 
-        :param access_host: the host that the client was configured with; empty if it does not say.
+        :param access_host: the host in the client's configuration; empty if the client does not report it.
         """
 
     def connect(self, client: ClientIdentity, on_request: Callable[[BrokerRequest], None]) -> Link:
-        """Open the link of a client; ``on_request`` gets the requests of brokers to the client."""
+        """Open the link of a client; ``on_request`` receives the brokers' requests to the client."""
 
     async def start(self) -> None:
-        """Connect."""
+        """Connect to the brokers."""
 
     async def stop(self) -> None:
-        """Disconnect."""
+        """Disconnect from the brokers."""

@@ -1,4 +1,4 @@
-"""Brokers on other machines, CometMQ's or Apache's, found by their nameservers (``proxyMode=CLUSTER``)."""
+"""Brokers on other machines, CometMQ's or Apache's, found with their nameservers (``proxyMode=CLUSTER``)."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ from cometmq.remoting.security import Security
 _log = logging.getLogger(__name__)
 
 _MAX_IN_FLIGHT: Final = 65_536
-"""Requests of one connection that wait for answers: all consumers that wait for messages share it."""
+"""Maximum number of pending requests on one connection: all consumers that wait for messages share it."""
 
 
 class FleetLink:
-    """The path of one client's requests to the brokers.
+    """The link over which one client's requests reach the brokers.
 
     Heartbeats have connections of their own, as those of a remoting client: brokers know a member of a group by its
     connection. Requests go over connections that all clients share.
@@ -128,9 +128,9 @@ class FleetLink:
 
 
 class FleetBackend:
-    """All brokers that some nameservers know.
+    """All brokers that the given nameservers know.
 
-    :param security: the account of the endpoint at brokers, and TLS.
+    :param security: TLS, and the account with which the endpoint signs requests to brokers.
     """
 
     def __init__(self, namesrv: tuple[str, ...], *, security: Security, clock: Clock) -> None:
@@ -192,7 +192,7 @@ class FleetBackend:
         return Reply(answer.code, answer.remark, answer.ext_fields, answer.body)
 
     async def ask_all(self, remoting: RemotingClient, code: int, header: Header | None, body: bytes = b"") -> None:
-        """Send a request to all known masters; failures are only logged."""
+        """Send a request to all known masters; only log failures."""
         names = list(self._routes.brokers)
         for result in await asyncio.gather(
             *(self.ask(name, code, header, body, remoting=remoting) for name in names), return_exceptions=True
@@ -212,7 +212,7 @@ class FleetBackend:
 
     # --- topics and groups ----------------------------------------------------------------------
     async def topic(self, name: str) -> TopicInfo:
-        """See :class:`~cometmq.proxy.backend.backend.Backend`; kept for some seconds."""
+        """See :class:`~cometmq.proxy.backend.backend.Backend`; the configuration is cached for some seconds."""
         known = self._topics.get(name)
         now = self.clock.monotonic()
         if known is not None and now - known[0] < TOPIC_CACHE_SECONDS:
@@ -251,7 +251,7 @@ class FleetBackend:
         return NORMAL
 
     async def group(self, name: str) -> GroupInfo:
-        """See :class:`~cometmq.proxy.backend.backend.Backend`; kept for some seconds."""
+        """See :class:`~cometmq.proxy.backend.backend.Backend`; the configuration is cached for some seconds."""
         known = self._groups.get(name)
         now = self.clock.monotonic()
         if known is not None and now - known[0] < TOPIC_CACHE_SECONDS:
@@ -319,7 +319,7 @@ class FleetBackend:
         return None
 
     async def start(self) -> None:
-        """Find the brokers; nameservers that do not answer yet may do so later."""
+        """Find the brokers; nameservers that do not answer yet may answer later."""
         try:
             await self._find_brokers()
         except ProxyError as error:

@@ -1,7 +1,7 @@
-"""The broker of this process: its handlers get headers and give answers as objects, without frames between.
+"""The broker in this process: its handlers receive headers and return answers as objects, without frames in between.
 
-Each client has a connection of its own in the broker, so that the tables of clients, quotas and hooks see it as they
-see a client of remoting. The endpoint checks the account of each call.
+Each client has a connection of its own in the broker, so that the tables of clients, the quotas and the hooks see the
+client as a remoting client. The endpoint checks the account of each call.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _PendingRequest:
 
 
 class LocalConnection(ServerConnection):
-    """The connection of one client in the broker of this process; it has no socket."""
+    """The connection of one client in the broker in this process; it has no socket."""
 
     __slots__ = ("_broker_name", "_on_request", "_unanswered")
 
@@ -67,7 +67,7 @@ class LocalConnection(ServerConnection):
 
     @property
     def hooked(self) -> bool:
-        """Answers go through :meth:`respond`: nobody needs their bytes."""
+        """Answers are passed to :meth:`respond`, so their bytes are not needed."""
         return True
 
     @property
@@ -76,7 +76,7 @@ class LocalConnection(ServerConnection):
         return False
 
     def use_account(self, session: Session) -> None:
-        """Let quotas count for an account; its meters are looked up again only when it changes."""
+        """Let quotas count the connection for an account; meters are looked up again only when the account changes."""
         if not isinstance(self.account, Session) or self.account.account is not session.account:
             self.account = session
 
@@ -87,14 +87,14 @@ class LocalConnection(ServerConnection):
         return pending
 
     def expire(self, opaque: int) -> None:
-        """Give up a request: its answer is late."""
+        """Give up a request whose answer is late."""
         pending = self._unanswered.pop(opaque, None)
         if pending is not None and not pending.future.done():
             words = f"the broker[{self._broker_name}] does not answer in time"
             pending.future.set_exception(ProxyError(Code.PROXY_TIMEOUT, words))
 
     def deliver(self, request: Request[Any], response: Response) -> None:
-        """Give the caller the answer of the broker."""
+        """Pass the broker's answer to the caller."""
         pending = self._unanswered.pop(request.opaque, None)
         if pending is None:
             return
@@ -106,20 +106,20 @@ class LocalConnection(ServerConnection):
 
     # --- requests of the broker -----------------------------------------------------------------
     def _write_request(self, code: int, opaque: int, header: Header | None, body: bytes, *, flag: int = 0) -> None:
-        """Pass a request of the broker on to the client."""
+        """Pass a request from the broker on to the client."""
         respond = partial(self._take_response, opaque)
         self._on_request(BrokerRequest(self._broker_name, code, header or NoHeader(), body, respond))
 
     def _take_response(self, opaque: int, response: Response) -> None:
-        """Give the broker the answer of the client."""
+        """Pass the client's answer to the broker."""
         body = bytes(_joined(response.body))
         self.accept_response(RemotingCommand(response.code, opaque, remark=response.remark, body=body))
 
     def write(self, *chunks: Buffer) -> None:
-        """Drop frames that go to all members of a group: clients of gRPC have no commands for those notices."""
+        """Drop notices to all members of a group: gRPC clients have no commands for them."""
 
     def flush(self) -> None:
-        """Do nothing: no bytes are queued."""
+        """Do nothing, because no bytes are queued."""
 
     # --- the end --------------------------------------------------------------------------------
     def close(self) -> None:
@@ -139,7 +139,7 @@ def _joined(body: Buffer | Any) -> Buffer:
 
 
 class LocalLink:
-    """The path of one client's requests to the broker of this process."""
+    """The link over which one client's requests reach the broker in this process."""
 
     def __init__(self, broker: Broker, client: ClientIdentity, on_request: Callable[[BrokerRequest], None]) -> None:
         self._broker = broker
@@ -197,7 +197,7 @@ class LocalLink:
 
 
 class LocalBackend:
-    """The broker of this process."""
+    """The broker in this process."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -222,7 +222,7 @@ class LocalBackend:
         return GroupInfo() if config is None else GroupInfo.of(config)
 
     def advertised_host(self, access_host: str) -> str | None:
-        """See :class:`~cometmq.proxy.backend.backend.Backend`: the host of a named listener stays the client's."""
+        """See :class:`~cometmq.proxy.backend.backend.Backend`; with a named listener clients keep their host."""
         config = self._broker.config
         if access_host and any(name and address.host == access_host for name, address in config.advertised.items()):
             return None
@@ -233,7 +233,7 @@ class LocalBackend:
         return LocalLink(self._broker, client, on_request)
 
     async def start(self) -> None:
-        """Do nothing: the broker runs."""
+        """Do nothing, because the broker is already running."""
 
     async def stop(self) -> None:
-        """Do nothing: the broker stops itself."""
+        """Do nothing, because the broker stops itself."""

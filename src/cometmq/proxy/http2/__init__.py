@@ -1,1 +1,1 @@
-"""HTTP/2 (RFC 9113) of a server without sockets: bytes in, calls and bytes out."""
+"""The server side of HTTP/2 (RFC 9113) without sockets: bytes in, calls and bytes out."""

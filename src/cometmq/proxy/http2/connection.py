@@ -1,9 +1,9 @@
-"""One HTTP/2 connection of a client, without its socket (RFC 9113).
+"""One HTTP/2 connection from a client, without its socket (RFC 9113).
 
 Theory of operation. ``add_bytes`` takes the client's bytes, and ``handle_frames`` handles them: headers, data and ends
-of requests go to an :class:`Inbound` for each stream. Frames to be sent collect in ``out``. The states of a stream are
-those of :data:`~cometmq.proxy.http2.stream.TRANSITIONS`. The client's windows bound what is sent; the rest waits in its
-stream. Our own window grows as data arrives; the layer above bounds what it keeps.
+of requests are passed to an :class:`Inbound` for each stream. Frames to send collect in ``out``. The states of a stream
+are those of :data:`~cometmq.proxy.http2.stream.TRANSITIONS`. The client's windows bound what is sent; the rest waits in
+its stream. Our own window grows as data arrives; the layer above bounds what it keeps.
 
 Fault model: the client is hostile. A block of headers, the list in it, the number of streams, and control frames
 (pings, settings, resets, priorities, empty data) are bounded; a client that exceeds a bound gets GOAWAY with
@@ -37,8 +37,8 @@ class Http2Connection:
     :param open_stream: called with each new stream, its headers, and the size of their list; returns the receiver of
         the rest. A list above the limit is cut.
     :param on_output: called when the first bytes are in ``out``.
-    :param count_unsent: called with each change of the bytes that wait for the client's windows.
-    :param count_incomplete: called with each change of the bytes of incomplete headers.
+    :param count_unsent: called with each change in the number of bytes that wait for the client's windows.
+    :param count_incomplete: called with each change in the number of bytes of incomplete headers.
     """
 
     __slots__ = (
@@ -79,12 +79,12 @@ class Http2Connection:
         self._decoder = HpackDecoder(MAX_HEADER_LIST_BYTES)
         self._buffer = b""
         self.has_preface = False
-        """The client has sent the preface of HTTP/2."""
+        """True once the client has sent the preface of HTTP/2."""
         self._first_window = _DEFAULT_WINDOW
         self._last_stream = 0
         self._sent_goaway = False
         self._frames_left = 0
-        """Frames that are still handled now."""
+        """Number of frames that the present call may still handle."""
         self._unread = 0
         self._block: bytearray | None = None
         self._block_flags = self._block_stream = 0
@@ -92,7 +92,7 @@ class Http2Connection:
         self.window = _DEFAULT_WINDOW
         self.streams: dict[int, Stream] = {}
         self.blocked: dict[Stream, None] = {}
-        """Streams that wait for the window of the connection, in their order."""
+        """Streams that wait for the window of the connection, in the order of their turns."""
         self.out: list[bytes] = []
 
     def begin(self) -> None:
@@ -126,7 +126,7 @@ class Http2Connection:
             self.queue(frames.goaway(self._last_stream, code, reason))
 
     def close_stream(self, stream: Stream) -> None:
-        """Forget a stream, and its receiver: a cycle of objects is work for the garbage collector."""
+        """Forget a stream and its receiver, so that no cycle of objects is left to the garbage collector."""
         stream.handle(StreamEvent.CLOSE)
         self.streams.pop(stream.id, None)
         self.blocked.pop(stream, None)
@@ -140,18 +140,18 @@ class Http2Connection:
             inbound.cancel()
 
     def cancel_streams(self) -> None:
-        """Cancel all streams: the connection is lost."""
+        """Cancel all streams, because the connection is lost."""
         self._free_block()
         for stream in list(self.streams.values()):
             self._cancel(stream)
 
     # --- receiving ------------------------------------------------------------------------------
     def add_bytes(self, data: bytes) -> None:
-        """Add bytes of the client, which are handled later."""
+        """Add bytes from the client, which are handled later."""
         self._buffer = self._buffer + data if self._buffer else data
 
     def handle_frames(self, limit: int) -> bool:
-        """Handle some whole frames; return true if the limit is reached, so that there may be more.
+        """Handle some complete frames; return True if the limit is reached, so that more frames may be left.
 
         :raises Http2Error: the connection must end.
         """
@@ -219,7 +219,7 @@ class Http2Connection:
     def queue_data(self, number: int, data: bytes | memoryview, *, is_whole: bool) -> None:
         """Queue a frame of data.
 
-        :param is_whole: it is the last frame of its message.
+        :param is_whole: True for the last frame of a message.
         """
         if is_whole:
             self._control_frames.earn()

@@ -1,4 +1,4 @@
-"""The frames of HTTP/2 (RFC 9113, 6): their numbers, those that a server writes, and a bound on those of clients."""
+"""The frames of HTTP/2 (RFC 9113, 6): their numbers, a server's frames, and a limit on clients' frames."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cometmq.clock import Clock
 from cometmq.proxy.limits import HTTP2_CONTROL_FRAMES, HTTP2_CONTROL_FRAMES_A_SECOND
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""The first bytes of a client."""
+"""The first bytes that a client sends."""
 HEAD_BYTES: Final = 9
 
 DATA: Final = 0
@@ -41,7 +41,7 @@ HEAD: Final = struct.Struct(">HBBBI")
 SETTING: Final = struct.Struct(">HI")
 NUMBER: Final = struct.Struct(">I")
 _EARNED_BY_DATA: Final = 2
-"""Control frames that a frame of an answer allows: Java's clients send a ping after each, to measure the bandwidth."""
+"""Number of control frames that a client may send for each answer frame: Java's clients send a ping after it."""
 
 
 class ErrorCode(enum.IntEnum):
@@ -106,7 +106,8 @@ def unpadded(payload: bytes) -> bytes:
 class ControlFrameBudget:
     """The control frames that a client may still send: pings, settings, resets, empty data.
 
-    They make work without asking for anything. A connection may send more with time, and with each frame of an answer.
+    Control frames cost work without requesting anything. A connection may send more over time, and for each answer
+    frame.
     """
 
     __slots__ = ("_clock", "_left", "_since")
@@ -117,7 +118,7 @@ class ControlFrameBudget:
         self._since = clock.monotonic()
 
     def earn(self) -> None:
-        """Allow more frames, since a frame of an answer is sent."""
+        """Allow more control frames, since an answer frame is being sent."""
         self._left = min(self._left + _EARNED_BY_DATA, HTTP2_CONTROL_FRAMES)
 
     def spend(self) -> None:

@@ -1,6 +1,6 @@
 """Header compression of HTTP/2 (RFC 7541): decodes the blocks of clients; the server's own blocks use no table.
 
-Clients put nearly every header into the connection's table once, and refer to it by its number later. So a block
+Clients add nearly every header to the connection's table once, and refer to the header by its number later. So a block
 consists of numbers, and one or two texts that are new in each request.
 """
 
@@ -12,11 +12,11 @@ from typing import Final
 TABLE_BYTES: Final = 4_096
 """The size of a client's table; HTTP/2's default."""
 _ENTRY_BYTES: Final = 32
-"""Bytes that count for an entry beside its texts (RFC 7541, 4.1)."""
+"""Bytes that an entry counts in addition to its texts (RFC 7541, 4.1)."""
 _MAX_UPDATES: Final = 2
-"""Changes of the table's size at the beginning of a block (RFC 7541, 4.2)."""
+"""Maximum number of changes of the table's size at the beginning of a block (RFC 7541, 4.2)."""
 _BOMB_FACTOR: Final = 16
-"""A list of headers that exceeds the limit so many times is an attack: its block repeats one large entry."""
+"""Factor by which a list of headers exceeds the limit only in an attack, whose block repeats one large entry."""
 
 _STATIC_TEXT: Final = (
     "=;:authority=;:method=GET;:method=POST;:path=/;:path=/index.html;:scheme=http;:scheme=https;:status=200;"
@@ -29,7 +29,7 @@ _STATIC_TEXT: Final = (
     "retry-after=;server=;set-cookie=;strict-transport-security=;transfer-encoding=;user-agent=;vary=;via=;"
     "www-authenticate="
 )
-"""Appendix A; numbers begin at 1."""
+"""The static table (Appendix A); numbers begin at 1."""
 _STATIC: Final[list[tuple[str, str, int]]] = [
     (name, value, len(name) + len(value) + _ENTRY_BYTES)
     for name, _, value in (entry.partition("=") for entry in _STATIC_TEXT.split(";"))
@@ -45,7 +45,7 @@ _CODE_LENGTHS: Final = (
     "26 24 25 19 21 26 27 27 26 27 24 21 21 26 26 28 27 27 27 20 24 20 21 22 21 21 23 22 22 25 25 24 24 26 23 26 "
     "27 26 26 27 27 27 27 27 28 27 27 27 27 27 26 30"
 )
-"""Bits of the code of each byte and of the end (Appendix B); the code is canonical, so its lengths define it."""
+"""Number of bits in the code of each byte and of the end (Appendix B). The lengths define the canonical code."""
 _END_OF_TEXT: Final = 256
 _PADDING_BITS: Final = 7
 
@@ -122,7 +122,7 @@ _TREE: Final = _Tree()
 class HpackDecoder:
     """Decodes the blocks of one connection, in their order.
 
-    :param max_bytes: the largest list of headers, as RFC 7541 counts; the rest of a larger list is dropped.
+    :param max_bytes: maximum size of a list of headers, as RFC 7541 counts; the rest of a larger list is dropped.
     """
 
     __slots__ = ("_bytes", "_limit", "_max_bytes", "_own")
@@ -134,7 +134,7 @@ class HpackDecoder:
         self._limit = TABLE_BYTES
 
     def decode(self, block: bytes) -> tuple[dict[str, str], int]:
-        """Return the headers of a block, the last of each name, and the size of the whole list.
+        """Return the headers in a block, the last one of each name, and the size of the complete list.
 
         :raises HpackError: the block is malformed.
         """

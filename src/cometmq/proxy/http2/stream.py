@@ -1,4 +1,4 @@
-"""One stream of an HTTP/2 connection: its states (RFC 9113, 5.1), and its frames that wait for the client's windows."""
+"""One stream of an HTTP/2 connection: its states (RFC 9113, 5.1), and the frames that wait for the client's windows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cometmq.proxy.http2 import frames
 from cometmq.proxy.http2.frames import ErrorCode
 
 FRAME_BYTES: Final = 16_384
-"""Largest payload of a frame, in both directions: HTTP/2's default."""
+"""Maximum payload of a frame, in both directions: HTTP/2's default."""
 
 
 class StreamState(enum.IntEnum):
@@ -20,19 +20,19 @@ class StreamState(enum.IntEnum):
     HALF_CLOSED_REMOTE = 1
     """The request is complete."""
     HALF_CLOSED_LOCAL = 2
-    """The answer is complete, and may still wait for the client's window."""
+    """The answer is complete, but may still wait for the client's window."""
     CLOSING = 3
-    """Both are complete, and the answer waits for the client's window."""
+    """Request and answer are complete, and the answer waits for the client's window."""
     CLOSED = 4
 
 
 class StreamEvent(enum.IntEnum):
-    """Something that changes the state of a stream."""
+    """An event that changes the state of a stream."""
 
     REMOTE_END = 0
-    """A frame of the client has END_STREAM."""
+    """A frame from the client has END_STREAM."""
     LOCAL_END = 1
-    """The server has queued the last of its answer."""
+    """The server has queued the end of its answer."""
     CLOSE = 2
     """All of the answer is sent, or one side has reset the stream, or the connection is lost."""
 
@@ -48,7 +48,7 @@ TRANSITIONS: Final = {
     (StreamState.CLOSING, StreamEvent.CLOSE): StreamState.CLOSED,
     (StreamState.CLOSED, StreamEvent.CLOSE): StreamState.CLOSED,
 }
-"""The next state by state and event; an event that is not here is not allowed in the state."""
+"""The next state by state and event; other events are not allowed in the state."""
 
 _RECEIVING: Final = frozenset(state for state, event in TRANSITIONS if event is StreamEvent.REMOTE_END)
 """States in which the client may send frames."""
@@ -66,24 +66,24 @@ class Inbound(Protocol):
         """Handle the end of the request."""
 
     def cancel(self) -> None:
-        """Give up: the client has reset the stream, or the connection is lost."""
+        """Give up, because the client has reset the stream, or the connection is lost."""
 
 
 class StreamOwner(Protocol):
     """The connection, as its streams see it."""
 
     window: int
-    """Bytes of data that the client accepts on all streams together."""
+    """Number of bytes that the client accepts on all streams together."""
     blocked: dict[Stream, None]
 
     def queue(self, data: bytes) -> None:
         """Queue bytes."""
 
     def queue_data(self, number: int, data: bytes | memoryview, *, is_whole: bool) -> None:
-        """Queue a frame of data, the last one of its message or not."""
+        """Queue a frame of data, which may be the last one of its message."""
 
     def count_unsent(self, change: int) -> None:
-        """Note that more, or fewer, bytes wait for the client's windows."""
+        """Record that more or fewer bytes wait for the client's windows."""
 
     def close_stream(self, stream: Stream) -> None:
         """Forget a stream."""
@@ -99,22 +99,22 @@ class Stream:
         self._state = StreamState.OPEN
         self.id: Final = number
         self.window = window
-        """Bytes of data that the client accepts."""
+        """Number of bytes that the client accepts on this stream."""
         self.inbound: Inbound | None = None
         self.unread = 0
-        """Bytes that came since our window was enlarged."""
+        """Number of bytes that arrived since the server's window was enlarged."""
         self._unsent: deque[tuple[int, bytes | memoryview]] | None = None
-        """Frames that wait for the window: type and payload; the last headers end the stream. Few streams have any."""
+        """Frames that wait for the window: type and payload. The last headers end the stream. Few streams have any."""
         self.unsent_bytes = 0
-        """Bytes of data that wait for the client's window."""
+        """Number of bytes that wait for the client's window."""
 
     @property
     def may_receive(self) -> bool:
-        """The client may send frames: its request is not complete."""
+        """True while the client may send frames, since its request is not complete."""
         return self._state in _RECEIVING
 
     def handle(self, event: StreamEvent) -> None:
-        """Go to the next state."""
+        """Change to the next state."""
         self._state = TRANSITIONS[self._state, event]
 
     # --- sending --------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class Stream:
         self.pump()
 
     def end(self, trailers: bytes) -> None:
-        """End the answer after the data that waits."""
+        """End the answer after the waiting data."""
         if self._state not in _SENDING:
             return
         self.handle(StreamEvent.LOCAL_END)
@@ -151,12 +151,12 @@ class Stream:
             self._send_trailers(trailers)
 
     def reset(self, code: ErrorCode) -> None:
-        """End the stream at once, in both directions."""
+        """End the stream immediately, in both directions."""
         self._connection.queue(frames.reset(self.id, code))
         self._connection.close_stream(self)
 
     def pump(self) -> None:
-        """Send what the windows have room for."""
+        """Send as much as the windows have room for."""
         connection = self._connection
         unsent = self._unsent
         while unsent:
@@ -187,7 +187,7 @@ class Stream:
         connection.close_stream(self)
 
     def drop_unsent(self) -> None:
-        """Forget the data that waits."""
+        """Forget the waiting data."""
         if self._unsent:
             self._unsent.clear()
             self._count_unsent(-self.unsent_bytes)

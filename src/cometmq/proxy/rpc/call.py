@@ -1,6 +1,6 @@
-"""One call of a client: its metadata, the messages of both sides, and its end.
+"""One call from a client: its metadata, the messages of both sides, and its end.
 
-A message has a prefix of five bytes: whether it is compressed, and its length. The handler of a call with one request
+A message has a five-byte prefix: a flag for compression, and the length. The handler of a call with one request
 runs in a task, which is cancelled when the client cancels the call.
 """
 
@@ -26,27 +26,27 @@ _UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e
 """Seconds by the unit of ``grpc-timeout``."""
 _TIMEOUT_DIGITS: Final = 8
 _CALL_BYTES: Final = 1_000
-"""Memory of an open call beside its metadata and messages."""
+"""Memory of an open call in addition to its metadata and messages."""
 
 
 class Message(Protocol):
-    """A message of protobuf."""
+    """A protobuf message."""
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
-        """Encode it."""
+        """Encode the message."""
 
 
 class Conversation(Protocol):
     """The handler's side of a call whose client sends many messages."""
 
     def received(self, message: Any) -> None:
-        """Handle a message of the client.
+        """Handle a message from the client.
 
         :raises GrpcError: the call ends with this error.
         """
 
     def ended(self) -> None:
-        """Note that the client sends nothing more."""
+        """Record that the client sends nothing more."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class CallOwner(Protocol):
     pace: Pace
 
     def hold_task(self, task: asyncio.Task[None]) -> None:
-        """Hold the task of a call until it ends."""
+        """Keep a reference to the task of a call until the task ends."""
 
 
 class Peer(Protocol):
@@ -82,13 +82,13 @@ class Peer(Protocol):
     local_address: tuple[str, int]
 
     def count_incomplete(self, change: int) -> None:
-        """Note that the connection holds more, or fewer, bytes of incomplete calls."""
+        """Record that the connection holds more or fewer bytes of incomplete calls."""
 
 
 class Call:
     """One call; see the module's docstring.
 
-    :param metadata_bytes: the size of the metadata, which stays as long as the call.
+    :param metadata_bytes: the size of the metadata, which is stored until the call ends.
     """
 
     __slots__ = (
@@ -138,7 +138,7 @@ class Call:
 
     @property
     def timeout_s(self) -> float | None:
-        """The time limit that the client gave the call, in seconds; ``None`` without a limit."""
+        """The client's time limit for the call, in seconds; ``None`` without a limit."""
         text = self.metadata.get("grpc-timeout", "")
         unit = _UNITS.get(text[-1:])
         if unit is None or not text[:-1].isdecimal() or len(text) > _TIMEOUT_DIGITS + 1:
@@ -147,18 +147,18 @@ class Call:
 
     @property
     def left_s(self) -> float | None:
-        """The rest of the time limit, in seconds."""
+        """The time until the limit, in seconds."""
         timeout_s = self.timeout_s
         return None if timeout_s is None else timeout_s - (self._owner.clock.monotonic() - self.arrived)
 
     @property
     def is_done(self) -> bool:
-        """The call has ended, or the client has cancelled it."""
+        """True once the call has ended, or the client has cancelled it."""
         return self._is_done
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes of answers that wait until the client reads."""
+        """Number of answer bytes that the client has not read yet."""
         return self._stream.unsent_bytes
 
     # --- the request ----------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class Call:
             raise GrpcError(GrpcStatus.INTERNAL, "Invalid protobuf byte sequence") from error
 
     def receive_end(self) -> None:
-        """Start the handler: the request is complete."""
+        """Start the handler, because the request is complete."""
         if self._is_done:
             return
         if self._conversation is not None:
@@ -243,7 +243,7 @@ class Call:
         self.peer.count_incomplete(-self._weight)
 
     def cancel(self) -> None:
-        """Cancel the handler: the client has cancelled the call."""
+        """Cancel the handler, because the client has cancelled the call."""
         if self._is_done:
             return
         conversation, task = self._conversation, self._task
@@ -271,9 +271,9 @@ class Call:
             self._task = None  # no cycle of task and call for the garbage collector
 
     async def wait_for_time(self, size: int, large: int) -> None:
-        """Wait until a piece of work may begin; meanwhile its bytes count as held by the connection.
+        """Wait until a piece of work may begin; meanwhile the connection counts its bytes as held.
 
-        :param large: a piece with more bytes is large work.
+        :param large: number of bytes above which a piece is large.
         """
         pace = self._owner.pace
         if size <= large:

@@ -1,8 +1,8 @@
-"""Pace: the amount of work of calls in one round of the event loop.
+"""Limits the work of calls in one round of the event loop.
 
 Pieces of work begin in a round until some processor time is used; others wait for a later round, in their order. Large
-pieces, such as an answer of a megabyte, have a queue of their own: one of them is done in a round, and after it come so
-many rounds without any that small pieces get their share.
+pieces, such as an answer of a megabyte, have a queue of their own: one of them is done in a round, followed by enough
+rounds without any, so that small pieces get their share.
 
 Processor time counts, not wall-clock time: on a busy machine, a round that had to wait for a processor has done little.
 """
@@ -17,9 +17,9 @@ from typing import Final
 from cometmq.proxy.limits import GRPC_ROUND_SECONDS
 
 _WOKEN_PIECES: Final = 16
-"""Waiting pieces that check in a round whether time is left."""
+"""Maximum number of waiting pieces that check in a round whether time is left."""
 _LARGE_SHARE_SECONDS: Final = 0.002
-"""Share of large pieces in a round: after a piece of 10 ms come 5 rounds without one."""
+"""Share of processor time for large pieces: a 10 ms piece is followed by 5 rounds without a large one."""
 
 
 class Pace:
@@ -29,16 +29,16 @@ class Pace:
         self._small: deque[asyncio.Future[None]] = deque()
         self._large: deque[asyncio.Future[None]] = deque()
         self._round_end: float | None = None
-        """The end of the round's time, by the thread's processor time; ``None`` before its first piece."""
+        """The processor time of the thread at which the round's time is used up; ``None`` before the first piece."""
         self._is_scheduled = False
         self._rounds_to_large = 0
-        """Rounds before the next large piece."""
+        """Number of rounds before the next large piece."""
         self._large_began: float | None = None
-        """The beginning of the round that has a large piece."""
+        """The processor time at which the round with a large piece began."""
 
     @property
     def is_behind(self) -> bool:
-        """Pieces wait, so no further calls should begin."""
+        """True if pieces are waiting, so that no further calls should begin."""
         return bool(self._small)
 
     async def wait_for_time(self) -> None:

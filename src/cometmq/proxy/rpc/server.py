@@ -1,4 +1,4 @@
-"""The server of one port: TLS and plain text, connections, and the methods that they call.
+"""The server on one port: TLS and plain text, connections, and the methods that clients call.
 
 A connection begins some calls, for some time; then it waits in a queue until the others have had their share. Few calls
 begin in one round of the event loop, since their work is done in the next round. The server stops reading from a client
@@ -52,18 +52,18 @@ _log = logging.getLogger(__name__)
 _BACKLOG: Final = 4_096
 _SWEEP_SECONDS: Final = 5.0
 _FRAMES_PER_CHECK: Final = 8
-"""Frames between two checks of a connection's share: most calls have two."""
+"""Number of frames between two checks of a connection's share; most calls have two."""
 _CALLS_ALONE: Final = 32
 _CALLS_OF_SHARE: Final = 4
-"""Calls that a connection begins before it waits: when no other one waits, and when others wait."""
+"""Maximum number of calls that a connection begins in its turn: if no other connection waits, and if others wait."""
 _CALLS_OF_ROUND: Final = 16
-"""Calls that begin in one round of the event loop when connections wait; fewer while their work takes too long."""
+"""Maximum number of calls that begin in one round while connections wait; fewer if their work takes too long."""
 
 
 class HeldBytes:
-    """The bytes that connections hold, with a bound for all together.
+    """The bytes that connections hold, with a limit for all together.
 
-    :param reason: why the connection that holds the most is closed above the bound.
+    :param reason: the reason for which the connection with the most bytes is closed above the limit.
     """
 
     def __init__(self, limit: int, reason: str) -> None:
@@ -73,7 +73,7 @@ class HeldBytes:
         self._held: dict[GrpcConnection, int] = {}
 
     def add(self, connection: GrpcConnection, change: int) -> None:
-        """Note that a connection holds more, or fewer."""
+        """Record that a connection holds more or fewer bytes."""
         held = self._held.get(connection, 0) + change
         self._total += change
         if held:
@@ -110,7 +110,7 @@ class GrpcServer:
         self.unsent: Final = HeldBytes(MAX_GRPC_UNSENT_BYTES, "the client does not read its answers")
         self._tasks = TaskSet()
         self._queue: deque[GrpcConnection] = deque()
-        """Connections that wait for their share."""
+        """Connections that wait for their turn."""
         self._is_crowded = False
         self._calls_of_round = _CALLS_OF_ROUND
         self.calls = 0
@@ -122,13 +122,13 @@ class GrpcServer:
 
     @property
     def port(self) -> int:
-        """The port of the server."""
+        """The port on which the server listens."""
         return self._listener.port
 
     async def start(self, host: str, port: int) -> None:
-        """Listen; port 0 takes a free one.
+        """Listen; with port 0, use any free port.
 
-        :raises OSError: the port is taken or not allowed.
+        :raises OSError: the port is in use or not allowed.
         """
         await self._listener.bind(host, port)
         self._listener.listen(_BACKLOG)
@@ -148,28 +148,28 @@ class GrpcServer:
         await close_all(self.connections)
 
     def cut_off(self) -> None:
-        """Stop listening and end every connection at once, as the system does for a killed process."""
+        """Stop listening and close every connection immediately, as the operating system does for a killed process."""
         self._listener.close()
         self._openings.abort()
         for connection in list(self.connections):
             connection.abort()
 
     def hold_task(self, task: asyncio.Task[None]) -> None:
-        """Hold the task of a call until it ends."""
+        """Keep a reference to the task of a call until the task ends."""
         self._tasks.hold(task)
 
     @property
     def is_busy(self) -> bool:
-        """Connections or calls wait."""
+        """True if connections or calls are waiting."""
         return bool(self._queue) or self.pace.is_behind
 
     @property
     def calls_of_share(self) -> int:
-        """The number of calls that a connection may begin now."""
+        """The number of calls that a connection may begin in its turn."""
         return min(_CALLS_OF_SHARE, self._calls_of_round) if self._queue or self._is_crowded else _CALLS_ALONE
 
     def enqueue(self, connection: GrpcConnection) -> None:
-        """Let a connection go on after those that wait already."""
+        """Let a connection continue after those that are already waiting."""
         if not self._queue:
             asyncio.get_running_loop().call_soon(self._run_round)
         self._queue.append(connection)
@@ -262,13 +262,13 @@ class GrpcConnection(asyncio.Protocol):
         self._http2.cancel_streams()
 
     def pause_writing(self) -> None:
-        """Stop reading: the client is slow."""
+        """Stop reading, because the client is slow."""
         self._is_paused = True
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Read again."""
+        """Start reading again."""
         self._is_paused = False
         if self._transport is not None and not self._is_waiting:
             self._transport.resume_reading()
@@ -310,7 +310,7 @@ class GrpcConnection(asyncio.Protocol):
         self._server.enqueue(self)
 
     def go_on(self) -> None:
-        """Handle further frames: the others have had their share."""
+        """Handle further frames, because the other connections had their turn."""
         self._is_waiting = False
         if self._transport is not None and not self._is_paused:
             self._transport.resume_reading()
@@ -339,7 +339,7 @@ class GrpcConnection(asyncio.Protocol):
 
     # --- writing --------------------------------------------------------------------------------
     def count_incomplete(self, change: int) -> None:
-        """Note that the connection holds more, or fewer, bytes of incomplete calls."""
+        """Record that the connection holds more or fewer bytes of incomplete calls."""
         self._server.incomplete.add(self, change)
 
     def _count_unsent(self, change: int) -> None:
@@ -349,7 +349,7 @@ class GrpcConnection(asyncio.Protocol):
         asyncio.get_running_loop().call_soon(self.flush)
 
     def flush(self) -> None:
-        """Hand the queued bytes to the transport."""
+        """Pass the queued bytes to the transport."""
         out = self._http2.out
         if not out:
             return
@@ -362,7 +362,7 @@ class GrpcConnection(asyncio.Protocol):
             self._transport.write(b"".join(out))
 
     def check_silence(self, seconds: float) -> None:
-        """Send a ping to a client that was silent for some seconds more, or close the connection."""
+        """Send a ping to a silent client; close the connection if the client stays silent after the ping."""
         self._silent_s += seconds
         if self._silent_s > GRPC_SILENT_SECONDS:
             _log.info("closing %s: the client is silent", self.remote_address)
@@ -373,7 +373,7 @@ class GrpcConnection(asyncio.Protocol):
             self._http2.ping()
 
     def end_soon(self, reason: str) -> None:
-        """Send GOAWAY, and end the connection in the next round: it holds too much."""
+        """Send GOAWAY, and close the connection in the next round, because it holds too many bytes."""
         if not self._is_ending:
             self._is_ending = True
             _log.warning("closing %s: %s", self.remote_address, reason)
@@ -386,19 +386,19 @@ class GrpcConnection(asyncio.Protocol):
         self._http2.send_goaway()
 
     def close(self) -> None:
-        """Close after what is queued is sent."""
+        """Close the connection after the queued bytes are sent."""
         self.flush()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection immediately."""
         if self._transport is not None:
             self._transport.abort()
 
 
 class _IgnoreRest:
-    """Ignores the rest of a request that is answered already."""
+    """Ignores the rest of a request that is already answered."""
 
     def receive_data(self, chunk: bytes) -> None:
         """Do nothing."""

@@ -1,4 +1,4 @@
-"""Status of a call, as gRPC numbers it, and its trailers."""
+"""The status of a call, as gRPC numbers it, and the trailers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import quote
 from cometmq.proxy.http2.hpack import encode_headers
 
 _MAX_REASON_CHARS: Final = 2_048
-"""Characters of a message in trailers; clients refuse long lists of headers."""
+"""Maximum length of a message in trailers; clients refuse long lists of headers."""
 _PRINTABLE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
 

@@ -18,7 +18,7 @@ from cometmq.remoting.permissions import Action, on_group, on_topic
 
 
 class AcknowledgeService:
-    """Ends, or changes, the invisible time of messages that were received."""
+    """Ends or changes the invisible time of received messages."""
 
     def __init__(self, context: EndpointContext, renewals: Renewals) -> None:
         self._context = context

@@ -1,9 +1,9 @@
-"""Requests of brokers to clients, sent over Telemetry (``GrpcClientChannel``).
+"""Brokers' requests to clients, sent over Telemetry (``GrpcClientChannel``).
 
 CHECK_TRANSACTION_STATE (39) asks a producer about a half message. GET_CONSUMER_RUNNING_INFO (307) with
 ``jstackEnable`` asks a client for the stacks of its threads, and CONSUME_MESSAGE_DIRECTLY (309) lets a push consumer
-consume one message. The last two have a nonce, which comes back with the client's answer. The broker waits some
-seconds for it; a later answer, or one of another client, is dropped.
+consume one message. The last two have a nonce, which the client's answer repeats. The broker waits some
+seconds for the answer; a later answer, or one from another client, is dropped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RESULTS: Final = {
     Code.FAILED_TO_CONSUME_MESSAGE: "CR_LATER",
     Code.MESSAGE_CORRUPTED: "CR_RETURN_NULL",
 }
-"""Java's ``CMResult`` by the status of a client."""
+"""Java's ``CMResult`` by the status that a client returns."""
 
 
 class _PendingCommand(NamedTuple):
@@ -49,15 +49,15 @@ class _PendingCommand(NamedTuple):
 
 
 class ClientCommands:
-    """Passes requests of brokers on to clients, and the clients' answers back."""
+    """Passes brokers' requests on to clients, and returns the clients' answers."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._pending: dict[str, _PendingCommand] = {}
-        """By nonce."""
+        """The pending commands by nonce."""
 
     def pass_on(self, sessions: Sessions, session: ClientSession, request: BrokerRequest) -> None:
-        """Pass a request of a broker on to the client that it names; other requests than these are dropped."""
+        """Pass a broker's request on to the client that it names; drop requests with other codes."""
         if request.code == RequestCode.CHECK_TRANSACTION_STATE:
             check_transaction(sessions, session, request)
         elif request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
@@ -96,7 +96,7 @@ class ClientCommands:
         self._pending[nonce] = _PendingCommand(session, request, timer)
 
     def handle_answer(self, session: ClientSession | None, answer: v2.TelemetryCommand) -> None:
-        """Give a broker the answer of a client: stacks, the result of a message, or a refusal."""
+        """Pass a client's answer to the broker: stacks, the result of a message, or a refusal."""
         kind = answer.WhichOneof("command")
         nonce = getattr(answer, kind or "status").nonce
         pending = self._pending.get(nonce)
@@ -134,7 +134,7 @@ def _verify_command(message: v2.Message, nonce: str) -> v2.TelemetryCommand:
 
 
 def _running_info(session: ClientSession) -> ConsumerRunningInfo:
-    """Return the state of a consumer, as far as the endpoint knows it."""
+    """Return the part of a consumer's state that the endpoint knows."""
     groups = [] if session.heartbeat is None else session.heartbeat.consumer_data_set
     properties = {"PROP_CLIENT_VERSION": f"gRPC, {session.identity.language}"}
     for group in groups:

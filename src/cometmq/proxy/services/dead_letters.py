@@ -43,9 +43,9 @@ class DeadLetterService:
 
 
 async def _check_log_offset(link: Link, delivery: Delivery) -> None:
-    """Check that the log offset in a client's handle is that of its message: it could name any other of the broker.
+    """Check that the log offset in a client's handle is that of its message, and not of any other one on the broker.
 
-    :raises ProxyError: it names another message, or the broker refuses.
+    :raises ProxyError: the offset is that of another message, or the broker refuses.
     """
     handle = delivery.handle
     header = ViewMessageRequestHeader(offset=delivery.log_offset)

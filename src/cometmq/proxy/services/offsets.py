@@ -41,13 +41,13 @@ _NO_MESSAGES: Final = {
 
 
 class OffsetService:
-    """Reads messages at offsets, and the offsets of groups and queues."""
+    """Reads messages at offsets, and reads and sets the offsets of groups and queues."""
 
     def __init__(self, context: EndpointContext) -> None:
         self._context = context
 
     async def pull_message(self, call: Call, request: v2.PullMessageRequest) -> None:
-        """Send the messages at an offset, after the status and before the next offset."""
+        """Send the status, the messages at an offset, and the next offset."""
         try:
             messages, following = await self._pull(call, request)
         except ProxyError as error:
@@ -118,7 +118,7 @@ class OffsetService:
         return v2.GetOffsetResponse(status=OK, offset=offset)
 
     async def query_offset(self, call: Call, request: v2.QueryOffsetRequest) -> v2.QueryOffsetResponse:
-        """Return the first or the last offset of a queue, or the first one since a time."""
+        """Return the first or the last offset of a queue, or the first one stored at or after a time."""
         queue = request.message_queue
         topic = topic_of(queue.topic)
         session = self._context.sessions.admit(call, [on_topic(topic, Action.SUB)])

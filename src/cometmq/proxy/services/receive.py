@@ -40,9 +40,9 @@ _NO_MESSAGES: Final = {
     ResponseCode.PULL_RETRY_IMMEDIATELY,
 }
 _RELEASE_MS: Final = 1_000
-"""Messages for a client that has cancelled its call become visible again after this time."""
+"""Time after which messages for a client that has cancelled its call become visible again."""
 _ANSWER_MS: Final = 1_000
-"""Time that a poll leaves for its answer when the deadline of the call cuts it short."""
+"""Time that is left for the answer if the deadline of the call shortens the poll."""
 
 
 class _Received(NamedTuple):
@@ -63,7 +63,7 @@ class ReceiveService:
         self._releases = TaskSet()
 
     async def receive_message(self, call: Call, request: v2.ReceiveMessageRequest) -> None:
-        """Wait for messages; send the status, each message by itself, and the time."""
+        """Wait for messages; send the status, each message in an answer of its own, and the time."""
         try:
             status, messages = OK, await self._receive(call, request)
         except ProxyError as error:
@@ -114,7 +114,7 @@ class ReceiveService:
         ]
 
     async def _readable_broker(self, topic: str) -> str:
-        """Return the first broker from which a topic may be read; empty if there is none."""
+        """Return the first broker with readable queues of a topic; empty if there is none."""
         info = await self._context.backend.topic(topic)
         return next((queues.broker for queues in info.queues if queues.readable), "")
 
@@ -126,7 +126,7 @@ class ReceiveService:
 
     # --- times ----------------------------------------------------------------------------------
     def _poll_ms(self, call: Call, session: ClientSession, request: v2.ReceiveMessageRequest) -> int:
-        """Return the milliseconds to wait for messages (``ReceiveMessageActivity``).
+        """Return the time to wait for messages, in milliseconds (``ReceiveMessageActivity``).
 
         :raises ProxyError: the deadline of the call leaves too little time.
         """
@@ -174,9 +174,9 @@ class ReceiveService:
         broker: str,
         pop: Awaitable[Reply],
     ) -> list[_Received]:
-        """Return the messages of a pop; if the client cancels the call, they become visible again.
+        """Return the messages of a pop; if the client cancels the call, make them visible again.
 
-        :raises ProxyError: there are none, or the broker refuses.
+        :raises ProxyError: there are no messages, or the broker refuses.
         """
         read = partial(_read_pop, topic=header.topic, group=header.consumer_group, broker=broker)
         future = asyncio.ensure_future(pop)
@@ -210,7 +210,7 @@ class ReceiveService:
 
     # --- messages that are not for the client ---------------------------------------------------
     async def _with_tags(self, session: ClientSession, received: list[_Received], expression: str) -> list[_Received]:
-        """Return the messages with wanted tags; Apache's brokers compare only hashes, so others are acknowledged."""
+        """Return the messages with wanted tags; acknowledge others, since Apache's brokers compare only hashes."""
         wanted = frozenset(split_tags(expression))
         tagged = []
         for one in received:
@@ -226,7 +226,7 @@ class ReceiveService:
     async def _without_dead(
         self, session: ClientSession, received: list[_Received], max_retries: int
     ) -> list[_Received]:
-        """Return the messages that may be tried again; others go to the dead letters."""
+        """Return the messages that may be tried again; send the others to the dead-letter topic."""
         alive = []
         for one in received:
             if one.attempt <= max_retries + 1:
@@ -240,7 +240,7 @@ class ReceiveService:
 
 
 def _read_pop(reply: Reply, *, topic: str, group: str, broker: str) -> list[_Received]:
-    """Return the messages of a pop with their handles.
+    """Return the messages from a pop with their handles.
 
     :raises ProxyError: the answer of the broker is malformed.
     """

@@ -51,7 +51,7 @@ class RouteService:
         return answer
 
     async def query_assignment(self, call: Call, request: v2.QueryAssignmentRequest) -> v2.QueryAssignmentResponse:
-        """Return the queues that a push consumer receives from: one a broker, or in order each queue."""
+        """Return the queues that a push consumer receives from: one for each broker or, if ordered, each queue."""
         topic, group = topic_of(request.topic), group_of(request.group)
         self._context.sessions.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
         info = await self._context.backend.topic(topic)

@@ -45,7 +45,7 @@ _STORED: Final = {
     ResponseCode.FLUSH_SLAVE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE,
 }
-"""Answers to messages that are stored."""
+"""Codes of the answers for stored messages."""
 _MULTIPLIER: Final = 2862933555777941757
 _MASK: Final = 2**64 - 1
 
@@ -63,10 +63,10 @@ class SendService:
     def __init__(self, context: EndpointContext) -> None:
         self._context = context
         self._counters: dict[str, Iterator[int]] = {}
-        """By topic: messages without a group take its queues one after the other."""
+        """The next queue of each topic: messages without a group use the queues one after the other."""
 
     async def send_message(self, call: Call, request: v2.SendMessageRequest) -> v2.SendMessageResponse:
-        """Store the messages of a request, all of one topic."""
+        """Store the messages of a request, which all have one topic."""
         context = self._context
         messages = request.messages
         if not len(messages):
@@ -146,7 +146,7 @@ class SendService:
 
     # --- sending --------------------------------------------------------------------------------
     def _choose_queue(self, info: TopicInfo, message_group: str | None) -> tuple[str, int]:
-        """Return the broker and queue id for a message: the same ones for a message group, else the next queue.
+        """Return the broker and queue id for a message: always the same for a message group, else the next queue.
 
         :raises ProxyError: no queue accepts messages.
         """
@@ -243,7 +243,7 @@ class SendService:
 
 
 def _stored(reply: Reply) -> SendMessageResponseHeader:
-    """Return the header of the answer to a message that is stored.
+    """Return the header of the answer for a stored message.
 
     :raises ProxyError: the broker refuses the message.
     """
@@ -257,7 +257,7 @@ def _status(reply: Reply) -> v2.Status:
 
 
 def _common_status(entries: Sequence[v2.SendResultEntry]) -> v2.Status:
-    """Return the common status of all messages, or that their statuses differ."""
+    """Return the common status of all messages, or the status for different ones."""
     first = entries[0].status
     if all(entry.status.code == first.code for entry in entries):
         return first
@@ -265,7 +265,7 @@ def _common_status(entries: Sequence[v2.SendResultEntry]) -> v2.Status:
 
 
 def consistent_hash(value: int, buckets: int) -> int:
-    """Compute Guava's ``Hashing.consistentHash``; Apache's proxy chooses the queue of a message group by it."""
+    """Compute Guava's ``Hashing.consistentHash``, by which Apache's proxy chooses the queue of a message group."""
     state = value & _MASK
     candidate = 0
     while True:

@@ -1,4 +1,4 @@
-"""The checks of sent messages, in Apache's order and with its texts (``GrpcValidator``, ``SendMessageActivity``)."""
+"""Checks sent messages, in Apache's order and with its texts (``GrpcValidator``, ``SendMessageActivity``)."""
 
 from __future__ import annotations
 

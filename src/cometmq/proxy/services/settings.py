@@ -1,4 +1,4 @@
-"""Settings of clients, merged with those of the endpoint (``GrpcClientSettingsManager``)."""
+"""The settings of clients, merged with those of the endpoint (``GrpcClientSettingsManager``)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LITE_TOPIC_CHARS: Final = 64
 def check_settings(settings: v2.Settings) -> str:
     """Check the settings of a client; return the consumer group, empty for a producer.
 
-    :raises ProxyError: they are not valid.
+    :raises ProxyError: the settings are invalid.
     """
     kind = settings.WhichOneof("pub_sub")
     if kind is None:
@@ -53,9 +53,9 @@ def check_settings(settings: v2.Settings) -> str:
 
 
 def merge_settings(settings: v2.Settings, group: GroupInfo | None, config: EndpointConfig) -> v2.Settings:
-    """Return the settings of a client with the values that the endpoint decides.
+    """Return the settings of a client with the values that the endpoint sets.
 
-    :param group: its group; ``None`` for a producer.
+    :param group: the client's group; ``None`` for a producer.
     """
     out = v2.Settings()
     out.CopyFrom(settings)

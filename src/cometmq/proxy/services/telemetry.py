@@ -27,10 +27,10 @@ from cometmq.remoting.permissions import Action, Need, on_group, on_topic
 _log = logging.getLogger(__name__)
 
 _ANSWERS: Final = ("thread_stack_trace", "verify_message_result", "verify_message_command")
-"""Answers to commands; Node's client returns a command that it does not support."""
+"""Answers to commands; Node's client sends back a command that it does not support."""
 _CLIENT_ERRORS: Final = range(40_000, 50_000)
 _MAX_WAITING_SETTINGS: Final = 16
-"""Settings of one stream that wait for earlier ones; a client sends them again every few minutes."""
+"""Maximum number of waiting settings on one stream; a client sends them again every few minutes."""
 
 
 class TelemetryService:
@@ -42,7 +42,7 @@ class TelemetryService:
         self._work: set[asyncio.Task[None]] = set()
 
     def open_stream(self, call: Call) -> TelemetryStream:
-        """Open a stream. Its account is checked with the settings: some clients cannot read an earlier error."""
+        """Open a stream. The account is checked with the settings, since some clients cannot read an earlier error."""
         return TelemetryStream(self._context, self._commands, call, self._work)
 
 
@@ -57,13 +57,13 @@ class TelemetryStream:
         self._call = call
         self._work = work
         self._waiting: list[tuple[v2.Settings, int]] = []
-        """Settings that are not handled yet, and their sizes."""
+        """The settings that are not handled yet, and their sizes."""
         self._task: asyncio.Task[None] | None = None
         self._session: ClientSession | None = None
 
     # --- from the client -----------------------------------------------------------------------
     def received(self, message: v2.TelemetryCommand) -> None:
-        """Handle a command of the client.
+        """Handle a command from the client.
 
         :raises GrpcError: the client may not send this command.
         """
@@ -85,7 +85,7 @@ class TelemetryStream:
             raise GrpcError(GrpcStatus.INVALID_ARGUMENT, f"process client telemetryCommand failed. {words}")
 
     def ended(self) -> None:
-        """Note that the client will send nothing more."""
+        """Record that the client sends nothing more."""
         if self._session is not None:
             self._session.stream_ended(self, self._context.clock.monotonic())
 
@@ -128,7 +128,7 @@ class TelemetryStream:
 
     # --- to the client --------------------------------------------------------------------------
     def send_command(self, command: v2.TelemetryCommand) -> bool:
-        """Send a command; return false if the client does not read its stream."""
+        """Send a command; return False if the client does not read its stream."""
         if self._call.is_done:
             return False
         if self._call.unsent_bytes > MAX_TELEMETRY_UNSENT_BYTES:

@@ -1,6 +1,6 @@
-"""Ids of transactions, which contain the position of the half message: any endpoint can end it, also after a restart.
+"""Transaction ids with the position of the half message, so that any endpoint can end it, even after a restart.
 
-Apache's proxy keeps the position in memory; when it dies, the transaction ends only after a check.
+Apache's proxy keeps the position in memory. After a crash of the proxy the transaction ends only after a check.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class TransactionId(NamedTuple):
     message_id: str
 
     def encode(self) -> str:
-        """Return the text; the broker's name comes last, since it may contain any character."""
+        """Return the id as a text. The broker's name is last, since it may contain any character."""
         return f"{self.message_id}-{self.queue_offset:x}-{self.log_offset:x}-{self.broker}"
 
     @classmethod
     def decode(cls, text: str, message_id: str) -> TransactionId:
-        """Read the text.
+        """Parse an id.
 
-        :raises ProxyError: the text is malformed, or belongs to another message.
+        :raises ProxyError: the id is malformed, or belongs to another message.
         """
         rest = text.removeprefix(f"{message_id}-")
         parts = rest.split("-", 2)
