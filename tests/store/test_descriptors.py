@@ -39,3 +39,15 @@ def test_forty_descriptors_are_enough_for_hundreds_of_topics(bench: StoreBench) 
         for number in range(_TOPICS):
             put(store, f"T{number}", 0, b"%d" % number)
         store.batch.commit()
+
+
+def test_a_closed_store_keeps_no_descriptor_though_its_objects_live_on(bench: StoreBench) -> None:
+    store = bench.open()
+    before = len(os.listdir("/dev/fd"))
+    for number in range(20):
+        put(store, f"T{number}", 0, b"x")
+    store.batch.commit()
+    found = store.get_message(store.queue("T0", 0), 0, 1)
+    store.close_now()
+    assert found.status is GetMessageStatus.FOUND
+    assert len(os.listdir("/dev/fd")) < before

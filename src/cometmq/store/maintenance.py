@@ -172,5 +172,6 @@ class Maintenance:
         finally:
             if opened.index is not None:
                 opened.index.close()
+            opened.queues.files.close()
             opened.log.close()
             opened.lock.release()

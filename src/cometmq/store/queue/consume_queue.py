@@ -74,6 +74,12 @@ class QueueFiles:
             views, start = self._made.popleft()
             views.pop(start, None)
 
+    def close(self) -> None:
+        """Close all mappings; existing slices stay readable."""
+        while self._made:
+            views, start = self._made.popleft()
+            views.pop(start, None)
+
     def written(self, queue: ConsumeQueue, start: int) -> None:
         """Remember a file that was written until it is flushed."""
         starts = self.unsynced.get(queue)
