@@ -22,17 +22,17 @@ class Claims:
         self._log = log
         self._queues = queues
         self.position: Position | None = None
-        """The position file, if it belongs to the log: the units of most queues lead to places below it."""
+        """The position file, if it belongs to the log: the units of most queues point to offsets below it."""
         self.proven_by_position = 0
         """The offset up to which a position file proves the log to go."""
 
     def at(self, offset: int) -> Claim | None:
-        """Return the unit that leads to a place of the log, or ``None`` unless there is exactly one."""
+        """Return the only unit that points to a log offset, or ``None`` if there is no unit or more than one."""
         is_behind = self.position is not None and offset >= self.position.offset
         return (self._behind if is_behind else self._all).at(offset)
 
     def extent(self, offset: int) -> int:
-        """Return the size of the record at a place, as its unit says, or 0 if none does."""
+        """Return the size of the record at a log offset according to its unit, or 0 without a unit."""
         claim = self.at(offset)
         return claim.size if claim is not None else 0
 
@@ -47,7 +47,7 @@ class Claims:
 
     @cached_property
     def _behind(self) -> UnitMap:
-        """The units of the queues that can lead after the position file's offset."""
+        """The units of the queues that can point beyond the position file's offset."""
         return self._map(self._queues.unsettled()) if self.position is not None else self._all
 
     @cached_property

@@ -26,7 +26,7 @@ _NO_HOST: Final = bytes(8)
 _NO_TOPIC: Final = "DAMAGED"
 """The topic of a record that takes the place of an unknown one."""
 _MAX_BYTES: Final = 4 << 20
-"""The largest such record: what Apache takes for a message by default."""
+"""The largest record that replaces damaged bytes: Apache's default maximum message size."""
 _MAX_LINES: Final = 5
 """Damages that are reported one by one."""
 
@@ -40,7 +40,7 @@ class Owner(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The place of a record that a unit of a lost message may lead to."""
+    """The log offset of a record to which the unit of a lost message may point."""
 
     offset: int
     size: int

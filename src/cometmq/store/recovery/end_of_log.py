@@ -73,7 +73,7 @@ class EndOfLog:
         clear_from(path, at, size)
 
     def places_for(self, owners: list[Owner], given: int) -> list[Place]:
-        """Return the places at which :meth:`go_on_behind` puts the record of each owner."""
+        """Return the log offsets at which :meth:`go_on_behind` writes the record of each owner."""
         log = self._log
         at = log.position if log.segments else -(-given // log.segment_size) * log.segment_size
         places: list[Place] = []

@@ -24,17 +24,17 @@ from cometmq.store.recovery.position import load_position
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MissingEntries:
-    """A queue with such entries."""
+    """A queue with entries that can point to no message."""
 
     topic: str
     queue_id: int
     first: int
-    """Queue offset of the first one."""
+    """Queue offset of the first entry that can point to no message."""
     count: int
 
 
 def missing_entries(root: Path) -> Iterator[MissingEntries]:
-    """Yield the queues that have some.
+    """Yield the queues with entries that can point to no message.
 
     :raises OSError: a file cannot be read.
     """

@@ -46,7 +46,7 @@ class _File(NamedTuple):
     size: int
 
     def fits(self, size: int) -> bool:
-        """Return whether it is one of the files of a sequence of this size."""
+        """Return whether the file belongs to a sequence of files of this size."""
         return self.size == size and self.start % size == 0
 
 
@@ -73,7 +73,7 @@ def with_sizes_of_files(config: StoreConfig, recorded: FileSizes | None) -> tupl
 
 
 def numbered_files(directory: Path) -> list[_File]:
-    """Return the files of a log or a queue, in order."""
+    """Return the files in the directory of a log or a queue, in order."""
     try:
         found = [
             _File(start, entry, entry.stat().st_size)

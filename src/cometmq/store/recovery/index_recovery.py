@@ -38,7 +38,7 @@ def index_from(
 
 
 def cut_index(index: IndexService, log_end: int) -> None:
-    """Forget entries of records that are not in the log any more."""
+    """Remove entries for records that are no longer in the log."""
     while index.files and index.files[-1].count > 1 and index.files[-1].end_offset >= log_end:
         last = index.files[-1]
         count = 1 + int(np.searchsorted(last.offsets(), log_end))
@@ -93,7 +93,7 @@ def _set_aside(index: IndexService, start: int, why: str, findings: Findings) ->
 
 
 def _behind_last(index: IndexService, log: CommitLog, findings: Findings) -> int:
-    """Return the end of the last record that the files know."""
+    """Return the end of the last record in the index files."""
     filled = [file for file in index.files if file.count > 1]
     if not filled:
         if log.segments and not index.files and log.segments[0].view[:8] != bytes(8):
