@@ -1,4 +1,4 @@
-"""What processes cost, and how quiet the machine was: what ran before a measurement, and what ran beside it.
+"""Processor time of processes, and how quiet the machine was: what ran before a measurement, and what ran beside it.
 
 A busy machine flatters a broker of one process: Apache RocketMQ needs two cores and gets them only when they are free.
 All shares are of the whole machine: 1.0 is every core. Source: ``/proc/stat`` (proc(5)), in clock ticks.

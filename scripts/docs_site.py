@@ -1,4 +1,4 @@
-"""What the site of ``make docs`` has beside the pages of ``docs/``: hooks of MkDocs.
+"""Hooks of MkDocs for ``make docs``: pages of the site that are not in ``docs/``.
 
 ``docs/README.md`` is the navigation: its sections with the pages that they link to. Pages at the root of the project
 (README, ARCHITECTURE, ...) and the API reference, which mkdocstrings makes of docstrings, become pages of the site.
@@ -28,14 +28,11 @@ API = {
     "cometmq.spark": "Spark",
 }
 """The modules from which programs import, and the titles of their pages."""
+ROOT_PAGES = {page: page.name.lower().replace("readme", "cometmq") for page in sorted(ROOT.glob("*.md"))}
+"""The pages at the root of the project, and where they are in the site."""
 ROLE = re.compile(r":[a-z]+:`~?([^`]+)`")
 """A name in a docstring, in the markup of Sphinx."""
 LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
-
-
-def root_pages() -> dict[Path, str]:
-    """The pages at the root of the project, and where they are in the site."""
-    return {page: page.name.lower().replace("readme", "cometmq") for page in sorted(ROOT.glob("*.md"))}
 
 
 def api_page(module: str) -> str:
@@ -72,14 +69,14 @@ def public_names(module: str) -> list[str]:
 def site_place(target: str) -> str | None:
     """The page of the site to which a link of ``docs/README.md`` leads."""
     file = (DOCS / target).resolve()
-    if file in (pages := root_pages()):
-        return pages[file]
+    if file in ROOT_PAGES:
+        return ROOT_PAGES[file]
     return file.relative_to(DOCS).as_posix() if file.suffix == ".md" and file.is_relative_to(DOCS) else None
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not in ``docs/``."""
-    for page, place in root_pages().items():
+    for page, place in ROOT_PAGES.items():
         files.append(File.generated(config, place, content=page.read_text(encoding="utf-8")))
     for module, title in API.items():
         text = f"# {title}: `{module}`\n\n::: {module}\n    options: {{members: false}}\n\n"
@@ -91,7 +88,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Lead links to other pages of the site, or to copies of files."""
-    by_place = {place: path for path, place in root_pages().items()}
+    by_place = {place: path for path, place in ROOT_PAGES.items()}
     place = page.file.src_uri
     if heading := re.search(r"^# (.+)$", markdown, re.MULTILINE):
         page.meta["title"] = heading[1].replace("`", "")  # the link to the other language stands before it
@@ -104,7 +101,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if target.is_relative_to(DOCS):
             new = target.relative_to(DOCS).as_posix()
         else:
-            new = root_pages().get(target) or copy_of(target, config, files)
+            new = ROOT_PAGES.get(target) or copy_of(target, config, files)
         return link[1] + os.path.relpath(new, Path(place).parent) + link[3]
 
     return LINK.sub(lead, markdown)
@@ -113,8 +110,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def copy_of(target: Path, config: MkDocsConfig, files: Files) -> str:
     """Put a copy of a file into the site, of a folder a list of its files; its place."""
     place = f"source/{target.relative_to(ROOT).as_posix()}"
-    text = target.suffix != ".ipynb"
-    place += ".txt" if text or target.is_dir() else ""
+    if target.suffix != ".ipynb":
+        place += ".txt"  # browsers show it
     if files.get_file_from_path(place) is None:
         if target.is_dir():
             content = "".join(f"{file.relative_to(ROOT)}\n" for file in sorted(target.rglob("*.*")) if file.is_file())

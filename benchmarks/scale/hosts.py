@@ -110,7 +110,7 @@ class Need:
     archive_bytes_per_day: float
 
     def rows(self) -> dict[str, str]:
-        """What it says, in the words of docs/scale.md."""
+        """The figures in the words of docs/scale.md."""
         return {
             "messages a second at the peak": rounded(self.peak_per_s),
             "broker processes": f"{self.brokers:,}",
