@@ -78,4 +78,4 @@ def test_a_damaged_mark_is_set_aside_and_stops_no_broker(
     opened(tmp_path)
     assert version_file(tmp_path).read_bytes() == whole
     assert damaged in [path.read_bytes() for path in (tmp_path / "comet" / "quarantine").iterdir()]
-    assert "comet/store.json: damaged; the store is read as one of this version" in caplog.text
+    assert "comet/store.json: damaged; the store is read as a store of this version" in caplog.text
