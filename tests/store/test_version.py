@@ -55,8 +55,8 @@ def test_a_store_that_this_version_cannot_read_is_refused_unchanged(tmp_path: Pa
     assert everything_in(tmp_path) == before
     assert str(refused.value) == (
         f"the store in {tmp_path} was written by CometMQ 9.1 (store version 7), and CometMQ {__version__} reads store "
-        "versions up to 1; nothing was changed (start it with that version or a newer one, or restore a backup of "
-        "before)"
+        "versions up to 1; nothing was changed (start it with that version or a newer one, or restore an "
+        "earlier backup)"
     )
 
 
