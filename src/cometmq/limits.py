@@ -76,6 +76,9 @@ LATE_SECONDS: Final = 0.005
 FRAMES_PER_LOOK: Final = 16
 """Sends and commits of offsets of one connection between two reads of the clock; after other requests it is read each
 time."""
+MAX_POSTPONED_BYTES: Final = 64 << 20
+"""Maximum size of all requests that a server postpones, such as sends to a topic that is being written; further ones
+get SYSTEM_BUSY."""
 MAX_UNFINISHED_BYTES: Final = 256 * 1024 * 1024
 """Incomplete frames of all connections of one server; above it the connection with the largest is closed."""
 WRITE_HIGH_WATER_BYTES: Final = 8 * 1024 * 1024

@@ -21,6 +21,11 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
     return factory
 
 
+def call_now(work: Callable[[], None]) -> None:
+    """Call a function immediately, where other callers may call it later."""
+    work()
+
+
 def over_rounds(steps: Iterator[None]) -> None:
     """Run the first step of some work now, and each further step in its own round of the loop."""
     if next(steps, _ENDED) is not _ENDED:

@@ -19,7 +19,11 @@ from cometmq.broker.controller import Broker
 from cometmq.broker.tables.journaled_file import JournaledFile
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.clock import Clock
+from cometmq.remoting.admin_headers import DeleteTopicRequestHeader
 from cometmq.remoting.bodies import TopicConfig
+from cometmq.remoting.codes import RequestCode
+from cometmq.store.recovery.known_topics import DELETED_TOPICS, known_topics
+from cometmq.store.recovery.load import Findings
 from cometmq.store.table_journal import Base
 from cometmq.testing import VirtualClock
 
@@ -50,7 +54,7 @@ async def test_a_file_that_takes_its_place_after_the_journals_were_copied(
         take_place(file, base)
 
     monkeypatch.setattr(JournaledFile, "_take_place", wait_and_take_place)
-    writing = asyncio.create_task(topics.save_in_background())
+    writing = asyncio.create_task(topics.writer.save_in_background())
     await until((store / "config" / "topics.json.tmp").exists)
     topics.put(TopicConfig(topic_name="BeforeTheBackup"))
 
@@ -65,3 +69,26 @@ async def test_a_file_that_takes_its_place_after_the_journals_were_copied(
     await asyncio.to_thread(create.create_backup, create.Options(store, tmp_path / "backup"))
     found = topics_of(tmp_path / "backup" / "store", clock)
     assert {"Early", "BeforeTheBackup"} <= found.table.keys()
+
+
+async def test_deletions_that_only_the_journal_has_are_in_the_backup_and_removed_files_are_not(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    broker = Broker(small_config(tmp_path), clock=clock)
+    await broker.start()
+    wire = Wire(*await asyncio.open_connection("127.0.0.1", broker.server.port))
+    for topic in ("First", "Second"):
+        assert (await wire.send(topic)).code == 0
+        deletion = DeleteTopicRequestHeader(topic=topic)
+        assert (await wire.call(RequestCode.DELETE_TOPIC_IN_BROKER, deletion)).code == 0
+    store = tmp_path / "store"
+    assert b"Second" not in (store / "comet" / DELETED_TOPICS).read_bytes()
+    (store / "comet" / "removed" / "left").mkdir(parents=True, exist_ok=True)
+    (store / "comet" / "removed" / "left" / "file").touch()
+    await asyncio.to_thread(create.create_backup, create.Options(store, tmp_path / "backup"))
+    copy = tmp_path / "backup" / "store"
+    known = known_topics(copy, Findings(copy))
+    assert 0 < known.begin_of("First") < known.begin_of("Second")
+    assert not (copy / "comet" / "removed").exists()
+    await wire.close()
+    await broker.stop()

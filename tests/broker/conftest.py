@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.broker.disks import HeldDisk
 from tests.broker.wire import Connect, Wire
 
+import cometmq.broker.tables.journaled_file
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.controller import Broker
 from cometmq.testing import VirtualClock
@@ -52,6 +54,14 @@ async def start_broker(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[Sta
     yield start
     for running in started:
         await running.stop()
+
+
+@pytest.fixture
+def tables_disk(monkeypatch: pytest.MonkeyPatch) -> HeldDisk:
+    """The disk of the tables of all brokers that start later."""
+    held = HeldDisk()
+    monkeypatch.setattr(cometmq.broker.tables.journaled_file, "Disk", lambda: held)
+    return held
 
 
 @pytest.fixture

@@ -274,6 +274,50 @@ async def test_a_queue_that_is_deleted_while_it_is_written_stays_deleted(
     assert len(served(bench.open())["T6", 0]) == 1
 
 
+async def test_a_checkpoint_waits_only_for_the_deletions_before_it(
+    bench: StoreBench, saved: list[int], tmp_path: Path
+) -> None:
+    store = bench.open(clock=VirtualClock())
+    store.start()
+    put_into_all(store)
+    await checkpoint(store, saved)
+    put_into_all(store)
+    expected = served(store)
+    pending: list[Callable[[], None]] = []
+    store.delete_topic("T5", when_durable=pending.append)
+    assert isinstance(store.clock, VirtualClock)
+    store.clock.advance(1.0)
+    await until(lambda: bool(store._queues._until_durable))
+    assert len(saved) == 1, "a crash would bring T5 back, and the checkpoint does not know its messages"
+    assert served(bench.crashed_copy(tmp_path / "undone").open()) == expected
+    store.delete_topic("T6", when_durable=pending.append)
+    pending[0]()
+    await until(lambda: len(saved) == 2)
+    crashed = served(bench.crashed_copy(tmp_path / "crashed").open())
+    assert crashed == {queue: bodies for queue, bodies in expected.items() if queue != ("T5", 0)}
+
+
+async def test_a_deletion_that_a_crash_undoes_loses_no_units_that_the_thread_was_writing(
+    bench: StoreBench, saved: list[int], held_thread: tuple[threading.Event, threading.Event], tmp_path: Path
+) -> None:
+    begun, deleted = held_thread
+    store = bench.open(clock=VirtualClock())
+    store.start()
+    put_into_all(store)
+    expected = served(store)
+    assert isinstance(store.clock, VirtualClock)
+    store.clock.advance(1.0)
+    await until(begun.is_set)
+    pending: list[Callable[[], None]] = []
+    store.delete_topic("T5", when_durable=pending.append)
+    deleted.set()
+    await until(lambda: bool(store._queues._until_durable))
+    assert not saved, "the files of T5 lack its message"
+    assert served(bench.crashed_copy(tmp_path / "crashed").open()) == expected
+    pending[0]()
+    await until(lambda: len(saved) == 1)
+
+
 def open_slow(bench: StoreBench) -> tuple[MessageStore, VirtualClock, Callable[[float], None]]:
     """A store, its clock, and a function that says how long the next flush of a queue takes."""
     clock = VirtualClock()

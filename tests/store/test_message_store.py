@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
+from tests.helpers.waiting import until
 from tests.store.conftest import HOST, SEGMENT_BYTES, StoreBench, fill, keys_found, put, served
 
 from cometmq.message.ids import tags_code
@@ -14,6 +17,7 @@ from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.message.record import BLANK_MAGIC, decode_record, encode_record
 from cometmq.store.errors import StoreClosedError, StoreError, StoreLockedError
 from cometmq.store.message_store import ConsumeQueue, GetMessageStatus, MessageStore
+from cometmq.store.queue.directory_remover import DirectoryRemover
 from cometmq.store.write_batch import NewRecord
 from cometmq.testing import VirtualClock
 
@@ -258,8 +262,8 @@ def test_entries_without_a_message_are_counted_and_told_of_once(
         assert again.get_message(queue, gone, 1).count == 0
         assert again.get_message(queue, mended, 1).count == 1
     assert again.missing_entries() == 1
-    [line] = [record.message for record in caplog.records if "point to no message" in record.message]
-    assert line.startswith("consumequeue/TopicTest/0: units from offset 20 on")
+    [line] = [record.message for record in caplog.records if "lead to no message" in record.message]
+    assert line.startswith("consumequeue/TopicTest/0: entries from offset 20 on")
     assert "cometmq pipeline rebuild" in line
 
 
@@ -321,6 +325,37 @@ def test_a_deleted_topic_begins_again_at_zero(bench: StoreBench) -> None:
     again = bench.open()
     assert again.findings == []
     assert served(again) == expected
+
+
+async def test_a_deleted_queue_is_freed_unless_somebody_holds_it(bench: StoreBench) -> None:
+    store = bench.open()
+    fill(store, 60)
+    held, freed = store.queue("TopicTest", 0), weakref.ref(store.queue("TopicTest", 1))
+    assert store.delete_topic("TopicTest")
+    assert "TopicTest" not in store.queues()
+    store.start()
+    store._maintenance.checkpoints.begin()
+    await until(lambda: gc.collect() >= 0 and freed() is None)
+    fill(store, 9)
+    assert store.queue("TopicTest", 0) is held, "two objects of one queue would give an offset twice"
+    assert held.max_offset() == 3
+
+
+def test_files_of_deleted_topics_are_removed_beside_other_work_and_after_a_kill_by_the_next_start(
+    bench: StoreBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed = bench.root / "comet" / "removed"
+    store = bench.open()
+    fill(store, 60)
+    store._maintenance.write_derived()
+    with monkeypatch.context() as patched:
+        patched.setattr(DirectoryRemover, "_submit", lambda _remover, _moved: None)  # killed before the removal
+        assert store.delete_topic("TopicTest")
+    assert not (bench.root / "consumequeue" / "TopicTest").exists()
+    assert [sorted(path.name for path in topic.iterdir()) for topic in removed.iterdir()] == [["0", "1", "2"]]
+    store._queues.remover.resume()
+    store.close_now()
+    assert not list(removed.iterdir())
 
 
 def test_one_store_is_opened_once(bench: StoreBench) -> None:

@@ -30,6 +30,8 @@ from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.durable import flush_directory, flush_file, replace_file
 from cometmq.errors import reason_of
 from cometmq.paths import take_local_paths
+from cometmq.store.queue.directory_remover import REMOVED
+from cometmq.store.recovery.known_topics import DELETED_TOPICS
 
 _LOG: Final = "commitlog"
 _QUEUES: Final = ("consumequeue", "consumequeue_ext")
@@ -165,11 +167,13 @@ def _copy_tables(work: _Work) -> None:
     store = work.options.store
     journaled = (store / "comet" / "tables", store / "config")
     for path in _files_below(store, _NOT_COPIED):
-        if path.suffix != ".tmp" and path.parent not in journaled:
+        if path.suffix != ".tmp" and path.parent not in journaled and not _has_deletions(path):
             _copy(work, path, path.relative_to(store).as_posix())
     for _ in range(_TRIES):
         named = _bases_of(journaled[0])
-        copied = [path.relative_to(store).as_posix() for place in journaled for path in _tables_in(place)]
+        tables = [path for place in journaled for path in _tables_in(place)]
+        tables += filter(_has_deletions, _tables_in(store / "comet", frozenset({"tables"})))
+        copied = [path.relative_to(store).as_posix() for path in tables]
         for name in copied:
             _copy(work, store / name, name)
         if _bases_of(journaled[0]) == named:
@@ -180,9 +184,14 @@ def _copy_tables(work: _Work) -> None:
     raise BackupError("the broker replaced its tables while they were copied", next_step="try again")
 
 
-def _tables_in(directory: Path) -> Iterator[Path]:
+def _has_deletions(path: Path) -> bool:
+    """Return whether a file belongs to the only table with a journal that is not below ``config``."""
+    return path.parent.name == "comet" and path.name.startswith(DELETED_TOPICS)
+
+
+def _tables_in(directory: Path, without: frozenset[str] = frozenset()) -> Iterator[Path]:
     if directory.is_dir():
-        yield from (path for path in _files_below(directory) if path.suffix != ".tmp")
+        yield from (path for path in _files_below(directory, without) if path.suffix != ".tmp")
 
 
 def _bases_of(directory: Path) -> dict[str, bytes]:
@@ -196,7 +205,7 @@ def _bases_of(directory: Path) -> dict[str, bytes]:
 
 def _files_below(directory: Path, without: frozenset[str] = frozenset()) -> Iterator[Path]:
     for path in sorted(directory.iterdir()):
-        if path.name in without or path.is_symlink():
+        if path.name in without or path.is_symlink() or (path.parent.name, path.name) == ("comet", REMOVED):
             continue
         if path.is_dir():
             yield from _files_below(path)

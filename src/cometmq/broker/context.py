@@ -13,6 +13,7 @@ from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
 from cometmq.broker.tables.deletions import Deletions
 from cometmq.broker.tables.groups import SubscriptionGroupManager
 from cometmq.broker.tables.rebalance_locks import RebalanceLockManager
+from cometmq.broker.tables.table_writer import TableWriter
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.broker.turn.answers import SendAnswers
 from cometmq.broker.turn.failed_messages import FailedMessages
@@ -36,6 +37,8 @@ class BrokerContext:
     topics: TopicConfigManager
     groups: SubscriptionGroupManager
     offsets: ConsumerOffsetManager
+    tables: TableWriter
+    """Writes changes of the tables before their requests are answered."""
     deletions: Deletions
     """Removes everything that belongs to deleted topics and groups."""
     clients: ClientRegistry

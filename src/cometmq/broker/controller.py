@@ -37,7 +37,6 @@ from cometmq.broker.hooks.message_hooks import BrokerHooks, load_hooks
 from cometmq.broker.limits import (
     POP_SAVE_SECONDS,
     PRODUCER_SAVE_SECONDS,
-    TABLE_RETRY_SECONDS,
 )
 from cometmq.broker.metrics.stats import BrokerStats
 from cometmq.broker.metrics.traffic import Traffic
@@ -317,7 +316,7 @@ class Broker:
             BrokerAdmin(
                 context, self.schedule, (self.slave,) if self.is_slave else (self.transactions, self.timer, self.ha)
             ),
-            StoreFileProcessor(self.store.config.root),
+            StoreFileProcessor(self.store.config.root, self._tables.write_deletions),
             TableChangesProcessor(context),
             *of_master,
         ):
@@ -349,7 +348,10 @@ class Broker:
     def _build_context(self, host: bytes) -> BrokerContext:
         config, store, clock = self.config, self.store, self.clock
         answers = SendAnswers(host, region=config.region_id, trace_on=config.trace_on, latency=self._latency)
-        targets = SendTargets(self.live, self.topics, self.groups, store)
+        tables = self._tables.written_by_rounds(self.server.schedule_round)
+        targets = SendTargets(self.live, self.topics, self.groups, store, tables)
+        deletions = Deletions(self._tables, store, self.stats)
+        deletions.on_topic.append(targets.forget)
         transfers = GroupTransferService(
             clock=clock,
             timeout_s=config.slave_timeout / 1000,
@@ -375,7 +377,8 @@ class Broker:
             topics=self.topics,
             groups=self.groups,
             offsets=self.offsets,
-            deletions=Deletions(self._tables, store, self.stats),
+            tables=tables,
+            deletions=deletions,
             clients=self.clients,
             locks=self.locks,
             turn=self.turn,
@@ -400,7 +403,7 @@ class Broker:
         self.timer = TimerMessageService(context)
         self.pops = PopService(context, filters, self._registrar)
         self._stops.add("popped messages", self.pops.save)
-        self._stops.add("request modes", self.pops.modes.save_last)
+        self.pops.modes.on_due = self._tables.add(self.pops.modes.writer)
         return [self.transactions.detour, TimerDetour(context), self.schedule.detour], [
             self.transactions.ends,
             self.transactions.resumes,
@@ -414,11 +417,10 @@ class Broker:
     # --- listening ------------------------------------------------------------------------------
     async def _listen(self) -> None:
         config = self.config
-        tables = self._tables.written_by_rounds(self.server.schedule_round)
-        # First the tables: messages of a topic that is in no file would be hidden after a crash.
+        # First the tables: requests that waited for them may store messages.
         ends = () if self.is_slave else (self.pops.log.end_round,)
         after = () if self.is_slave else (self.timer.end_round,)
-        end_of_round = (*ends, tables.end_round, self.turn.end, self.ha.end_round, *after)
+        end_of_round = (*ends, self._tables.end_round, self.turn.end, self.ha.end_round, *after)
         self._stops.add("slaves", self.ha.stop)
         self._stops.add("delay levels", self.schedule.stop)
         self._stops.add("requests under way", self._finish_requests)
@@ -447,7 +449,6 @@ class Broker:
                 ("write delay offsets", config.flush_delay_offset_interval / 1000, self.schedule.save),
                 ("write producer sequences", PRODUCER_SAVE_SECONDS, self.producers.save),
                 ("write popped messages", POP_SAVE_SECONDS, self.pops.save),
-                ("write request modes", TABLE_RETRY_SECONDS, self.pops.modes.save_in_background),
             ]
         for name, seconds, work in repeated:
             periodic = Periodic(name, seconds, work, clock=self.clock)
@@ -484,6 +485,7 @@ class Broker:
         self.turn.stop()
         self.turn.end()
         self.hold.stop()
+        await self._tables.finish()
         await self.turn.finished()
 
 

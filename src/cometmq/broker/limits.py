@@ -154,7 +154,7 @@ MAX_TOPICS: Final = 50_000
 table."""
 MAX_DELETED_TOPICS: Final = 20_000
 """Maximum number of deleted topics that are remembered, to distinguish a topic that was created again from its earlier
-life; the oldest one is forgotten. The complete file is written for the deletions in a turn, in 4 ms."""
+life; the oldest one is forgotten. Their complete file is encoded in 4 ms."""
 EARLIER_READERS_SECONDS: Final = 86_400.0
 """Time for which the consumers of a deleted topic are remembered, since they may have offsets from its earlier life."""
 MAX_GROUPS: Final = 50_000
@@ -268,6 +268,9 @@ FILTER_SAVE_SECONDS: Final = 10.0
 """Pause between two writes of a changed ``consumerFilter.json`` (Apache: 10 s)."""
 TABLE_RETRY_SECONDS: Final = 10.0
 """Pause before a failed write of a table, for example on a full disk, is repeated."""
+MAX_PENDING_CHANGES: Final = 10_000
+"""Maximum number of requests whose changes of topics, groups or modes are not on the disk yet, about 2 kB each; further
+ones get SYSTEM_BUSY."""
 TABLE_WRITE_SECONDS: Final = 0.25
 """Pause between two writes of a changed table's complete file: Apache's broker loads it after a kill."""
 TABLE_WRITE_BYTES_PER_SECOND: Final = 512 * 1024

@@ -66,6 +66,6 @@ def periodic_work(
         ("write filters", FILTER_SAVE_SECONDS, filters.save_in_background),
         ("expire quotas", METER_EXPIRE_SECONDS, broker.limiter.expire),
         ("write topics of quotas", QUOTA_SAVE_SECONDS, owners.save_in_background),
-        ("write tables", TABLE_RETRY_SECONDS, tables.save),
+        ("write tables", TABLE_RETRY_SECONDS, tables.retry),
         ("tell of clients", PERIOD_SECONDS, ClientLines(broker.clients).log_counts),
     ]

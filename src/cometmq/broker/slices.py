@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 
 from cometmq.broker.limits import QUEUES_PER_SLICE, SLICED_WORKS, SLICES_SECONDS, TABLE_ROWS_PER_SLICE
 from cometmq.clock import SYSTEM_CLOCK
+from cometmq.loop import call_now
 from cometmq.remoting.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig, encode_body, encode_rows
 from cometmq.remoting.processors import Request, Response, failed
 from cometmq.remoting.server_connection import ServerConnection
@@ -102,7 +103,12 @@ def _lane() -> _Lane:
 
 
 def run_in_slices(
-    connection: ServerConnection, request: Request[Any], steps: Steps, *, at_once: bool = True
+    connection: ServerConnection,
+    request: Request[Any],
+    steps: Steps,
+    *,
+    at_once: bool = True,
+    before_answer: Callable[[Callable[[], None]], None] = call_now,
 ) -> Response | None:
     """Run the first slice; return the answer if the work is complete, else ``None``: more slices follow.
 
@@ -110,6 +116,7 @@ def run_in_slices(
     work ends when the connection closes.
 
     :param at_once: False for work whose first slice is already long.
+    :param before_answer: receives the function that answers, and calls it now or later.
     """
     answer: Response | None = None
     is_now = True
@@ -128,15 +135,21 @@ def run_in_slices(
         else:
             return True
         if not is_now:
-            connection.respond(request, answer)
-            connection.work_is_done()
+            before_answer(respond)
         return False
+
+    def respond() -> None:
+        assert answer is not None
+        connection.respond(request, answer)
+        if not is_now:
+            connection.work_is_done()
 
     lane = _lane()
     if at_once:
         lane.begin(step)
         if answer is not None:
-            return answer
+            before_answer(respond)
+            return None
     else:
         lane.add(step)
     is_now = False

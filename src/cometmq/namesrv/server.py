@@ -36,7 +36,7 @@ _FIRST_SCAN_S: Final = 5.0
 class NameServer:
     """One nameserver. The nameservers of a cluster do not know each other.
 
-    ``await start()`` starts it, ``await stop()`` stops it.
+    ``await start()`` listens, ``await stop()`` ends it.
     """
 
     def __init__(self, config: NamesrvConfig, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -94,7 +94,7 @@ class NameServer:
 
     @property
     def port(self) -> int:
-        """The port in use, even if the configuration selects any free port."""
+        """The port in use, also if the configuration requests any free port."""
         return self._servers[0].port
 
     @property
@@ -104,7 +104,7 @@ class NameServer:
 
     @property
     def listener_addresses(self) -> dict[str, str]:
-        """``host:port`` of each listener by name, for clients on this machine."""
+        """``host:port`` of the ports of listeners, by name, for clients on this machine."""
         return {server.listener: address_here(self.config.bind_address, server.port) for server in self._servers[1:]}
 
     async def start(self) -> None:
@@ -129,7 +129,7 @@ class NameServer:
             await self.monitor.start(self.address)
 
     async def stop(self) -> None:
-        """Stop the scan; close every connection and the port."""
+        """Stop the scan, close every connection and the port."""
         if self._scan_timer is not None:
             self._scan_timer.cancel()
             self._scan_timer = None

@@ -12,7 +12,7 @@ from cometmq.proxy.sessions import Sessions
 
 @dataclass(frozen=True)
 class EndpointContext:
-    """The backend, the clients and the settings of an endpoint."""
+    """See the module's docstring."""
 
     config: EndpointConfig
     backend: Backend

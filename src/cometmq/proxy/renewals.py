@@ -2,8 +2,8 @@
 
 A push consumer does not know how long its listener takes; it asks for ``auto_renew``. Shortly before such a message
 becomes visible again, its invisible time is renewed, for at most some hours, while the client is connected. The client
-keeps its first handle; this module stores the current handle. When a client is removed, its messages soon become
-visible again.
+keeps its first handle; this module stores the present one. When a client is removed, its messages soon become visible
+again.
 
 In each round every message is in one :class:`RenewalState`, and the table of steps defines how it is handled.
 """
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 _MINUTE: Final = 60_000
 _STEPS_MS: Final = (1 * _MINUTE, 3 * _MINUTE, 5 * _MINUTE, 10 * _MINUTE, 30 * _MINUTE, 60 * _MINUTE)
-"""Invisible times of successive renewals (``RenewStrategyPolicy``)."""
+"""The invisible times of successive renewals (``RenewStrategyPolicy``)."""
 _RELEASE_MS: Final = 1_000
 """Messages of a removed client become visible again after this time, as in Apache's proxy."""
 _MAX_FAILURES: Final = 3
@@ -60,7 +60,7 @@ class _Renewal:
         self.failures = 0
 
     def state(self, config: EndpointConfig, now_ms: int) -> RenewalState:
-        """Return the state of the message at ``now_ms``."""
+        """Return the state at a time."""
         if self.session.is_removed:
             return RenewalState.ABANDONED
         left_ms = self.delivery.ends_ms - now_ms
@@ -83,7 +83,7 @@ class Renewals:
         self._timer: TimerHandle | None = None
         self._rounds = TaskSet()
         self._busy_brokers: set[str] = set()
-        """Brokers with a round in progress."""
+        """Brokers whose round is in progress."""
         self._steps: Final[Mapping[RenewalState, Callable[[_Key, _Renewal], Awaitable[None]] | None]] = {
             RenewalState.INVISIBLE: None,
             RenewalState.NEARLY_VISIBLE: self._renew,
@@ -92,7 +92,7 @@ class Renewals:
         }
 
     def start(self) -> None:
-        """Start the periodic rounds."""
+        """Start the rounds, which begin at an interval."""
         self._timer = self._clock.call_later(self._config.renew_every_ms / 1000, self._begin_rounds)
 
     async def stop(self) -> None:
@@ -110,12 +110,12 @@ class Renewals:
         return len(self._renewals) < MAX_RENEWED_HANDLES
 
     def add(self, session: ClientSession, delivery: Delivery) -> None:
-        """Start renewing a message."""
+        """Renew a message from now on."""
         key = (session.key, delivery.group, delivery.encode())
         self._renewals[key] = _Renewal(session, delivery, self._clock.now_ms())
 
     def find(self, session: ClientSession, topic: str, group: str, first_handle: str) -> Delivery | None:
-        """Return the current delivery for the client's handle, or ``None`` if the message is not renewed."""
+        """Return the present delivery of a renewed message by the client's handle; ``None`` if it is not renewed."""
         renewal = self._renewals.get((session.key, group, first_handle))
         return None if renewal is None else renewal.delivery._replace(topic=topic)
 
@@ -138,7 +138,7 @@ class Renewals:
         try:
             for key in keys:
                 renewal = self._renewals.get(key)
-                if renewal is None:  # removed in the meantime
+                if renewal is None:  # it was removed meanwhile
                     continue
                 step = self._steps[renewal.state(self._config, self._clock.now_ms())]
                 if step is not None:
@@ -152,7 +152,7 @@ class Renewals:
             renewal.delivery = await change_invisible_time(renewal.session.link, renewal.delivery, invisible_ms)
         except ProxyError as error:
             renewal.failures += 1
-            _log.info("cannot renew a message of %s: %s", renewal.delivery.group, error)
+            _log.info("a message of %s is not renewed: %s", renewal.delivery.group, error)
             return
         renewal.times += 1
         renewal.failures = 0
@@ -161,11 +161,11 @@ class Renewals:
         self._renewals.pop(key, None)
 
     async def _release_abandoned(self, key: _Key, renewal: _Renewal) -> None:
-        """Make the message visible to other clients of the group."""
+        """Let other clients of the group receive the message."""
         self._renewals.pop(key, None)
         if renewal.delivery.ends_ms - self._clock.now_ms() <= _RELEASE_MS:
             return
         try:
             await change_invisible_time(renewal.session.link, renewal.delivery, _RELEASE_MS)
         except ProxyError as error:
-            _log.info("cannot release a message of %s from a removed client: %s", renewal.delivery.group, error)
+            _log.info("a message of %s stays with a removed client: %s", renewal.delivery.group, error)

@@ -102,6 +102,17 @@ class RpcRejectedError(Exception):
         return Response(self.code, remark=self.remark, ext=ext)
 
 
+class PostponeError(Exception):
+    """Raised by a handler that changed nothing and must be called again later.
+
+    :param when: receives the function that calls the handler again, and calls it later.
+    """
+
+    def __init__(self, when: Callable[[Callable[[], None]], None]) -> None:
+        super().__init__()
+        self.when = when
+
+
 @dataclass(frozen=True)
 class RpcHook:
     """Two optional functions that see the requests and answers of a server (``RPCHook``)."""
@@ -113,7 +124,8 @@ class RpcHook:
 
 
 Handler = Callable[[Any, Request[Any], bytes], Response | None]
-"""Answers a request with its body, or raises :class:`RpcRejectedError` to refuse it.
+"""Answers a request with its body, or raises :class:`RpcRejectedError` to refuse it, or :class:`PostponeError` to be
+called again later.
 
 Returns ``None`` if it calls ``connection.respond`` later, or never for a oneway request.
 """

@@ -15,9 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from msgspec.structs import astuple
+
 from cometmq import descriptors
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
-from cometmq.limits import FRAME_SECONDS, MAX_CONNECTIONS, SERVER_IDLE_SECONDS
+from cometmq.limits import FRAME_SECONDS, MAX_CONNECTIONS, MAX_POSTPONED_BYTES, SERVER_IDLE_SECONDS
 from cometmq.remoting.busy_poll import BusyPoll, can_busy_poll
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import (
@@ -29,6 +31,7 @@ from cometmq.remoting.command import (
 from cometmq.remoting.frame import JSON, Frame
 from cometmq.remoting.listener import Listener, close_all
 from cometmq.remoting.processors import (
+    PostponeError,
     Processor,
     ProcessorTable,
     Request,
@@ -50,6 +53,9 @@ from cometmq.remoting.unsent import UnsentAnswers
 log = logging.getLogger(__name__)
 
 _SWEEP_SECONDS: Final = 5.0
+_TOO_MANY_POSTPONED: Final = f"postponed requests need {MAX_POSTPONED_BYTES} bytes already, try again later"
+_POSTPONED_REQUEST_BYTES: Final = 1_024
+"""Approximate size of a postponed request without its texts."""
 _COUNTS_OF_RESERVE: Final = 8
 """Descriptors are counted again when an eighth of those reserved for files may be in use."""
 _BACKLOG: Final = 4_096
@@ -136,6 +142,8 @@ class RemotingServer:
         self.connections: set[ServerConnection] = set()
         self.unfinished_bytes = 0
         """Bytes of the unfinished frames of all connections."""
+        self._postponed_bytes = 0
+        """Approximate size of all postponed requests."""
         self.unsent: Final = UnsentAnswers(clock=clock)
         self._limits = limits
         self._connection_limit = limits.max_connections
@@ -397,13 +405,49 @@ class RemotingServer:
             for hook in self.path.hooks:
                 if hook.before is not None:
                     hook.before(connection.remote_address, request, body)
+        except RpcRejectedError as rejected:
+            connection.respond(request, rejected.response())
+        except Exception as error:
+            connection.respond(request, failed(connection.remote_address, request, error))
+        else:
+            self._call(connection, processor, request, body)
+
+    def _call(self, connection: ServerConnection, processor: Processor, request: Request[Any], body: bytes) -> None:
+        """Call the handler of a request, after all hooks."""
+        try:
             response = processor.handler(connection, request, body)
         except RpcRejectedError as rejected:
             response = rejected.response()
+        except PostponeError as postponed:
+            self._postpone(postponed, connection, processor, request, body)
+            return
         except Exception as error:
             response = failed(connection.remote_address, request, error)
         if response is not None:
             connection.respond(request, response)
+
+    def _postpone(
+        self,
+        postponed: PostponeError,
+        connection: ServerConnection,
+        processor: Processor,
+        request: Request[Any],
+        body: bytes,
+    ) -> None:
+        """Call a handler again later, or refuse the request if the postponed ones are too large together."""
+        texts = sum(len(text) for text in astuple(request.header) if isinstance(text, str))
+        size = _POSTPONED_REQUEST_BYTES + len(body) + texts
+        if self._postponed_bytes + size > MAX_POSTPONED_BYTES:
+            connection.respond(request, Response(ResponseCode.SYSTEM_BUSY, remark=_TOO_MANY_POSTPONED))
+            return
+
+        def call_again() -> None:
+            self._postponed_bytes -= size
+            self.schedule_round()
+            self._call(connection, processor, request, body)
+
+        self._postponed_bytes += size
+        postponed.when(call_again)
 
     def _sweep(self) -> None:
         self._count_descriptors()

@@ -1,4 +1,4 @@
-"""The store: CommitLog, ConsumeQueue, IndexFile and the files that accompany them."""
+"""The store: CommitLog, ConsumeQueue, IndexFile and their accompanying tables."""
 
 from cometmq.errors import SERVER, require
 

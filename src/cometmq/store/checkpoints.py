@@ -150,13 +150,13 @@ class Checkpoints:
         """Pass some queues to the thread, or save the snapshot once all are written."""
         queues, waiting, moment = self._opened.queues, self._waiting, self._moment
         assert moment is not None
+        queues.gone.clear()
         if not waiting:
             self._moment = None
             self._save_soon(self._snapshot(moment), loop)
             return
         self._written = waiting[-_QUEUES_AT_ONCE:]
         del waiting[-_QUEUES_AT_ONCE:]
-        queues.gone.clear()
         parts = [UnitsToWrite(queue, *queue.unwritten(), []) for queue in self._written]
 
         def write() -> None:
@@ -226,7 +226,11 @@ class Checkpoints:
         def flushed(error: StoreError | None) -> None:
             if error is not None:
                 self._give_back()
-            elif not self._closing:
+            else:  # a crash undoes the other deletions: their queues are not in the snapshot, or not completely written
+                self._opened.queues.when_deletions_are_durable(begin_save)
+
+        def begin_save() -> None:
+            if not self._closing:
                 self._worker.submit(save).add_done_callback(_tell)
 
         def save() -> None:

@@ -135,6 +135,7 @@ class Maintenance:
         """Set the timers, on the running loop."""
         if not self._opened.log.segments:  # the first message waits for no file
             self._opened.log.allocate_ahead()
+        self._opened.queues.remover.resume()
         self.retention.check_disk()
         self.clock_check.run()
         self._every("clock", self._config.clean_resource_interval / 1000, self.clock_check.run)
@@ -161,7 +162,8 @@ class Maintenance:
         self.checkpoints.stop()
         opened = self._opened
         try:
-            clean = self.write_derived() and not self.checkpoints.failed
+            can_save = not self.checkpoints.failed and not opened.queues.has_pending_deletions
+            clean = self.write_derived() and can_save
             self._flush.flush_now()
             if clean:
                 self.checkpoints.save_now()
@@ -170,6 +172,7 @@ class Maintenance:
         except (StoreFailedError, OSError) as error:
             _log.error("the store was not stopped cleanly; the next start recovers it: %s", error)
         finally:
+            opened.queues.remover.close()
             if opened.index is not None:
                 opened.index.close()
             opened.queues.files.close()

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.loop import call_now
 from cometmq.message.names import check_topic
 from cometmq.message.record import RecordError, StoredRecord, decode_record
 from cometmq.store.config import StoreConfig
@@ -31,6 +32,7 @@ from cometmq.store.log.log_reader import NOTHING_KNOWN, LogReader
 from cometmq.store.log.record_scan import LogRecord, first_record, prepared_offsets, read_log_record, walk
 from cometmq.store.maintenance import Maintenance
 from cometmq.store.queue.consume_queue import MAX_QUEUE_ID, ConsumeQueue
+from cometmq.store.queue.consume_queue_table import WhenDurable
 from cometmq.store.queue.get_message import (
     DEFAULT_MAX_BYTES,
     Chooser,
@@ -288,15 +290,16 @@ class MessageStore:
         """Return all queues that have ever had a message or been asked for, by topic and id."""
         return self._queues.by_topic
 
-    def delete_topic(self, topic: str, *, before: int | None = None) -> bool:
+    def delete_topic(self, topic: str, *, before: int | None = None, when_durable: WhenDurable = call_now) -> bool:
         """Delete the queues of a topic; its records stay in the log until retention takes them.
 
         :param before: only queues without a message from this log offset on.
+        :param when_durable: receives the function that removes the files; calls it when the deletion is on the disk.
         """
         queues = self._queues.by_topic.get(topic, {})
         gone = {queue for queue in queues.values() if before is None or self._last_record(queue) < before}
         self.batch.forget(gone)
-        self._queues.delete(topic, gone)
+        self._queues.delete(topic, gone, when_durable)
         return bool(gone)
 
     @staticmethod

@@ -265,7 +265,7 @@ async def test_a_member_that_does_not_read_gets_no_more_notices(
 ) -> None:
     silent, restless = await connect(), await connect()
     await silent.send("T", bytes(4_000_000))
-    silent.post(silent.command(RequestCode.HEART_BEAT, body=heartbeat("silent", "T")))
+    await beat(silent, heartbeat("silent", "T"))
     pull = silent.command(RequestCode.PULL_MESSAGE, pull_header("T", consumer_group="g")).encode()
     silent.writer.write(pull * 10)
     groups = broker.clients.consumers.groups

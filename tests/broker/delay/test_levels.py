@@ -162,6 +162,7 @@ async def test_a_waiting_pull_gets_it_at_once(
 
 
 async def test_others_are_answered_while_many_fall_due(broker: Broker, wire: Wire, clock: VirtualClock) -> None:
+    assert (await wire.send("Other", b"creates the topic")).code == ResponseCode.SUCCESS
     count = 20 * DELAY_BATCH_MESSAGES
     for number in range(count):
         broker.turn.put_inner(broker.schedule.park(_message(b"%d" % number), 1), lambda _: None)

@@ -13,6 +13,7 @@ from tests.broker.conftest import ConnectTo, small_config
 from tests.broker.disks import FailingDisk
 from tests.broker.snapshots import copy_store
 from tests.broker.wire import Wire, records, send_header
+from tests.helpers.waiting import until
 
 import cometmq.broker.turn.plain_sends
 import cometmq.broker.turn.store_turn
@@ -20,6 +21,7 @@ import cometmq.broker.turn.waiters
 from cometmq.broker.controller import Broker
 from cometmq.broker.limits import TABLE_RETRY_SECONDS
 from cometmq.broker.tables.topics import TopicConfigManager
+from cometmq.remoting.admin_headers import CreateTopicRequestHeader
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.store.table_journal import TableJournal
 from cometmq.testing import VirtualClock
@@ -156,8 +158,10 @@ async def test_sync_flush_counts_what_waits_with_the_message(
 ) -> None:
     monkeypatch.setattr(cometmq.broker.turn.waiters, "MAX_UNFLUSHED_CONNECTION_BYTES", 20_000)
     broker = await start_on(flush_disk_type="SYNC_FLUSH")
-    monkeypatch.setattr(broker.store, "when_flushed", lambda _position, _callback: None)
     wire = await connect_to(broker)
+    topic = CreateTopicRequestHeader("T", "TBW102", 1, 1, 6, "SINGLE_TAG", order=False)
+    assert (await wire.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)).code == 0
+    monkeypatch.setattr(broker.store, "when_flushed", lambda _position, _callback: None)
     header = send_header("T", producer_group="p" * 30_000)
     wire.post(wire.command(RequestCode.SEND_MESSAGE_V2, header, b"small"))
     await wire.call(9999)
@@ -188,6 +192,7 @@ async def test_messages_of_a_topic_that_is_in_no_file_are_never_acknowledged(
         clock.advance(TABLE_RETRY_SECONDS)
         assert (await wire.send("New")).code == ResponseCode.SERVICE_NOT_AVAILABLE
     clock.advance(TABLE_RETRY_SECONDS)
+    await until(lambda: not broker.topics.cannot_be_saved)
     answer = await wire.send("New")
     assert (answer.code, answer.ext_fields["queueOffset"]) == (ResponseCode.SUCCESS, "0")
     copy_store(broker.config.root, tmp_path / "copy")

@@ -56,7 +56,7 @@ async def test_of_topics_at_every_write_and_flush(
 
     for number in range(6):
         change(f"T{number}", 6)
-        writing = asyncio.create_task(topics.save_in_background())
+        writing = asyncio.create_task(topics.writer.save_in_background())
         clock.advance(1)
         for step in range(8):
             await asyncio.sleep(0.001)
@@ -64,7 +64,7 @@ async def test_of_topics_at_every_write_and_flush(
             if step == 4:
                 change(f"T{number // 2}", None)
         await writing
-    topics.save_last()
+    topics.writer.save_last()
     assert len(disk.copies) > 200
     for directory, (before, after) in disk.copies:
         again = topics_of(directory / "store", clock)

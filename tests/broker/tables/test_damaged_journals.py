@@ -11,7 +11,7 @@ from tests.broker.conftest import ConnectTo, small_config
 from tests.broker.snapshots import copy_store
 
 from cometmq.broker.controller import Broker
-from cometmq.remoting.bodies import SubscriptionGroupConfig, TopicConfig
+from cometmq.remoting.bodies import SubscriptionGroupConfig
 from cometmq.testing import VirtualClock
 
 NAMES = ("A", "B", "C")
@@ -113,13 +113,14 @@ async def test_a_directory_in_place_of_a_journal_is_damage(killed: Path, clock: 
     await broker.stop()
 
 
-async def test_a_file_in_place_of_the_directory_is_set_aside(killed: Path, clock: VirtualClock) -> None:
+async def test_a_file_in_place_of_the_directory_is_set_aside(
+    killed: Path, clock: VirtualClock, connect_to: ConnectTo
+) -> None:
     tables = killed / "store" / "comet" / "tables"
     shutil.rmtree(tables)
     tables.write_text("foreign")
     broker = await start(killed, clock)
-    broker.topics.put(TopicConfig(topic_name="New"))
-    broker.topics.save()
+    assert (await (await connect_to(broker)).send("New")).code == 0
     assert not broker.topics.cannot_be_saved
     await broker.stop()
     assert "comet~tables.1" in quarantine(killed)

@@ -141,7 +141,7 @@ def test_file_that_cannot_be_read_is_replaced_by_its_copy(tmp_path: Path, clock:
     topics, _ = load(tmp_path, clock)
     for name in ("A", "B"):
         topics.put(TopicConfig(topic_name=name))
-        topics.save_last()
+        topics.writer.save_last()
     (tmp_path / "config" / "topics.json").write_text("")
     again, _ = load(tmp_path, clock)
     assert again.get("A") is not None

@@ -77,7 +77,7 @@ def test_one_more_of_ten_thousand_topics_writes_and_formats_one_row(
     assert len(journal.read_bytes()) < 3 * 300
     assert cpu_ms(lambda: topics.put(TopicConfig(topic_name="one-more"))) < HOLD_MS
     assert formatted == []
-    topics.save_last()
+    topics.writer.save_last()
     assert len(formatted) == 2, "the row, and the version"
     assert (tmp_path / "config" / "topics.json").read_bytes() == plain(to_builtins(topics.wrapper()))
     assert not journal.exists()
@@ -125,7 +125,7 @@ def test_a_slave_takes_a_large_table_in_slices_and_again_only_what_differs(
     again = TopicConfigManager(LiveConfig(small_config(tmp_path)), path, clock=clock)
     assert again.load() == []
     assert (again.version, again.table) == (topics.version, topics.table)
-    slave.save_last()
+    slave.writer.save_last()
     assert fastjson.loads(path.read_bytes()) == to_builtins(topics.wrapper())
     path.unlink()
     list(slave.take_over(topics.table.items(), topics.version))
@@ -141,7 +141,7 @@ def test_groups_are_written_as_in_one_piece(tmp_path: Path, clock: VirtualClock)
     groups.put(SubscriptionGroupConfig(group_name="g"))
     groups.put(SubscriptionGroupConfig(group_name="h", retry_max_times=3))
     groups.delete("g")
-    groups.save_last()
+    groups.writer.save_last()
     assert path.read_bytes() == fastjson.dumps_pretty(to_builtins(groups.wrapper()))
     assert encode_table(groups.wrapper()) == encode_body(groups.wrapper())
 

@@ -264,7 +264,7 @@ async def test_after_a_damage_on_a_full_disk_the_file_is_written_by_one_writer_a
     assert table.cannot_be_saved
     disk.write_error = None
     clock.advance(60)
-    writing = asyncio.create_task(table.save_in_background())
+    writing = asyncio.create_task(table.writer.save_in_background())
     for _ in range(4):
         await asyncio.sleep(0)
     table.put(TopicConfig(topic_name="last"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +91,18 @@ class Side:
     def end_round(self) -> None:
         """End the round of the loop, with all that goes on in the next ones."""
         self.broker.server._end_round()
-        while self.broker.server._resume:
+        while self._write_tables() or self.broker.server._resume:
             self.broker.server._end_round()
+
+    def _write_tables(self) -> bool:
+        """Let the requests go on that wait for a table; tell whether it was written."""
+        writer = self.broker._tables._writer
+        assert writer is not None
+        if writer._running is None:
+            return bool(writer._written)
+        wait((writer._running,))
+        writer._finish_write(writer._running)
+        return True
 
     def answers(self) -> list[bytes]:
         """The bytes sent to each connection since the last call."""

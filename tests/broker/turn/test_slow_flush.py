@@ -89,10 +89,11 @@ async def test_what_the_broker_stores_for_a_request_is_answered_as_a_send_is(
     failed = int((await wire.send("T", b"failed")).ext_fields["msgId"][16:], 16)
     committed, rolled_back = await send_half(wire, "a", b"committed"), await send_half(wire, "b")
     handle = await send_later(wire, b"later", 3600)
-    disk.hang()
     back = ConsumerSendMsgBackRequestHeader(
         offset=failed, group="workers", delay_level=-1, origin_msg_id="x", origin_topic="T"
     )
+    assert (await wire.call(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0, "makes the topics that it needs"
+    disk.hang()
     recall = RecallMessageRequestHeader(topic="Later", recall_handle=handle, producer_group="p")
     kinds = {
         "send": wire.command(RequestCode.SEND_MESSAGE_V2, send_header("T")),
@@ -109,7 +110,7 @@ async def test_what_the_broker_stores_for_a_request_is_answered_as_a_send_is(
     assert broker.transactions.open.count == 0, "the table hears of the end when the disk has it"
     assert (await wire.call(RequestCode.END_TRANSACTION, end_header(committed, COMMIT))).code == ResponseCode.SUCCESS
     assert not wire.answers, "nobody was answered twice"
-    assert bodies(broker, "%DLQ%workers") == [b"failed"]
+    assert bodies(broker, "%DLQ%workers") == [b"failed", b"failed"]
     assert bodies(broker, "TxTopic") == [b"committed"]
     assert len(stored(broker, TRANS_OP_HALF_TOPIC)) == 2
     await clock.skip(3601)

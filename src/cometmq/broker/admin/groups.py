@@ -16,6 +16,7 @@ from cometmq.broker.limits import (
 )
 from cometmq.broker.slices import Steps, list_in_slices, run_in_slices, table_in_slices
 from cometmq.broker.tables.clients import ClientChannel
+from cometmq.broker.tables.table_writer import change_response
 from cometmq.message.names import check_group
 from cometmq.remoting.admin_bodies import (
     Connection,
@@ -86,47 +87,65 @@ class GroupAdmin:
 
     @answers(
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        limits=("MAX_GROUP_CONFIG_BYTES", "MAX_TOPIC_QUEUES"),
+        limits=("MAX_GROUP_CONFIG_BYTES", "MAX_TOPIC_QUEUES", "MAX_PENDING_CHANGES"),
         permission=needs_of_body(_group_needs, "Group Create"),
     )
-    def create(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
-        """Make or change a group."""
-        return self._timed(connection, lambda: [decode_request(SubscriptionGroupConfig, body, MAX_GROUP_CONFIG_BYTES)])
+    def create(self, connection: ServerConnection, request: Request[NoHeader], body: bytes) -> Response | None:
+        """Make or change a group; answered once it is on the disk."""
+        return self._timed(
+            connection, request, lambda: [decode_request(SubscriptionGroupConfig, body, MAX_GROUP_CONFIG_BYTES)]
+        )
 
     @answers(
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-        limits=("MAX_LIST_BYTES", "MAX_LISTED", "MAX_TOPIC_QUEUES"),
+        limits=("MAX_LIST_BYTES", "MAX_LISTED", "MAX_TOPIC_QUEUES", "MAX_PENDING_CHANGES"),
         permission=needs_of_body(_list_needs, "Group:`groupConfigList` Create"),
     )
-    def create_all(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
-        """Make or change many groups, all or none."""
-        return self._timed(connection, lambda: _listed(body))
+    def create_all(self, connection: ServerConnection, request: Request[NoHeader], body: bytes) -> Response | None:
+        """Make or change many groups, all or none; answered once they are on the disk."""
+        return self._timed(connection, request, lambda: _listed(body))
 
-    def _timed(self, connection: ServerConnection, read: Callable[[], list[SubscriptionGroupConfig]]) -> Response:
+    def _timed(
+        self,
+        connection: ServerConnection,
+        request: Request[NoHeader],
+        read: Callable[[], list[SubscriptionGroupConfig]],
+    ) -> Response | None:
+        self._broker.tables.require_room()
         ended = self._broker.stats.creations.group()
         try:
-            return ended(self._make(connection, read()))
+            wrong = self._make(connection, read())
         except BodyError as error:
-            return ended(Response(ResponseCode.SYSTEM_ERROR, remark=error.message))
+            wrong = error.message
+        if wrong is not None:
+            return ended(Response(ResponseCode.SYSTEM_ERROR, remark=wrong))
+        self._broker.tables.when_written(lambda failure: connection.respond(request, ended(change_response(failure))))
+        return None
 
-    def _make(self, connection: ServerConnection, groups: list[SubscriptionGroupConfig]) -> Response:
+    def _make(self, connection: ServerConnection, groups: list[SubscriptionGroupConfig]) -> str | None:
+        """Create or change all groups, or none; return the reason for none."""
         for group in groups:
             wrong = check_group(group.group_name)
             if wrong is None and not 0 <= group.retry_queue_nums <= MAX_TOPIC_QUEUES:
                 wrong = f"retryQueueNums={group.retry_queue_nums}: allowed is 0 to {MAX_TOPIC_QUEUES}"
             if wrong is not None:
-                return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
+                return wrong
         for group in groups:
             if self._broker.groups.get(group.group_name) != group:
                 _log.info("%s makes the group %s", connection.remote_address, group.group_name)
                 self._broker.groups.put(group)
-        return Response()
+        return None
 
-    @answers(RequestCode.DELETE_SUBSCRIPTIONGROUP, permission=needs_group(Action.DELETE, field="group_name"))
+    @answers(
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        limits=("MAX_PENDING_CHANGES",),
+        permission=needs_group(Action.DELETE, field="group_name"),
+    )
     def delete(
         self, connection: ServerConnection, request: Request[DeleteSubscriptionGroupRequestHeader], _body: bytes
-    ) -> Response:
-        """Delete a group, with its offsets if the request says so."""
+    ) -> None:
+        """Delete a group, with its offsets if the request says so; answered once that is on the disk."""
+        self._broker.tables.require_room()
         group = request.header.group_name
         is_known = self._broker.groups.delete(group)
         if is_known:
@@ -134,7 +153,7 @@ class GroupAdmin:
         with_offsets = request.header.remove_offset
         if is_known or (with_offsets and self._broker.offsets.has_group(group)):
             self._broker.deletions.group(group, self._broker.store.max_physical_offset, with_offsets=with_offsets)
-        return Response()
+        self._broker.tables.answer(connection, request)
 
     @answers(
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,

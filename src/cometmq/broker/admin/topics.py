@@ -11,9 +11,10 @@ import msgspec
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import MAX_LIST_BYTES, MAX_LISTED, MAX_TOPIC_QUEUES
 from cometmq.broker.slices import Steps, members, run_in_slices, slices, table_in_slices
+from cometmq.broker.tables.table_writer import change_response
 from cometmq.broker.tables.topic_attributes import TopicAttributeError, changed_attributes
 from cometmq.broker.tables.topics import describe_topic
-from cometmq.errors import CometMQError
+from cometmq.broker.turn.targets import RefusedError
 from cometmq.message.names import PERM_INHERIT, PERM_PRIORITY, PERM_READ, PERM_WRITE, check_topic, is_system_topic
 from cometmq.remoting.admin_bodies import CreateTopicListRequestBody, GroupList, TopicOffset
 from cometmq.remoting.admin_headers import (
@@ -54,10 +55,6 @@ _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 _PERM_BITS: Final = PERM_PRIORITY | PERM_READ | PERM_WRITE | PERM_INHERIT
 
 
-class _TopicRefusedError(CometMQError):
-    """A topic that cannot be made."""
-
-
 def _listed(body: bytes) -> list[TopicConfig]:
     """The topics of a request.
 
@@ -86,13 +83,13 @@ class TopicAdmin:
 
     @answers(
         RequestCode.UPDATE_AND_CREATE_TOPIC,
-        limits=("MAX_TOPIC_QUEUES", "MAX_ATTRIBUTES_CHARS"),
+        limits=("MAX_TOPIC_QUEUES", "MAX_ATTRIBUTES_CHARS", "MAX_PENDING_CHANGES"),
         permission=needs_topic(Action.CREATE),
     )
     def create(
         self, connection: ServerConnection, request: Request[CreateTopicRequestHeader], _body: bytes
     ) -> Response | None:
-        """Make or change a topic; answered once the nameservers know it."""
+        """Make or change a topic; answered once it is on the disk and the nameservers know it."""
         header = request.header
         asked = TopicConfig(
             topic_name=header.topic,
@@ -103,22 +100,24 @@ class TopicAdmin:
             topic_sys_flag=header.topic_sys_flag or 0,
             order=header.order,
         )
+        self._broker.tables.require_room()
         ended = self._broker.stats.creations.topic(is_system=is_system_topic(asked.topic_name))
         try:
             self._make(connection, [self._changed(asked, header.attributes or "")])
-        except _TopicRefusedError as refused:
-            return ended(Response(ResponseCode.SYSTEM_ERROR, remark=refused.message))
-        self._when_registered(lambda: connection.respond(request, ended(Response(remark=DEFAULT_REMARK))))
+        except RefusedError as refused:
+            return ended(refused.response())
+        self._when_known(lambda answer: connection.respond(request, ended(answer)), Response(remark=DEFAULT_REMARK))
         return None
 
     @answers(
         RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
         header=NoHeader,
-        limits=("MAX_LIST_BYTES", "MAX_LISTED", "MAX_TOPIC_QUEUES", "MAX_ATTRIBUTES_CHARS"),
+        limits=("MAX_LIST_BYTES", "MAX_LISTED", "MAX_TOPIC_QUEUES", "MAX_ATTRIBUTES_CHARS", "MAX_PENDING_CHANGES"),
         permission=needs_of_body(_list_needs, "Topic:`topicConfigList` Create"),
     )
     def create_all(self, connection: ServerConnection, request: Request[NoHeader], body: bytes) -> Response | None:
-        """Make or change many topics, all or none; answered once the nameservers know them."""
+        """Make or change many topics, all or none; answered once they are on the disk and the nameservers know them."""
+        self._broker.tables.require_room()
         try:
             listed = _listed(body)
         except BodyError as error:
@@ -129,27 +128,27 @@ class TopicAdmin:
             for asked in listed:
                 changes = ",".join(f"{name}={value}" for name, value in (asked.attributes or {}).items())
                 changed.append(self._changed(asked, changes))
-        except _TopicRefusedError as refused:
-            return ended(Response(ResponseCode.SYSTEM_ERROR, remark=refused.message))
+        except RefusedError as refused:
+            return ended(refused.response())
         self._make(connection, changed)
-        self._when_registered(lambda: connection.respond(request, ended(Response())))
+        self._when_known(lambda answer: connection.respond(request, ended(answer)), Response())
         return None
 
     def _changed(self, asked: TopicConfig, attribute_changes: str) -> TopicConfig:
         """The configuration of a topic after a change.
 
-        :raises _TopicRefusedError: it cannot be made.
+        :raises RefusedError: it cannot be made.
         """
         wrong = self._refuse_name(asked.topic_name) or _refuse_numbers(asked)
         if wrong is not None:
-            raise _TopicRefusedError(wrong)
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, wrong)
         existing = self._broker.topics.get(asked.topic_name)
         try:
             attributes = changed_attributes(
                 None if existing is None else existing.attributes, attribute_changes, is_new=existing is None
             )
         except TopicAttributeError as error:
-            raise _TopicRefusedError(error.message) from None
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, error.message) from None
         return msgspec.structs.replace(asked, attributes=attributes or None)
 
     def _make(self, connection: ServerConnection, topics: list[TopicConfig]) -> None:
@@ -158,22 +157,38 @@ class TopicAdmin:
                 _log.info("%s makes %s", connection.remote_address, describe_topic(topic))
                 self._broker.topics.put(topic)
 
-    @answers(RequestCode.DELETE_TOPIC_IN_BROKER, permission=needs_topic(Action.DELETE))
+    def _when_known(self, respond: Callable[[Response], None], response: Response) -> None:
+        """Respond once the change is on the disk and the nameservers know it, or with the reason why it is not."""
+
+        def written(failure: Exception | None) -> None:
+            if failure is None:
+                self._when_registered(lambda: respond(response))
+            else:
+                respond(change_response(failure))
+
+        self._broker.tables.when_written(written)
+
+    @answers(RequestCode.DELETE_TOPIC_IN_BROKER, limits=("MAX_PENDING_CHANGES",), permission=needs_topic(Action.DELETE))
     def delete(
         self, connection: ServerConnection, request: Request[DeleteTopicRequestHeader], _body: bytes
-    ) -> Response:
-        """Delete a topic: its configuration, queues and consumer offsets; the log keeps its records."""
+    ) -> Response | None:
+        """Delete a topic: its configuration, queues and consumer offsets; the log keeps its records.
+
+        Answered once that is on the disk.
+        """
         topic = request.header.topic
         wrong = self._refuse_name(topic)
         if wrong is not None:
             return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
+        self._broker.tables.require_room()
         self._broker.turn.end()  # so that all its messages are below the log's end
-        if self._broker.topics.delete(topic):
+        is_known = self._broker.topics.delete(topic)
+        if is_known:
             _log.info("%s deletes the topic %s", connection.remote_address, topic)
-        elif topic not in self._broker.store.queues():
-            return Response()
-        self._broker.deletions.topics([topic], self._broker.store.max_physical_offset)
-        return Response()
+        if is_known or topic in self._broker.store.queues():
+            self._broker.deletions.topics([topic], self._broker.store.max_physical_offset)
+        self._broker.tables.answer(connection, request)
+        return None
 
     def _refuse_name(self, topic: str) -> str | None:
         if topic in self._broker.topics.system_topics:
@@ -242,9 +257,10 @@ class TopicAdmin:
         groups = self._broker.clients.consumers.groups_of(topic) | self._broker.offsets.groups_of(topic)
         return Response(body=encode_body(GroupList(group_list=sorted(groups))))
 
-    @answers(RequestCode.CLEAN_UNUSED_TOPIC, permission=needs_cluster(Action.UPDATE))
-    def clean_unused(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
+    @answers(RequestCode.CLEAN_UNUSED_TOPIC, limits=("MAX_PENDING_CHANGES",), permission=needs_cluster(Action.UPDATE))
+    def clean_unused(self, connection: ServerConnection, request: Request[NoHeader], _body: bytes) -> None:
         """Drop the queues of topics that have no configuration any more."""
+        self._broker.tables.require_room()
         known = self._broker.topics.table.keys() | self._broker.topics.system_topics
         self._broker.turn.end()
         unused = [
@@ -255,7 +271,7 @@ class TopicAdmin:
         if unused:
             _log.info("drop the queues of %s, which have no configuration", ", ".join(unused))
             self._broker.deletions.topics(unused, self._broker.store.max_physical_offset)
-        return Response()
+        self._broker.tables.answer(connection, request)
 
 
 def _refuse_numbers(header: TopicConfig) -> str | None:

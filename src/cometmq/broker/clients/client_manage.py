@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 from cometmq.broker.context import BrokerContext
@@ -77,7 +78,13 @@ class ClientManageProcessor:
     def heartbeat(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response | None:
         """Register or refresh the producers and consumers of one client; one with many groups over several rounds."""
         steps = self._heartbeat(connection, request, body)
-        return run_in_slices(connection, request, steps, at_once=len(body) <= LARGE_HEARTBEAT_BYTES)
+        return run_in_slices(
+            connection,
+            request,
+            steps,
+            at_once=len(body) <= LARGE_HEARTBEAT_BYTES,
+            before_answer=partial(self._broker.tables.answer_if_changed, self._broker.tables.changes),
+        )
 
     def _heartbeat(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Steps:
         try:

@@ -85,6 +85,7 @@ class QueryAssignmentProcessor:
         self._clock = broker.clock
         self._modes = modes
         self._client = client
+        self._tables = broker.tables
         self._routes: dict[str, tuple[float, list[MessageQueue]]] = {}
 
     @answers(
@@ -109,20 +110,21 @@ class QueryAssignmentProcessor:
     @answers(
         RequestCode.SET_MESSAGE_REQUEST_MODE,
         header=NoHeader,
-        limits=("MAX_ASSIGNMENT_BYTES", "MAX_REQUEST_MODES"),
+        limits=("MAX_ASSIGNMENT_BYTES", "MAX_REQUEST_MODES", "MAX_PENDING_CHANGES"),
         permission=needs_of_body(_mode_needs, "Group Update"),
     )
-    def set_mode(self, _connection: ServerConnection, _request: Request[Any], body: bytes) -> Response:
-        """Set how a group consumes a topic."""
+    def set_mode(self, connection: ServerConnection, request: Request[Any], body: bytes) -> None:
+        """Set how a group consumes a topic; answered once it is on the disk."""
         mode = _read(RequestMode, body)
         if mode.topic.startswith(RETRY_PREFIX):
             raise RefusedError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         wrong = check_topic(mode.topic) or check_group(mode.consumer_group)
         if wrong is not None:
             raise RefusedError(ResponseCode.SYSTEM_ERROR, wrong)
+        self._tables.require_room()
         if not self._modes.put(mode):
             raise RefusedError(ResponseCode.SYSTEM_ERROR, "the broker cannot store more request modes")
-        return Response()
+        self._tables.answer(connection, request)
 
     @answers(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, permission=needs_cluster(Action.GET))
     def all_modes(self, _connection: ServerConnection, _request: Request[Any], _body: bytes) -> Response:

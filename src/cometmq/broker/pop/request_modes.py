@@ -5,7 +5,7 @@ They are stored in ``config/messageRequestMode.json``, in Apache's format, and i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, Literal
 
@@ -44,7 +44,9 @@ class MessageRequestModeManager:
 
     def __init__(self, path: Path, *, clock: Clock) -> None:
         self._file = JournaledFile(path, depth=_DEPTH, clock=clock)
-        self._writer = RowWriter(self._file, self._changed_rows, self._pieces)
+        self.writer: Final = RowWriter(self._file, self._changed_rows, self._pieces)
+        self.on_due: Callable[[], None] = self.writer.save
+        """Called after each change, which must be written before its request is answered."""
         self._modes: dict[tuple[str, str], RequestMode] = {}
 
     def load(self) -> list[str]:
@@ -64,8 +66,8 @@ class MessageRequestModeManager:
         if key not in self._modes and len(self._modes) >= MAX_REQUEST_MODES:
             return False
         self._modes[key] = mode
-        self._writer.changed(key)
-        self._writer.save()
+        self.writer.changed(key)
+        self.on_due()
         return True
 
     def take_over(self, table: RequestModeTable) -> None:
@@ -73,8 +75,8 @@ class MessageRequestModeManager:
         known, self._modes = self._modes, _by_topic_and_group(table)
         differing = [key for key in known | self._modes if known.get(key) != self._modes.get(key)]
         if differing:
-            self._writer.changed(*differing)
-        self._writer.save()
+            self.writer.changed(*differing)
+            self.on_due()
 
     def table(self) -> RequestModeTable:
         """Return all modes."""
@@ -87,14 +89,6 @@ class MessageRequestModeManager:
         return table
 
     # --- writing ------------------------------------------------------------------------------
-    async def save_in_background(self) -> None:
-        """Write the complete file when it is due, in a thread; after a failure it stays due."""
-        await self._writer.save_in_thread()
-
-    def save_last(self) -> None:
-        """Write the complete file if a mode changed since the last one; the broker stops."""
-        self._writer.save_last()
-
     def _changed_rows(self, keys: Iterable[tuple[str, str]]) -> bytes:
         table: dict[str, dict[str, RequestMode | None]] = {}
         for topic, group in keys:

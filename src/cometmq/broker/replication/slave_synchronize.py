@@ -129,6 +129,7 @@ class SlaveSynchronize:
         """The log offset before which the queues of a deleted topic have ended here, too."""
         modes = Path(store.config.root) / "config" / "messageRequestMode.json"
         self._modes = MessageRequestModeManager(modes, clock=store.clock)
+        self._modes.on_due = lambda: None  # the copy is written later, in a thread
         for finding in self._modes.load():
             _log.warning("%s", finding)
         self._next = Alarm(self._begin, clock=store.clock)
@@ -169,7 +170,7 @@ class SlaveSynchronize:
         self._next.close()
         if self._task is not None:
             await self._task
-        self._modes.save_last()
+        self._modes.writer.save_last()
         try:
             await self._put_in_place()
         except OSError as error:
@@ -270,7 +271,7 @@ class SlaveSynchronize:
             return
         if found is not None:
             lives.take_over(decode_body(DeletedTopics, found.data))
-            lives.save()
+            lives.on_due()
             self._lives_version = found.version
         for topic, deleted in list(lives.deleted.items()):
             is_new = self._ended.get(topic) != deleted.position
@@ -320,7 +321,7 @@ class SlaveSynchronize:
         if answer.code != ResponseCode.SUCCESS:
             raise ReplicationError(f"GET_ALL_MESSAGE_REQUEST_MODE: code {answer.code}, {answer.remark}")
         self._modes.take_over(decode_body(RequestModeTable, answer.body))
-        await self._modes.save_in_background()
+        await self._modes.writer.save_in_thread()
 
     async def _copy_files(self, master: str) -> None:
         files = MasterFiles(self._client, master)

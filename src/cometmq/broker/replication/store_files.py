@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +36,7 @@ from cometmq.remoting.permissions import Action, needs_cluster
 from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import MessageStore
+from cometmq.store.recovery.known_topics import DELETED_TOPICS
 from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
@@ -48,10 +49,14 @@ _FILES: Final = re.compile(
 
 
 class StoreFileProcessor:
-    """The master's side: reads parts of the files, in threads."""
+    """The master's side: reads parts of the files, in threads.
 
-    def __init__(self, root: Path) -> None:
+    :param write_deletions: writes the complete file of deleted topics if some are only in its journal.
+    """
+
+    def __init__(self, root: Path, write_deletions: Callable[[], Awaitable[None]]) -> None:
         self._directory = root / "comet"
+        self._write_deletions = write_deletions
         self._reading = 0
 
     @answers(
@@ -71,6 +76,8 @@ class StoreFileProcessor:
             return Response(ResponseCode.SYSTEM_BUSY, remark=remark)
         self._reading += 1
         try:
+            if header.file == DELETED_TOPICS and not header.offset:
+                await self._write_deletions()
             return await in_thread(self._read, header.file, header.offset, header.length)
         except FileNotFoundError:
             return Response(ResponseCode.NO_MESSAGE, remark=f"there is no {header.file}")

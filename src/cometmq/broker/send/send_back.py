@@ -46,6 +46,7 @@ class SendBackProcessor:
         self._failed = broker.failed
         self._groups = broker.groups
         self._store = broker.store
+        self._targets = broker.targets
         self._turn = broker.turn
         self._schedule = schedule
         self._stats = broker.stats
@@ -124,11 +125,14 @@ class SendBackProcessor:
         """Return the message to store: a delayed message for the retry topic, or a dead letter.
 
         :raises RefusedError: the limit allows no more topics.
+        :raises PostponeError: the topic is being written.
         """
         most = self._failed.max_retries(header.group, header.max_reconsume_times, version)
         if record.reconsume_times >= most or header.delay_level < 0:
-            dead = self._failed.dead_letter_topic(header.group)
-            return again(record, dead.topic_name, queue_id=0, level=0)
+            dead = self._failed.dead_letter_topic(header.group).topic_name
+            self._targets.require_saved(dead)
+            return again(record, dead, queue_id=0, level=0)
+        self._targets.require_saved(topic.topic_name)
         group = self._groups.get(header.group)
         assert group is not None
         level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times

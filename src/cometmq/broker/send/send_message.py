@@ -220,6 +220,7 @@ class SendMessageProcessor:
         (``handleRetryAndDLQ``.) As in Apache's broker, DELAY stays, so dead letters are delayed too.
 
         :raises RefusedError: the group is unknown, or the limit allows no more topics.
+        :raises PostponeError: the topic is being written.
         """
         header = request.header
         group = target.topic.removeprefix(RETRY_PREFIX)
@@ -227,7 +228,9 @@ class SendMessageProcessor:
             raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}")
         if (header.reconsume_times or 0) < self._failed.max_retries(group, header.max_reconsume_times, request.version):
             return target, queue
-        dead = self._targets.inner(self._failed.dead_letter_topic(group).topic_name)
+        name = self._failed.dead_letter_topic(group).topic_name
+        self._targets.require_saved(name)
+        dead = self._targets.inner(name)
         if self._traffic is not None:
             failed_topic = decode_properties(header.properties or "").get(RETRY_TOPIC, target.topic)
             self._traffic.died(failed_topic, group)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from cometmq.broker.config import LiveConfig
 from cometmq.broker.periodic import Alarm
@@ -13,8 +13,9 @@ from cometmq.broker.tables.clients import ConsumerManager
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
 from cometmq.broker.tables.groups import SubscriptionGroupManager
 from cometmq.broker.tables.rebalance_locks import LockFile, RebalanceLockManager
-from cometmq.broker.tables.table_file import RoundWriter
+from cometmq.broker.tables.row_writer import RowWriter
 from cometmq.broker.tables.table_recovery import bring_back, recover_tables
+from cometmq.broker.tables.table_writer import TableWriter
 from cometmq.broker.tables.topic_lives import TopicLives
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.clock import Clock
@@ -38,6 +39,10 @@ class BrokerTables:
         self._alarm = Alarm(self._ring, clock=clock)
         self._writing: asyncio.Task[None] | None = None
         self._lock_file = LockFile(self.locks, root / "comet" / "locks.json")
+        self._writers: list[RowWriter[Any]] = [self.lives.writer, self.topics.writer, self.groups.writer]
+        """Deletions first: a topic that is created again must not get the messages of its earlier life."""
+        self._writer: TableWriter | None = None
+        """``None`` before the broker starts: each change is written immediately."""
 
     def load(self, store: MessageStore, *, is_slave: bool) -> list[str]:
         """Load the files, and complete damaged ones from the store; return a line for each finding.
@@ -51,7 +56,7 @@ class BrokerTables:
             *self.offsets.load(),
             *self.lives.load(store.max_physical_offset),
         ]
-        self.lives.save()
+        self.lives.writer.save()
         self.offsets.log_end = lambda: store.max_physical_offset
         self.offsets.forget_ended(self.lives.deleted, self.lives.deleted_groups)
         findings += recover_tables(self.topics, self.groups, self.offsets, store)
@@ -81,30 +86,67 @@ class BrokerTables:
         return []
 
     def save(self) -> None:
-        """Append changes of topics, lives, groups and locks; complete files of topics and groups follow later."""
-        self.topics.save()
-        self.lives.save()
-        self.groups.save()
+        """Write the changes of topics, lives, groups and locks now."""
+        if self._writer is not None:
+            self._writer.write_now()
+        else:
+            for writer in self._writers:
+                writer.save()
         self._lock_file.save()
-        self._set_alarm()
+
+    def retry(self) -> None:
+        """Write the changes that could not be written before."""
+        assert self._writer is not None
+        self._writer.changed()
+
+    def when_durable(self, work: Callable[[], None]) -> None:
+        """Call a function once all changes up to now are on the disk, however many attempts that takes."""
+        if self._writer is None:
+            work()
+        else:
+            self._writer.when_durable(work)
+
+    def end_round(self) -> None:
+        """Begin to write the changes of this round; complete files follow later."""
+        assert self._writer is not None
+        self._lock_file.save()
+        self._writer.end_round()
 
     def _set_alarm(self) -> None:
         if self._writing is None and not self._alarm.is_set:
-            waits = (self.topics.seconds_to_whole, self.groups.seconds_to_whole)
+            waits = [writer.seconds_to_whole for writer in self._writers]
             soonest = min((wait for wait in waits if wait is not None), default=None)
             if soonest is not None:
                 self._alarm.after(soonest)
 
     def _ring(self) -> None:
-        self._writing = asyncio.get_running_loop().create_task(self._write_whole(), name="write whole tables")
+        self._write_whole_soon(self._writers)
 
-    async def _write_whole(self) -> None:
+    async def write_deletions(self) -> None:
+        """Write the complete file of deletions if it lacks changes: a slave copies it."""
+        while self._writing is not None:
+            await asyncio.wait((self._writing,))
+        self._alarm.cancel()
+        await asyncio.wait((self._write_whole_soon([self.lives.writer], at_once=True),))
+
+    def _write_whole_soon(self, writers: list[RowWriter[Any]], *, at_once: bool = False) -> asyncio.Task[None]:
+        work = self._write_whole(writers, at_once=at_once)
+        self._writing = asyncio.get_running_loop().create_task(work, name="write whole tables")
+        return self._writing
+
+    async def _write_whole(self, writers: list[RowWriter[Any]], *, at_once: bool) -> None:
+        assert self._writer is not None
         try:
-            await self.topics.save_in_background()
-            await self.groups.save_in_background()
+            for writer in writers:
+                await writer.save_in_background(self._writer.between_writes, at_once=at_once)
         finally:
             self._writing = None
         self._set_alarm()
+
+    async def finish(self) -> None:
+        """Return after one attempt to write all changes up to now."""
+        assert self._writer is not None
+        await self._writer.finish()
 
     async def save_last(self) -> None:
         """Write every table that changed since its last write as a complete file; the broker stops."""
@@ -112,12 +154,20 @@ class BrokerTables:
         if self._writing is not None:
             await self._writing
         self.save()
-        self.topics.save_last()
-        self.groups.save_last()
+        if self._writer is not None:
+            self._writer.close()
+        for writer in self._writers:
+            writer.save_last()
         self.offsets.save_last()
 
-    def written_by_rounds(self, schedule_round: Callable[[], None]) -> RoundWriter:
-        """Allow writing changes at the end of the turn that makes them."""
-        writer = RoundWriter(self.save, schedule_round)
+    def written_by_rounds(self, schedule_round: Callable[[], None]) -> TableWriter:
+        """Write changes in a thread from now on, from the end of the round that makes them."""
+        writer = self._writer = TableWriter(self._writers, schedule_round, self._set_alarm)
         self.topics.on_due = self.groups.on_due = self.lives.on_due = self._lock_file.on_due = writer.changed
         return writer
+
+    def add(self, table: RowWriter[Any]) -> Callable[[], None]:
+        """Write a further table; return the function to call after its changes."""
+        assert self._writer is not None
+        self._writers.append(table)
+        return self._writer.changed

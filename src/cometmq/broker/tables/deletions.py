@@ -51,13 +51,14 @@ class Deletions:
                 self._topics.delete(name)
 
     def end_queues(self, name: str, position: int) -> None:
-        """Remove the queues of a topic and its statistics.
+        """Remove the queues of a topic, their files once the deletion is on the disk, and its statistics.
 
         :param position: the end of the log when the topic was deleted; queues with later messages belong to its next
             life and stay.
         """
         self._stats.forget_topic(name)
-        self._store.delete_topic(name, before=position if position < self._store.max_physical_offset else None)
+        before = position if position < self._store.max_physical_offset else None
+        self._store.delete_topic(name, before=before, when_durable=self._tables.when_durable)
         for listener in self.on_topic:
             listener(name)
 

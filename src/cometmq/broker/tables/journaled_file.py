@@ -24,6 +24,7 @@ from cometmq.broker.tables.table_file import TableFile, set_aside, shown_names
 from cometmq.checksum import crc32
 from cometmq.clock import Clock
 from cometmq.durable import flush_directory
+from cometmq.loop import call_now
 from cometmq.store.disk import Disk
 from cometmq.store.recovery.load import Findings
 from cometmq.store.table_journal import Base, TableJournal
@@ -63,7 +64,7 @@ class JournaledFile(TableFile):
         """Load as :meth:`TableFile.load`, with the changes since; without a usable file, only the changes."""
         found = super().load(form)
         if found is None and self._journal.paths:
-            self.findings.append(f"config/{self.path.name} is missing; its last changes are used")
+            self.findings.append(f"{self.path.parent.name}/{self.path.name} is missing; its last changes are used")
             try:
                 found = form(self._merged({}, None))
             except (ValueError, TypeError, LookupError):
@@ -118,9 +119,9 @@ class JournaledFile(TableFile):
         """Append changes, JSON objects to merge into the file's; return False when a power cut may lose them."""
         try:
             self._journal.append(changes)
-            self.failed = False
+            self.failure = None
         except OSError as error:
-            self._due = self.failed = True
+            self.note_failure(error)
             _log.error("cannot write changes of %s: %s; it will be tried again", self.path, error)
         return not self.failed
 
@@ -144,23 +145,36 @@ class JournaledFile(TableFile):
         """Return whether the complete file is due."""
         return self.seconds_to_whole == 0
 
-    async def write_in_background(self, pieces: Iterator[bytes]) -> bool:
+    async def write_in_background(
+        self, pieces: Iterator[bytes], when_idle: Callable[[Callable[[], None]], None] = call_now
+    ) -> bool:
         """Write the complete file, piece by piece, with rounds of the loop in between; return whether it was written.
 
         Rows may be from different moments: the journal contains every change since the first piece.
+
+        :param when_idle: calls a function at a moment when no thread appends to the journal.
         """
-        before = self._journal.size_bytes
-        first = self._journal.begin()
+        began: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+
+        def begin() -> None:
+            try:
+                began.set_result((self._journal.size_bytes, self._journal.begin()))
+            except OSError as error:
+                began.set_exception(error)
+
+        when_idle(begin)
+        before, first = await began
         self._is_unwritable = True
         try:
             base = await self._write_pieces(pieces, first)
             await in_thread(self._take_place, base)
-            self.failed, before = self._due, 0
+            before = 0
             return True
         except OSError as error:
             _log.error("cannot write %s: %s; it will be tried again", self.path, error)
         finally:
-            self._journal.size_bytes += before
+            if before:
+                self._journal.size_bytes += before
             self._pause()
         return False
 
@@ -199,10 +213,10 @@ class JournaledFile(TableFile):
             finally:
                 fresh.close()
             self._take_place(Base(fresh.crc, fresh.size, first))
-            self.failed = False
+            self.failure = None
         except OSError as error:
             self._journal.size_bytes += before
-            self._due = self.failed = True
+            self.note_failure(error)
             _log.error("cannot write %s: %s; it will be tried again", self.path, error)
         self._pause()
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from cometmq import fastjson
 from cometmq.broker.limits import TABLE_ROWS_PER_SLICE
 from cometmq.broker.slices import batches
 from cometmq.broker.tables.journaled_file import JournaledFile
+from cometmq.loop import call_now
 from cometmq.remoting.bodies import to_builtins
 from cometmq.threads import in_thread
 
@@ -42,55 +44,113 @@ class RowWriter(Generic[K]):
         self._file = file
         self._changes = changes
         self._pieces = pieces
-        self._unwritten: dict[K, None] = {}
+        self._unwritten = _Changed[K]({}, set(), set())
+        self._being_written = _Changed[K]({}, set(), set())
 
     def changed(self, *keys: K) -> None:
         """Record that rows were added, replaced or removed, or that the data beside the rows changed."""
         for key in keys:
-            self._unwritten[key] = None
+            self._unwritten.keys[key] = None
         self._file.changed()
 
-    def has_changed(self, key: K) -> bool:
-        """Return whether a row changed since the last write."""
-        return key in self._unwritten
+    def added(self, key: K) -> None:
+        """Record that a row was added."""
+        self._unwritten.added.add(key)
+        if key not in self._unwritten.keys:
+            self._unwritten.new.add(key)
+        self.changed(key)
+
+    def is_new(self, key: K) -> bool:
+        """Return whether a row was added that is not on the disk yet."""
+        return key in self._unwritten.added or key in self._being_written.added
+
+    @property
+    def new_rows(self) -> set[K]:
+        """The keys of the rows in the current write that neither the file nor its journals contained before."""
+        return self._being_written.new
+
+    def begin_write(self) -> Callable[[], object] | None:
+        """Return a function that writes the changes in any thread, or ``None`` if nothing changed.
+
+        The caller calls the function, and then ``end_write``.
+        """
+        if not self._file.take_due():
+            return None
+        self._being_written, self._unwritten = self._unwritten, _Changed({}, set(), set())
+        if self._file.takes_changes:
+            return partial(self._file.append, [self._changes(self._being_written.keys)])
+        return partial(self._file.write_text, list(self._pieces()))
+
+    @property
+    def failure(self) -> Exception | None:
+        """The reason why the last write failed, or ``None``."""
+        return self._file.failure
+
+    def note_failure(self, reason: Exception) -> None:
+        """Record that the current write failed."""
+        self._file.note_failure(reason)
+
+    def end_write(self) -> None:
+        """End the current write; changes that were not written are in the next one."""
+        changed, self._being_written = self._being_written, _Changed({}, set(), set())
+        if self._file.failure is not None:
+            self._unwritten = changed.with_later(self._unwritten)
 
     def save(self) -> None:
-        """Write the changes; on a full or broken disk they stay due for the next call."""
-        if not self._file.take_due():
-            return
-        if self._file.takes_changes:
-            self._file.append([self._changes(self._unwritten)])
-        else:
-            self._file.write_text(self._pieces())
-        if not self._file.failed:
-            self._unwritten.clear()
+        """Write the changes now; on a full or broken disk they stay due for the next call."""
+        write = self.begin_write()
+        if write is not None:
+            write()
+            self.end_write()
 
     @property
     def seconds_to_whole(self) -> float | None:
         """Return the same as :attr:`JournaledFile.seconds_to_whole`."""
         return self._file.seconds_to_whole
 
-    async def save_in_background(self) -> None:
-        """Write the complete file when it is due, beside other work."""
-        if self._file.whole_is_due:
-            await self._file.write_in_background(self._pieces())
+    async def save_in_background(
+        self, when_idle: Callable[[Callable[[], None]], None] = call_now, *, at_once: bool = False
+    ) -> None:
+        """Write the complete file when it is due, beside other work.
+
+        :param when_idle: see :meth:`JournaledFile.write_in_background`.
+        :param at_once: True to write a file that lacks changes before it is due.
+        """
+        if self._file.whole_is_due or (at_once and self._file.seconds_to_whole is not None):
+            await self._file.write_in_background(self._pieces(), when_idle)
 
     async def save_in_thread(self) -> None:
-        """Write the changes now, and the complete file in a thread when it is due.
+        """Write the changes now, and the complete file when it is due, both in a thread.
 
         For tables with immutable rows that only this method saves.
         """
         is_whole = self._file.whole_is_due
         if self._file.takes_changes:
-            self.save()
+            write = self.begin_write()
+            if write is not None:
+                await in_thread(write)
+                self.end_write()
         elif self._file.take_due():
             is_whole = True
         if is_whole:
-            unwritten, self._unwritten = self._unwritten, {}
+            self._being_written, self._unwritten = self._unwritten, _Changed({}, set(), set())
             await in_thread(self._file.write_text, self._pieces())
-            if self._file.failed:
-                self._unwritten = unwritten | self._unwritten
+            self.end_write()
 
     def save_last(self) -> None:
         """Write the complete file if the table changed since the last one; the broker stops."""
         self._file.write_last(self._pieces())
+
+
+class _Changed(NamedTuple, Generic[K]):
+    """The keys of rows that changed since the previous write."""
+
+    keys: dict[K, None]
+    added: set[K]
+    """Rows that were added since then, perhaps after they had been removed."""
+    new: set[K]
+    """Rows that were added since then, and did not exist at the previous write."""
+
+    def with_later(self, later: _Changed[K]) -> _Changed[K]:
+        """Return these changes and later ones together."""
+        return _Changed(self.keys | later.keys, self.added | later.added, self.new | (later.new - self.keys.keys()))

@@ -66,32 +66,6 @@ def int64(value: Any) -> int:
     return number
 
 
-class RoundWriter:
-    """Writes the tables that changed in a round of the loop once, at its end, before the turn is answered.
-
-    The files are written once, however many topics and groups the requests of a turn make.
-
-    :param write: writes all tables that are due.
-    :param schedule: ends a turn soon.
-    """
-
-    def __init__(self, write: Callable[[], None], schedule: Callable[[], None]) -> None:
-        self._write = write
-        self._schedule = schedule
-        self._changed = False
-
-    def changed(self) -> None:
-        """Record that a table changed in this turn."""
-        self._changed = True
-        self._schedule()
-
-    def end_round(self) -> None:
-        """Write the changed tables; a failed write is not repeated at each turn."""
-        if self._changed:
-            self._changed = False
-            self._write()
-
-
 class TableFile:
     """Keeps a table in ``config/NAME.json`` (``ConfigManager``).
 
@@ -103,8 +77,8 @@ class TableFile:
         self.path = path
         self._file = ConfigFile(path)
         self._due = False
-        self.failed = False
-        """True if the last write failed."""
+        self.failure: Exception | None = None
+        """The reason why the last write failed, or ``None``."""
         self.is_whole = True
         """True if ``load`` found everything that was written last; False after damage or without the file."""
         self.findings: list[str] = []
@@ -124,7 +98,8 @@ class TableFile:
             found = self._read(backup, form)
             if found is not None:
                 self._due = True
-                self.findings.append(f"config/{backup.name} is used, the table as it was before its last change")
+                name = f"{backup.parent.name}/{backup.name}"
+                self.findings.append(f"{name} is used, the table as it was before its last change")
         return found
 
     def _read(self, path: Path, form: Callable[[Any], T]) -> T | None:
@@ -149,6 +124,15 @@ class TableFile:
         """Return the table as a typed body; see :meth:`load`."""
         return self.load(lambda loaded: decode_body(kind, fastjson.dumps(loaded)))
 
+    @property
+    def failed(self) -> bool:
+        """Return whether the last write failed."""
+        return self.failure is not None
+
+    def note_failure(self, reason: Exception) -> None:
+        """Record that a write failed: the next ``save`` writes the file."""
+        self._due, self.failure = True, reason
+
     def changed(self) -> None:
         """Record a change of the table: the next ``save`` writes the file."""
         self._due = True
@@ -166,7 +150,7 @@ class TableFile:
         """Write the text of a body, complete or in pieces; on a full or broken disk the write is due again."""
         try:
             self._file.save(text)
-            self.failed = False
+            self.failure = None
         except OSError as error:
-            self._due = self.failed = True
+            self.note_failure(error)
             _log.error("cannot write %s: %s; it will be tried again", self.path, error)

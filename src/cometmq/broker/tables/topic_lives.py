@@ -11,21 +11,28 @@ answered with the queue's first offset, from which the consumer continues; until
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from cometmq.broker.limits import EARLIER_READERS_SECONDS, MAX_DELETED_TOPICS
 from cometmq.broker.tables.clients import ConsumerManager
-from cometmq.broker.tables.table_file import TableFile
+from cometmq.broker.tables.journaled_file import JournaledFile
+from cometmq.broker.tables.row_writer import RowWriter
 from cometmq.clock import Clock
 from cometmq.message.names import check_group, check_topic
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.recovery.known_topics import Deleted, DeletedGroup, DeletedTopics
+from cometmq.store.table_journal import TABLE_DEPTH
 
 T = TypeVar("T")
+D = TypeVar("D", bound=Deleted)
+
+_TOPICS: Final = "topics"
+_GROUPS: Final = "groups"
+"""The field names of the file."""
 
 
 class _Readers(msgspec.Struct):
@@ -40,14 +47,15 @@ class TopicLives:
     """The table; ``path`` is its file."""
 
     def __init__(self, path: Path, consumers: ConsumerManager, *, clock: Clock) -> None:
-        self._file = TableFile(path)
+        self._file = JournaledFile(path, depth=TABLE_DEPTH, clock=clock)
+        self.writer: Final = RowWriter(self._file, self._changed_rows, self._pieces)
         self._consumers = consumers
         self._clock = clock
         self._deleted: dict[str, Deleted] = {}
         self._groups: dict[str, DeletedGroup] = {}
         self._readers: dict[str, _Readers] = {}
-        self.on_due: Callable[[], None] = self.save
-        """Called after deletions, which are written before their requests are answered."""
+        self.on_due: Callable[[], None] = self.writer.save
+        """Called after deletions, which must be written before their requests are answered."""
 
     def load(self, end: int) -> list[str]:
         """Load the file; return a line for each problem.
@@ -56,17 +64,25 @@ class TopicLives:
             records.
         """
         table = self._file.load_body(DeletedTopics) or DeletedTopics()
-        self._deleted, self._groups = table.topics, table.groups
-        for deleted in (*self._deleted.values(), *self._groups.values()):
+        self._deleted, self._groups = _oldest_first(table.topics), _oldest_first(table.groups)
+        for topic, deleted in self._deleted.items():
             if deleted.position > end:
                 deleted.position = end
-                self._file.changed()
+                self.writer.changed((_TOPICS, topic))
+        for group, of_group in self._groups.items():
+            if of_group.position > end:
+                of_group.position = end
+                self.writer.changed((_GROUPS, group))
         return list(self._file.findings)
 
-    def save(self) -> None:
-        """Write the file if the table changed; on a full disk it stays due."""
-        if self._file.take_due():
-            self._file.write_text(msgspec.json.encode(DeletedTopics(topics=self._deleted, groups=self._groups)))
+    def _changed_rows(self, keys: Iterable[tuple[str, str]]) -> bytes:
+        rows: dict[str, dict[str, Deleted | None]] = {_TOPICS: {}, _GROUPS: {}}
+        for field, name in keys:
+            rows[field][name] = self._deleted.get(name) if field == _TOPICS else self._groups.get(name)
+        return msgspec.json.encode(rows)
+
+    def _pieces(self) -> Iterator[bytes]:
+        yield msgspec.json.encode(DeletedTopics(topics=self._deleted, groups=self._groups))
 
     @property
     def deleted(self) -> Mapping[str, Deleted]:
@@ -116,12 +132,12 @@ class TopicLives:
                 self._note(topic, deleted)
 
     def _note(self, topic: str, deleted: Deleted) -> None:
-        _put_last(self._deleted, topic, deleted)
-        self._file.changed()
+        names = _put_last(self._deleted, topic, deleted)
+        self.writer.changed(*((_TOPICS, name) for name in names))
 
     def _note_group(self, group: str, deleted: DeletedGroup) -> None:
-        _put_last(self._groups, group, deleted)
-        self._file.changed()
+        names = _put_last(self._groups, group, deleted)
+        self.writer.changed(*((_GROUPS, name) for name in names))
 
     # --- readers of an earlier life -------------------------------------------------------------
     @property
@@ -153,9 +169,17 @@ class TopicLives:
         return clients.get(channel.client_id)
 
 
-def _put_last(table: dict[str, T], name: str, deleted: T) -> None:
-    """Record the newest deletion; the oldest one is forgotten when there are too many."""
+def _put_last(table: dict[str, T], name: str, deleted: T) -> Iterable[str]:
+    """Record the newest deletion, and forget the oldest one if there are too many; return the names that changed."""
     table.pop(name, None)
     table[name] = deleted
-    if len(table) > MAX_DELETED_TOPICS:
-        del table[next(iter(table))]
+    if len(table) <= MAX_DELETED_TOPICS:
+        return (name,)
+    oldest = next(iter(table))
+    del table[oldest]
+    return (name, oldest)
+
+
+def _oldest_first(table: dict[str, D]) -> dict[str, D]:
+    """Return deletions sorted by time: a file and its journal contain them in another order."""
+    return dict(sorted(table.items(), key=lambda row: (row[1].position, row[1].time_ms)))

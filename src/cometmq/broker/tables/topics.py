@@ -69,7 +69,6 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
     def __init__(self, live: LiveConfig, path: Path, *, clock: Clock, disk: Disk | None = None) -> None:
         super().__init__(path, clock=clock, disk=disk)
         self._live = live
-        self._unsaved: set[str] = set()
         config = live.current
         self.system_topics = SYSTEM_TOPICS | {
             config.broker_cluster_name,
@@ -85,7 +84,7 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
 
     def is_unsaved(self, topic: str) -> bool:
         """Return whether a topic is in memory only, so that its messages would be hidden after a crash."""
-        return topic in self._unsaved
+        return self.writer.is_new(topic)
 
     def wrapper(self) -> TopicConfigSerializeWrapper:
         """Return the body that nameservers, slaves and tools receive."""
@@ -154,23 +153,6 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         return findings
 
     # --- changing -------------------------------------------------------------------------------
-    def put(self, row: TopicConfig) -> None:
-        """Add or replace a topic; the name must have passed ``check_topic``."""
-        if row.topic_name not in self._table:
-            self._unsaved.add(row.topic_name)
-        super().put(row)
-
-    def delete(self, name: str) -> bool:
-        """Remove a topic; return whether it existed."""
-        self._unsaved.discard(name)
-        return super().delete(name)
-
-    def save(self) -> None:
-        """Write the changes; on a full or broken disk they stay due for the next call."""
-        super().save()
-        if not self._file.failed:
-            self._unsaved.clear()
-
     def note_queue(self, topic: str, queue_id: int) -> bool:
         """Create a topic that a slave has messages for, but not yet in its table; return whether it was created.
 

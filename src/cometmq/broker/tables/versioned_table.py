@@ -97,10 +97,8 @@ class VersionedTable(Generic[R]):
         self._file = JournaledFile(path, depth=TABLE_DEPTH, clock=clock, disk=disk)
         self._clock = clock
         self._table: dict[str, R] = {}
-        self._made: set[str] = set()
-        """Rows that were created since the changes were last written."""
         self._rows = RowTexts(self.field)
-        self._writer = RowWriter(self._file, self._changed_rows, self._pieces)
+        self.writer: Final = RowWriter(self._file, self._changed_rows, self._pieces)
         self.changes: Final = ChangedNames()
         """The names of changed rows, for slaves."""
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
@@ -108,7 +106,7 @@ class VersionedTable(Generic[R]):
         self.is_whole = True
         """True if ``load`` found every row that was written last."""
         self.on_due: Callable[[], None] = self.save
-        """Called after each change, which is written before its request is answered."""
+        """Called after each change, which must be written before its request is answered."""
 
     # --- of a subclass ------------------------------------------------------------------------
     def name_of(self, row: R) -> str:
@@ -160,8 +158,7 @@ class VersionedTable(Generic[R]):
         if not self._file.is_whole:
             self._file.changed()
         for name in self._file.added:
-            self._writer.changed(name)
-            self._made.add(name)
+            self.writer.added(name)
             self.version = self._next_version()
         for row in self.built_in():
             if self.wrong_name(self.name_of(row)) is None:
@@ -198,8 +195,8 @@ class VersionedTable(Generic[R]):
         """Add or replace a row; its name must have been checked."""
         name = self.name_of(row)
         assert self.wrong_name(name) is None, name
-        if name not in self._table and not self._writer.has_changed(name):
-            self._made.add(name)
+        if name not in self._table:
+            self.writer.added(name)
         self._table[name] = row
         self._changed(name)
 
@@ -221,7 +218,7 @@ class VersionedTable(Generic[R]):
 
     def _changed(self, name: str) -> None:
         self._rows.changed(name)
-        self._writer.changed(name)
+        self.writer.changed(name)
         self.changes.note(name)
         self.new_version()
         for listener in self.on_change:
@@ -264,7 +261,7 @@ class VersionedTable(Generic[R]):
         """Record a slice of the differences as changed; the table still has the old version."""
         if names:
             self._note(names)
-            self._writer.changed(*names)
+            self.writer.changed(*names)
             self.on_due()
 
     def _note(self, names: Iterable[str]) -> None:
@@ -276,23 +273,8 @@ class VersionedTable(Generic[R]):
 
     # --- writing ------------------------------------------------------------------------------
     def save(self) -> None:
-        """Write the changes; on a full or broken disk they stay due for the next call."""
-        self._writer.save()
-        if not self._file.failed:
-            self._made.clear()
-
-    @property
-    def seconds_to_whole(self) -> float | None:
-        """Return the same as :attr:`JournaledFile.seconds_to_whole`."""
-        return self._writer.seconds_to_whole
-
-    async def save_in_background(self) -> None:
-        """Write the complete file when it is due, beside other work."""
-        await self._writer.save_in_background()
-
-    def save_last(self) -> None:
-        """Write the complete file if the table changed since the last one; the broker stops."""
-        self._writer.save_last()
+        """Write the changes now; on a full or broken disk they stay due for the next call."""
+        self.writer.save()
 
     def _changed_rows(self, names: Iterable[str]) -> bytes:
         rows: list[bytes] = []
@@ -300,7 +282,8 @@ class VersionedTable(Generic[R]):
             row = self._table.get(name)
             rows.append(fastjson.dumps(name) + b":" + (b"null" if row is None else msgspec.json.encode(row)))
         field = fastjson.dumps(self.field)
-        made = b"" if not self._made else b',"%s":%s' % (MADE.encode(), fastjson.dumps(list(self._made)))
+        new = self.writer.new_rows
+        made = b"" if not new else b',"%s":%s' % (MADE.encode(), fastjson.dumps(list(new)))
         return b'{"dataVersion":%s,%s:{%s}%s}' % (msgspec.json.encode(self.version), field, b",".join(rows), made)
 
     def _pieces(self) -> Iterator[bytes]:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from cometmq.broker.config import BrokerConfig, LiveConfig
-from cometmq.broker.limits import MAX_TOPICS
+from cometmq.broker.limits import MAX_TOPICS, SLICES_SECONDS
 from cometmq.broker.metrics.stats import Counted
 from cometmq.broker.metrics.traffic import NORMAL
 from cometmq.broker.tables.groups import SubscriptionGroupManager
+from cometmq.broker.tables.table_writer import TableWriter
 from cometmq.broker.tables.topics import TopicConfigManager, describe_topic
+from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.names import (
     NOT_ALLOWED_SEND_TOPICS,
     PERM_WRITE,
@@ -29,7 +32,7 @@ from cometmq.message.sysflag import MULTI_TAGS, TOPIC_UNIT, TOPIC_UNIT_SUB
 from cometmq.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
-from cometmq.remoting.processors import RpcRejectedError
+from cometmq.remoting.processors import PostponeError, RpcRejectedError
 from cometmq.store.message_store import ConsumeQueue, MessageStore
 from cometmq.store.queue.consume_queue import MAX_QUEUE_ID
 
@@ -134,8 +137,10 @@ class SendTargets:
         topics: TopicConfigManager,
         groups: SubscriptionGroupManager,
         store: MessageStore,
+        tables: TableWriter,
     ) -> None:
         self._live = live
+        self._tables = tables
         self._topics = topics
         self._groups = groups
         self._store = store
@@ -147,7 +152,9 @@ class SendTargets:
         self._known: dict[str, SendTarget] = {}
         self._inner: dict[str, SendTarget] = {}
         self._has_unsaved = False
-        topics.on_change.append(self._forget)
+        self._postponed: dict[str, list[Callable[[], None]]] = {}
+        """Sends to topics that are being written, by topic, in their order."""
+        topics.on_change.append(self.forget)
         live.on_change.append(lambda _: self._forget_all())
 
     @property
@@ -160,7 +167,8 @@ class SendTargets:
         """The current configuration."""
         return self._live.current
 
-    def _forget(self, topic: str) -> None:
+    def forget(self, topic: str) -> None:
+        """Forget a topic, so that the next send checks it and finds its queues again."""
         self._known.pop(topic, None)
         self._inner.pop(topic, None)
         for forget in self.on_forget:
@@ -175,6 +183,7 @@ class SendTargets:
         """Check the topic of a send; create it where that is allowed.
 
         :raises RefusedError: with code and text of the answer.
+        :raises PostponeError: the topic is being written.
         """
         config = self._live.current
         accepts_from = config.start_accept_send_request_time_stamp
@@ -195,12 +204,11 @@ class SendTargets:
             raise RefusedError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
         if name.startswith(RETRY_PREFIX):
             self._check_retried_group(name.removeprefix(RETRY_PREFIX))
-        if topic is None or self._topics.is_unsaved(name):
+        if topic is None:
             if self._topics.cannot_be_saved:
                 raise _topics_not_saved()
-            self._has_unsaved = True
-        if topic is None:
             topic = self._create(header)
+        self.require_saved(name)
         on_queue = () if name.startswith(RETRY_PREFIX) else self.on_queue
         target = self._known[topic.topic_name] = SendTarget(topic, self._store, on_queue)
         return target
@@ -222,10 +230,46 @@ class SendTargets:
         """
         if self._has_unsaved:
             self._has_unsaved = False
-            self._topics.save()
+            self._tables.write_now()
             if self._topics.cannot_be_saved:
                 self._forget_all()
                 raise _topics_not_saved()
+
+    def require_saved(self, topic: str) -> None:
+        """Refuse or postpone a request that stores a message, unless its topic is on the disk.
+
+        Otherwise a crash would hide the message. Postponed requests are handled in their order, before later ones.
+
+        :raises PostponeError: the topic is being written.
+        :raises RefusedError: the topic cannot be written.
+        """
+        if topic in self._postponed or self._topics.is_unsaved(topic):
+            if self._topics.cannot_be_saved:
+                raise _topics_not_saved()
+            raise PostponeError(partial(self._postpone_until_saved, topic))
+
+    def _postpone_until_saved(self, topic: str, again: Callable[[], None]) -> None:
+        waiting = self._postponed.get(topic)
+        if waiting is None:
+            self._postponed[topic] = [again]
+            self._tables.when_written(lambda _failure: self._handle_postponed(topic))
+        else:
+            waiting.append(again)
+
+    def _handle_postponed(self, topic: str) -> None:
+        """Handle the sends that waited for a topic, as long as there is time in this round."""
+        waiting = self._postponed.pop(topic)
+        until = SYSTEM_CLOCK.monotonic() + SLICES_SECONDS
+        for handled, again in enumerate(waiting, 1):
+            again()
+            if topic in self._postponed:  # it was deleted and created again, and is being written
+                self._postponed[topic] += waiting[handled:]
+                return
+            if handled < len(waiting) and SYSTEM_CLOCK.monotonic() >= until:
+                self._postponed[topic] = waiting[handled:]
+                self.forget(topic)  # so that later sends are checked, and wait behind these
+                self._tables.continue_with(partial(self._handle_postponed, topic))
+                return
 
     def _check_retried_group(self, group: str) -> None:
         wrong = check_group(group)

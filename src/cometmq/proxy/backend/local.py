@@ -1,7 +1,7 @@
 """The broker in this process: its handlers receive headers and return answers as objects, without frames in between.
 
-Each client has a connection of its own in the broker, so that client tables, quotas and hooks treat it as a remoting
-client. The endpoint checks the account of each call.
+Each client has a connection of its own in the broker, so that the tables of clients, the quotas and the hooks see the
+client as a remoting client. The endpoint checks the account of each call.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from cometmq.remoting.server_connection import ServerConnection
 
 
 class _PendingRequest:
-    """A pending request to the broker."""
+    """A request that the broker has not answered yet."""
 
     __slots__ = ("future", "timer")
 
@@ -67,16 +67,16 @@ class LocalConnection(ServerConnection):
 
     @property
     def hooked(self) -> bool:
-        """Always true: answers are passed to :meth:`respond`, and their bytes are not needed."""
+        """Answers are passed to :meth:`respond`, so their bytes are not needed."""
         return True
 
     @property
     def is_behind(self) -> bool:
-        """Always false: the Telemetry stream limits the commands to the client."""
+        """Commands to the client are bounded by its Telemetry stream."""
         return False
 
     def use_account(self, session: Session) -> None:
-        """Let quotas count the connection for an account; look up its meters only when the account changes."""
+        """Let quotas count the connection for an account; meters are looked up again only when the account changes."""
         if not isinstance(self.account, Session) or self.account.account is not session.account:
             self.account = session
 
@@ -87,7 +87,7 @@ class LocalConnection(ServerConnection):
         return pending
 
     def expire(self, opaque: int) -> None:
-        """Fail a request whose time limit has passed."""
+        """Give up a request whose answer is late."""
         pending = self._unanswered.pop(opaque, None)
         if pending is not None and not pending.future.done():
             words = f"the broker[{self._broker_name}] does not answer in time"
@@ -222,9 +222,7 @@ class LocalBackend:
         return GroupInfo() if config is None else GroupInfo.of(config)
 
     def advertised_host(self, access_host: str) -> str | None:
-        """See :class:`~cometmq.proxy.backend.backend.Backend`; with a named listener, clients keep the host that they
-        connected to.
-        """
+        """See :class:`~cometmq.proxy.backend.backend.Backend`; with a named listener clients keep their host."""
         config = self._broker.config
         if access_host and any(name and address.host == access_host for name, address in config.advertised.items()):
             return None

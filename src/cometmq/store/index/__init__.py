@@ -1,1 +1,1 @@
-"""The index: finds messages by key."""
+"""IndexFile: messages by key."""

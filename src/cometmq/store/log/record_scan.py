@@ -1,6 +1,7 @@
-"""Reads the log record by record for recovery and dispatch (``checkMessageAndReturnSize``).
+"""Reading the log record by record: what recovery and dispatch know of each (``checkMessageAndReturnSize``).
 
-Bytes count as a record only if the sizes add up, the magic is right and the record names its own position.
+Nothing is taken for a record unless its sizes add up, its magic is right and it says itself that it
+stands where it was found.
 """
 
 from __future__ import annotations
@@ -47,16 +48,16 @@ SIZE_MAGIC: Final = RECORD.struct("size", "magic")
 IDENTITY: Final = RECORD.struct("size", "magic", "queue_id", "queue_offset", "physical_offset", "sys_flag")
 """Size, magic, queue id, queue offset, log offset and sysFlag of a record."""
 NO_QUEUE_OFFSET: Final = TRANSACTION_PREPARED
-"""The bit that PREPARED and ROLLBACK share: records with this bit have no queue unit."""
+"""The bit that PREPARED and ROLLBACK have in common: such records have no unit in any queue."""
 ROLLBACK: Final = TRANSACTION_ROLLBACK
 MAX_QUEUE_OFFSET: Final = (1 << 63) // QUEUE_UNIT.size
-"""Queue offsets from this one on have no valid byte position in a file."""
+"""Units from here on would have no place in a file."""
 MAX_STORED_TOPIC_CHARS: Final = 255
-"""Longest topic name in RocketMQ 5, and longest name of a directory on most file systems."""
+"""Longest name of a directory on most file systems, and of a topic in RocketMQ 5."""
 
 
 class LogRecord(NamedTuple):
-    """The fields of a record that queues and index need."""
+    """The fields of one record that queues and index need."""
 
     offset: int
     size: int
@@ -67,31 +68,31 @@ class LogRecord(NamedTuple):
     store_timestamp: int
     tags_code: int
     keys: list[str]
-    """The keys in the index: UNIQ_KEY, then each of KEYS."""
+    """The keys of the index: UNIQ_KEY, then each of KEYS."""
     unique_key: str
-    """The message's tag; empty if it has none."""
+    """Empty for none."""
 
 
 def ends_in_zeros(view: memoryview, end: int) -> bool:
-    """Return whether the byte before ``end`` and all bytes after it are zero.
+    """Return whether the byte before ``end`` is zero and only zeros follow.
 
-    Then the end of a record's properties, which no CRC covers, did not reach the disk: records written here never end
+    Then the end of a record's properties, which no CRC covers, did not get onto the disk: records put here never end
     in a zero (see :meth:`cometmq.store.write_batch.WriteBatch.put`), and zeros follow only at the end of the log.
     """
     return view[end - 1] == 0 and not any(view[end : end + 8])
 
 
 def store_timestamp_of(view: memoryview) -> int:
-    """Return the store timestamp of a record, given its bytes."""
+    """Return the store timestamp of a record."""
     return int(_INT64.unpack_from(view, _STORE_TIMESTAMP_AT[_SYS_FLAG.unpack_from(view)[0] & HOSTS_V6])[0])
 
 
 def read_log_record(
     view: memoryview, at: int, offset: int, *, check_crc: bool, may_be_torn: bool = True
 ) -> LogRecord | None:
-    """Return the record at byte ``at`` of ``view``, whose log offset is ``offset``, or ``None`` if it is not a record.
+    """Return the record at byte ``at`` of ``view``, which is log offset ``offset``, or ``None`` if it is not one.
 
-    :param may_be_torn: with ``check_crc``: zeros after the record may mean that it was not written completely.
+    :param may_be_torn: with ``check_crc``, whether zeros after it may mean that it was not written whole.
     """
     room = len(view) - at
     if room < MIN_RECORD_BYTES:
@@ -114,7 +115,7 @@ def read_log_record(
         if crc32(view[body_at:body_end]) & CRC_MASK != crc:
             return None
         if may_be_torn and end > properties_at and ends_in_zeros(view, end):
-            return None  # no CRC covers the properties: zeros at their end and after them mean an incomplete write
+            return None  # properties, which no CRC covers, that end in zeros with zeros after: not written whole
     try:
         topic = str(view[topic_at:topic_end], "utf-8")
         if not is_stored_topic(topic):
@@ -138,13 +139,13 @@ def read_log_record(
 
 @lru_cache(maxsize=4096)
 def is_stored_topic(topic: str) -> bool:
-    """Return whether a name found on disk is a valid topic; RocketMQ 5 allows up to 255 characters (magic V2)."""
+    """Return whether a name found on disk can be a topic's: RocketMQ 5 has some of up to 255 characters (magic V2)."""
     parts = (topic[at : at + MAX_TOPIC_CHARS] for at in range(0, max(len(topic), 1), MAX_TOPIC_CHARS))
     return len(topic) <= MAX_STORED_TOPIC_CHARS and all(check_topic(part) is None for part in parts)
 
 
 def _tag_and_keys(properties: bytes) -> tuple[str | None, str, list[str]]:
-    """Return the tag and the keys among a record's properties; invalid UTF-8 is replaced, as in Java."""
+    """Return the properties that index and units need; bytes that are not UTF-8 are replaced, as Java does it."""
     tag: str | None = None
     unique = ""
     keys: list[str] = []
@@ -160,22 +161,22 @@ def _tag_and_keys(properties: bytes) -> tuple[str | None, str, list[str]]:
 
 
 def record_at(log: CommitLog, offset: int) -> LogRecord | None:
-    """Return the record at log offset ``offset`` without a CRC check, or ``None`` if there is none."""
+    """Return the record at log offset ``offset``, its CRC unchecked, or ``None`` if none stands there."""
     segment = log.segment_at(offset)
     return read_log_record(segment.view, offset - segment.start, offset, check_crc=False) if segment else None
 
 
 def first_record(log: CommitLog, offset: int) -> LogRecord | None:
-    """Return the record at ``offset``, or the first one of the next file if there is a filler at ``offset``."""
+    """Return the record at ``offset``, or at the beginning of the next file where a filler stands there."""
     while (segment := log.segment_at(offset)) is not None and is_filler(segment, offset - segment.start):
         offset = segment.end
     return record_at(log, offset)
 
 
 def walk(log: CommitLog, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
-    """Yield the log offset and bytes of each record from ``start`` to before ``end``, unchecked.
+    """Yield the log offset and bytes of each record from the one at ``start`` on, below ``end``; nothing is checked.
 
-    The views stay valid. The function may run in any thread.
+    The views stay valid. May run on another thread than the loop's.
     """
     at = start
     while at < end and (segment := log.segment_at(at)) is not None and segment.start <= at:
@@ -192,9 +193,9 @@ def walk(log: CommitLog, start: int, end: int) -> Iterator[tuple[int, memoryview
 
 
 def prepared_offsets(log: CommitLog, start: int) -> Iterator[tuple[int, int]]:
-    """Yield log offset and PREPAREDTRANSACTIONOFFSET of each committed message, starting with the record at ``start``.
+    """Yield the log offset and PREPAREDTRANSACTIONOFFSET of each committed message from the record at ``start`` on.
 
-    Used after a crash, when op messages may be missing.
+    It is asked for after a crash, when op messages may be missing.
     """
     for offset, view in walk(log, start, log.position):
         sys_flag = _SYS_FLAG.unpack_from(view)[0]

@@ -97,6 +97,7 @@ class ConsumeQueue:
     """
 
     __slots__ = (
+        "__weakref__",
         "_shared",
         "_views",
         "_written",

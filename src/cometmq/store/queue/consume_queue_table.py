@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Set
+from collections import deque
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Final
+from weakref import WeakValueDictionary
 
 from cometmq import descriptors
 from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.store.queue.consume_queue import ConsumeQueue, QueueFiles
+from cometmq.store.queue.directory_remover import REMOVED, DirectoryRemover
 
 _UNKNOWN_LEVEL_DELAY_MS: Final = 1_000
 """The delay of a queue whose level is not in the table, as in Apache (``computeDeliverTimestamp``)."""
 _SHARE_OF_DESCRIPTORS: Final = 16
 """At most a sixteenth of all descriptors is for mappings of queue files: half of those that connections leave free."""
 
+
+WhenDurable = Callable[[Callable[[], None]], None]
+"""Calls a function once a deletion is on the disk, in the order of the deletions."""
 
 Extents = dict[str, dict[int, tuple[int, int]]]
 """The first offset in the files and maxOffset of queues, by topic and id."""
@@ -28,6 +34,8 @@ class ConsumeQueueTable:
     def __init__(self, root: Path, file_size: int, delays_ms: tuple[int, ...]) -> None:
         self.root = root
         self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
+        self._deleted: WeakValueDictionary[tuple[str, int], ConsumeQueue] = WeakValueDictionary()
+        """Deleted queues that are still in use: a queue that is created again must be the same object."""
         self.dirty: list[ConsumeQueue] = []
         """Queues that got units since their files were last written."""
         self.file_size = file_size
@@ -37,6 +45,15 @@ class ConsumeQueueTable:
         """Held while a thread writes the files of a queue, or files are deleted."""
         self.gone: set[ConsumeQueue] = set()
         """Queues whose files were deleted since a thread was asked to write some."""
+        self.remover: Final = DirectoryRemover(root.parent / "comet" / REMOVED)
+        self._doomed: dict[str, list[Path]] = {}
+        """Directories of deleted topics, which stay until the deletion is on the disk or the topic is created again."""
+        self._deletions = 0
+        """Number of deletions so far."""
+        self._durable_deletions = 0
+        """Number of those that are on the disk: a crash undoes the others."""
+        self._until_durable: deque[tuple[int, Callable[[], None]]] = deque()
+        """Functions to call, with the number of deletions that must be on the disk before."""
         self.files = QueueFiles(str(root), descriptors.limit() // _SHARE_OF_DESCRIPTORS)
         self._delays_ms = delays_ms
 
@@ -49,6 +66,10 @@ class ConsumeQueueTable:
         """The queue, made when it is not known; the caller has checked the name."""
         queues = self.by_topic.setdefault(topic, {})
         queue = queues.get(queue_id)
+        if queue is None and topic in self._doomed:
+            self._remove_directories(topic)
+        if queue is None and (queue := self._deleted.pop((topic, queue_id), None)) is not None:
+            queues[queue_id] = queue
         if queue is None:
             delay_ms = 0
             if topic == SCHEDULE_TOPIC:
@@ -96,15 +117,49 @@ class ConsumeQueueTable:
                 if queue.remove_files_below(log_min):
                     self.changed[queue] = None
 
-    def delete(self, topic: str, queues: Set[ConsumeQueue]) -> None:
-        """Delete queues of a topic from disk, or all; their objects begin again at offset 0."""
+    def delete(self, topic: str, queues: Set[ConsumeQueue], when_durable: WhenDurable) -> None:
+        """Delete queues of a topic, or all; objects that others hold begin again at offset 0.
+
+        :param when_durable: receives the function that removes the files; calls it when the deletion is on the disk.
+        """
         if any(queue.dirty for queue in queues):
             self.dirty = [queue for queue in self.dirty if queue not in queues]
         self.changed.update(dict.fromkeys(queues))
+        known = self.by_topic.get(topic, {})
+        is_all = len(queues) == len(known)
         for queue in queues:
             queue.forget()
-        is_all = len(queues) == len(self.by_topic.get(topic, ()))
+            self._deleted[topic, queue.queue_id] = known.pop(queue.queue_id)
+        if not known:
+            self.by_topic.pop(topic, None)
         with self.lock:
             self.gone |= queues
-            for directory in [self.root / topic] if is_all else [queue.directory for queue in queues]:
-                shutil.rmtree(directory, ignore_errors=True)
+        directories = [self.root / topic] if is_all else [queue.directory for queue in queues]
+        doomed = self._doomed[topic] = [*self._doomed.get(topic, ()), *directories]
+        self._deletions += 1
+
+        def is_durable() -> None:
+            self._durable_deletions += 1
+            if self._doomed.get(topic) is doomed:
+                self._remove_directories(topic)
+            while self._until_durable and self._until_durable[0][0] <= self._durable_deletions:
+                self._until_durable.popleft()[1]()
+
+        when_durable(is_durable)
+
+    @property
+    def has_pending_deletions(self) -> bool:
+        """Return whether some deletions are not on the disk yet, so that a crash would undo them."""
+        return self._durable_deletions < self._deletions
+
+    def when_deletions_are_durable(self, work: Callable[[], None]) -> None:
+        """Call a function once all deletions up to now are on the disk."""
+        if self.has_pending_deletions:
+            self._until_durable.append((self._deletions, work))
+        else:
+            work()
+
+    def _remove_directories(self, topic: str) -> None:
+        with self.lock:
+            for directory in self._doomed.pop(topic):
+                self.remover.remove(directory)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -102,9 +102,13 @@ def _names(root: Path, findings: Findings) -> frozenset[str] | None:
 
 def _begins(root: Path) -> dict[str, int]:
     """The begins of lives; none where no deletion is known. The broker, whose table it is, tells of a damaged file."""
-    for name in (DELETED_TOPICS, f"{DELETED_TOPICS}.bak"):
+    path = root / "comet" / DELETED_TOPICS
+    for place in (path, path.with_name(f"{DELETED_TOPICS}.bak"), None):
         try:
-            table = msgspec.json.decode((root / "comet" / name).read_bytes(), type=DeletedTopics)
+            text = b"{}" if place is None else place.read_bytes()
+            loaded = msgspec.json.decode(text, type=dict[str, Any])
+            TableJournal(path, Disk()).merge_into(loaded, text if place == path else None, TABLE_DEPTH)
+            table = msgspec.convert(loaded, DeletedTopics)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             continue
         return {topic: deleted.position for topic, deleted in table.topics.items()}

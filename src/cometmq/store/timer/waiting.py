@@ -1,4 +1,4 @@
-"""Counts and lists the delayed messages in a timer log; everything blocks and runs on the log's worker thread."""
+"""Counting and listing the messages of a timer log that wait; all of it blocks, on the worker thread of the log."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from cometmq.store.timer.log import FOREVER_MS, TimerLog
 from cometmq.store.timer.unit import Chosen, Units
 
 DUE_WITHIN_SECONDS: Final = (60, 3_600, 86_400, 2_592_000)
-"""A minute, an hour, a day and thirty days, in seconds."""
+"""A minute, an hour, a day, thirty days."""
 
 
 class WaitingOfTopic(msgspec.Struct):
-    """The delayed messages of one topic."""
+    """The messages of one topic that wait."""
 
     count: int = 0
     first_ms: int = 0
-    """The earliest due time of these messages."""
+    """The time at which the first of them is due …"""
     last_ms: int = 0
-    """The latest due time of these messages."""
+    """… and the last one."""
     due_within: dict[int, int] = {}
-    """Number of seconds → number of messages due within that time."""
+    """Seconds → the number of messages that are due in that time or less."""
 
 
 def count_waiting(
     log: TimerLog, from_ms: int, near: Sequence[int], now_ms: int, within: Sequence[int] = DUE_WITHIN_SECONDS
 ) -> dict[str, WaitingOfTopic]:
-    """Count delayed messages by topic: those due from ``from_ms`` on, and the ``near`` ones by serial.
+    """Count the messages that wait, by topic: those due from ``from_ms`` on, and the ``near`` ones by serial.
 
-    :param within: numbers of seconds; messages due within each are also counted.
+    :param within: seconds; messages that are due in that time are counted, too.
     :raises OSError: the timer log cannot be read.
     """
     serials = np.array(near, np.int64)
@@ -69,7 +69,7 @@ def _by_topic(parts: Iterable[Units], now_ms: int, log: TimerLog, within: Sequen
 
 
 def _topic_of(log: TimerLog, units: Units) -> str:
-    """Return the real topic of messages that share one."""
+    """Return the real topic of messages that have one."""
     for unit in units:
         record = log.record(int(unit["due"]), int(unit["at"]), int(unit["size"]), int(unit["crc"]))
         if record is not None:
@@ -79,20 +79,20 @@ def _topic_of(log: TimerLog, units: Units) -> str:
 
 # --- listing --------------------------------------------------------------------------------
 Place = tuple[int, int]
-"""A due time, and the lowest serial with that due time."""
+"""A due time, and the least serial of those due then."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """A request to list delayed messages."""
+    """The messages to list."""
 
     begin: Place
     end_ms: int
-    """Only messages due before this time are listed."""
+    """Messages are wanted that are due before this."""
     most: int
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A delayed message; ``message`` is ``None`` if its record is damaged."""
+    """A waiting message; ``message`` is ``None`` when its record is damaged."""
 
     due_ms: int
     serial: int
@@ -101,7 +101,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 def list_waiting(log: TimerLog, wanted: Wanted, chosen: Chosen) -> tuple[list[Listed], Place | None]:
-    """Return the first matching messages, and the point to continue from if there are more.
+    """Return the first of the messages that are wanted and chosen, and where to go on if these were not all.
 
     :raises OSError: the timer log cannot be read.
     """

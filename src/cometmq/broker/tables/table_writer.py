@@ -1,0 +1,241 @@
+"""TableWriter: writes changed tables in a thread; changes that arrive together share their flushes.
+
+Theory of operation. At the end of a round of the loop, the changes of each table become one record of its journal. A
+thread appends and flushes these records, table after table, always in the same order. This is one *write*. Changes that
+arrive during a write are in the next one. A request that changed a table is answered after the write with its change.
+
+Invariants.
+
+* Records reach the journal of a table in the order of the changes.
+* A table is written by the thread or by ``write_now``, never by both at the same time.
+* When the write of a table fails, the tables after it are not written: no topic is written without earlier deletions.
+
+Fault model. Changes that cannot be written stay in force, and the requests that made them get an error. The next write
+contains them again. It begins with the next change, when a request is repeated, and at intervals.
+
+Handlers change tables in the order of the requests. Thousands of requests may wait for one write. They are answered in
+their order over many rounds of the loop, a few milliseconds in each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from cometmq.broker.limits import MAX_PENDING_CHANGES, SLICES_SECONDS
+from cometmq.broker.tables.row_writer import RowWriter
+from cometmq.clock import SYSTEM_CLOCK
+from cometmq.errors import reason_of
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.processors import Request, Response, RpcRejectedError
+from cometmq.remoting.server_connection import ServerConnection
+
+_log = logging.getLogger(__name__)
+
+OnWritten = Callable[[Exception | None], None]
+"""Called with ``None`` when a change is on the disk, or with the reason why it is not."""
+
+
+class _Write(NamedTuple):
+    """Changes that are written together."""
+
+    due: list[tuple[RowWriter[Any], Callable[[], object]]]
+    waiting: list[OnWritten]
+    until_durable: list[Callable[[], None]]
+
+    def run(self) -> Exception | None:
+        """Write table after table, up to the first that fails; return the reason of the failure."""
+        failure: Exception | None = None
+        for table, write in self.due:
+            if failure is None:
+                try:
+                    write()
+                except Exception as error:
+                    _log.exception("a table was not written because of an error of the broker itself")
+                    table.note_failure(error)
+                failure = table.failure
+            else:
+                table.note_failure(failure)
+        return failure
+
+
+class TableWriter:
+    """Writes some tables, in a fixed order.
+
+    :param schedule: ends a round of the loop soon; each round must end with ``end_round``.
+    :param on_written: called after each write.
+    """
+
+    def __init__(
+        self, tables: Sequence[RowWriter[Any]], schedule: Callable[[], None], on_written: Callable[[], None]
+    ) -> None:
+        self._tables: Final = tables
+        self._schedule = schedule
+        self._on_written = on_written
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="cometmq-tables")
+        self._is_due = False
+        self.changes = 0
+        """Number of calls of ``changed``."""
+        self._waiting: list[OnWritten] = []
+        self._until_durable: list[Callable[[], None]] = []
+        self._written: deque[Callable[[], None]] = deque()
+        """Callbacks of finished writes that are still to be called."""
+        self._write: _Write | None = None
+        """The current write of the thread …"""
+        self._running: Future[Exception | None] | None = None
+        """… and its result."""
+        self._between: list[Callable[[], None]] = []
+
+    # --- changes ------------------------------------------------------------------------------
+    def require_room(self) -> None:
+        """Refuse a request before it changes a table, while too many requests wait for the disk.
+
+        :raises RpcRejectedError: the client must try again.
+        """
+        if len(self._waiting) + len(self._until_durable) >= MAX_PENDING_CHANGES:
+            raise RpcRejectedError(
+                ResponseCode.SYSTEM_BUSY,
+                f"{MAX_PENDING_CHANGES} changes of topics and groups wait for the disk: check the disk of the broker, "
+                "then try again",
+            )
+
+    def changed(self) -> None:
+        """Record that a table changed in this round."""
+        self.changes += 1
+        self._is_due = True
+        self._schedule()
+
+    def when_written(self, callback: OnWritten) -> None:
+        """Call a function after one attempt to write all changes up to now, including those that failed before."""
+        self._waiting.append(callback)
+        self._is_due = True
+        self._schedule()
+
+    def when_durable(self, work: Callable[[], None]) -> None:
+        """Call a function once all changes up to now are on the disk, however many attempts that takes.
+
+        Functions are called in the order in which they were passed.
+        """
+        self._until_durable.append(work)
+        self._is_due = True
+        self._schedule()
+
+    def answer(self, connection: ServerConnection, request: Request[Any]) -> None:
+        """Answer a request once all changes up to now are on the disk, or with the reason why they are not."""
+        self.when_written(lambda failure: connection.respond(request, change_response(failure)))
+
+    def answer_if_changed(self, changes: int, answer: Callable[[], None]) -> None:
+        """Answer immediately if nothing changed since there were ``changes``, else after the write.
+
+        Also answers immediately while too many requests wait: for requests that clients repeat anyway.
+        """
+        if self.changes == changes or len(self._waiting) >= MAX_PENDING_CHANGES:
+            answer()
+        else:
+            self.when_written(lambda _failure: answer())
+
+    async def finish(self) -> None:
+        """Return after one attempt to write all changes up to now."""
+        done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self.when_written(done.set_result)
+        await done
+
+    def continue_with(self, work: Callable[[], None]) -> None:
+        """Call the rest of a long callback in the next round, before other callbacks."""
+        self._written.appendleft(work)
+        self._schedule()
+
+    def between_writes(self, work: Callable[[], None]) -> None:
+        """Call a function while no table is written: now, or after the current write."""
+        if self._running is None:
+            work()
+        else:
+            self._between.append(work)
+
+    # --- writing ------------------------------------------------------------------------------
+    def end_round(self) -> None:
+        """Begin to write what changed, unless the thread is writing: the next write begins when it has finished."""
+        if self._written:
+            self._call_written(SYSTEM_CLOCK.monotonic() + SLICES_SECONDS)
+        if self._is_due and self._running is None:
+            self._write = self._take_changes()
+            if not self._write.due:
+                self._settle(None)
+                return
+            loop = asyncio.get_running_loop()
+            self._running = self._worker.submit(self._write.run)
+            self._running.add_done_callback(lambda done: loop.call_soon_threadsafe(self._finish_write, done))
+
+    def write_now(self) -> None:
+        """Write everything before this returns; callbacks are called at the end of the next round."""
+        if self._running is not None:
+            self._settle(self._running.result())
+        self._write = self._take_changes()
+        self._settle(self._write.run())
+
+    def close(self) -> None:
+        """Write everything, call all callbacks, and end the thread."""
+        self.write_now()
+        self._worker.shutdown()
+        self._call_written(math.inf)
+
+    def _take_changes(self) -> _Write:
+        self._is_due = False
+        waiting, self._waiting = self._waiting, []
+        until_durable, self._until_durable = self._until_durable, []
+        due = [(table, write) for table in self._tables if (write := table.begin_write()) is not None]
+        return _Write(due, waiting, until_durable)
+
+    def _finish_write(self, running: Future[Exception | None]) -> None:
+        if running is self._running:  # otherwise write_now has waited for it
+            self._settle(running.result())
+            self.end_round()
+
+    def _settle(self, failure: Exception | None) -> None:
+        """End the write: tables keep what was not written; callbacks are called from the next end of a round on."""
+        write = self._write
+        assert write is not None
+        self._write = self._running = None
+        for table, _ in write.due:
+            table.end_write()
+        between, self._between = self._between, []
+        for work in between:
+            work()
+        self._on_written()
+        if failure is None:
+            self._written += write.until_durable
+        else:
+            self._until_durable[:0] = write.until_durable
+        self._written += [partial(callback, failure) for callback in write.waiting]
+        if self._written:
+            self._schedule()
+
+    def _call_written(self, until: float) -> None:
+        """Call the callbacks of finished writes, as long as there is time in this round."""
+        while self._written:
+            callback = self._written.popleft()
+            try:
+                callback()
+            except Exception:
+                _log.exception("a function that waited for a table failed")
+            if self._written and SYSTEM_CLOCK.monotonic() >= until:
+                self._schedule()
+                return
+
+
+def change_response(failure: Exception | None) -> Response:
+    """Return the answer to a request that changed a table: success, or the reason why the change is not on the disk."""
+    if failure is None:
+        return Response()
+    why = reason_of(failure) if isinstance(failure, OSError) else failure
+    return Response(
+        ResponseCode.SYSTEM_ERROR,
+        remark=f"the change is in force, but not on the disk ({why}): it is lost if the broker ends now; "
+        "make room or repair the disk, then repeat the request",
+    )
