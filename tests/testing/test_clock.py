@@ -170,6 +170,17 @@ async def test_settling_waits_for_chains_of_callbacks_sockets_and_threads() -> N
     await settle()
 
 
+async def test_settling_waits_for_work_that_a_waiting_thread_was_given() -> None:
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(1) as pool:
+        await loop.run_in_executor(pool, time.sleep, 0)
+        for _ in range(200):  # Python 3.13 and later pass such work on without the queue, so that chance decides
+            await settle()
+            work = loop.run_in_executor(pool, time.sleep, 0)
+            await settle()
+            assert work.done()
+
+
 async def test_two_that_settle_at_once_do_not_keep_each_other_awake() -> None:
     clock = VirtualClock()
     await asyncio.gather(settle(), settle(), clock.run_for(1), clock.run_for(2))

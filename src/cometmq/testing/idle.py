@@ -4,11 +4,11 @@ A loop is idle when no callback is ready, no socket or pipe has an event, no thr
 ``asyncio.to_thread``, a consumer's plain listener) and no TLS handshake runs. The loop's own timers (``asyncio.sleep``)
 use real time and do not count.
 
-asyncio and ``concurrent.futures`` have no public way to ask for this. This file reads three private fields of
-CPython 3.11 to 3.13, for tests only: ``_ready`` and ``_selector`` of asyncio's loops (unchanged since Python 3.4) and
-``concurrent.futures.thread._threads_queues`` with its ``_worker`` (since 3.9). The only other way is to sleep until
-nothing has happened for a while. A test with 16 retries would then last minutes and depend on the machine's speed; this
-check takes about 10 µs. uvloop has no such fields.
+asyncio and ``concurrent.futures`` have no public way to ask for this. This file reads private fields of CPython 3.11 to
+3.14, for tests only: ``_ready`` and ``_selector`` of asyncio's loops (unchanged since Python 3.4), and
+``concurrent.futures.thread._threads_queues`` with its ``_worker`` and a pool's ``_threads`` and ``_idle_semaphore``
+(since 3.9). The only other way is to sleep until nothing has happened for a while. A test with 16 retries would then
+last minutes and depend on the machine's speed; this check takes about 10 µs. uvloop has no such fields.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import asyncio
 import sys
 import time
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import thread as pools
 from selectors import BaseSelector
 from threading import Thread
@@ -98,10 +99,19 @@ def busy_pool_threads() -> list[Thread]:
         frame = frames.get(thread.ident or 0)
         if frame is None:
             continue
-        works = frame.f_code is not _WORKER or not queue.empty() or "work_item" in frame.f_locals
+        works = frame.f_code is not _WORKER or not queue.empty() or _has_work(frame.f_locals)
         if works and thread.is_alive():  # the number of a thread that has ended may be used again
             busy.append(thread)
     return busy
+
+
+def _has_work(worker: Mapping[str, Any]) -> bool:
+    """Return whether the thread with these local variables, or another of its pool, has taken or been given work.
+
+    From Python 3.13 on, work goes to a waiting thread without being in the queue.
+    """
+    pool = worker["executor_reference"]()
+    return "work_item" in worker or (pool is not None and pool._idle_semaphore._value < len(pool._threads))
 
 
 def _private_fields(loop: asyncio.AbstractEventLoop) -> tuple[deque[Any], BaseSelector]:
