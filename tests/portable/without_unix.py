@@ -13,6 +13,7 @@ import importlib
 import logging.handlers
 import os
 import pkgutil
+import shutil
 import signal
 import socket
 import ssl
@@ -27,7 +28,7 @@ import rich.console
 import rich.live
 import rich.progress
 
-LOADED = (argparse, asyncio, http.client, logging.handlers, socket, ssl, subprocess, click, msgspec, rich)
+LOADED = (argparse, asyncio, http.client, logging.handlers, shutil, socket, ssl, subprocess, click, msgspec, rich)
 """Modules of others that look at the system when they are loaded: they come before it is hidden."""
 MODULES = ("fcntl", "termios", "tty", "resource", "pwd", "grp", "uvloop")
 FUNCTIONS = ("fork", "register_at_fork", "getuid", "geteuid", "statvfs", "killpg", "preadv", "pwritev", "fdatasync")
