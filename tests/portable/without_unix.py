@@ -85,4 +85,6 @@ if __name__ == "__main__":
         hide_unix()
     assert load_rooms() > 100
     if sys.argv[1:]:
-        print(asyncio.run(send_and_consume(*sys.argv[1:])).decode())
+        # Python 3.14 chooses a loop only now, by the name of the platform
+        with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+            print(runner.run(send_and_consume(*sys.argv[1:])).decode())
