@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Final
 
 if sys.platform != "win32":
@@ -40,8 +41,13 @@ def raise_limit() -> int:
 
 
 def in_use() -> int:
-    """Return the number of open descriptors; 0 on a system without /dev/fd."""
+    """Return the number of open descriptors; 0 on a system without /dev/fd.
+
+    Linux knows the number since 6.2. Listing them, as everywhere else, takes 2 µs for each.
+    """
     try:
+        if sys.platform == "linux" and (known := Path("/proc/self/fd").stat().st_size):
+            return known
         with os.scandir("/dev/fd") as entries:
             return sum(1 for _ in entries) - 1  # without the directory's own
     except OSError:

@@ -29,7 +29,7 @@ from cometmq.remoting.command import (
     decode_header,
 )
 from cometmq.remoting.frame import JSON, Frame
-from cometmq.remoting.listener import Listener, close_all
+from cometmq.remoting.listener import Departures, Listener, close_all
 from cometmq.remoting.processors import (
     PostponeError,
     Processor,
@@ -145,6 +145,7 @@ class RemotingServer:
         self._postponed_bytes = 0
         """Approximate size of all postponed requests."""
         self.unsent: Final = UnsentAnswers(clock=clock)
+        self._departures: Final = Departures(clock=clock)
         self._limits = limits
         self._connection_limit = limits.max_connections
         """Limit of open connections, from the configuration and the free descriptors."""
@@ -217,6 +218,7 @@ class RemotingServer:
         self.unsent.stop()
         await self._openings.stop()
         await close_all(self.connections)
+        self._departures.finish()
 
     def renew_takers(self) -> None:
         """Call ``new_taker`` again for every connection."""
@@ -263,9 +265,10 @@ class RemotingServer:
         self._connection_limit = max(min(self._limits.max_connections, free), 1)
 
     def lost(self, connection: ServerConnection) -> None:
-        """Remove a connection."""
+        """Remove a closed connection."""
         self.connections.discard(connection)
         self.unsent.lost(connection)
+        self._departures.add(connection)
 
     def wrote(self, connection: ServerConnection) -> None:
         """Flush the connection at the end of the round."""

@@ -90,7 +90,7 @@ class ConnectionOwner(Protocol):
         """Add a connection."""
 
     def lost(self, connection: ServerConnection) -> None:
-        """Remove a connection."""
+        """Remove a closed connection, and call the functions in its ``on_close`` soon."""
 
     def wrote(self, connection: ServerConnection) -> None:
         """Flush the connection at the end of the round."""
@@ -155,6 +155,7 @@ class ServerConnection(asyncio.Protocol):
         self.frame_sweeps = -1
         """Sweeps since the unfinished frame began; -1 without one."""
         self.on_close: list[Callable[[ServerConnection], None]] = []
+        """Called soon after the connection has closed."""
         self.peer_ip = "0.0.0.0"
         self.peer_port = 0
         self.peer_bytes = b""
@@ -185,7 +186,7 @@ class ServerConnection(asyncio.Protocol):
             self._taker = self._server.new_taker(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Call the functions in ``on_close``."""
+        """Release what the connection has; its server calls the functions in ``on_close``."""
         self.closed = True
         self._out.clear()
         self._taker = None  # it knows this connection: the circle would keep unread bytes until a collection
@@ -196,8 +197,6 @@ class ServerConnection(asyncio.Protocol):
                 future.set_exception(InvokeError(f"{self.remote_address} closed its connection"))
         self._pending.clear()
         self._server.lost(self)
-        for callback in self.on_close:
-            callback(self)
 
     def pause_writing(self) -> None:
         """Stop reading: the client is slow."""
@@ -434,8 +433,8 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def is_behind(self) -> bool:
-        """Return whether the client has so many unread bytes that no more should be sent."""
-        return bool(self._paused & ~_IS_WORKED_FOR) or self._out_bytes >= WRITE_HIGH_WATER_BYTES
+        """Return whether no more should be sent: the client has many unread bytes, or the connection is closed."""
+        return self.closed or bool(self._paused & ~_IS_WORKED_FOR) or self._out_bytes >= WRITE_HIGH_WATER_BYTES
 
     @property
     def unsent_bytes(self) -> int:
@@ -456,7 +455,7 @@ class ServerConnection(asyncio.Protocol):
 
         :raises InvokeError: the client closes the connection, or does not answer within ``timeout_s`` seconds.
         """
-        if self.closed or self.is_behind or len(self._pending) >= MAX_PENDING_INVOKES:
+        if self.is_behind or len(self._pending) >= MAX_PENDING_INVOKES:
             raise InvokeError(f"{self.remote_address} reads too slowly or has disconnected")
         opaque = self._next_opaque()
         future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()

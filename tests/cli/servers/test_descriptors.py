@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import resource
 import socket
 import subprocess
@@ -90,3 +91,27 @@ def test_a_server_raises_its_limit_as_far_as_it_may() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["300", "True"]
     assert 0 < descriptors.in_use() < descriptors.limit() <= resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+
+@pytest.mark.skipif(not os.stat("/proc/self/fd").st_size, reason="Linux before 6.2 does not know their number")
+def test_descriptors_are_counted_without_a_look_at_each() -> None:
+    def count_with_calls() -> tuple[int, int]:
+        calls = 0
+
+        def called(*_: object) -> None:
+            nonlocal calls
+            calls += 1
+
+        sys.setprofile(called)
+        try:
+            return descriptors.in_use(), calls
+        finally:
+            sys.setprofile(None)
+
+    few, calls_for_few = count_with_calls()
+    with ExitStack() as opened:
+        for _ in range(200):
+            opened.enter_context(Path(os.devnull).open("rb"))
+        many, calls_for_many = count_with_calls()
+    assert many - few == 200
+    assert calls_for_many == calls_for_few

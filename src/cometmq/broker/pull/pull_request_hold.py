@@ -291,7 +291,7 @@ class PullRequestHoldService:
         if pull.group is None or (connection.is_behind and not self._stopped and not connection.closed):
             return
         self._remove(pull)
-        if connection.closed:  # already counted out
+        if connection.closed:  # counted out with its connection
             return
         held = self._held_of[connection]
         del held.pulls[pull]

@@ -193,7 +193,7 @@ class TransactionalMessageCheck:
         connections = list(channels)
         for step in range(len(connections)):
             connection = connections[(count + step) % len(connections)]
-            if connection.closed or connection.is_behind:
+            if connection.is_behind:
                 continue
             key = half.properties.get(UNIQ_KEY)
             header = CheckTransactionStateRequestHeader(
