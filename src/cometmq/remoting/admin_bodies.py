@@ -220,6 +220,8 @@ class TopicProgress(msgspec.Struct, array_like=True, frozen=True):
 class GroupSums(Body):
     """The progress of a group, by topic."""
 
+    members: int | None = None
+    """The connected members; ``None`` if the broker does not report them."""
     consume_tps: float = 0.0
     topics: dict[str, TopicProgress] = {}
 

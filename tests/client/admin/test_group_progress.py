@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
+from typing import Self
 
 import pytest
 from tests.helpers.old_broker import without
 
 import cometmq.broker.admin.offsets
-from cometmq.client import Message
+from cometmq.client import Message, PushConsumer
 from cometmq.client.admin import Admin, activity, group_progress
 from cometmq.client.admin.activity import ActivityWatch
+from cometmq.client.admin.cluster_health import examine_cluster
 from cometmq.client.admin.group_progress import ProgressWatch, all_groups
 from cometmq.client.admin.group_summary import summaries_of
 from cometmq.remoting.codes import RequestCode
@@ -103,9 +105,57 @@ async def test_a_page_of_groups_asks_for_the_progress_of_its_groups_alone(
     async with Admin(behind.namesrv_address) as admin:
         with counted(admin, monkeypatch) as codes:
             found = await summaries_of(admin, ["g01", "g02", "g03"])
+        assert codes.count(RequestCode.GET_CONSUMER_CONNECTION_LIST) == 0, "they have no members"
         assert codes.count(RequestCode.GET_PROGRESS_SUMS) == 1
         assert codes.count(RequestCode.GET_CONSUME_STATS) == 0
     assert [one.lag for one in found.values()] == [2, 4, 6]
+
+
+class Steps:
+    """Counts the steps of a long check."""
+
+    def __init__(self, _title: str, total: int) -> None:
+        self.total, self.done = total, 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def advance(self, steps: int) -> None:
+        self.done += steps
+
+
+async def test_the_doctor_asks_for_the_members_of_groups_that_have_several(
+    behind: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks: list[Steps] = []
+
+    def watch(title: str, total: int) -> Steps:
+        checks.append(Steps(title, total))
+        return checks[-1]
+
+    async def asked() -> int:
+        with counted(admin, monkeypatch) as codes:
+            findings = {one.check: one async for one in examine_cluster(admin, behind.namesrv_address.split(), watch)}
+        assert findings["subscriptions"].found == f"{GROUPS + others} groups without contradictions"
+        assert checks[-1].done == checks[-1].total
+        return codes.count(RequestCode.GET_CONSUMER_CONNECTION_LIST)
+
+    others = 0
+    async with Admin(behind.namesrv_address) as admin:
+        assert await asked() == 0
+        others = 1
+        async with AsyncExitStack() as stack:
+            for _ in range(2):
+                consumer = PushConsumer("shared", lambda _: None, behind.namesrv_address)
+                await consumer.subscribe("T")
+                await stack.enter_async_context(consumer)
+            assert await asked() == 1
+            (summary,) = (await summaries_of(admin, ["shared"])).values()
+            assert (summary.members, summary.model) == (2, "clustering")
+            without(behind.broker(0), RequestCode.GET_PROGRESS_SUMS)
+            assert await asked() == GROUPS + 1
 
 
 @pytest.mark.usefixtures("large")

@@ -56,7 +56,8 @@ class ProgressSumsAdmin:
         ends: dict[str, int] = {}
         size = seen = 0
         for group in question.groups:
-            sums = GroupSums()
+            members = self._broker.clients.consumers.get(group)
+            sums = GroupSums(members=0 if members is None else len(members.channels))
             for topic, offsets in consumed_topics(self._broker, group):
                 name, queue_nums = topic.topic_name, topic.read_queue_nums
                 end = ends.get(name)

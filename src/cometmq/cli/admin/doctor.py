@@ -18,7 +18,7 @@ import click
 
 from cometmq.cli.connection import administer, namesrv_option
 from cometmq.cli.failures import DONE, FAILED
-from cometmq.cli.output import Column, output_option, show
+from cometmq.cli.output import Column, Progress, output_option, show
 from cometmq.cli.servers.process import DEFAULT_NAMESRV_PORT, DEFAULT_PORT, data_option
 from cometmq.client.admin import Admin
 from cometmq.client.admin.broker_health import check_queue_entries, check_store_time
@@ -70,7 +70,7 @@ def command(data: Path, port: int, namesrv_port: int, cluster: bool, namesrv: st
         from cometmq.client.admin.cluster_health import examine_cluster
 
         async def work(admin: Admin) -> list[Finding]:
-            return [finding async for finding in examine_cluster(admin, namesrv_addresses(namesrv))]
+            return [finding async for finding in examine_cluster(admin, namesrv_addresses(namesrv), Progress)]
 
         return _show_findings(administer(namesrv, work), f"Cluster of {namesrv}", output)
     findings = list(

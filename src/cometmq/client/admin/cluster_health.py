@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final, Protocol
 
 from cometmq.client.admin import Admin
 from cometmq.client.admin.broker_health import (
@@ -15,9 +16,10 @@ from cometmq.client.admin.broker_health import (
     check_versions,
 )
 from cometmq.client.admin.finding import ADVICE, OK, PROBLEM, Finding
+from cometmq.client.admin.group_progress import groups_with_members, sums_of
 from cometmq.client.admin.group_summary import users_groups
-from cometmq.client.admin.members import contradictions, subscriptions_of
-from cometmq.client.admin.several import gathered, users_topics
+from cometmq.client.admin.members import Member, contradictions, subscriptions_of
+from cometmq.client.admin.several import asked_masters, gathered, users_topics
 from cometmq.client.errors import BrokerError, RemotingError
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.names import MASTER_ID
@@ -27,7 +29,24 @@ from cometmq.remoting.tls.expiry import WARNING_DAYS, days_left, ends_at
 NAMED_TOPICS_MAX: Final = 5
 
 
-async def examine_cluster(admin: Admin, nameservers: Sequence[str]) -> AsyncIterator[Finding]:
+class Steps(Protocol):
+    """Counts the finished steps of a long check."""
+
+    def advance(self, steps: int) -> None:
+        """Count finished steps."""
+
+
+Watch = Callable[[str, int], AbstractContextManager[Steps]]
+"""Opened with the title of a long check and the number of its steps."""
+
+
+class _Unwatched:
+    def advance(self, steps: int) -> None: ...
+
+
+async def examine_cluster(
+    admin: Admin, nameservers: Sequence[str], watch: Watch = lambda _, __: nullcontext(_Unwatched())
+) -> AsyncIterator[Finding]:
     """Run every check from this machine."""
     for asked in await _check_nameservers(admin, nameservers):
         yield asked
@@ -76,7 +95,7 @@ async def examine_cluster(admin: Admin, nameservers: Sequence[str]) -> AsyncIter
         if (finding := await _check_slaves(admin, name, address)) is not None:
             yield finding
     if len(reachable) == len(masters):
-        yield await _check_subscriptions(admin)
+        yield await _check_subscriptions(admin, watch)
         yield await _check_topic_spread(admin, await users_topics(admin), masters)
 
 
@@ -177,9 +196,19 @@ async def _check_slaves(admin: Admin, name: str, address: str) -> Finding | None
     return Finding(f"slaves of {name}", ADVICE, found, "cometmq cluster slaves shows which one is far behind")
 
 
-async def _check_subscriptions(admin: Admin) -> Finding:
+async def _check_subscriptions(admin: Admin, watch: Watch) -> Finding:
+    """Check the groups with several members: CometMQ brokers name them, of Apache's every group is asked for."""
     names = await users_groups(admin)
-    members = await gathered({name: subscriptions_of(admin, name) for name in names})
+    sums = await asked_masters(admin, lambda _, address: sums_of(admin, address, names))
+    shared = groups_with_members(names, [{} if found is None else found.groups for found in sums.values()], least=2)
+    with watch("Checking groups", len(shared)) as steps:
+
+        async def ask(group: str) -> list[Member]:
+            found = await subscriptions_of(admin, group)
+            steps.advance(1)
+            return found
+
+        members = await gathered({name: ask(name) for name in shared})
     wrong = [name for name, found in members.items() if contradictions(found)]
     if wrong:
         todo = f"cometmq group describe {wrong[0]} shows which; all members need the same subscriptions"

@@ -14,7 +14,7 @@ from typing import Final
 from cometmq.client.admin import Admin
 from cometmq.client.admin.several import gathered
 from cometmq.client.errors import BrokerError
-from cometmq.remoting.admin_bodies import ConsumeStats, ProgressSums, TopicProgress
+from cometmq.remoting.admin_bodies import ConsumeStats, GroupSums, ProgressSums, TopicProgress
 from cometmq.remoting.codes import ResponseCode
 
 SECONDS_PER_POLL: Final = 0.3
@@ -94,24 +94,35 @@ async def sums_of(
         return None
 
 
-async def progress_of_groups(
-    admin: Admin, broker_address: str, groups: Iterable[str]
-) -> dict[str, Mapping[str, TopicProgress]]:
-    """Return the progress on one broker, by group and topic, of the groups that the broker knows."""
+async def progress_of_groups(admin: Admin, broker_address: str, groups: Iterable[str]) -> dict[str, GroupSums]:
+    """Return the progress on one broker of the groups that the broker knows."""
     wanted = list(groups)
     sums = await sums_of(admin, broker_address, wanted)
     if sums is not None:
-        return {group: found.topics for group, found in sums.groups.items()}
+        return sums.groups
 
-    async def ask(group: str) -> Mapping[str, TopicProgress]:
+    async def ask(group: str) -> GroupSums:
         try:
-            return summed([await admin.progress_at(group, broker_address)], 0.0).topics
+            return GroupSums(topics=dict(summed([await admin.progress_at(group, broker_address)], 0.0).topics))
         except BrokerError as error:
             if error.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
-                return {}
+                return GroupSums()
             raise
 
     return await gathered({group: ask(group) for group in wanted})
+
+
+def groups_with_members(groups: Iterable[str], sums: Iterable[Mapping[str, GroupSums]], least: int) -> list[str]:
+    """Return the groups that have, or may have, so many members.
+
+    :param sums: answers of brokers; a broker that does not report a group's members may have any number.
+    """
+    members = dict.fromkeys(groups, 0)
+    for at_broker in sums:
+        for group in members:
+            found = at_broker.get(group)
+            members[group] += least if found is None or found.members is None else found.members
+    return [group for group, count in members.items() if count >= least]
 
 
 class ProgressWatch:

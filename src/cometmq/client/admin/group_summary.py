@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cometmq.client.admin import Admin, ConsumeProgress
-from cometmq.client.admin.group_progress import progress_of_groups
+from cometmq.client.admin.group_progress import groups_with_members, progress_of_groups
 from cometmq.client.admin.members import check_group_exists, connection_of, members_of
 from cometmq.client.admin.reset import GroupConsumesError
 from cometmq.client.admin.several import asked_masters, gathered
@@ -37,16 +37,21 @@ async def users_groups(admin: Admin) -> list[str]:
 
 
 async def summaries_of(admin: Admin, groups: Sequence[str]) -> dict[str, GroupSummary]:
-    """Return a summary of each group; answers from CometMQ brokers do not list queues."""
-    connections = await gathered({group: connection_of(admin, group) for group in groups})
+    """Return a summary of each group.
+
+    CometMQ brokers are asked for sums, and about the members of the groups that have any. Apache's
+    brokers are asked for the queues and members of every group.
+    """
+    sums = (await asked_masters(admin, lambda _, address: progress_of_groups(admin, address, groups))).values()
+    connections = await gathered(
+        {group: connection_of(admin, group) for group in groups_with_members(groups, sums, least=1)}
+    )
     lags: dict[str, dict[str, int]] = {group: {} for group in groups}
-    for at_broker in (
-        await asked_masters(admin, lambda _, address: progress_of_groups(admin, address, groups))
-    ).values():
-        for group, topics in at_broker.items():
-            for topic, progress in topics.items():
+    for at_broker in sums:
+        for group, found in at_broker.items():
+            for topic, progress in found.topics.items():
                 lags[group][topic] = lags[group].get(topic, 0) + progress.lag
-    return {group: _summary(group, connections[group], lags[group]) for group in groups}
+    return {group: _summary(group, connections.get(group, ConsumerConnection()), lags[group]) for group in groups}
 
 
 def _summary(group: str, found: ConsumerConnection, lags: Mapping[str, int]) -> GroupSummary:
