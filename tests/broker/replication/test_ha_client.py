@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 from tests.broker.conftest import StartBroker
+from tests.helpers.waiting import until
 from tests.store.conftest import StoreBench, fill
 
 from cometmq.broker.controller import Broker
@@ -28,8 +30,10 @@ class RawMaster:
         self._writer: asyncio.StreamWriter | None = None
         self._server: asyncio.Server | None = None
 
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+    async def start(self, at: socket.socket | None = None) -> None:
+        """Listen on a bound socket, or on a free port."""
+        place: dict[str, Any] = {"host": "127.0.0.1", "port": 0} if at is None else {"sock": at}
+        self._server = await asyncio.start_server(self._serve, **place)
 
     @property
     def address(self) -> str:
@@ -321,10 +325,15 @@ async def test_bytes_of_another_place_end_the_connection(
 async def test_nobody_at_the_masters_address_is_tried_again(
     start_broker: StartBroker, master: RawMaster, log: bytes, clock: VirtualClock
 ) -> None:
-    address = master.address
-    await master.stop()
-    slave = await start_broker(broker_role="SLAVE", broker_id=1, ha_master_address=address)
-    await settle()
-    assert slave.slave.follower.trouble == "connection refused"
-    await clock.run_for(30)
-    assert slave.slave.follower.trouble == "connection refused"
+    with socket.socket() as reserved:  # nobody else may listen there, and nobody does yet
+        reserved.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{reserved.getsockname()[1]}"
+        slave = await start_broker(broker_role="SLAVE", broker_id=1, ha_master_address=address)
+        # A busy machine may deliver the refusal some time after the loop is idle.
+        await until(lambda: slave.slave.follower.trouble == "connection refused")
+        await clock.run_for(30)
+        await master.stop()
+        await master.start(reserved.dup())
+        await until(lambda: master.reports == [0], clock=clock)
+        await master.transfer(0, log)
+        assert slave.slave.follower.trouble is None

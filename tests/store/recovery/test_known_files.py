@@ -29,6 +29,27 @@ def every_stop_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cometmq.store.recovery.known_files._MANY_TOPICS", 1)
 
 
+class FileClock:
+    """The clock with which the times of files are compared."""
+
+    def __init__(self) -> None:
+        self.fixed_ns: int | None = None
+        self.ahead_s = 0.0
+        self.sleep = time.sleep
+
+    def time_ns(self) -> int:
+        """The system's time, or a fixed one, and what the clock is ahead of it."""
+        now = time.time_ns() if self.fixed_ns is None else self.fixed_ns
+        return now + int(self.ahead_s * 1e9)
+
+
+@pytest.fixture
+def file_clock(monkeypatch: pytest.MonkeyPatch) -> FileClock:
+    moved = FileClock()
+    monkeypatch.setattr("cometmq.store.recovery.known_files.time", moved)
+    return moved
+
+
 @pytest.fixture
 def looked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The topics whose files were listed."""
@@ -113,13 +134,12 @@ def test_only_the_topics_that_got_messages_before_a_crash_are_looked_at(
 
 
 def test_a_crash_some_time_after_a_checkpoint_lets_no_queue_be_looked_at(
-    bench: StoreBench, looked: set[str], killed: Callable[[MessageStore], MessageStore]
+    bench: StoreBench, looked: set[str], killed: Callable[[MessageStore], MessageStore], file_clock: FileClock
 ) -> None:
     store = bench.open()
     write(store)
-    time.sleep(0.03)  # a tick of the file system's clock
     store._maintenance.write_derived()
-    time.sleep(0.03)
+    file_clock.ahead_s = 0.03  # more than a tick of the file system's clock
     store._maintenance.checkpoints.save_now()
     expected = served(store)
     again = killed(store)
@@ -146,7 +166,7 @@ def test_a_topic_that_another_broker_made_anew_with_as_many_messages_has_only_th
 
 
 def test_a_queue_with_units_behind_a_checkpoint_is_not_known(
-    bench: StoreBench, looked: set[str], killed: Callable[[MessageStore], MessageStore]
+    bench: StoreBench, looked: set[str], killed: Callable[[MessageStore], MessageStore], file_clock: FileClock
 ) -> None:
     store = bench.open()
     write(store)
@@ -155,7 +175,7 @@ def test_a_queue_with_units_behind_a_checkpoint_is_not_known(
     moment = checkpoints._take_moment()
     fill(store, 3, topic="Topic3", start=500)
     store._maintenance.write_derived()  # as a block of a busy queue, while the thread flushes
-    time.sleep(0.03)
+    file_clock.ahead_s = 0.03
     checkpoints._save(checkpoints._snapshot(moment))
     expected = served(store)
     again = killed(store)
@@ -364,34 +384,26 @@ async def test_a_stop_while_queues_follow_the_beginning_of_the_log_leaves_none_b
 
 
 def test_times_in_whole_seconds_are_trusted_when_they_are_old(
-    bench: StoreBench, looked: set[str], monkeypatch: pytest.MonkeyPatch
+    bench: StoreBench, looked: set[str], file_clock: FileClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    times = _Times()
-    monkeypatch.setattr("cometmq.store.recovery.known_files.os", SimpleNamespace(stat=times.stat))
+    monkeypatch.setattr("cometmq.store.recovery.known_files.os", SimpleNamespace(stat=stat_in_whole_seconds))
+    file_clock.fixed_ns = time.time_ns()  # however long it takes to write the files
     store = bench.open()
     write(store)
     store.close_now()
     store = bench.open()
     assert looked == set(TOPICS)
     looked.clear()
-    times.ago_s = 3
+    file_clock.fixed_ns = time.time_ns() + 3 * 10**9
     store.close_now()
     bench.open()
     assert looked == set()
 
 
-class _Times:
-    """A file system that counts whole seconds, so long ago."""
-
-    ago_s = 0
-
-    def __init__(self) -> None:
-        self._stat = os.stat
-
-    def stat(self, path: str, *, follow_symlinks: bool) -> SimpleNamespace:
-        stat = self._stat(path, follow_symlinks=follow_symlinks)
-        second = stat.st_ctime_ns // 10**9 - self.ago_s
-        return SimpleNamespace(st_ino=stat.st_ino, st_size=stat.st_size, st_ctime_ns=second * 10**9)
+def stat_in_whole_seconds(path: str, *, follow_symlinks: bool) -> SimpleNamespace:
+    """What a file system tells that counts whole seconds."""
+    stat = os.stat(path, follow_symlinks=follow_symlinks)
+    return SimpleNamespace(st_ino=stat.st_ino, st_size=stat.st_size, st_ctime_ns=stat.st_ctime_ns // 10**9 * 10**9)
 
 
 def test_without_room_for_the_file_the_stop_is_clean(
