@@ -365,7 +365,7 @@ async def test_a_nameserver_that_is_away_is_told_every_minute_and_its_return_onc
     assert failed.startswith(f"cannot register at nameserver {address}: ")
     for text in later:
         assert text.startswith(f"not registered at nameserver {address} for ")
-        assert text.endswith("; clients that ask it do not find this broker")
+        assert text.endswith("; clients that use it do not find this broker")
     await room.nameserver(port=port)
     await until(lambda: told()[-1] == f"registered at nameserver {address} again", clock=room.clock)
 

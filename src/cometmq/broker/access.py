@@ -20,9 +20,9 @@ from cometmq.remoting.tls.server import ServerTls
 
 
 class BrokerAccess:
-    """The parts that the configuration enables; the others are ``None``.
+    """Accounts, audit log, quotas and TLS of a broker; disabled parts are ``None``.
 
-    :param has_topic: tells whether a topic exists.
+    :param has_topic: returns whether a topic exists.
     :raises AuthError: the accounts cannot be read.
     :raises TlsError: a TLS file cannot be used.
     """
@@ -42,11 +42,11 @@ class BrokerAccess:
         """Return the account and TLS settings for the broker's requests to other servers."""
 
     def samples(self) -> Iterator[Sample]:
-        """Return the metrics of these parts."""
+        """Return the metrics of accounts, audit log and quotas."""
         return of_access(None if self.accounts is None else self.accounts.guard, self.limiter, self.audit)
 
     def start(self, stops: Stops) -> None:
-        """Start the audit log, and check for changed accounts from time to time."""
+        """Start the audit log, and check periodically for changed accounts."""
         stops.add("topics of quotas", self.topic_owners.save)
         if self.audit is not None:
             self.audit.start()

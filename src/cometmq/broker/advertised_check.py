@@ -1,8 +1,8 @@
 """The self-test of the addresses that a broker advertises: clients that connect to them must reach this broker.
 
 A wrong address is the most common fault in containers: the nameserver answers, but no client can send. The broker
-therefore connects to each of its addresses as a client does, at its start and every five minutes. It recognizes itself
-by its start time, so that it detects another broker with the same name.
+therefore connects to each of its addresses as a client does, when it starts and then every five minutes. It recognizes
+itself by its start time, so that it also detects another broker with the same name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 300.0
 """Pause between two checks when all addresses are right, or after a fault was logged."""
 FIRST_PAUSES_S: Final = (1.0, 2.0, 4.0)
-"""Pauses after the first failures, before they are logged: names and ports of containers may appear late."""
+"""Pauses after the first failures, which are not logged: names and ports of containers may appear late."""
 _REMEDY: Final = (
     "give the address that clients connect to with --advertise HOST[:PORT] (advertisedListeners); "
     "cometmq doctor --cluster checks it from the machine of a client"

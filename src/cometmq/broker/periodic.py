@@ -1,4 +1,4 @@
-"""Work on the loop at a set time: once or periodically."""
+"""Work on the event loop at a set time, once or periodically."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _log = logging.getLogger(__name__)
 
 
 Work = Callable[[], Awaitable[None] | None]
-"""Done, or an awaitable that must be awaited."""
+"""The result of the work: ``None``, or an awaitable."""
 
 
 class Alarm:
-    """Calls a function once at a set time; it may be set again, and never calls after ``close``."""
+    """Calls a function once at a set time. It may be set again; after ``close`` the function is never called."""
 
     def __init__(self, work: Callable[[], None], *, clock: Clock) -> None:
         self._work = work
@@ -30,13 +30,13 @@ class Alarm:
         return self._timer is not None
 
     def at(self, when_ms: int) -> None:
-        """Call the function at ``when_ms`` (since 1970), and not at an earlier set time."""
+        """Call the function at ``when_ms`` (since 1970); this replaces an earlier setting."""
         self.cancel()
         if not self._closed:
             self._timer = self._clock.call_at(when_ms, self._ring)
 
     def after(self, seconds: float) -> None:
-        """Call the function after ``seconds``, and not at an earlier set time."""
+        """Call the function after ``seconds``; this replaces an earlier setting."""
         self.cancel()
         if not self._closed:
             self._timer = self._clock.call_later(seconds, self._ring)

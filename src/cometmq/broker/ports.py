@@ -29,9 +29,9 @@ FAST_PORT_DISTANCE: Final = 2
 
 
 class ClientPorts:
-    """First ``bind``, then ``listen``; :class:`~cometmq.broker.stops.Stops` closes them.
+    """The ports of a broker: call ``bind``, then ``listen``; :class:`~cometmq.broker.stops.Stops` closes them.
 
-    :param latency: counts how long requests take.
+    :param latency: measures the requests.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ClientPorts:
         self._has_quotas = access.limiter.is_active
         self.main: Final = self._server(processors)
         self.servers: Final = [self.main]
-        """The main port's server, and the one for ``vipChannelEnabled`` once it listens."""
+        """The server of the main port, and that of the ``vipChannelEnabled`` port once it listens."""
         access.limiter.table.on_change.append(self._quotas_changed)
 
     @property
@@ -124,7 +124,7 @@ class ClientPorts:
         )
 
     def _quotas_changed(self) -> None:
-        """Let connections check quotas from the first one on, and stop once the last one is removed."""
+        """Let connections check quotas from the first quota on, and stop once the last quota is removed."""
         if self._has_quotas != self._access.limiter.is_active:
             self._has_quotas = self._access.limiter.is_active
             for server in self.servers:

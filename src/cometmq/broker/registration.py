@@ -1,18 +1,18 @@
-"""Registration at every nameserver: where this broker is and which topics it has (``BrokerOuterAPI``).
+"""Registers the broker's addresses and topics at every nameserver (``BrokerOuterAPI``).
 
-Each nameserver has a *link* of its own, so that a dead one delays nobody. A link registers
+Each nameserver has a *link* of its own, so that a dead nameserver does not delay others. A link registers
 
-* at the start with the whole table;
+* at the start, with the complete table;
 * again every ``registerNameServerPeriod`` (10 to 60 s): it asks whether the nameserver knows this version of the table
-  (QUERY_DATA_VERSION, 322) and points clients to this broker; only if not, it sends the whole table. A slave registers
-  without its topics, since they do not count, and receives the address of its master;
-* as soon as topics change, with the changed topics only, if the nameserver knows the table as it was before the change,
-  else with the whole table. (Apache sends parts without this check; a nameserver that missed a part never receives its
-  topics, because it already knows the version of the next whole table.)
-* within a second of a change that concerns all topics, with the whole table;
+  (QUERY_DATA_VERSION, 322) and has this broker in its routes; only if not, it sends the complete table. A slave
+  registers without its topics, since they do not count, and receives the address of its master;
+* as soon as topics change, with only the changed topics if the nameserver knows the previous version of the table, else
+  with the complete table. (Apache sends parts without this check; a nameserver that missed a part never receives its
+  topics, because it already knows the version of the next complete table.)
+* within a second after a change that concerns all topics, with the complete table;
 * as soon as the nameserver answers again after a failure, or after it closed the connection.
 
-At the stop the broker leaves every nameserver.
+When the broker stops, it leaves every nameserver.
 """
 
 from __future__ import annotations
@@ -99,16 +99,16 @@ class BrokerRegistration:
         self.client: Final = client
         self.clock: Final = clock
         self.on_answer: Final = on_answer
-        """Called with each successful answer, which contains the address of a slave's master."""
+        """Called with each successful answer; for a slave it contains the master's address."""
         self.rivals: dict[str, str] = {}
-        """The address of another broker with this name and id, by the nameserver that knows that broker."""
+        """The address of another live broker with this name and id, by the nameserver that reports it."""
         self._permission = live.current.broker_permission
         self._ordered: set[str] = set()
-        """The topics that are marked as ordered."""
+        """Topics that are marked as ordered."""
         live.on_change.append(self._config_changed)
 
     async def start(self, ha_address: str) -> None:
-        """Register everywhere; return when all nameservers have answered or failed, or after :data:`FIRST_WAIT_S`.
+        """Register at all nameservers; return when all have answered or failed, or after :data:`FIRST_WAIT_S`.
 
         :param ha_address: the ``host:port`` of this broker for slaves.
         """
@@ -129,7 +129,7 @@ class BrokerRegistration:
             link.tried.set()
 
     async def stop(self) -> None:
-        """Leave every nameserver; :data:`UNREGISTER_TIMEOUT_S` bounds the wait for an answer."""
+        """Leave every nameserver, and wait for the answers for at most :data:`UNREGISTER_TIMEOUT_S`."""
         if self._topic_changed in self.topics.on_change:
             self.topics.on_change.remove(self._topic_changed)
         for task in self._tasks:
@@ -140,9 +140,9 @@ class BrokerRegistration:
         self._links.clear()
 
     def when_known(self, then: Callable[[], None]) -> None:
-        """Call ``then`` once every nameserver that answers knows the current topics.
+        """Call ``then`` once every reachable nameserver knows the current topics.
 
-        :data:`KNOWN_WAIT_S` bounds the wait.
+        The wait is at most :data:`KNOWN_WAIT_S`.
         """
         version = self.topics.version
         waiting = [link for link in self._links if not link.failing and link.known != version]
@@ -233,9 +233,9 @@ class BrokerRegistration:
         return decode_body(KVTable, answer.body) if answer.code == ResponseCode.SUCCESS and answer.body else None
 
     async def send(self, nameserver: str, names: Iterable[str] | None, version: DataVersion) -> KVTable | None:
-        """Register some topics, or all; return the nameserver's table of ordered topics, if any.
+        """Register some or all topics; return the nameserver's table of ordered topics, if any.
 
-        While the broker itself forbids reads or writes, its topics are registered with its permission.
+        While the broker's own permission forbids reads or writes, its topics are registered with that permission.
 
         :raises RemotingError: the nameserver does not answer.
         :raises RegistrationError: the nameserver refuses this broker.
@@ -313,8 +313,7 @@ class _Link:
     def __init__(self, owner: BrokerRegistration, address: str, *, is_first: bool) -> None:
         self.address = address
         self.known: DataVersion | None = None
-        """The last version of the table that the nameserver has completely; ``None`` when some topics may be missing
-        there."""
+        """The last version of the table that the nameserver knows completely; ``None`` if it may lack topics."""
         self.changed: set[str] = set()
         self.wake = asyncio.Event()
         self.tried = asyncio.Event()
@@ -325,7 +324,7 @@ class _Link:
         self._was_registered = False
         self._rival_told_at: float | None = None
         self.when_known: list[tuple[int, Callable[[], None]]] = []
-        """Version counters, each with a function to call once the nameserver knows that version or does not answer."""
+        """Version counters, each with a function to call once the nameserver knows the version or does not answer."""
         self._owner = owner
         self._is_first = is_first
 
@@ -380,24 +379,24 @@ class _Link:
         return True
 
     def _warn(self, error: Exception) -> None:
-        """Log a failure immediately, and every minute the time for which it has lasted."""
+        """Log a failure immediately, and then every minute with its duration."""
         now = self._owner.clock.monotonic()
         if not self.failing:
             self._failing_since = self._warned_at = now
-            _log.warning("cannot register at nameserver %s: %s; it will be tried again", self.address, error)
+            _log.warning("cannot register at nameserver %s: %s; will retry", self.address, error)
         elif now - self._warned_at >= WARN_S:
             self._warned_at = now
             _log.warning(
-                "not registered at nameserver %s for %.0f s: %s; clients that ask it do not find this broker",
+                "not registered at nameserver %s for %.0f s: %s; clients that use it do not find this broker",
                 *(self.address, now - self._failing_since, error),
             )
 
     def _tell_rival(self, address: str) -> None:
-        """Log another live broker with this name and id immediately, every minute, and when it has left."""
+        """Log another live broker with this name and id: immediately, then every minute, and when it has left."""
         now = self._owner.clock.monotonic()
         if not address:
             if self._rival_told_at is not None:
-                _log.info("nameserver %s knows no other broker with this name and id any more", self.address)
+                _log.info("nameserver %s no longer knows another broker with this name and id", self.address)
             self._rival_told_at = None
         elif self._rival_told_at is None or now - self._rival_told_at >= WARN_S:
             self._rival_told_at = now

@@ -1,4 +1,4 @@
-"""The work of a broker's stop: the steps of its start, undone in reverse order, with the duration of each step."""
+"""The steps of a broker's stop, in reverse order of its start, with the duration of each step."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 from cometmq.clock import Clock
 
 SLOW_SECONDS: Final = 0.05
-"""Steps that take longer are logged with their name."""
+"""Duration from which on a step is logged."""
 
 
 class Stops:
-    """Steps that end started work; false without steps."""
+    """Steps that stop the started parts; false if there are no steps."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

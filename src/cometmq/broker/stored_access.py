@@ -1,7 +1,7 @@
-"""Permissions for stored messages that requests name by their offset instead of their topic.
+"""Permissions for stored messages that requests identify by offset instead of topic.
 
-An account cannot find out whether a message exists that it may not use: the answer is the same as for a missing
-message. A producer may write the bytes of a record into a message's body; so a record is valid only if its queue points
+An account cannot find out whether a message exists that it may not access: the answer is the same as for a missing
+message. A producer may write the bytes of a record into a message's body, so a record is valid only if its queue points
 to it.
 """
 
@@ -15,7 +15,7 @@ from cometmq.store.message_store import MessageStore
 
 
 def may_use(store: MessageStore, record: StoredRecord | None, *actions: Action) -> bool:
-    """Return whether the current request may do one of these actions with a message in the log."""
+    """Return whether the current request may access a message in the log."""
     caller = CALLER.get()
     if caller is None or caller.is_super:
         return True
@@ -23,7 +23,7 @@ def may_use(store: MessageStore, record: StoredRecord | None, *actions: Action) 
 
 
 def may_use_at(store: MessageStore, offset: int, *actions: Action) -> bool:
-    """Do the same as :func:`may_use` for the message at a log offset, decoded only if necessary."""
+    """Return whether the current request may access the message at a log offset; decode it only if necessary."""
     caller = CALLER.get()
     return caller is None or caller.is_super or may_use(store, store.decoded_at(offset), *actions)
 
@@ -41,7 +41,7 @@ def _is_queued(store: MessageStore, record: StoredRecord) -> bool:
 
 
 def not_found(remark: str) -> str:
-    """Return the text for a message that is missing or that the account may not use."""
+    """Return the text for a message that is missing or that the account may not access."""
     caller = CALLER.get()
     if caller is None or caller.is_super:
         return remark

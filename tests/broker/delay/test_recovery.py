@@ -218,7 +218,7 @@ def test_files_that_cannot_be_written_are_tried_again(tmp_path: Path, caplog: py
     files = DelayOffsets(tmp_path)
     (tmp_path / "comet").write_text("in the way")
     files.save(DelayProgress({1: 5}, 100))
-    assert "tried again" in caplog.text
+    assert "will retry" in caplog.text
     (tmp_path / "comet").unlink()
     files.save(DelayProgress({1: 5}, 100))
     assert DelayOffsets(tmp_path).load()[0] == DelayProgress({1: 5}, 100)

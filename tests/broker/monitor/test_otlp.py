@@ -182,7 +182,7 @@ async def test_a_collector_that_is_away_is_told_once_and_harms_nobody(
 
 
 def test_a_target_is_needed() -> None:
-    with pytest.raises(ConfigError, match="without metricsGrpcExporterTarget"):
+    with pytest.raises(ConfigError, match="needs metricsGrpcExporterTarget"):
         exporter_of(NamesrvConfig(metrics_exporter_type="OTLP_GRPC"))
 
 

@@ -168,9 +168,9 @@ async def test_a_silent_master_is_left_and_tried_again(
 @pytest.mark.parametrize(
     ("frame", "trouble"),
     [
-        (transfer_head(0, MAX_TRANSFER_BYTES + 1), "cannot transfer"),
-        (transfer_head(0, -1), "cannot transfer"),
-        (transfer_head(-1, 10) + bytes(10), "cannot transfer"),
+        (transfer_head(0, MAX_TRANSFER_BYTES + 1), "invalid transfer"),
+        (transfer_head(0, -1), "invalid transfer"),
+        (transfer_head(-1, 10) + bytes(10), "invalid transfer"),
         (transfer_head(1, 10) + bytes(10), "not a multiple of this store's log file size 65536"),
         (transfer_head(0, 100) + bytes(100), "is no record at log offset 0"),
         (transfer_head(0, 100) + b"GET / HTTP/1.1\r\n" * 6 + b"1234", "is no record at log offset 0"),

@@ -295,7 +295,7 @@ async def test_locks_are_bounded_and_those_held_can_still_be_renewed(
     monkeypatch.setattr(cometmq.broker.tables.rebalance_locks, "MAX_LOCKED_QUEUES", 3)
     assert await lock(wire, "one", QUEUES[:3]) == set(QUEUES[:3])
     answer = await wire.call(LOCK, body=asked("two"))
-    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "this broker holds too many locks already")
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "this broker already holds too many locks")
     assert await lock(wire, "one", QUEUES[:3]) == set(QUEUES[:3])
     clock.advance(LOCK_SECONDS + 20)  # the scan of expired locks is among what falls due
     assert await lock(wire, "two", QUEUES[1:]) == set(QUEUES[1:])

@@ -348,15 +348,15 @@ async def test_each_transaction_that_is_given_up_is_named_in_the_log_up_to_a_bou
     await clock.run_for(5)
     records = stored(broker, TRANS_CHECK_MAX_TIME_TOPIC)
     assert [record.properties["UNIQ_KEY"] for record in records] == keys
-    lines = [record.getMessage() for record in caplog.records if "given up" in record.getMessage()]
-    assert [record.levelname for record in caplog.records if "given up" in record.getMessage()][:3] == ["ERROR"] * 3
-    named = "a transaction is given up, nobody ended it: topic TxTopic, group TxProducers, id "
+    lines = [record.getMessage() for record in caplog.records if "gave up" in record.getMessage()]
+    assert [record.levelname for record in caplog.records if "gave up" in record.getMessage()][:3] == ["ERROR"] * 3
+    named = "gave up a transaction that nobody ended: topic TxTopic, group TxProducers, id "
     assert [line.rsplit(", offset id", 1)[0] for line in lines[:-1]] == [
         f"{named}K1\\x1b[2J\\n",
         f"{named}K2",
         f"{named}K3",
     ]
-    assert lines[-1].startswith("5 transactions that nobody ended are given up")
+    assert lines[-1].startswith("gave up 5 transactions that nobody ended")
     for key in ("K7", "K8"):
         await send_half(wire, key)
     await clock.run_for(5)
@@ -385,7 +385,7 @@ async def test_transactions_whose_half_messages_are_gone_are_told_by_their_numbe
     assert broker.store._maintenance.retention.delete_files(force=True) > 0
     clock.advance(60)
     await round_of_checks(broker)
-    assert "3 open transactions are over and can no longer be committed" in caplog.text
+    assert "3 open transactions can no longer be committed" in caplog.text
     assert stored(broker, TRANS_CHECK_MAX_TIME_TOPIC) == []
 
 

@@ -139,7 +139,7 @@ async def test_an_open_transaction_loses_its_count(start_broker: StartBroker, co
     assert delivered(broker) == [b"paid"]
     over = await resume(wire, first.msg_id)
     assert over.code == ResponseCode.SYSTEM_ERROR
-    assert "its transaction is over" in (over.remark or "")
+    assert "the transaction is over" in (over.remark or "")
 
 
 async def test_a_resume_that_meets_an_end_changes_nothing(start_broker: StartBroker, connect_to: ConnectTo) -> None:

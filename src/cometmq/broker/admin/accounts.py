@@ -59,7 +59,7 @@ class PlainAccountAdmin:
     async def put(
         self, connection: ServerConnection, request: Request[CreateAccessConfigRequestHeader], _body: bytes
     ) -> Response:
-        """Create or change an account; it is in force when the request is answered."""
+        """Create or change an account; the change is in force when the request is answered."""
         header = request.header
         given: dict[str, Any] = {
             "accessKey": header.access_key,
@@ -97,7 +97,7 @@ class PlainAccountAdmin:
     async def put_white_addresses(
         self, connection: ServerConnection, request: Request[UpdateGlobalWhiteAddrsConfigRequestHeader], _body: bytes
     ) -> Response:
-        """Replace the addresses in one of the files that need no signature."""
+        """Replace the addresses that need no signature, in one of the files."""
         header = request.header
         addresses = _split(header.global_white_addrs) or []
         try:

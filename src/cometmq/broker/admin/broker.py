@@ -36,9 +36,9 @@ _ALWAYS_ZERO: Final = (
     "dispatchMaxBuffer",
     "EndTransactionThreadPoolQueueCapacity",
 )
-"""Keys about thread pools and locks, which have no queues here (``prepareRuntimeInfo``)."""
+"""Keys about thread pools and locks, which do not exist in CometMQ (``prepareRuntimeInfo``)."""
 _NO_STORE_POOL: Final = 2**31 - 1
-"""Value of remainTransientStoreBufferNumbs without a transient store pool."""
+"""Value of ``remainTransientStoreBufferNumbs`` without a transient store pool."""
 
 
 class ReportsRuntimeInfo(Protocol):
@@ -49,28 +49,28 @@ class ReportsRuntimeInfo(Protocol):
 
 
 class BrokerAdmin:
-    """Answers about the running broker and its configuration (``AdminBrokerProcessor``).
+    """Answers requests about the running broker and its configuration (``AdminBrokerProcessor``).
 
-    :param tell: parts that contribute keys to the runtime information.
+    :param reporters: parts that contribute keys to the runtime information.
     """
 
     def __init__(
-        self, broker: BrokerContext, schedule: ScheduleMessageService, tell: Sequence[ReportsRuntimeInfo]
+        self, broker: BrokerContext, schedule: ScheduleMessageService, reporters: Sequence[ReportsRuntimeInfo]
     ) -> None:
         self._broker = broker
         self._schedule = schedule
-        self._tell = tell
+        self._reporters = reporters
         self._apache = apache_keys(BROKER)
         self._version = DataVersion(counter=0, timestamp=broker.clock.now_ms())
 
     @answers(RequestCode.GET_BROKER_RUNTIME_INFO, permission=needs_cluster(Action.GET))
     def runtime_info(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """Return the runtime information: every key that tools parse."""
+        """Return the runtime information, with every key that tools parse."""
         table = self._broker.stats.runtime_info()
         table.update(self._of_store())
         for level, (offset, end) in self._schedule.offsets().items():
             table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
-        for part in self._tell:
+        for part in self._reporters:
             table.update(part.runtime_info())
         table.update(dict.fromkeys(_ALWAYS_ZERO, "0"))
         return Response(body=encode_body(KVTable(table=dict(sorted(table.items())))))
@@ -132,10 +132,10 @@ class BrokerAdmin:
         RequestCode.UPDATE_BROKER_CONFIG, limits=("MAX_CONFIG_UPDATE_BYTES",), permission=needs_cluster(Action.UPDATE)
     )
     def update_config(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
-        """Change the configuration, given as properties text: first in the configuration file, then in the broker.
+        """Change the configuration, first in its file, then in the broker; the body is properties text.
 
         Only keys that :mod:`cometmq.broker.config` marks as changeable at run time can change, within their ranges; a
-        request changes all its keys or none. Apache's other keys are kept and shown, and the answer says that they have
+        request changes all its keys or none. Apache's other keys are stored and shown; the answer says that they have
         no effect.
         """
         before = self._broker.config
@@ -148,12 +148,12 @@ class BrokerAdmin:
         except ConfigError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
         except OSError as error:
-            return Response(ResponseCode.SYSTEM_ERROR, remark=f"the change could not be written: {error}")
+            return Response(ResponseCode.SYSTEM_ERROR, remark=f"cannot write the change: {error}")
         if change.texts:
             _log.info("%s changes the configuration: %s", connection.remote_address, ", ".join(sorted(change.texts)))
             self._version = DataVersion(counter=self._version.counter + 1, timestamp=self._broker.clock.now_ms())
             if change.config.broker_permission != before.broker_permission:
-                self._broker.topics.new_version()  # every route shows it
+                self._broker.topics.new_version()  # routes contain the permission
             self._broker.live.replace(change.config)
         if not change.without_effect:
             return Response()

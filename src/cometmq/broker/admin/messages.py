@@ -54,7 +54,7 @@ _NO_FILTER_DATA: Final = "null"
 
 
 class QueueAdmin:
-    """Answers about the units of a queue (``AdminBrokerProcessor.queryConsumeQueue``)."""
+    """Answers requests for the units of a queue (``AdminBrokerProcessor.queryConsumeQueue``)."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -69,7 +69,7 @@ class QueueAdmin:
     ) -> Response:
         """Return up to ``count`` units of a consume queue from ``index`` on.
 
-        For a group that is online, ``eval`` shows which units its tags match.
+        For a group with members, ``eval`` shows which units match its tags.
         """
         header = request.header
         topic = header.topic or ""
@@ -108,7 +108,7 @@ class QueueAdmin:
 
 
 class TransactionAdmin:
-    """Answers about transactions that are neither committed nor rolled back."""
+    """Answers requests for transactions that are neither committed nor rolled back."""
 
     def __init__(self, table: OpenTransactions) -> None:
         self._table = table
@@ -121,7 +121,9 @@ class TransactionAdmin:
     def list(
         self, _connection: ServerConnection, request: Request[GetOpenTransactionsRequestHeader], _body: bytes
     ) -> Response:
-        """List open transactions from an offset on, of one group or of all; ``nextOffset`` is where to continue."""
+        """List open transactions from an offset on, of one group or of all; ``nextOffset`` is the offset of the next
+        page.
+        """
         header = request.header
         most = min(max(header.max_num, 1), MAX_LISTED_TRANSACTIONS)
         listed: list[OpenTransaction] = []
@@ -158,7 +160,7 @@ class TransactionAdmin:
 
 
 class TimerAdmin:
-    """Answers about messages that wait for their time; reads the timer log in its thread.
+    """Answers requests about waiting messages; reads the timer log in its thread.
 
     The bodies are RocketMQ 5's (``TimerCheckpoint.encode``, ``TimerMetrics``).
     """
@@ -169,7 +171,7 @@ class TimerAdmin:
 
     @answers(RequestCode.GET_TIMER_CHECK_POINT, permission=needs_cluster(Action.GET))
     def check_point(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """Return the due time and the queue offset up to which waiting messages are delivered and read."""
+        """Return the due time up to which messages are delivered, and the queue offset up to which they are read."""
         position = self._timer.log.position
         return Response(body=_CHECK_POINT.pack(max(position.until_ms, 0), 0, position.serial, position.serial, 0, 0, 0))
 
@@ -198,7 +200,7 @@ class TimerAdmin:
         try:
             return Response(body=encode_body(await work))
         except OSError as error:
-            _log.error("messages that wait cannot be looked through: %s", error)
+            _log.error("cannot read the waiting messages: %s", error)
             remark = f"messages that wait cannot be looked through: {error.strerror}"
             return Response(ResponseCode.SYSTEM_ERROR, remark=remark)
         finally:

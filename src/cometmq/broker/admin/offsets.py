@@ -43,7 +43,7 @@ _OLDEST_RESET_VERSION: Final = 28
 """V3_0_7_SNAPSHOT: clients of this version and later understand RESET_CONSUMER_CLIENT_OFFSET."""
 _OVERTAKEN: Final = 2**63 - 1
 _LEAST_QUEUE_BYTES: Final = 98
-"""Bytes of a queue's progress in an answer, with the shortest names and one digit for each number."""
+"""Minimum size of one queue's progress in an answer, in bytes."""
 _TOO_LARGE: Final = (
     f"the progress of all groups is larger than an answer can be, {MAX_FRAME_BYTES} bytes: ask for each group alone, "
     "as consumerProgress -g does"
@@ -51,7 +51,7 @@ _TOO_LARGE: Final = (
 
 
 class OffsetAdmin:
-    """Answers about consumer offsets (``AdminBrokerProcessor``)."""
+    """Answers requests about consumer offsets (``AdminBrokerProcessor``)."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -82,9 +82,8 @@ class OffsetAdmin:
     ) -> Response:
         """Return the lowest offset of any group in each queue of a topic.
 
-        Groups in ``filterGroups`` (separated by commas) do not count. A queue where ``compareGroup`` is
-        behind that offset gets the largest 64-bit number. (Apache also deletes the offsets of the
-        groups that do not count.)
+        Groups in ``filterGroups`` (separated by commas) are ignored. For a queue where ``compareGroup`` is behind that
+        offset, return the largest 64-bit number. (Apache also deletes the offsets of the ignored groups.)
         """
         header = request.header
         ignored = set((header.filter_groups or "").split(","))
@@ -108,7 +107,7 @@ class OffsetAdmin:
     def clone(
         self, connection: ServerConnection, request: Request[CloneGroupOffsetRequestHeader], _body: bytes
     ) -> Response:
-        """Copy the offsets of one group to another, in one topic or in all."""
+        """Copy the offsets of one group to another, in one topic or in all topics."""
         header = request.header
         wrong = check_group(header.dest_group)
         if wrong is not None:
@@ -125,7 +124,7 @@ class OffsetAdmin:
             for queue_id, offset in dict(self._broker.offsets.of_queues(header.src_group, topic)).items():
                 if not self._broker.offsets.commit(header.dest_group, topic, queue_id, offset):
                     return Response(
-                        ResponseCode.SYSTEM_ERROR, remark="this broker holds too many consumer offsets already"
+                        ResponseCode.SYSTEM_ERROR, remark="this broker already holds too many consumer offsets"
                     )
         _log.info("%s clones offsets of %s to %s", connection.remote_address, header.src_group, header.dest_group)
         return Response()
@@ -211,7 +210,7 @@ class OffsetAdmin:
     def of_group(
         self, connection: ServerConnection, request: Request[GetConsumeStatsRequestHeader], _body: bytes
     ) -> Response | None:
-        """Return the progress of one group, in one topic or in all for which it has offsets."""
+        """Return the progress of one group, in one topic or in all topics for which it has offsets."""
         return run_in_slices(connection, request, self._of_group(request.header))
 
     def _of_group(self, header: GetConsumeStatsRequestHeader) -> Steps:
@@ -324,7 +323,7 @@ class OffsetAdmin:
     ) -> Response | None:
         """Return the store times of each queue's first, last and last consumed message.
 
-        ``delayTime`` is how long the next message to consume has been waiting, in ms; 0 without one.
+        ``delayTime`` is the age of the next message to consume, in ms; 0 if the group has consumed all messages.
         """
         name, group = request.header.topic, request.header.group
         topic = self._broker.topics.get(name)
@@ -365,9 +364,9 @@ class OffsetAdmin:
 def consumed_topics(
     broker: BrokerContext, group: str, topic: str | None = None
 ) -> Iterator[tuple[TopicConfig, QueueOffsets]]:
-    """Yield the existing topics, one or all, for which a group has offsets, each with these offsets.
+    """Yield the existing topics for which a group has offsets, with these offsets; only ``topic`` if it is not empty.
 
-    Skips topics to which the group, if it has members, does not subscribe.
+    If the group has members, topics to which they do not subscribe are skipped.
     """
     online = broker.clients.consumers.get(group)
     found = [(topic, broker.offsets.of_queues(group, topic))] if topic else broker.offsets.of_group(group)

@@ -1,8 +1,8 @@
 """GET_PROGRESS_SUMS (30041): the progress of groups and the messages of topics, summed over queues.
 
-An extension of CometMQ for lists and screens, which show sums. The answers of RocketMQ's own codes contain each queue
-of each group, with 110 bytes and a read of the log for each: 20 seconds for a million. Here a pair of topic and group
-costs a subtraction of two sums, and the ends of a topic's queues are added up once for all of its groups.
+An extension of CometMQ for lists and screens, which show sums. RocketMQ's own codes return each queue of each group,
+with 110 bytes and a read of the log for each: 20 seconds for a million queues. Here a pair of topic and group costs a
+subtraction of two sums, and the ends of a topic's queues are added up once for all its groups.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
 
 _QUEUES_OF_A_PAIR: Final = 8
-"""Number of queues that are added up in the time of one pair."""
+"""Number of queues that can be added up in the time that one pair takes."""
 
 
 class ProgressSumsAdmin:
-    """Answers with sums."""
+    """Answers requests for sums."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -81,6 +81,6 @@ class ProgressSumsAdmin:
         return Response(body=b'{"groups":{%s},"topics":{%s}}' % (b",".join(groups), b",".join(topics)))
 
     def _end(self, topic: str, queue_nums: int | None = None) -> int:
-        """Return the number of messages that a topic ever had, in its first queues or in all."""
+        """Return the sum of the end offsets of a topic's queues."""
         queues = self._broker.store.queues().get(topic, {})
         return sum(queue.max_offset() for number, queue in queues.items() if queue_nums is None or number < queue_nums)

@@ -1,7 +1,7 @@
-"""Requests that only a consumer can answer: the broker forwards them and returns the answer.
+"""Requests that only a consumer can answer; the broker forwards them and returns the answers.
 
-They ask for its running state or its offsets, or make it consume one message (``AdminBrokerProcessor.callConsumer``,
-``Broker2Client``).
+The requests read a consumer's running state or offsets, or make it consume one message
+(``AdminBrokerProcessor.callConsumer``, ``Broker2Client``).
 """
 
 from __future__ import annotations
@@ -46,32 +46,34 @@ _log = logging.getLogger(__name__)
 RELAY_TIMEOUT_S: Final = 10.0
 _STATUS_TIMEOUT_S: Final = 5.0
 _BUSY: Final = Response(
-    ResponseCode.SYSTEM_BUSY, remark="too many questions wait for consumers' answers; ask again later"
+    ResponseCode.SYSTEM_BUSY, remark="too many requests wait for consumers' answers; try again later"
 )
 _OLDEST_CALL_VERSION: Final = 62
-"""V3_1_8_SNAPSHOT: clients of this version and later answer such requests."""
+"""V3_1_8_SNAPSHOT: clients of this version and later answer forwarded requests."""
 
 
 class InFlight:
-    """Limits the requests in flight: :data:`~cometmq.broker.limits.MAX_RELAYED_REQUESTS`, and ``most_bytes`` in all."""
+    """Limits forwarded requests: at most :data:`~cometmq.broker.limits.MAX_RELAYED_REQUESTS` with ``max_bytes``
+    together.
+    """
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._count = 0
         self._bytes = 0
 
     def has_room(self, count: int, size: int) -> bool:
-        """Return whether ``count`` more requests are allowed, with ``size`` bytes in all."""
-        return self._count + count <= MAX_RELAYED_REQUESTS and self._bytes + size <= self._most_bytes
+        """Return whether ``count`` more requests with ``size`` bytes together are allowed."""
+        return self._count + count <= MAX_RELAYED_REQUESTS and self._bytes + size <= self._max_bytes
 
     def enter(self, count: int, size: int) -> None:
-        """Add to the counts; negative numbers subtract."""
+        """Add requests and bytes to the counts; negative numbers subtract."""
         self._count += count
         self._bytes += size
 
     @contextmanager
     def counted(self, count: int, size: int) -> Iterator[None]:
-        """Count these requests for the time of a block."""
+        """Count these requests for the duration of a ``with`` block."""
         self.enter(count, size)
         try:
             yield
@@ -111,7 +113,7 @@ class RelayAdmin:
     async def consume_directly(
         self, _connection: ServerConnection, request: Request[ConsumeMessageDirectlyResultRequestHeader], _body: bytes
     ) -> Response:
-        """Let a consumer consume one message now; the request carries the stored record."""
+        """Make a consumer consume one message now; the forwarded request contains the stored record."""
         header = request.header
         try:
             _, _, offset = decode_offset_msg_id(header.msg_id or "")
@@ -137,7 +139,7 @@ class RelayAdmin:
             )
         timeout = f"consumer <{group}> <{client_id}> Timeout"
         if channel.connection.unsent_bytes > WRITE_LOW_WATER_BYTES:
-            return Response(ResponseCode.CONSUME_MSG_TIMEOUT, remark=f"{timeout}: it does not read what it is sent")
+            return Response(ResponseCode.CONSUME_MSG_TIMEOUT, remark=f"{timeout}: it does not read its connection")
         size = len(body) + sum(map(len, to_ext(header).values()))
         if not self._calls.has_room(1, size):
             return _BUSY
@@ -154,7 +156,7 @@ class RelayAdmin:
             return None
         return next((channel for channel in members.channels.values() if channel.client_id == client_id), None)
 
-    # --- the offsets that members hold ----------------------------------------------------------
+    # --- current offsets of members --------------------------------------------------------------
     @answers(
         RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
         limits=("MAX_RELAYED_REQUESTS", "MAX_RELAYED_BYTES", "MAX_CONSUMER_STATUS_BYTES", "MAX_STATUS_ANSWERS_BYTES"),
@@ -165,7 +167,7 @@ class RelayAdmin:
     ) -> Response:
         """Ask the members of a group for their current offsets.
 
-        ``clientAddr`` is the client id of the member to ask; if it is empty, all are asked.
+        ``clientAddr`` is the client id of the member to ask; if it is empty, all members are asked.
         """
         header = request.header
         group = self._broker.clients.consumers.get(header.group)
@@ -191,15 +193,15 @@ class RelayAdmin:
                 self._statuses.enter(-len(sizes), -sum(sizes))
 
     async def _status(self, channel: ClientChannel, question: Header, sizes: list[int]) -> bytes:
-        """Return the body of one client's answer; its size is counted and added to ``sizes``.
+        """Return the body of one client's answer; count its size and add it to ``sizes``.
 
-        :raises InvokeError: it does not answer, or its answer is too large.
+        :raises InvokeError: the client does not answer, or its answer is too large.
         """
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
         answer = await channel.connection.invoke(code, question, timeout_s=_STATUS_TIMEOUT_S)
         size = len(answer.body)
         if size > MAX_CONSUMER_STATUS_BYTES or not self._statuses.has_room(1, size):
-            raise InvokeError(f"the answer has {size} bytes; no room for it now")
+            raise InvokeError(f"the answer has {size} bytes, more than the remaining room")
         self._statuses.enter(1, size)
         sizes.append(size)
         return answer.body
@@ -212,9 +214,9 @@ async def _merged(asked: list[ClientChannel], bodies: list[Any]) -> bytes:
         try:
             if isinstance(body, BaseException):
                 raise body
-            status = await in_thread(decode_body, GetConsumerStatusBody, body or b"{}")  # fastjson: slow
+            status = await in_thread(decode_body, GetConsumerStatusBody, body or b"{}")  # parsing fastjson is slow
         except (InvokeError, BodyError) as error:
-            _log.warning("no status from %s: %s", channel.client_id, error)
+            _log.warning("malformed status from %s: %s", channel.client_id, error)
             continue
         if status.message_queue_table:
             table[channel.client_id] = status.message_queue_table

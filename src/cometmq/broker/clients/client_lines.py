@@ -1,4 +1,4 @@
-"""Log lines about clients that connect and leave: the first of a period by name, the others counted."""
+"""Log lines about clients that join and leave groups: the first ones of a period by name, then only their number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ _log = logging.getLogger(__name__)
 
 PERIOD_SECONDS: Final = 10.0
 NAMED_IN_A_PERIOD: Final = 10
-"""The other clients are only counted: a broker's start or a network failure moves thousands together."""
+"""Maximum number of lines in a period. Further clients are only counted: the start of a broker or a network failure
+moves thousands at a time.
+"""
 _MOST_CHARS: Final = 150
 
 
@@ -43,7 +45,7 @@ class ClientLines:
             _log.info("%s left", who)
 
     def log_counts(self) -> None:
-        """Log how many more joined and left, and begin the next period."""
+        """Log the number of further clients that joined and left, and begin the next period."""
         if self._joined or self._left:
             _log.info(
                 "%d more clients joined and %d left; members of groups now: %d producers, %d consumers",

@@ -36,7 +36,7 @@ from cometmq.store.queue.consume_queue import UNIT
 
 
 class ConsumerManageProcessor:
-    """Answers consumers about their group and its offsets (``ConsumerManageProcessor``)."""
+    """Answers requests of consumers about their group and its offsets (``ConsumerManageProcessor``)."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -65,7 +65,7 @@ class ConsumerManageProcessor:
     ) -> Response:
         """Return the offset that a group committed for a queue.
 
-        A group that never committed starts at 0 on a young queue; for others the answer is QUERY_NOT_FOUND.
+        For a group that never committed, a young queue starts at 0; otherwise the answer is QUERY_NOT_FOUND.
         """
         header = request.header
         self._lives.begins(connection, header.consumer_group, header.topic, header.queue_id)
@@ -82,7 +82,7 @@ class ConsumerManageProcessor:
         return Response(header=QueryConsumerOffsetResponseHeader(offset=offset))
 
     def _is_young(self, topic: str, queue_id: int) -> bool:
-        """Return whether the queue has its first message, and the log since then fits in memory."""
+        """Return whether the queue still has its first message, and the log since then fits in memory."""
         queue = self._store.queues().get(topic, {}).get(queue_id)
         if queue is None or queue.max_offset() == 0:
             return True
@@ -98,7 +98,7 @@ class ConsumerManageProcessor:
     def update_offset(
         self, connection: ServerConnection, request: Request[UpdateConsumerOffsetRequestHeader], _body: bytes
     ) -> Response:
-        """Commit the offset of a group in a queue, unless it belongs to a deleted topic of this name."""
+        """Commit the offset of a group in a queue, unless the offset belongs to a deleted topic with the same name."""
         header = request.header
         wrong = check_group(header.consumer_group) or check_topic(header.topic)
         if wrong is not None:
@@ -110,7 +110,7 @@ class ConsumerManageProcessor:
         return Response()
 
     def _is_of_deleted_topic(self, connection: ServerConnection, header: UpdateConsumerOffsetRequestHeader) -> bool:
-        """Return whether a consumer reports an offset of a deleted topic, unaware of the new one."""
+        """Return whether the offset belongs to a deleted topic: the consumer does not know of the new topic yet."""
         if self._lives.reads_earlier(connection, header.consumer_group, header.topic, header.queue_id):
             return True
         is_gone = header.topic in self._lives.deleted
@@ -125,7 +125,7 @@ def _lock_needs(body: bytes) -> Iterator[Need]:
 
 
 class LockProcessor:
-    """Answers members of groups that consume orderly (``AdminBrokerProcessor``)."""
+    """Answers lock requests of orderly consumers (``AdminBrokerProcessor``)."""
 
     def __init__(self, locks: RebalanceLockManager, clients: ClientRegistry) -> None:
         self._locks = locks
@@ -137,9 +137,9 @@ class LockProcessor:
         permission=needs_of_body(_lock_needs, "Group and each Topic Sub"),
     )
     def lock(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
-        """Lock queues, or renew their locks; the answer names those that the client now holds.
+        """Lock queues, or renew their locks; return the queues that the client now holds.
 
-        Refused when the heartbeats of the connection name other groups or another client.
+        The request is refused if the heartbeats of its connection name other groups or another client.
         """
         try:
             asked = _parse(body)
@@ -150,8 +150,8 @@ class LockProcessor:
             return Response(ResponseCode.SYSTEM_ERROR, remark=remark)
         held = self._locks.try_lock(asked.consumer_group, asked.client_id, asked.mq_set)
         if held is None:
-            return Response(ResponseCode.SYSTEM_ERROR, remark="this broker holds too many locks already")
-        # Thousands of queues, all of them plain: encoded at once instead of one by one, which others would wait for.
+            return Response(ResponseCode.SYSTEM_ERROR, remark="this broker already holds too many locks")
+        # Thousands of plain queues: encoding them in one call is fast enough not to delay other requests.
         return Response(body=msgspec.json.encode(LockBatchResponseBody(lock_ok_mq_set=held)))
 
     @answers(
@@ -172,7 +172,7 @@ class LockProcessor:
 def _parse(body: bytes) -> LockBatchRequestBody:
     """Parse the request of 41 or 42; ``onlyThisBroker`` of 5.x has no effect, since only this broker holds the locks.
 
-    :raises BodyError: it is malformed, or lacks a group or client.
+    :raises BodyError: the body is malformed, or lacks a group or client.
     """
     asked = decode_request(LockBatchRequestBody, body, MAX_LOCK_REQUEST_BYTES)
     wrong = check_group(asked.consumer_group)

@@ -1,12 +1,12 @@
 """The progress of delay levels, on disk and after a crash (``DelayOffsetSerializeWrapper``).
 
-Apache's ``config/delayOffset.json`` has the next offset of each level's queue. In addition,
-``comet/delayOffset.json`` has the same offsets and the log position at which they were true. Both are written only
-once the disk has the log up to there.
+Apache's ``config/delayOffset.json`` has the next offset of each level's queue. In addition, ``comet/delayOffset.json``
+has the same offsets and the log position at which they were valid. Both files are written only once the disk has the
+log up to this position.
 
-After a crash the log after that position shows which messages were delivered since. Each level is delivered in the
-order of its queue, and a delivered record equals the parked one except for its position. So that part of the log is
-read once, and each level's offset advances past every record that is its next delivery, or its next message that was
+After a crash, the log from this position on shows the messages that were delivered since. Each level is delivered in
+the order of its queue, and a delivered record equals the parked one except for its position. So the log is read once
+from there, and each level's offset advances past every record that is its next delivery, or its next message that was
 moved into the timer. (Apache delivers all of these again.)
 """
 
@@ -33,19 +33,19 @@ NO_POSITION: Final = -1
 
 
 class DelayProgress(msgspec.Struct, frozen=True):
-    """The next offset of each level's queue, and the log position at which that was true."""
+    """The next offset of each level's queue, and the log position at which the offsets were valid."""
 
     offsets: dict[int, int]
     position: int = NO_POSITION
-    """``NO_POSITION`` when it is unknown: another broker has delivered messages since."""
+    """The log position; ``NO_POSITION`` if another broker has delivered messages since."""
     moved: dict[int, int] = {}
-    """The offsets after messages that are not due yet, since these were moved into the timer."""
+    """The offsets after messages that were moved into the timer before they were due."""
 
 
 class DelayOffsets:
     """The two files of a store.
 
-    :param root: the directory of the whole store.
+    :param root: the directory of the store.
     """
 
     def __init__(self, root: Path) -> None:
@@ -60,18 +60,18 @@ class DelayOffsets:
         """
         offsets = self._file.load(_parse_offsets)
         findings = list(self._file.findings)
-        if findings:  # a .bak is too old to deliver from
+        if findings:  # a .bak file is too old
             offsets = None
         self._saved = offsets or {}
         exact, wrong = self._load_exact()
-        # Where Apache's file is ahead of the exact one, another broker has delivered: the position is no longer true.
+        # If Apache's file is ahead of the exact one, another broker has delivered: the position is no longer valid.
         if exact is not None and all(offset <= exact.offsets.get(level, 0) for level, offset in self._saved.items()):
             return exact, findings
         if wrong is not None:
             findings.append(wrong)
         if findings:
-            findings.append("how far delay levels are delivered is read from the log")
-        if findings or offsets is None:  # with neither file nothing was delivered before the log began
+            findings.append("the progress of delay levels is read from the log")
+        if findings or offsets is None:  # without both files nothing was delivered before the log began
             return DelayProgress({}, 0), findings
         return DelayProgress(offsets), findings
 
@@ -91,12 +91,12 @@ class DelayOffsets:
     def save(self, progress: DelayProgress) -> None:
         """Write both files; a failure is logged, and the next call tries again.
 
-        The exact one is written first: :meth:`load` knows that it may be ahead.
+        The exact file is written first: :meth:`load` knows that it may be ahead.
         """
         try:
             replace_file(self._exact, msgspec.json.encode(progress))
         except OSError as error:
-            _log.error("cannot write %s: %s; it will be tried again", self._exact, error)
+            _log.error("cannot write %s: %s; will retry", self._exact, error)
             return
         if progress.offsets != self._saved or not self._file.path.exists():
             self._file.write({"offsetTable": progress.offsets})
@@ -113,7 +113,7 @@ def delivered_since(progress: DelayProgress, store: MessageStore) -> dict[int, i
 
     An offset is wrong if it is after the end of its queue, or after a message that is not due yet and was not moved
     into the timer: then the deliveries are read from the log, as far back as it goes. The same is done for all levels
-    if the log has lost its end, and deliveries with it, since the offsets were saved.
+    if the log has lost its end, and with it deliveries, since the offsets were saved.
     """
     if store.lost_from is not None and progress.position > store.lost_from:
         progress = DelayProgress({}, 0)
@@ -163,7 +163,7 @@ class _Level:
         self.queue = queue
         self.offset = offset
         self.counts_from = position
-        """Deliveries count from this log offset on; with ``NO_POSITION`` none does."""
+        """Log offset from which on records may be deliveries of this level; ``NO_POSITION`` if no record may."""
         self.parked_at = store.max_physical_offset
         """The log offset of the next message."""
         self._store = store
@@ -173,7 +173,7 @@ class _Level:
             self.offset = self.counts_from = 0
 
     def expect(self, waited_for: dict[tuple[str, int], list[_Level]]) -> None:
-        """Add the level under the queue of its next delivery; undeliverable messages were skipped."""
+        """Add the level to ``waited_for``, under the queue of its next delivery; skip undeliverable messages."""
         at = max(self.offset, self.queue.min_offset())
         while (unit := self.queue.unit(at)) is not None:
             self._next, self._due_ms = self._delivery_at(unit[0], unit[1]), unit[2]

@@ -1,4 +1,4 @@
-"""DueMessages: the waiting messages in memory, in the order of delivery.
+"""DueMessages: the waiting messages in memory, in order of delivery.
 
 They come from windows loaded from the timer log (sorted arrays, 56 bytes a message) and from messages that arrived
 since (lists, one for each second; a heap for those whose second has begun). If more messages are due than can be
@@ -18,21 +18,21 @@ from cometmq.store.timer.log import FOREVER_MS
 from cometmq.store.timer.unit import RECALL, TimerEntry, Units
 
 LATE_MS: Final = 20
-"""A message that is this late belongs to the backlog."""
+"""Lateness from which on a message belongs to the backlog."""
 
 IN_LOG: Final = -1
 """``Waiting.crc`` of a message whose record is read from the log."""
 
 
 class Waiting(NamedTuple):
-    """A message in memory: where its record is, not the record."""
+    """A waiting message in memory: the position of its record, without the record."""
 
     due_ms: int
     serial: int
     key: int
     topic: int
     place: int
-    """Byte in its day's data file, or log offset."""
+    """Position of the record in its day's data file, or its log offset."""
     size: int
     crc: int
 
@@ -42,7 +42,7 @@ _SERIAL: Final = attrgetter("serial")
 
 
 class DueMessages:
-    """The near messages; :meth:`take_due` returns the due ones."""
+    """The messages that are due soon; :meth:`take_due` returns the due ones."""
 
     def __init__(self) -> None:
         self._heap: list[Waiting] = []
@@ -56,7 +56,7 @@ class DueMessages:
         self._late_windows: deque[Units] = deque()
         self._recalled: set[tuple[int, int]] = set()
         self.taken_until_ms = -1
-        """No message due later was removed, except those that would be loaded again."""
+        """Upper bound of the due times of removed messages, except for messages that will be loaded again."""
 
     def __len__(self) -> int:
         return (
@@ -88,7 +88,7 @@ class DueMessages:
             arrived.append(waiting)
 
     def add_window(self, units: Units) -> None:
-        """Add sorted messages loaded from the timer log; they are due after those of earlier windows."""
+        """Add sorted messages loaded from the timer log; they are due after the messages in earlier windows."""
         if len(units):
             self._windows.append(units)
 
@@ -112,7 +112,7 @@ class DueMessages:
 
     # --- recalls --------------------------------------------------------------------------------
     def recall(self, due_ms: int, key: int) -> None:
-        """Do not deliver the message with this due time and key, whether it has arrived yet or not."""
+        """Do not deliver the message with this due time and key, even if it arrives later."""
         self._recalled.add((due_ms, key))
 
     def undo_recall(self, due_ms: int, key: int) -> None:
@@ -134,7 +134,7 @@ class DueMessages:
 
     # --- removing -------------------------------------------------------------------------------
     def next_due(self) -> int | None:
-        """Return the due time of the next message; ``None`` without one."""
+        """Return the due time of the next message, or ``None`` if no message waits."""
         if self._late:
             return self._late[0].due_ms
         if self._late_windows:
@@ -150,7 +150,7 @@ class DueMessages:
         return min(heads, default=None)
 
     def take_due(self, now_ms: int, most: int) -> list[Waiting]:
-        """Remove and return up to ``most`` due messages; recalled ones are dropped."""
+        """Remove and return at most ``most`` due messages; drop recalled ones."""
         self.taken_until_ms = max(self.taken_until_ms, now_ms)
         self._begin_seconds(now_ms // 1000)
         self._set_late_aside(now_ms - LATE_MS)
@@ -242,7 +242,7 @@ class DueMessages:
         for second, arrived in self._seconds.items():
             if second * 1000 <= due_ms:
                 serials += [waiting.serial for waiting in arrived if waiting.due_ms <= due_ms]
-        # Of seconds that have begun nearly all are due: scanning all is cheaper than walking down the heap.
+        # Nearly all messages of begun seconds are due: scanning all is cheaper than walking down the heap.
         serials += [waiting.serial for waiting in self._heap if waiting.due_ms <= due_ms]
         return serials
 

@@ -46,15 +46,15 @@ _log = logging.getLogger(__name__)
 
 _INT: Final = range(-(2**31), 2**31)
 _SHOWN_CHARS: Final = 64
-"""Number of characters that errors show of an invalid number."""
+"""Maximum number of characters of an invalid number in an error."""
 _WAIT_PROPERTIES: Final = (REAL_TOPIC, REAL_QID, TIMER_OUT_MS, TIMER_DEL_UNIQKEY)
-"""Properties about waiting; those of an earlier wait are removed."""
+"""Properties about waiting; when a message waits again, the earlier ones are removed."""
 
 
 def delay_level(text: str) -> int:
-    """Return the level of a DELAY property, parsed as Java parses numbers; 0 and below mean none.
+    """Return the level of a DELAY property, parsed as Java parses numbers; 0 and below mean no delay.
 
-    :raises RefusedError: it is not a 32-bit number.
+    :raises RefusedError: the text is not a 32-bit number.
     """
     with suppress(ValueError):
         if (level := parse_long(text)) in _INT:
@@ -71,8 +71,8 @@ class NotDeliverableError(Exception):
 class TimerDetour:
     """Parks messages with a time of their own in ``rmq_sys_wheel_timer`` (``HookUtils.handleScheduleMessage``).
 
-    TIMER_DELAY_SEC comes before TIMER_DELAY_MS, and that before TIMER_DELIVER_MS; a DELAY level above 0 comes before
-    all of them. A message that is due already is stored at once.
+    TIMER_DELAY_SEC has precedence over TIMER_DELAY_MS, and TIMER_DELAY_MS over TIMER_DELIVER_MS; a DELAY level above 0
+    has precedence over all. A message that is already due is stored in its own topic immediately.
     """
 
     def __init__(self, broker: BrokerContext) -> None:
@@ -90,7 +90,7 @@ class TimerDetour:
             return None
         text = PropertiesText(message.properties)
         if TIMER_OUT_MS in text:
-            return None  # it waited before, and is being delivered or sent again
+            return None  # it has already waited; it is being delivered or sent again
         config = self._live.current
         if not config.timer_wheel_enable:
             raise RefusedError(
@@ -118,7 +118,7 @@ class TimerDetour:
 
 
 def parked(message: InnerMessage, due_ms: int) -> InnerMessage:
-    """Return the message that waits until ``due_ms``."""
+    """Return the message in the form in which it waits until ``due_ms``."""
     place = {REAL_TOPIC: message.topic, REAL_QID: str(message.queue_id), TIMER_OUT_MS: str(due_ms)}
     text = PropertiesText(message.properties).plus(place).text
     return msgspec.structs.replace(message, topic=TIMER_TOPIC, queue_id=0, properties=text)
@@ -163,9 +163,10 @@ def delivered(record: StoredRecord) -> InnerMessage | None:
 
 
 def to_timer_message(message: InnerMessage, due_ms: int) -> InnerMessage:
-    """Return a message of a level as it waits in the timer; unchanged if its properties have no room for that.
+    """Return a message of a delay level in the form in which it waits in the timer, or unchanged if its properties have
+    no room.
 
-    :param message: as it would be delivered.
+    :param message: the message in the form in which it would be delivered.
     """
     text = PropertiesText(message.properties).without(_WAIT_PROPERTIES).text
     waits = parked(msgspec.structs.replace(message, properties=text), due_ms)
@@ -173,7 +174,7 @@ def to_timer_message(message: InnerMessage, due_ms: int) -> InnerMessage:
 
 
 def recall_handle(message: InnerMessage, broker_name: str) -> str | None:
-    """Return the handle that recalls a parked message; ``None`` when it cannot be recalled."""
+    """Return the handle that recalls a parked message, or ``None`` if it cannot be recalled."""
     if message.topic != TIMER_TOPIC:
         return None
     properties = decode_properties(message.properties)
@@ -185,7 +186,7 @@ def recall_handle(message: InnerMessage, broker_name: str) -> str | None:
 
 
 def message_of(waiting: Waiting, timer_log: TimerLog, queue: ConsumeQueue, store: MessageStore) -> InnerMessage | None:
-    """Read a waiting message; return ``None`` (and log an error) when it cannot be delivered.
+    """Read a waiting message; if it cannot be delivered, log an error and return ``None``.
 
     :param queue: the queue of ``rmq_sys_wheel_timer``.
     """
@@ -201,9 +202,9 @@ def message_of(waiting: Waiting, timer_log: TimerLog, queue: ConsumeQueue, store
 
 
 def _record(waiting: Waiting, timer_log: TimerLog, queue: ConsumeQueue, store: MessageStore) -> bytes | memoryview:
-    """Return the record of a waiting message, from the timer log or, if that lost it, from the log.
+    """Return the record of a waiting message from the timer log, or from the log if it is damaged there.
 
-    :raises RecordError: it is damaged or gone.
+    :raises RecordError: the record is damaged or missing in both.
     """
     record: bytes | memoryview | None
     if waiting.crc == IN_LOG:
@@ -215,5 +216,5 @@ def _record(waiting: Waiting, timer_log: TimerLog, queue: ConsumeQueue, store: M
             unit = queue.unit(waiting.serial)
             record = store.record_at(unit[0], unit[1]) if unit is not None else None
     if record is None:
-        raise RecordError("its record is damaged or gone, and the log no longer has it")
+        raise RecordError("its record is damaged or missing, and no longer in the log")
     return record

@@ -1,7 +1,7 @@
 """Recall of a waiting message: RECALL_MESSAGE (370, ``RecallMessageProcessor``).
 
-A recall is itself a message, which waits like the one that it recalls; it is stored before it is answered. A second
-recall, or one of an unknown message, gets the same answer.
+A recall is itself a message that waits until the same due time; it is stored before it is answered. A second recall, or
+the recall of an unknown message, gets the same answer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RecallMessageProcessor:
     def recall(
         self, connection: ServerConnection, request: Request[RecallMessageRequestHeader], _body: bytes
     ) -> Response | None:
-        """Cancel a waiting message; answered once the recall is stored."""
+        """Cancel a waiting message; answer once the recall is stored."""
         try:
             handle = self._check_handle(request.header)
             key = text_hash(recall_key(handle.topic, handle.unique_key))
@@ -63,7 +63,7 @@ class RecallMessageProcessor:
     def _check_handle(self, header: RecallMessageRequestHeader) -> RecallHandle:
         """Return the handle if its message may be recalled now.
 
-        :raises RefusedError: with Apache's code and text.
+        :raises RefusedError: the recall is not allowed; code and text are Apache's.
         """
         config = self._live.current
         now_ms = self._clock.now_ms()

@@ -6,11 +6,11 @@ first message; nothing is polled. Due messages are delivered in batches, one a r
 are answered in between.
 
 A message of a level waits in the log only. Apache deletes its log file when the file has expired, or when the disk is
-full, and the message is lost. Here retention asks first (``DelayHold``). A master then stores the waiting messages of
-the file again, as messages of any delay with the same due time (:mod:`cometmq.broker.delay.timer_message`), which has a
-log of its own; the level continues after them, and the next run of retention may delete the file. A slave cannot store
-anything: it keeps the file until its master has delivered or moved the messages. Only progress that is in the files
-counts: a power cut could undo the rest.
+full, and the message is lost. CometMQ's retention asks first (``DelayHold``). A master then stores the waiting messages
+of the file again, as messages of any delay with the same due time (:mod:`cometmq.broker.delay.timer_message`), which
+has a log of its own; the level continues after them, and the next run of retention may delete the file. A slave cannot
+store anything: it keeps the file until its master has delivered or moved the messages. Only progress on disk counts: a
+power cut could undo the rest.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class DelayLevel:
     """The queue of one level, and the progress of its delivery (``DeliverDelayedMessageTimerTask``).
 
     :param level: its number, from 1 on.
-    :param delay_ms: how long its messages wait; ``None`` for a level that is not in the table any more,
-        whose messages are delivered at the time that was set when they arrived.
+    :param delay_ms: how long its messages wait; ``None`` for a level that was removed from ``messageDelayLevel``, whose
+        messages keep the due time from their arrival.
     :param offset: the queue offset of the first undelivered message.
     """
 
@@ -73,15 +73,16 @@ class DelayLevel:
         self._clock = store.clock
         self._alarm = Alarm(self.deliver_or_wait, clock=store.clock)
         self._recheck = Alarm(self.deliver_or_wait, clock=store.clock)
-        """Checks now and then before the alarm, since the clock may move backwards; or retries."""
+        """Retries a refused batch, and checks the clock before the alarm, since it may move backwards."""
         self._under_way = False
-        """A batch is being stored, or the next one is about to be."""
+        """True while a batch is being stored, or the next one is about to be."""
         self._put: tuple[int, int] | None = None
-        """The end of the log before that batch, and the queue offset after it."""
+        """The end of the log before the batch, and the queue offset after it."""
         self._waits_for_store = False
-        """The last batch was refused; this is logged once."""
+        """True if the last batch was refused, which is logged once."""
         self._move_below = 0
-        """Messages below this log offset are moved into the timer: retention wants to delete their log file."""
+        """Messages below this log offset are moved into the timer, since retention is about to delete their log file.
+        """
         self._stopped = False
         self._idle: asyncio.Future[None] | None = None
 
@@ -91,7 +92,7 @@ class DelayLevel:
             self._wait_until(self._clock.now_ms() + (self._delay_ms or 0))
 
     def deliver_or_wait(self) -> None:
-        """Deliver what is due, or set the alarm for the first message."""
+        """Deliver due messages, or set the alarm for the first message."""
         self._alarm.cancel()
         self._recheck.cancel()
         self._under_way = False
@@ -122,13 +123,13 @@ class DelayLevel:
 
     @property
     def delivered_offset(self) -> int:
-        """Return the next offset by the log: it includes a batch that waits for the disk or a slave."""
+        """Return the next offset according to the log, including a batch that waits for the disk or a slave."""
         if self._put is not None and self._store.max_physical_offset > self._put[0]:
             return self._put[1]
         return self.offset
 
     async def stop(self) -> None:
-        """Stop delivering; return when the batch under way is stored."""
+        """Stop delivering, and wait until the batch in progress is stored."""
         self.halt()
         if self._under_way:
             self._idle = asyncio.get_running_loop().create_future()
@@ -144,7 +145,9 @@ class DelayLevel:
 
     # --- due ----------------------------------------------------------------------------------
     def _count_due(self) -> tuple[int, int | None]:
-        """Return the number of due messages, a batch at most; without one, the due time of the first message."""
+        """Return the number of due messages, at most a batch. If no message is due, return the due time of the first
+        message.
+        """
         queue = self.queue
         self.offset = min(max(self.offset, queue.min_offset()), queue.max_offset())
         raw = queue.units(self.offset, DELAY_BATCH_MESSAGES)
@@ -154,14 +157,14 @@ class DelayLevel:
         latest = now + self._delay_ms if self._delay_ms is not None else 1 << 63
         count = 0
         for _, _, due in UNIT.iter_unpack(raw):
-            # Due later than any message that comes now: the clock moved backwards, or the delay was longer; deliver it.
+            # Due later than any new message: the clock moved backwards, or the delay was longer; deliver it.
             if now < due <= latest:
                 return count, due
             count += 1
         return count, None
 
     def _find_to_move(self) -> dict[int, int]:
-        """Return the due times of the first messages to move, a batch at most, by their log offsets."""
+        """Return the due times of the first messages to move, at most a batch, by log offset."""
         held: dict[int, int] = {}
         raw = self.queue.units(self.offset, DELAY_BATCH_MESSAGES) if self._move_below else b""
         for place, _, due in UNIT.iter_unpack(raw):
@@ -172,7 +175,7 @@ class DelayLevel:
 
     # --- delivery -----------------------------------------------------------------------------
     def _deliver(self, count: int, move: Mapping[int, int] = _NOTHING) -> None:
-        """Store the next messages in their topics; those in ``move`` in the timer, with their due times."""
+        """Store the next messages in their topics, and the messages in ``move`` in the timer, with their due times."""
         found = self._store.get_message(self.queue, self.offset, count, max_bytes=DELAY_BATCH_BYTES)
         messages: list[InnerMessage] = []
         for chunk in found.chunks:
@@ -226,9 +229,9 @@ class DelayLevel:
 
 
 class DelayHold:
-    """Holds the log from the first waiting message on (:class:`cometmq.store.retention.LogHolder`).
+    """Keeps the log from the first waiting message on (:class:`cometmq.store.retention.LogHolder`).
 
-    :param move: moves the messages that wait below a log offset; returns at once.
+    :param move: starts moving the messages that wait below a log offset.
     """
 
     name = "messages of delay levels"
@@ -239,7 +242,7 @@ class DelayHold:
         self.let_go = move
 
     def needed_from(self) -> int:
-        """Return the log offset of the first undelivered message, by the files; the log's end when none waits."""
+        """Return the log offset of the first undelivered message according to the files, or the end of the log."""
         progress, _ = self._files.load()
         needed = self._store.max_physical_offset
         for queue_id, queue in self._store.queues().get(SCHEDULE_TOPIC, {}).items():
@@ -250,7 +253,7 @@ class DelayHold:
 
 
 class ScheduleMessageService:
-    """Parks messages that ask for a delay level and delivers them when they are due.
+    """Parks messages with a delay level, and delivers them when they are due.
 
     ``delays_ms`` are the delays of ``messageDelayLevel``; level 1 comes first.
     """
@@ -268,7 +271,7 @@ class ScheduleMessageService:
 
     # --- parking ------------------------------------------------------------------------------
     def detour(self, message: InnerMessage, wanted: Mapping[str, str]) -> InnerMessage | None:
-        """Park a message that asks for a level; see :data:`~cometmq.broker.turn.inner_message.Detour`."""
+        """Park a message with a delay level; see :data:`~cometmq.broker.turn.inner_message.Detour`."""
         text = wanted.get(DELAY)
         level = 0 if text is None else delay_level(text)
         return self.park(message, level, wait=wanted.get(WAIT)) if level > 0 else None
@@ -276,7 +279,7 @@ class ScheduleMessageService:
     def park(self, message: InnerMessage, level: int, *, wait: str | None = None) -> InnerMessage:
         """Return the message that waits in ``level``; a level above the last counts as the last.
 
-        :param wait: the producer's WAIT property: parked messages keep it, unlike others.
+        :param wait: the producer's WAIT property, which only parked messages keep.
         """
         level = min(level, len(self.delays_ms))
         properties = decode_properties(message.properties)
@@ -319,7 +322,7 @@ class ScheduleMessageService:
         if numbers:
             _log.warning(
                 "delay levels %s of messageDelayLevel wait for longer than log files are kept (fileReservedTime=%d "
-                "hours): their messages are stored once more, in the timer, before their log file is deleted",
+                "hours): their messages are copied to the timer before their log file is deleted",
                 ", ".join(map(str, numbers)),
                 self._kept_hours,
             )
@@ -332,7 +335,7 @@ class ScheduleMessageService:
                 self._warn_of_long_levels()
 
     def _move_below(self, end: int) -> None:
-        """Move messages that wait below a log offset into the timer; a slave, which runs no level, keeps them."""
+        """Move messages that wait below a log offset into the timer; a slave keeps them, since it delivers nothing."""
         for level in self._running.values():
             level.move_below(end)
 
@@ -342,7 +345,7 @@ class ScheduleMessageService:
             level.halt()
 
     async def stop(self) -> None:
-        """Stop delivering; return when all batches are stored and the files are written."""
+        """Stop delivering; wait until all batches are stored and the files are written."""
         if self._running:
             await asyncio.gather(*(level.stop() for level in self._running.values()))
             await self.save()
@@ -364,7 +367,7 @@ class ScheduleMessageService:
 
     # --- queries ------------------------------------------------------------------------------
     def offsets(self) -> Mapping[int, tuple[int, int]]:
-        """Return the next offset and the queue's end of each level that was ever used, by level."""
+        """Return the next offset and the end of the queue for each level that was ever used."""
         return {
             number: (level.offset, level.queue.max_offset())
             for number, level in self._running.items()
@@ -373,5 +376,5 @@ class ScheduleMessageService:
 
     @answers(RequestCode.GET_ALL_DELAY_OFFSET, permission=needs_cluster(Action.GET))
     def all_offsets(self, _connection: ServerConnection, _request: Request[Any], _body: bytes) -> Response:
-        """Return the offset of each delay level: its messages before it are delivered."""
+        """Return the offset of each delay level up to which its messages are delivered."""
         return Response(body=fastjson.dumps({"offsetTable": self._progress().offsets}))

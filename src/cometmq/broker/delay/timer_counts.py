@@ -12,7 +12,7 @@ from cometmq.store.timer.unit import RECALL, TimerEntry
 
 
 class TimerCounts:
-    """Counts messages; every recall that arrives subtracts one from ``waiting``, as in Apache."""
+    """Counts messages; each arriving recall decreases ``waiting`` by one, as in Apache."""
 
     def __init__(self, broker: BrokerContext) -> None:
         cluster = broker.config.broker_cluster_name
@@ -27,14 +27,16 @@ class TimerCounts:
         self.waiting += -1 if entry.kind == RECALL else 1
 
     def delivered(self, messages: int, topics: Iterable[str]) -> None:
-        """Count messages that are stored in their topics; they were subtracted from ``waiting`` before."""
+        """Count messages that are stored in their topics; ``waiting`` was already decreased."""
         self._dequeued.add(messages)
         if self._traffic is not None:
             for topic in topics:
                 self._traffic.count(Event.TIMER_OUT, topic)
 
     def runtime_info(self) -> dict[str, str]:
-        """Return the waiting messages, and the messages arrived and delivered a second in the last minute (code 28)."""
+        """Return the number of waiting messages, and the arrivals and deliveries per second in the last minute (code
+        28).
+        """
         return {
             "timerCongestNum": str(max(self.waiting, 0)),
             "timerEnqueueTps": f"{self._enqueued.seen(0).tps:.2f}",

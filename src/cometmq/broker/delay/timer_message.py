@@ -1,32 +1,32 @@
 """Any delay: messages wait for their due time, to the millisecond, for years (``TimerMessageStore``).
 
-Theory of operation. A message with a time of its own is parked in ``rmq_sys_wheel_timer``; its queue offset there
-identifies it, as its *serial*. The states of a waiting message:
+Theory of operation. A message with any delay is parked in ``rmq_sys_wheel_timer``; its queue offset there identifies
+it, as its *serial*. The states of a waiting message:
 
 * stored: in the log, from serial ``_read`` on. It is read once, at the end of the turn that stored it.
 * unwritten: read, and not yet in the timer log. A worker thread copies it there within a second.
 * written: in the file of its day in the timer log (:mod:`cometmq.store.timer.log`); it no longer needs the log.
-* near: due before the *horizon*, and in memory too (``due``): from its arrival, or loaded before it is due.
-* under way: due, and in a batch for its own topic that is not stored yet.
+* near: due before the *horizon*, and also in memory (``due``): since its arrival, or loaded before it is due.
+* in progress: due, and in a batch for its own topic that is not stored yet.
 * delivered: stored in its own topic, with the serial + 1 as prepared transaction offset.
 
-A recall is a message too: once near, it removes the message with its due time and key.
+A recall is also a message: once near, it removes the message with the same due time and key.
 
 Invariants.
 
-* All that is written or unwritten, due before the horizon and not delivered is near or under way. Nothing from the
-  horizon on is due before ``_next_ms``.
-* Nothing is loaded before all messages are read that the topic had at the start: a recall may come long after its
+* Every written or unwritten message that is due before the horizon and not delivered is near or in progress. No message
+  from the horizon on is due before ``_next_ms``.
+* No message is loaded before all messages that the topic had at the start are read: a recall may arrive long after its
   message.
 * A position is saved once the disk has the log up to its ``log_offset``. Then all messages below its serial are
-  written, and those due until its ``until_ms`` are delivered below that offset, except those that it lists. The log is
-  pinned there: retention deletes nothing from there on.
+  written, and those due until its ``until_ms`` are delivered below its ``log_offset``, except for the messages that it
+  lists. Retention deletes nothing of the log from ``log_offset`` on.
 
-Fault model. A crash loses what is in memory. The next start reads the topic from the saved serial on, and finds in
-the log from ``log_offset`` on the later deliveries: nothing is lost and nothing is delivered twice. A batch that
-the store refuses, and a timer log that cannot be written or read, are retried; messages wait in the log. A damaged
-record is read from the log if that still has it. When the clock moves backwards, the position notes what was delivered
-by the later time: it is not delivered again.
+Fault model. A crash loses what is in memory. The next start reads the topic from the saved serial on, and finds the
+later deliveries in the log from ``log_offset`` on: nothing is lost and nothing is delivered twice. A batch that the
+store refuses, and a timer log that cannot be written or read, are retried; messages wait in the log. A damaged record
+is read from the log if it is still there. When the clock moves backwards, the position records the deliveries up to the
+later time, so that they are not repeated.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _READ_UNITS: Final = 256
-"""Messages read in one turn, fewer if they are large; the rest is read in the next."""
+"""Maximum number of messages read after one turn, fewer if they are large; the rest is read after the next turn."""
 _LONG_AGO_MS: Final = -(1 << 62)
 
 
 class _Batch(NamedTuple):
-    """Messages under way."""
+    """Due messages that are being stored in their topics."""
 
     log_offset: int
-    """The end of the log before them."""
+    """The end of the log before the batch."""
     waiting: list[Waiting]
     topics: list[str]
 
@@ -106,13 +106,13 @@ class TimerMessageService:
         """True once the messages that were in the timer log at the start are counted."""
         position = self.log.position
         self._read = max(self.log.read_from, self._queue.min_offset())
-        """The serial of the next message to read."""
+        """Serial of the next message to read."""
         self._found_until: Final = self._queue.max_offset()
-        """Messages below this serial existed at the start."""
+        """Messages below this serial existed when the broker started."""
         self._unwritten: list[TimerEntry] = []
         self._unwritten_bytes = 0
         self.horizon_ms = _LONG_AGO_MS
-        """See the invariants."""
+        """The horizon and the next due time beyond it; see the invariants in the module's docstring."""
         self._next_ms = _LONG_AGO_MS if self.log.exists else FOREVER_MS
         self._loading = False
         self._load_alarm = Alarm(self._schedule_rounds, clock=clock)
@@ -123,15 +123,15 @@ class TimerMessageService:
         self._idle = asyncio.Event()
         self._idle.set()
         self._until_ms = self.log.delivered.until_ms
-        """Messages due until then were delivered, except those that are near or under way."""
+        """Messages due until this time are delivered, except for those that are near or in progress."""
         self._task: asyncio.Task[None] | None = None
         self._again = False
         self._save_alarm = Alarm(self._schedule_rounds, clock=clock)
         self._save_at = store.max_physical_offset if self.log.exists else FOREVER_MS
-        """Save when the log has grown beyond this, even if no message waits."""
+        """The position is saved when the log has grown beyond this offset, even if no message waits."""
         self._saved_at_s = clock.monotonic() - TIMER_SAVE_SECONDS
         self._pause_s = TIMER_SAVE_SECONDS
-        """Seconds between two saves; more if the disk is slow and the days are many."""
+        """Seconds between two saves; more if the disk is slow and the messages belong to many days."""
         self._pinned = False
         if self.log.exists:
             self._pin(position.log_offset)
@@ -143,7 +143,7 @@ class TimerMessageService:
             self._schedule_rounds()
 
     async def stop(self) -> None:
-        """Stop delivering, wait until the batches under way are stored, and save the position."""
+        """Stop delivering, wait until the batches in progress are stored, and save the position."""
         self._stopped = True
         for alarm in (self._due_alarm, self._retry_alarm, self._load_alarm, self._save_alarm):
             alarm.close()
@@ -155,7 +155,7 @@ class TimerMessageService:
             if position is not None:
                 await self._save(position)
         except (OSError, StoreError) as error:
-            _log.error("the timer log is not up to date; the next start reads the log again: %s", error)
+            _log.error("cannot complete the timer log; the next start reads the log again: %s", error)
         self._worker.shutdown()
         self.log.close()
 
@@ -174,7 +174,7 @@ class TimerMessageService:
 
     @property
     def behind_ms(self) -> int:
-        """Return the milliseconds since the first undelivered message was due; 0 when none is due."""
+        """Return the milliseconds since the first undelivered message was due; 0 if no message is due."""
         due_ms = self.due.next_due()
         return max(self.clock.now_ms() - due_ms, 0) if due_ms is not None else 0
 
@@ -185,12 +185,12 @@ class TimerMessageService:
 
     @property
     def unread(self) -> int:
-        """Return the number of messages in the log that were not read yet."""
+        """Return the number of messages in the log that are not read yet."""
         return self._queue.committed - self._read
 
     @property
     def unread_ms(self) -> int:
-        """Return the age of the first unread message in milliseconds; 0 without any."""
+        """Return the age of the first unread message in milliseconds; 0 if all messages are read."""
         stored_ms = self._store.store_time(TIMER_TOPIC, 0, self._read) if self.unread else -1
         return max(self.clock.now_ms() - stored_ms, 0) if stored_ms >= 0 else 0
 
@@ -198,11 +198,11 @@ class TimerMessageService:
     def recall(
         self, message: InnerMessage, due_ms: int, key: int, when_stored: WhenStored, late: Late | None = None
     ) -> None:
-        """Store a recall; from now on its message is not delivered, unless the recall cannot be stored.
+        """Store a recall. Its message is no longer delivered, unless the recall cannot be stored.
 
         ``late`` is as for :meth:`StoreTurn.put_inner`.
 
-        :raises RefusedError: it cannot be stored now.
+        :raises RefusedError: the recall cannot be stored now.
         """
 
         def stored(outcome: Stored | RefusedError) -> None:
@@ -211,13 +211,13 @@ class TimerMessageService:
             when_stored(outcome)
 
         self._turn.put_inner(message, stored, late=late)
-        # Its message may be near already, and due before the recall is read.
+        # Its message may already be near, and due before the recall is read.
         if due_ms < self.horizon_ms or self._loading or self._read < self._found_until:
             self.due.recall(due_ms, key)
 
     # --- reading the topic ----------------------------------------------------------------------
     def end_round(self) -> None:
-        """Read the messages that the turn stored (hot path when there are none)."""
+        """Read the messages that the turn stored (hot path if there are none)."""
         if self._queue.committed > self._read:
             self._read_new()
         elif self._store.max_physical_offset > self._save_at and not self._stopped:
@@ -265,7 +265,7 @@ class TimerMessageService:
             self._set_load_alarm()
 
     def _move_horizon(self) -> None:
-        """Extend the horizon for arriving messages, as far as the timer log has none."""
+        """Extend the horizon for arriving messages up to the next message in the timer log."""
         if not self._loading and self._read >= self._found_until:
             self.horizon_ms = max(self.horizon_ms, min(self._next_ms, self.clock.now_ms() + TIMER_WINDOW_MS))
 
@@ -313,12 +313,12 @@ class TimerMessageService:
         if isinstance(result, RefusedError):
             self._put_back(batch.waiting)
             if not self._retry_alarm.is_set and not self._stopped:
-                _log.warning("%d messages that are due wait for the store: %s", len(batch.waiting), result.remark)
+                _log.warning("%d due messages wait for the store: %s", len(batch.waiting), result.remark)
                 self._retry_alarm.after(TIMER_RETRY_SECONDS)
         else:
             self._counts.delivered(len(batch.waiting), batch.topics)
             self._save_soon()
-            if self._next_ms <= self.clock.now_ms() + TIMER_AHEAD_MS:  # there may be room to load more
+            if self._next_ms <= self.clock.now_ms() + TIMER_AHEAD_MS:  # more messages may be loaded now
                 self._schedule_rounds()
         if not self._under_way:
             self._idle.set()
@@ -354,7 +354,7 @@ class TimerMessageService:
                 except Exception as error:
                     foreseen = isinstance(error, (OSError, StoreError))
                     trace = None if foreseen else error
-                    _log.error("the timer log cannot be written or read now; will retry: %s", error, exc_info=trace)
+                    _log.error("cannot write or read the timer log now; will retry: %s", error, exc_info=trace)
                     self._again = False
                     self._save_alarm.after(TIMER_RETRY_SECONDS)
         finally:
@@ -379,16 +379,16 @@ class TimerMessageService:
         if batch:
             try:
                 await self.in_thread(partial(self.log.append, batch))
-            except BaseException:  # of any kind: no saved position may count these as written
+            except BaseException:  # after any error, no saved position may count these messages as written
                 self._unwritten = batch + self._unwritten
                 self._unwritten_bytes += size
                 raise
-            if self.unread:  # there was no room for more
+            if self.unread:  # there was no room for more messages
                 self._schedule()
         return position
 
     async def _load(self) -> None:
-        """Load windows until the next is not near, or enough messages are in memory."""
+        """Load windows until the next one is not near, or enough messages are in memory."""
         if self._read < self._found_until:
             return
         while self._next_ms <= (now := self.clock.now_ms()) + TIMER_AHEAD_MS and not self._stopped:
@@ -404,7 +404,7 @@ class TimerMessageService:
             finally:
                 self._loading = False
             self.horizon_ms, self._next_ms = loaded.until_ms, loaded.next_ms
-            for entry in self._unwritten:  # not in the timer log yet, and may have arrived meanwhile
+            for entry in self._unwritten:  # not in the timer log yet; may have arrived in the meantime
                 if low_ms <= entry.due_ms < self.horizon_ms:
                     self.due.add(entry)
                 elif entry.due_ms >= self.horizon_ms:
@@ -414,12 +414,14 @@ class TimerMessageService:
         self._set_load_alarm()
 
     def _position(self) -> TimerPosition | None:
-        """Return the position to save now; ``None`` until all messages due until the last delivery are in memory."""
+        """Return the position to save now, or ``None`` while messages due until the last delivery are not all in
+        memory.
+        """
         self._move_horizon()
         if self.horizon_ms <= self._until_ms:
             return None
         log_offset = self._under_way[0].log_offset if self._under_way else self._store.max_physical_offset
-        now_ms = max(self.clock.now_ms(), self.due.taken_until_ms)  # the clock may have moved backwards since
+        now_ms = max(self.clock.now_ms(), self.due.taken_until_ms)  # the clock may have moved backwards
         self._until_ms = max(self._until_ms, min(now_ms, self.horizon_ms - 1))
         self._notice_clock_moved_back()
         return TimerPosition(self._read, log_offset, self._until_ms, self._undelivered())
@@ -429,10 +431,10 @@ class TimerMessageService:
         return self.due.due_until(self._until_ms) + in_flight
 
     def _notice_clock_moved_back(self) -> None:
-        """After the clock has moved backwards, keep only messages in memory that are near by the new time.
+        """After the clock has moved backwards, keep only messages in memory that are near at the new time.
 
-        Otherwise all messages due until the old time would stay there, and in each saved position. They are loaded
-        later.
+        Otherwise all messages due until the old time would stay in memory and in each saved position. They are loaded
+        again later.
         """
         now_ms = self.clock.now_ms()
         horizon_ms = now_ms + TIMER_WINDOW_MS

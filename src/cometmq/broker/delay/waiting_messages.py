@@ -1,4 +1,4 @@
-"""Queries about the messages that wait for their due time, in the timer log and in memory."""
+"""Queries about waiting messages, in the timer log and in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cometmq.store.timer.waiting import DUE_WITHIN_SECONDS, Listed, Place, Waiti
 async def count_waiting(
     timer: TimerMessageService, within: Sequence[int] = DUE_WITHIN_SECONDS
 ) -> dict[str, WaitingOfTopic]:
-    """Count the waiting messages by topic, from the timer log, which has a message about a second after it arrives.
+    """Count the waiting messages in the timer log by topic; a new message is in the timer log after about a second.
 
     :param within: seconds; messages due within that time are counted separately.
     :raises OSError: the timer log cannot be read.
@@ -31,7 +31,7 @@ async def count_waiting(
 async def list_waiting(
     timer: TimerMessageService, wanted: Wanted, topic: str | None
 ) -> tuple[list[Listed], Place | None]:
-    """Return the first wanted messages, and the place to continue from; see :func:`count_waiting`.
+    """Return the first ``wanted`` messages, and the position to continue from.
 
     :param topic: only messages for this topic.
     :raises OSError: the timer log cannot be read.

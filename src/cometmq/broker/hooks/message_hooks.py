@@ -1,13 +1,13 @@
-"""Hooks of a broker see requests, incoming messages, and outgoing messages.
+"""Hooks of a broker for requests, incoming messages and outgoing messages.
 
-``RPCHook``, ``SendMessageHook`` and ``ConsumeMessageHook`` of RocketMQ's broker. They use the hooks of the
-server: without any, requests and answers skip this module. An exception in a hook is logged and ignored,
-except that ``before`` of an RPC or a send hook refuses the request by raising
+``RPCHook``, ``SendMessageHook`` and ``ConsumeMessageHook`` of RocketMQ's broker. They are called through the hooks of
+the server: without configured hooks, requests and answers skip this module. An exception in a hook is logged and
+ignored, except that ``before`` of an RPC or a send hook refuses the request by raising
 :class:`~cometmq.remoting.processors.RpcRejectedError` (``AbortProcessException``).
 
 A distribution offers hooks with an entry point of the group ``cometmq.hooks``: a function that takes the broker's
-configuration and returns :class:`BrokerHooks`. The key ``hookNames`` chooses by name; its text is never imported or
-executed.
+configuration and returns :class:`BrokerHooks`. The key ``hookNames`` selects entry points by name; its text is never
+imported or executed.
 """
 
 from __future__ import annotations
@@ -72,21 +72,21 @@ class SendMessageContext(msgspec.Struct, frozen=True, kw_only=True):
     broker_address: str
     region_id: str
     props: dict[str, object]
-    """Values that a hook's ``before`` leaves for its ``after``."""
+    """Values that a hook's ``before`` passes to its ``after``."""
     success: bool = False
-    """After: whether it is stored."""
+    """After: whether the message is stored."""
     code: int = 0
     """After: the code of the answer."""
     error_message: str | None = None
     """After: the error message of the answer, if any."""
     msg_id: str | None = None
-    """After: the broker's id of the stored message; of a batch all ids, separated by commas."""
+    """After: the broker's id of the stored message; for a batch all ids, separated by commas."""
     queue_offset: int = -1
-    """After: its queue offset; of a batch that of its first message."""
+    """After: the queue offset of the message, or of the first message in a batch."""
 
 
 class ConsumeMessageContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages that go to a consumer, or come back from one (``ConsumeMessageContext`` of the broker)."""
+    """Messages that are sent to a consumer, or sent back by a consumer (``ConsumeMessageContext`` of the broker)."""
 
     consumer_group: str
     topic: str
@@ -95,9 +95,9 @@ class ConsumeMessageContext(msgspec.Struct, frozen=True, kw_only=True):
     client_host: str
     broker_address: str
     message_ids: Mapping[str, int]
-    """The broker's id of each message → its queue offset, or its log offset for a message that is sent back."""
+    """Queue offset by the broker's message id; for a message that is sent back, its log offset."""
     body_bytes: int
-    """Bytes of the answer's records."""
+    """Size of the records in the answer, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class SendMessageHook:
     before: Callable[[SendMessageContext], None] | None = None
     """Called before a message is stored; may refuse it."""
     after: Callable[[SendMessageContext], None] | None = None
-    """Called when the request is answered, also for a oneway request."""
+    """Called when the request is answered, and for oneway requests too."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class BrokerHooks:
         return BrokerHooks((*self.rpc, *other.rpc), (*self.send, *other.send), (*self.consume, *other.consume))
 
     def for_server(self, broker_address: Callable[[], str], region_id: str) -> list[RpcHook]:
-        """Return the hooks for the server; empty without hooks for messages and requests."""
+        """Return the hooks for the server; empty if no hooks for messages or requests are configured."""
         if not self.send and not self.consume:
             return list(self.rpc)
         watching = MessageHooks(self.send, self.consume, broker_address, region_id)
@@ -143,7 +143,7 @@ class BrokerHooks:
 def load_hooks(config: BrokerConfig) -> BrokerHooks:
     """Load the hooks of ``hookNames``, in that order.
 
-    :raises ConfigError: no installed distribution offers a hook of that name, or it returns something else.
+    :raises ConfigError: no installed distribution offers the hook, or its function does not return BrokerHooks.
     """
     found = BrokerHooks()
     names = [name for part in config.hook_names.split(",") if (name := part.strip())]
@@ -176,7 +176,9 @@ class MessageHooks:
         self._broker_address = broker_address
         self._region_id = region_id
         self._under_way: dict[int, SendMessageContext] = {}
-        """The key is the identity of the request. Every send is answered, at the latest when the broker stops."""
+        """Contexts of pending sends by the identity of the request. Every send is answered, at the latest when the
+        broker stops.
+        """
 
     def before(self, peer: str, request: Request[Any], body: bytes) -> None:
         """Pass an incoming message to the hooks."""
@@ -264,6 +266,6 @@ def _call(functions: Iterable[Callable[[C], None] | None], context: C, *, may_re
         except RpcRejectedError:
             if may_refuse:
                 raise
-            _log.exception("hook %r refuses what cannot be refused any more", function)
+            _log.exception("hook %r refuses a request that can no longer be refused", function)
         except Exception:
             _log.exception("hook %r failed", function)

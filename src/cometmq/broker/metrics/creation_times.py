@@ -13,7 +13,7 @@ from cometmq.remoting.processors import Response
 CREATION_BOUNDS_MS: Final = (10, 100, 1_000, 3_000, 5_000)
 
 Ended = Callable[[Response], Response]
-"""Called with the answer of a request; returns the answer."""
+"""A function that is called with the answer to a request and returns the answer."""
 
 
 class CreationTimes:
@@ -22,7 +22,7 @@ class CreationTimes:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.topics: Final[dict[tuple[str, ...], Histogram]] = {}
-        """By status, and whether one of the topics is a system topic."""
+        """Times by status, and by whether one of the topics is a system topic."""
         self.groups: Final[dict[tuple[str, ...], Histogram]] = {}
 
     def topic(self, *, is_system: bool) -> Ended:

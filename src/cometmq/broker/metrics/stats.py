@@ -33,7 +33,7 @@ TIMER_DEQUEUE_NUMS: Final = "TIMER_DEQUEUE_NUMS"
 _OF_THE_BROKER: Final = (BROKER_PUT_NUMS, BROKER_GET_NUMS, TIMER_ENQUEUE_NUMS, TIMER_DEQUEUE_NUMS)
 """Items with these names are never dropped."""
 _BYTES_OF: Final = {TOPIC_PUT_SIZE: TOPIC_PUT_NUMS, GROUP_GET_SIZE: GROUP_GET_NUMS}
-"""Names whose values are the bytes of what another name counts."""
+"""Names of byte counts, and the name that counts the messages."""
 
 _TOTAL_SAMPLES: Final = 601
 
@@ -70,7 +70,7 @@ class _Total:
 
 
 class Taken(NamedTuple):
-    """The messages of a topic that a group got."""
+    """The messages of a topic that a group received."""
 
     topic: str
     group: str
@@ -92,7 +92,9 @@ class BrokerStats:
         self._topic_put: dict[str, StatsItem] = {}
         self._group_get: dict[tuple[str, str], StatsItem] = {}
         self._retried: dict[tuple[str, str], tuple[int, int]] = {}
-        """Messages and bytes of the above that came from retry topics of POP, counted for their own topic."""
+        """Messages and bytes from retry topics of POP, counted for their original topic; they are part of the counts
+        above.
+        """
         self._broker_put = self.item(BROKER_PUT_NUMS, cluster)
         self._broker_get = self.item(BROKER_GET_NUMS, cluster)
         self.boot_ms: Final = clock.now_ms()
@@ -159,7 +161,7 @@ class BrokerStats:
         self.put_times[place] += messages
 
     def get(self, topic: str, group: str, messages: int, size_bytes: int) -> None:
-        """Count one pull that found messages."""
+        """Count one pull that returned messages."""
         item = self._group_get.get((topic, group))
         if item is None:
             item = self._group_get[topic, group] = self.item(GROUP_GET_NUMS, f"{topic}@{group}")
@@ -182,11 +184,11 @@ class BrokerStats:
                 yield Taken(topic, group, True, retried, retried_bytes)
 
     def count_pull_miss(self) -> None:
-        """Count one pull that found nothing."""
+        """Count one pull that returned no messages."""
         self.get_missed += 1
 
     def count_read_time(self, seconds: float) -> None:
-        """Count the time of one read of the store; the loop does nothing else meanwhile."""
+        """Count the time of one read of the store, which blocks the loop."""
         if seconds > self.get_s_max:
             self.get_s_max = seconds
 
@@ -195,7 +197,7 @@ class BrokerStats:
         self.item(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)
 
     def item(self, name: str, key: str) -> StatsItem:
-        """Return the counter of this name and key, created if necessary."""
+        """Return the counter of a name and key; create it if necessary."""
         return self._items.item(name, key)
 
     # --- forgetting ---------------------------------------------------------------------------
@@ -208,7 +210,7 @@ class BrokerStats:
         self._items.forget_group(group)
 
     def _forgotten(self, name: str, key: str) -> None:
-        """Stop counting with an item that was dropped."""
+        """Stop using an item that was dropped."""
         if name == TOPIC_PUT_NUMS:
             self._topic_put.pop(key, None)
         elif name == GROUP_GET_NUMS:
@@ -261,7 +263,7 @@ class BrokerStats:
 
     # --- answers ------------------------------------------------------------------------------
     def view(self, name: str, key: str) -> BrokerStatsData | None:
-        """Return one item over minute, hour and day, or ``None`` if nothing was ever counted (code 315)."""
+        """Return one item over the last minute, hour and day, or ``None`` if nothing was ever counted (code 315)."""
         found = self._items.get(_BYTES_OF.get(name, name), key)
         if found is None:
             return None
@@ -274,7 +276,9 @@ class BrokerStats:
         return NOTHING if found is None else found.seen(0, in_bytes=name in _BYTES_OF)
 
     def _per_second(self, *columns: int) -> str:
-        """Return averages of the sum of some columns over 10, 60 and 600 s, or the time since the start."""
+        """Return the sum of some columns as averages per second over 10, 60 and 600 s, or over the time since the
+        start.
+        """
         newest = self._samples[-1]
         figures = []
         for seconds in (10, 60, 600):
@@ -322,7 +326,7 @@ class BrokerStats:
         }
 
     def _put_latency(self, share: float) -> float:
-        """Return the upper bound, in ms, of the class of put times below which ``share`` of the messages are."""
+        """Return the upper bound, in ms, of the put times of ``share`` of the messages."""
         wanted = sum(self.put_times) * share
         below = 0
         for count, bound in zip(self.put_times, (0, *_PUT_TIME_BOUNDS_MS, self.put_ms_max), strict=True):

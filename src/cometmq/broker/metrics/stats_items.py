@@ -9,8 +9,8 @@ day        1 h              25
 ========== ================ ============
 
 A sample is a number and a time, the same for all items, so its cost does not depend on the number of items. An item
-that is counted for the first time after a sample notes its value before, which is what the sample would have recorded;
-so an unused item costs nothing.
+that is counted for the first time after a sample records its previous value, which the sample would have recorded; so
+an unused item costs nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOTHING: Final = BrokerStatsItem(sum=0, tps=0.0, avgpt=0.0)
 
 
 class Windows:
-    """The samples of all items; ``number`` counts those of the minute."""
+    """The samples of all items; ``number`` is the number of minute samples."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -60,7 +60,7 @@ class Windows:
 
 
 class StatsItem:
-    """One counter: value, bytes, number of calls, and what they were at the samples that are kept."""
+    """One counter: value, bytes, number of calls, and their values at the kept samples."""
 
     __slots__ = ("_born", "_counted_after", "_stood", "_windows", "size", "times", "value")
 
@@ -70,9 +70,9 @@ class StatsItem:
         self.times = 0
         self._windows = windows
         self._born = self._counted_after = windows.number
-        """The last samples before it was counted for the first time, and for the last time."""
+        """Numbers of the last samples before the item was first counted, and before it was last counted."""
         self._stood: list[list[tuple[int, int, int, int]]] | None = None
-        """For each window a sample's number, and value, bytes and calls from that sample on."""
+        """For each window: numbers of samples, with value, bytes and calls from that sample on."""
 
     def add(self, value: int, size: int = 0) -> None:
         """Add ``value`` and bytes from one call."""
@@ -103,7 +103,7 @@ class StatsItem:
         return next((entry for entry in reversed(stood) if entry[0] <= number), (number, 0, 0, 0))
 
     def seen(self, window: int, *, in_bytes: bool = False) -> BrokerStatsItem:
-        """Return sum, per second and per call over the minute (0), hour (1) or day (2) so far."""
+        """Return sum, rate per second and average per call over the last minute (0), hour (1) or day (2)."""
         windows = self._windows
         every = _EVERY[window]
         first, last = max(self._born // every, windows.oldest(window)), windows.number // every
@@ -122,7 +122,7 @@ class StatsItem:
 
     @property
     def is_idle_for_a_day(self) -> bool:
-        """Return whether it was not counted for a whole day."""
+        """Return whether the item was not counted for a day."""
         return self._counted_after // _EVERY[_DAY] < self._windows.oldest(_DAY)
 
 
@@ -143,11 +143,11 @@ class StatsItems:
         """Names and keys by the topic and by the group of keys that have both."""
 
     def get(self, name: str, key: str) -> StatsItem | None:
-        """Return the item of this name and key, if it exists."""
+        """Return the item of a name and key, if it exists."""
         return self._items.get(name, {}).get(key)
 
     def item(self, name: str, key: str) -> StatsItem:
-        """Return the item of this name and key, created if necessary."""
+        """Return the item of a name and key; create it if necessary."""
         items = self._items.setdefault(name, {})
         found = items.get(key)
         if found is None:
@@ -184,7 +184,7 @@ class StatsItems:
         return self._windows.sample(now_ms)
 
     def drop_idle(self) -> Iterator[None]:
-        """Drop the items that were idle for a day; pauses after each slice."""
+        """Drop the items that were idle for a day; pause after each slice."""
         looked = 0
         for name, items in list(self._items.items()):
             if name in self._permanent:

@@ -41,7 +41,7 @@ class Event(Enum):
     TIMER_IN = "timer in"
     """A message with any delay arrived."""
     TIMER_OUT = "timer out"
-    """It was delivered."""
+    """A message with any delay was delivered."""
 
 
 FINISH_BOUNDS_S: Final = (5, 60, 600, 3_600, 43_200, 86_400)
@@ -57,7 +57,7 @@ class MessagesIn:
         self.count = 0
         self.bytes = 0
         self.large: Final = Histogram(SIZE_BOUNDS)
-        """The sizes of those above :data:`SMALL_BYTES`."""
+        """The sizes of messages above :data:`SMALL_BYTES`."""
 
     @property
     def sizes(self) -> Histogram:
@@ -75,7 +75,7 @@ class Traffic:
     def __init__(self) -> None:
         self._in: dict[tuple[str, str], MessagesIn] = {}
         self._plain: dict[str, MessagesIn] = {}
-        """The messages of most topics again, by topic alone: those that :meth:`stored` counts most often."""
+        """The messages of the usual type by topic, for a faster :meth:`stored`."""
         self._dead: dict[tuple[str, str], int] = {}
         self._events: dict[tuple[Event, str], int] = {}
         self.finishes: Final[dict[str, Histogram]] = {}
@@ -83,7 +83,7 @@ class Traffic:
         self.delays: Final[dict[str, Histogram]] = {}
         """Delays of messages with any delay in seconds, by topic."""
         self.pulled: Final[dict[tuple[str, str], dict[int, int]]] = {}
-        """Queue id → the offset after the last message that was sent to a group, by topic and group."""
+        """By topic and group: queue id → the offset after the last message that was sent to the group."""
         self._pulled_queues = 0
         self.pops: Final = PopCounts()
 

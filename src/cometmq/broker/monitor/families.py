@@ -1,4 +1,4 @@
-"""The metric families of a broker: those of Apache RocketMQ 5, with its names, labels and bounds, and our own.
+"""The metric families of a broker: those of Apache RocketMQ 5, with its names, labels and bounds, and CometMQ's own.
 
 Names with ``rocketmq_`` are those of Apache's broker 5.5.0; a test compares them with a recording.
 """
@@ -17,23 +17,21 @@ from cometmq.remoting import rpc_latency
 
 _STORAGE: Final = ("storage_type", "storage_medium")
 STORAGE: Final = ("local", "disk")
-"""The values of these labels."""
+"""Values of the storage labels."""
 _IN: Final = ("topic", "message_type", "is_system")
 _DEAD: Final = ("topic", "consumer_group", "is_system")
 _OUT: Final = ("topic", "consumer_group", "is_retry", "is_system")
 
 BROKER_PERMISSION: Final = Family(
-    "rocketmq_broker_permission", Kind.GAUGE, "4: clients may read, 2: they may write, 6: both."
+    "rocketmq_broker_permission", Kind.GAUGE, "Permission of clients: 4 to read, 2 to write, 6 for both."
 )
 TOPIC_NUMBER: Final = Family("rocketmq_topic_number", Kind.GAUGE, "Topics.")
 GROUP_NUMBER: Final = Family("rocketmq_consumer_group_number", Kind.GAUGE, "Consumer groups.")
-PROCESSOR_WATERMARK: Final = Family(
-    "rocketmq_processor_watermark", Kind.GAUGE, "Requests that wait for an answer.", ("processor",)
-)
+PROCESSOR_WATERMARK: Final = Family("rocketmq_processor_watermark", Kind.GAUGE, "Pending requests.", ("processor",))
 
 MESSAGES_IN: Final = Family("rocketmq_messages_in_total", Kind.COUNTER, "Messages stored.", _IN)
-THROUGHPUT_IN: Final = Family("rocketmq_throughput_in_total", Kind.COUNTER, "Bytes of messages stored.", _IN)
-MESSAGE_SIZE: Final = Family("rocketmq_message_size", Kind.HISTOGRAM, "Bytes of a stored message.", _IN, SIZE_BOUNDS)
+THROUGHPUT_IN: Final = Family("rocketmq_throughput_in_total", Kind.COUNTER, "Size of stored messages.", _IN)
+MESSAGE_SIZE: Final = Family("rocketmq_message_size", Kind.HISTOGRAM, "Size of a stored message.", _IN, SIZE_BOUNDS)
 MESSAGES_OUT: Final = Family("rocketmq_messages_out_total", Kind.COUNTER, "Messages sent to consumers.", _OUT)
 THROUGHPUT_OUT: Final = Family("rocketmq_throughput_out_total", Kind.COUNTER, "Bytes sent to consumers.", _OUT)
 TO_DLQ: Final = Family("rocketmq_send_to_dlq_messages_total", Kind.COUNTER, "Dead letters.", _DEAD)
@@ -41,14 +39,14 @@ TO_DLQ: Final = Family("rocketmq_send_to_dlq_messages_total", Kind.COUNTER, "Dea
 TOPIC_CREATIONS: Final = Family(
     "rocketmq_topic_create_execution_time_milliseconds",
     Kind.HISTOGRAM,
-    "Time of the requests that made or changed topics.",
+    "Duration of requests that create or change topics.",
     ("invocation_status", "is_system"),
     CREATION_BOUNDS_MS,
 )
 GROUP_CREATIONS: Final = Family(
     "rocketmq_consumer_group_create_execution_time_milliseconds",
     Kind.HISTOGRAM,
-    "Time of the requests that made or changed consumer groups.",
+    "Duration of requests that create or change consumer groups.",
     ("invocation_status",),
     CREATION_BOUNDS_MS,
 )
@@ -67,14 +65,17 @@ LAG_MESSAGES: Final = Family(
     "rocketmq_consumer_lag_messages", Kind.GAUGE, "Messages that a group has not consumed.", _OUT
 )
 LAG_LATENCY: Final = Family(
-    "rocketmq_consumer_lag_latency_milliseconds", Kind.GAUGE, "Age of the oldest of them; 0 without any.", _OUT
+    "rocketmq_consumer_lag_latency_milliseconds", Kind.GAUGE, "Age of the oldest such message; 0 without any.", _OUT
 )
 INFLIGHT: Final = Family(
-    "rocketmq_consumer_inflight_messages", Kind.GAUGE, "Messages sent to a group and not consumed.", _OUT
+    "rocketmq_consumer_inflight_messages", Kind.GAUGE, "Messages sent to a group but not consumed yet.", _OUT
 )
 READY: Final = Family("rocketmq_consumer_ready_messages", Kind.GAUGE, "Messages not sent to a group yet.", _OUT)
 QUEUEING_LATENCY: Final = Family(
-    "rocketmq_consumer_queueing_latency_milliseconds", Kind.GAUGE, "Age of the oldest of them; 0 without any.", _OUT
+    "rocketmq_consumer_queueing_latency_milliseconds",
+    Kind.GAUGE,
+    "Age of the oldest such message; 0 without any.",
+    _OUT,
 )
 
 HALF_MESSAGES: Final = Family("rocketmq_half_messages", Kind.GAUGE, "Open transactions.", ("topic",))
@@ -83,12 +84,12 @@ ROLLBACKS: Final = Family("rocketmq_rollback_messages_total", Kind.COUNTER, "Rol
 FINISH_LATENCY: Final = Family(
     "rocketmq_finish_message_latency_milliseconds",
     Kind.HISTOGRAM,
-    "Time from a half message to its commit, in seconds, as Apache writes it under this name.",
+    "Time from a half message to its commit, in seconds in spite of the name, as in Apache.",
     ("topic",),
     FINISH_BOUNDS_S,
 )
 
-STORAGE_SIZE: Final = Family("rocketmq_storage_size_bytes", Kind.GAUGE, "Bytes of the commit log.", _STORAGE)
+STORAGE_SIZE: Final = Family("rocketmq_storage_size_bytes", Kind.GAUGE, "Size of the commit log.", _STORAGE)
 FLUSH_BEHIND: Final = Family(
     "rocketmq_storage_flush_behind_bytes", Kind.GAUGE, "Bytes of the log that are not flushed.", _STORAGE
 )
@@ -109,63 +110,66 @@ TIMER_ENQUEUE_LAG: Final = Family(
     "rocketmq_timer_enqueue_lag", Kind.GAUGE, "Messages with any delay that the timer has not read yet.", _STORAGE
 )
 TIMER_ENQUEUE_LATENCY: Final = Family(
-    "rocketmq_timer_enqueue_latency_milliseconds", Kind.GAUGE, "Age of the oldest of them; 0 without any.", _STORAGE
+    "rocketmq_timer_enqueue_latency_milliseconds",
+    Kind.GAUGE,
+    "Age of the oldest such message; 0 without any.",
+    _STORAGE,
 )
 TIMER_DEQUEUE_LAG: Final = Family(
-    "rocketmq_timer_dequeue_lag", Kind.GAUGE, "Messages with any delay that are due and not delivered.", _STORAGE
+    "rocketmq_timer_dequeue_lag", Kind.GAUGE, "Due messages with any delay that are not delivered yet.", _STORAGE
 )
 TIMER_DEQUEUE_LATENCY: Final = Family(
-    "rocketmq_timer_dequeue_latency_milliseconds", Kind.GAUGE, "Time since the first of them was due.", _STORAGE
+    "rocketmq_timer_dequeue_latency_milliseconds", Kind.GAUGE, "Time since the first such message was due.", _STORAGE
 )
 DELAY_LATENCY: Final = Family(
     "rocketmq_delay_message_latency_seconds",
     Kind.HISTOGRAM,
-    "Delay that messages with any delay ask for.",
+    "Requested delays of messages with any delay.",
     ("topic", *_STORAGE),
     DELAY_BOUNDS_S,
 )
 TIMING_MESSAGES: Final = Family(
-    "rocketmq_timing_messages", Kind.GAUGE, "Messages with any delay that wait.", ("topic", *_STORAGE)
+    "rocketmq_timing_messages", Kind.GAUGE, "Waiting messages with any delay.", ("topic", *_STORAGE)
 )
 TIMER_SNAPSHOT: Final = Family(
     "rocketmq_timer_message_snapshot",
     Kind.GAUGE,
-    "Messages with any delay that are due within so many seconds.",
+    "Messages with any delay that are due within the seconds in timer_bound_s.",
     ("timer_bound_s", *_STORAGE),
 )
 
 POP_REVIVE_LAG: Final = Family(
     "rocketmq_pop_revive_lag_milliseconds",
     Kind.GAUGE,
-    "Popped messages whose time is over and that are not visible yet: a number, as Apache writes under this name.",
+    "Number of popped messages whose invisible time is over and that are not visible yet; not a time, as in Apache.",
     ("queue_id",),
 )
 POP_REVIVE_LATENCY: Final = Family(
-    "rocketmq_pop_revive_latency_milliseconds", Kind.GAUGE, "Time since the first of them was due.", ("queue_id",)
+    "rocketmq_pop_revive_latency_milliseconds", Kind.GAUGE, "Time since the first such message was due.", ("queue_id",)
 )
 
 POP_IN: Final = Family(
     "rocketmq_pop_revive_in_message_total",
     Kind.COUNTER,
-    "Pops (CK) and acknowledgements (ACK) put in the log; a change of the time is one of each.",
+    "Pops (CK) and acknowledgements (ACK) in the log; a change of the invisible time counts as one of each.",
     ("consumer_group", "topic", "revive_message_type", "put_status"),
 )
 POP_OUT: Final = Family(
     "rocketmq_pop_revive_out_message_total",
     Kind.COUNTER,
-    "Pops and acknowledgements that took effect, which they do when they are in the log.",
+    "Pops and acknowledgements in effect: those that are stored in the log.",
     ("consumer_group", "topic", "queue_id", "revive_message_type"),
 )
 POP_RETRIES: Final = Family(
     "rocketmq_pop_revive_retry_messages_total",
     Kind.COUNTER,
-    "Popped messages whose time was over, put in the retry topic.",
+    "Popped messages that were stored in the retry topic when their invisible time ended.",
     ("consumer_group", "topic", "put_status"),
 )
 POP_SCANS: Final = Family(
     "rocketmq_pop_buffer_scan_time_consume_milliseconds",
     Kind.HISTOGRAM,
-    "Time of a look at popped messages that are due.",
+    "Duration of the checks for due popped messages.",
     (),
     SCAN_BOUNDS_MS,
 )
@@ -184,23 +188,23 @@ HELD_PULLS: Final = Family("cometmq_held_pulls", Kind.GAUGE, "Pulls that wait fo
 LOOP_DELAY: Final = Family(
     "cometmq_event_loop_delay_seconds",
     Kind.HISTOGRAM,
-    "Lateness of a timer of the event loop, looked at ten times a second.",
+    "Lateness of a timer of the event loop, measured ten times a second.",
     (),
     (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1),
 )
 FLUSHES: Final = Family(
     "cometmq_flush_seconds",
     Kind.HISTOGRAM,
-    "Time of the flushes of the commit log (fdatasync).",
+    "Duration of flushes of the commit log (fdatasync).",
     (),
     (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5),
 )
 REFUSED_MESSAGES: Final = Family(
     "cometmq_messages_not_stored_total", Kind.COUNTER, "Messages that the store could not write."
 )
-DISK_RATIO: Final = Family("cometmq_disk_used_ratio", Kind.GAUGE, "Used part of the disk of the commit log, 0 to 1.")
+DISK_RATIO: Final = Family("cometmq_disk_used_ratio", Kind.GAUGE, "Used share of the commit log's disk, 0 to 1.")
 MISSING_ENTRIES: Final = Family(
-    "cometmq_missing_queue_entries", Kind.GAUGE, "Queue entries that were read, and lead to no message."
+    "cometmq_missing_queue_entries", Kind.GAUGE, "Queue entries that were read and point to no message."
 )
 SLAVE_BEHIND: Final = Family(
     "cometmq_slave_behind_bytes", Kind.GAUGE, "Bytes of the log that a slave has not confirmed.", ("slave",)
@@ -208,7 +212,7 @@ SLAVE_BEHIND: Final = Family(
 ADDRESS_WRONG: Final = Family(
     "cometmq_advertised_address_wrong",
     Kind.GAUGE,
-    "1: connections to the address that clients get, of a listener or of all, do not find this broker.",
+    "1: connections to the broker's advertised address, for a listener or for all clients, do not reach the broker.",
     ("listener", "address"),
 )
 SLAVES: Final = Family("cometmq_slaves", Kind.GAUGE, "Connected slaves.")

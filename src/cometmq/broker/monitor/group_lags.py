@@ -1,13 +1,13 @@
 """Lags of groups, in each topic for which they have offsets.
 
-The pairs of group and topic with the largest lags, as many as a metric family may have series, have samples of their
-own. To limit the cost of an answer with a million offsets, each answer reads these pairs, and of all others only the
-next :data:`~cometmq.broker.limits.LAGS_PER_ANSWER` queues, in rounds: a pair that falls behind replaces one that does
-not, and the sum of the others is that of the last round.
+The pairs of group and topic with the largest lags have samples of their own, as many as a metric family may have
+series. To limit the cost of an answer with a million offsets, each answer reads these pairs, and only the next
+:data:`~cometmq.broker.limits.LAGS_PER_ANSWER` queues of all other pairs, in rounds: a pair that falls behind replaces
+one that does not. The sum of the others is from the last round.
 
 The age of a lag is the age of the message that a group reads next. If thousands of queues have not been read since the
-start, an answer opens the files of only :data:`~cometmq.broker.limits.AGES_PER_ANSWER` queues; the ages of other pairs
-are in later answers.
+start, an answer opens files for only :data:`~cometmq.broker.limits.AGES_PER_ANSWER` queues; later answers contain the
+ages of other pairs.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class _Behind(NamedTuple):
 
     queue: ConsumeQueue
     offset: int
-    """The first message that is not consumed."""
+    """Offset of the first message that is not consumed."""
     sent: int
-    """The first message that was not sent to the group."""
+    """Offset of the first message that was not sent to the group."""
     end: int
     in_flight: int
-    """Popped messages before the offset."""
+    """Number of popped messages before the offset."""
 
 
 class _Sum:
@@ -46,9 +46,9 @@ class _Sum:
 
     def __init__(self) -> None:
         self.in_queues = 0
-        """Messages after the offset."""
+        """Number of messages after the offset."""
         self.lag = 0
-        """Messages after the offset, and the messages in flight before it."""
+        """Number of messages after the offset, and of messages in flight before it."""
         self.ready = 0
 
     def add(self, queues: list[_Behind]) -> int:
@@ -76,7 +76,9 @@ class _StoreTimes:
         self._left = AGES_PER_ANSWER
 
     def of(self, queue: ConsumeQueue, offset: int) -> int | None:
-        """Return the store time of a message (ms), -1 without one; ``None`` if this answer has looked up enough."""
+        """Return the store time of a message in ms, -1 if it does not exist, or ``None`` if this answer may read no
+        more.
+        """
         place = queue, offset
         found = self._now.get(place, self._before.get(place))
         if found is None:
@@ -98,11 +100,11 @@ class GroupLags:
         self._own: dict[str, int] = {}
         """Lags of the pairs that have samples of their own."""
         self._round: list[str] = []
-        """Pairs that this round has not read yet."""
+        """Pairs that the current round has not read yet."""
         self._seen = _Sum()
-        """Pairs that this round has read."""
+        """Sums of the pairs that the current round has read."""
         self._all: _Sum | None = None
-        """All pairs, in the last round."""
+        """Sums of all pairs in the last round."""
         self._times = _StoreTimes(broker.store)
 
     def steps(self, limit: int) -> Steps:
@@ -194,7 +196,7 @@ class GroupLags:
                 yield _Behind(queue, offset, sent, end, broker.offsets.in_flight(topic, group, queue_id))
 
     def _age_ms(self, one: _Behind, offset: int) -> int | None:
-        """Return the age of the message at an offset in ms; 0 without one, ``None`` if it is not known yet."""
+        """Return the age of the message at an offset in ms, 0 if there is none, or ``None`` if it is not known yet."""
         if offset >= one.end:
             return 0
         stored_ms = self._times.of(one.queue, offset)

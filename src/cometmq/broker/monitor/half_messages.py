@@ -1,4 +1,4 @@
-"""Half messages by their real topic, which the record of each names (``TransactionMetrics``)."""
+"""Half messages by their real topic, read from their records (``TransactionMetrics``)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from cometmq.metrics.family import Sample, Steps
 class HalfMessages:
     """Counts open transactions by topic; each record is read once.
 
-    With more than :data:`~cometmq.broker.limits.MAX_HALF_MESSAGES_BY_TOPIC`, all count for the half topic.
+    Above :data:`~cometmq.broker.limits.MAX_HALF_MESSAGES_BY_TOPIC`, all half messages count for the half topic.
     """
 
     def __init__(self, transactions: OpenTransactions, traffic: Traffic) -> None:
         self._traffic = traffic
         self._transactions: Final = transactions
         self._topics: dict[int, str] = {}
-        """Topic by offset in the half queue."""
+        """Real topic by offset in the half queue."""
         self._seen: set[str] = set()
-        """Topics that had a half message: they report 0 without one."""
+        """Topics that ever had a half message; without open ones they report 0."""
 
     def steps(self) -> Steps:
         """Yield the current samples."""

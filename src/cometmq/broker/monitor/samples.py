@@ -137,7 +137,7 @@ def sample_timer(
 ) -> Iterator[Sample]:
     """Yield messages with any delay.
 
-    :param waiting: by topic, as they were counted last.
+    :param waiting: numbers of waiting messages by topic, from the last count.
     """
     if timer is None:
         return

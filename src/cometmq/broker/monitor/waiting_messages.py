@@ -1,4 +1,4 @@
-"""Waiting messages with any delay, by topic (``TimerMetrics``): counted from time to time, updated in between."""
+"""Waiting messages with any delay, by topic (``TimerMetrics``): counted periodically, updated in between."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cometmq.broker.metrics.traffic import Traffic
 from cometmq.store.timer.waiting import WaitingOfTopic
 
 _SNAPSHOT_SECONDS: Final = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
-"""The labels of ``rocketmq_timer_message_snapshot``."""
+"""Bounds in ``rocketmq_timer_message_snapshot``, in seconds."""
 
 
 class WaitingMessages:
@@ -29,7 +29,7 @@ class WaitingMessages:
     async def count(self, timer: TimerMessageService) -> None:
         """Count the messages in the timer log.
 
-        :raises OSError: it cannot be read.
+        :raises OSError: the timer log cannot be read.
         """
         before = self._traffic.waiting()
         self._counted = await count_waiting(timer, _SNAPSHOT_SECONDS)

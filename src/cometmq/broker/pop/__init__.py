@@ -1,1 +1,1 @@
-"""POP: the broker hands out messages for a limited time, and again if they are not acknowledged in that time."""
+"""POP: the broker hands out messages for a limited time, and again if they are not acknowledged within that time."""

@@ -1,8 +1,9 @@
-"""Ends of popped messages: ACK_MESSAGE (200051), BATCH_ACK_MESSAGE (200151) and CHANGE_MESSAGE_INVISIBLETIME (200053).
+"""Acknowledgements of popped messages and changes of their invisible time: ACK_MESSAGE (200051), BATCH_ACK_MESSAGE
+(200151) and CHANGE_MESSAGE_INVISIBLETIME (200053).
 
-(``AckMessageProcessor``, ``ChangeInvisibleTimeProcessor``.) A handle is valid while its message is invisible and both
-have the same pop time. An old, used or unknown handle gets the same answer, as in Apache, and changes nothing.
-A change returns a handle with a later pop time, even if two changes happen in one millisecond.
+(``AckMessageProcessor``, ``ChangeInvisibleTimeProcessor``.) A handle is valid while its message is invisible and has
+the same pop time. An old, used or unknown handle gets the same answer, as in Apache, but changes nothing. A change
+returns a handle with a later pop time, even if two changes happen in one millisecond.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class AckMessageProcessor:
 
     @answers(RequestCode.ACK_MESSAGE, header=AckMessageRequestHeader, permission=needs_popped(Action.SUB))
     def ack(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
-        """Acknowledge a message: it is not handed out again."""
+        """Acknowledge a message, so that it is not handed out again."""
         header: AckMessageRequestHeader = request.header
         handle = read_handle(header.extra_info)
         self._check_offset(connection, header.topic, header.queue_id, header.consumer_group, header.offset)
@@ -169,7 +170,7 @@ class AckMessageProcessor:
         self._answer_when_stored(connection, request, _changed_response(pop_time, invisible_ms, handle))
         return None
 
-    # --- ends -----------------------------------------------------------------------------------
+    # --- acknowledging -----------------------------------------------------------------------------------
     def _acknowledge(self, queue: PopQueue, offsets: list[int], pop_time: int) -> None:
         ordered = queue.ordered
         before, was_full = (None, False) if ordered is None else (ordered.committed, ordered.is_full)
@@ -224,7 +225,7 @@ class AckMessageProcessor:
 
 
 def is_handed_out(queue: PopQueue, offset: int, pop_time: int) -> bool:
-    """Tell whether a message is handed out with this pop time."""
+    """Return whether a message is handed out with this pop time."""
     times = queue.invisible.find(offset)
     if times is not None and times[0] == pop_time:
         return True
@@ -234,7 +235,7 @@ def is_handed_out(queue: PopQueue, offset: int, pop_time: int) -> bool:
 def read_handle(text: str) -> ReceiptHandle:
     """Parse the receipt handle of a request.
 
-    :raises RefusedError: it is malformed.
+    :raises RefusedError: the handle is malformed.
     """
     try:
         return parse_handle(text)
@@ -245,7 +246,7 @@ def read_handle(text: str) -> ReceiptHandle:
 def acked_offsets(ack: BatchAck, most: int) -> list[int]:
     """Return the offsets that a batch acknowledges, at most ``most``.
 
-    :raises RefusedError: its bits are not Base64, or too many are set.
+    :raises RefusedError: the bits are not Base64, or too many bits are set.
     """
     if len(ack.bits) > MAX_ACK_BITS_CHARS:
         raise RefusedError(

@@ -2,19 +2,20 @@
 
 Theory of operation. Apache's broker stores each pop as a record with the tag ``ck``, and each acknowledgement as one
 with the tag ``ack`` or ``bAck``, as delayed messages of the topic ``rmq_sys_REVIVE_LOG_CLUSTER``: they wait in
-``rmq_sys_wheel_timer`` and appear in that topic when the invisible time of the pop is over (``PopReviveService``). The
-timer here delivers them like all others. So each ``ck`` that appears is a pop whose time is over; its acknowledgements
-appear a second later. The messages of the pop are added to the POP log as popped for some seconds more, the
-acknowledgements remove theirs, and the rest is handed out again like any other popped message.
+``rmq_sys_wheel_timer``, and are delivered to that topic when the invisible time of the pop is over
+(``PopReviveService``). The timer here delivers them like all others. So each delivered ``ck`` is a pop whose time is
+over; its acknowledgements are delivered a second later. The messages of the pop are added to the POP log as popped for
+a few more seconds, the acknowledgements remove their messages, and the rest is handed out again like any other popped
+message.
 
 Apache saves its read position late. A message whose retry copy it has already stored is not handed out twice: the copy
-is among the last ones of the retry topic.
+is among the last messages of the retry topic.
 
 The read position in the topic is stored in the POP log as well, in the same record as the entries that come from it. So
-a crash neither loses nor repeats anything. It is also the offset of Apache's own group, for a store that returns to
-Apache.
+a crash neither loses nor repeats anything. The position is also committed as the offset of Apache's own group, for a
+store that returns to Apache.
 
-Fault model: a damaged or invalid record is skipped. Offsets that the group has not reached yet are left alone: it gets
+Fault model: a damaged or invalid record is skipped. Offsets that the group has not reached yet are ignored: it receives
 these messages anyway.
 """
 
@@ -42,11 +43,11 @@ from cometmq.store.message_store import ConsumeQueue
 _log = logging.getLogger(__name__)
 
 GRACE_MS: Final = 5_000
-"""Acknowledgements appear a second after their pop; the timer may deliver either a second late."""
+"""Acknowledgements are delivered a second after their pop; the timer may deliver both a second late."""
 COPIES: Final = 1_000
 """Number of messages of a retry topic that are checked; Apache's broker saves its position every few seconds."""
 MAX_POPPED: Final = 32
-"""Messages of one pop of Apache's broker; its acknowledgements are the bits of a number."""
+"""Maximum number of messages in one pop of Apache's broker, which marks acknowledgements as bits of a number."""
 
 Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 """An offset, or milliseconds since 1970."""
@@ -63,7 +64,7 @@ class CheckPoint(msgspec.Struct, frozen=True):
     count: Annotated[int, msgspec.Meta(ge=0, le=MAX_POPPED)] = msgspec.field(name="n", default=0)
     acked_bits: int = msgspec.field(name="bm", default=0)
     distances: list[int] | None = msgspec.field(name="d", default=None)
-    """Distance of each message from the first; empty when the offsets are consecutive."""
+    """Distance of each message from the first message; empty if the offsets are consecutive."""
 
     def offsets(self) -> list[int]:
         """Return the offsets that were not acknowledged when the record was written, ascending."""
@@ -87,7 +88,7 @@ _ACK: Final = msgspec.json.Decoder(Ack)
 
 
 class ApachePops:
-    """See the module's docstring."""
+    """Adds the pops of Apache's broker to the POP log."""
 
     def __init__(self, broker: BrokerContext, log: PopLog) -> None:
         self._topic = REVIVE_TOPIC_PREFIX + broker.config.broker_cluster_name
@@ -98,9 +99,9 @@ class ApachePops:
         self._log = log
         self._alarm = Alarm(self._read, clock=broker.clock)
         self._written_there: dict[int, int] = {}
-        """Ends of the queues at the start: Apache's broker may have handled the records before them."""
+        """Ends of the queues when the broker started: Apache's broker may have handled the records before them."""
         self._copies: dict[str, set[_Mark]] = {}
-        """The last messages of retry topics at the start."""
+        """The last messages of retry topics when the broker started."""
 
     def start(self) -> None:
         """Read the available records."""
@@ -186,7 +187,7 @@ class ApachePops:
         )
 
     def _has_copy(self, point: CheckPoint, offset: int) -> bool:
-        """Return whether Apache's broker has already stored a copy of a message."""
+        """Return whether Apache's broker has already stored a retry copy of a message."""
         record = record_at(self._store, point.topic, point.queue_id, offset)
         if record is None:
             return False
@@ -204,9 +205,9 @@ _Mark = tuple[str, int, int, int]
 
 
 def _mark(record: StoredRecord, reconsume_times: int) -> _Mark:
-    """Return what a message and its copy have in common."""
+    """Return the fields that a message and its retry copy have in common."""
     return record.properties.get(UNIQ_KEY, ""), record.born_timestamp, record.body_crc, reconsume_times
 
 
 def _ignore_outcome(_refusal: RefusedError | None) -> None:
-    """Ignore the outcome: nobody waits for it."""
+    """Ignore the outcome, because nothing waits for it."""

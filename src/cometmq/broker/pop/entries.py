@@ -1,10 +1,10 @@
 """Entries of the POP log: the events of popped messages, as the log stores them.
 
-A record of the topic :data:`~cometmq.message.names.POP_LOG_TOPIC` (queue 0) has the entries of one turn. Its body is a
-MessagePack array of entries; an entry is an array that begins with its number, topic, group and queue id. Entries with
-unknown numbers are skipped, so that a later version may add some. ``docs/store.md`` has the layout.
+A record in the topic :data:`~cometmq.message.names.POP_LOG_TOPIC` (queue 0) contains the entries of one turn. Its body
+is a MessagePack array of entries; an entry is an array that begins with its number, topic, group and queue id. Entries
+with unknown numbers are skipped, so that a later version may add some. ``docs/store.md`` has the layout.
 
-Entries may be replayed: each names a pop time, and a message that has another pop time by now is left alone.
+Entries may be replayed: each entry contains a pop time, and a message that now has another pop time is not changed.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Popped(Entry, frozen=True, array_like=True, gc=False, tag=1):
     """Messages were handed out."""
 
     start: int
-    """Offset of the first one."""
+    """Offset of the first message."""
     steps: list[int]
-    """Distance of each further message from the one before."""
+    """Distance of each further message from the previous one."""
     next_offset: int
-    """The offset of the group in the queue from now on."""
+    """The new offset of the group in the queue."""
     pop_time: int
     """Milliseconds since 1970."""
     invisible_ms: int
@@ -49,7 +49,7 @@ class Acked(Entry, frozen=True, array_like=True, gc=False, tag=2):
 
 
 class Changed(Entry, frozen=True, array_like=True, gc=False, tag=3):
-    """A message is invisible for another time."""
+    """The invisible time of a message was changed."""
 
     pop_time: int
     offset: int
@@ -63,13 +63,13 @@ class Revived(Entry, frozen=True, array_like=True, gc=False, tag=4):
     pop_time: int
     offset: int
     copy_topic: str
-    """The retry topic, or the dead-letter topic; empty when the log no longer had the message."""
+    """The retry topic, or the dead-letter topic; empty if the message was no longer in the log."""
     copy_offset: int
     """Offset of the copy in queue 0."""
 
 
 class Moved(Entry, frozen=True, array_like=True, gc=False, tag=5):
-    """An administrator set the offset of the group back; messages from there on are handed out again."""
+    """An administrator moved the offset of the group back; messages from the new offset on are handed out again."""
 
     next_offset: int
 
@@ -78,9 +78,9 @@ class Forgotten(Entry, frozen=True, array_like=True, gc=False, tag=6):
     """A topic or a group was deleted; an empty name means all, and the queue id is ignored."""
 
     position: int = 0
-    """The end of the log at that moment; 0 in entries of earlier versions."""
+    """The end of the log at the time of the deletion; 0 in entries of earlier versions."""
     with_offsets: bool = False
-    """The offsets of a group were removed as well."""
+    """True if the offsets of the group were also removed."""
 
 
 class PoppedInOrder(Entry, frozen=True, array_like=True, gc=False, tag=7):
@@ -88,9 +88,9 @@ class PoppedInOrder(Entry, frozen=True, array_like=True, gc=False, tag=7):
 
     offsets: list[int]
     counts: list[int]
-    """Number of times that each message was handed out before; -1 for one that only waits for its message group."""
+    """Number of earlier deliveries of each message; -1 for a message that waits for its message group."""
     next_offset: int
-    """The offset after all messages that were ever handed out, or wait."""
+    """The offset after all messages that were ever handed out or that wait."""
     pop_time: int
     invisible_ms: int
     attempt_id: str
@@ -135,6 +135,6 @@ def decode_entries(body: bytes | memoryview) -> list[AnyEntry]:
 def popped(
     topic: str, group: str, queue_id: int, offsets: Sequence[int], next_offset: int, pop_time: int, invisible_ms: int
 ) -> Popped:
-    """Return the entry for messages at ascending offsets."""
+    """Return the entry for popped messages at ascending offsets."""
     steps = [after - before for before, after in pairwise(offsets)]
     return Popped(topic, group, queue_id, offsets[0], steps, next_offset, pop_time, invisible_ms)

@@ -1,8 +1,8 @@
 """InvisibleMessages: the messages of one queue that a group has received and not acknowledged.
 
-Three arrays, sorted by offset, use 24 bytes a message; new messages nearly always come at the end. A removed message
-keeps its place, marked as removed, until half of the places are marked. No message is an object: a million of them need
-24 to 55 MB.
+Three arrays, sorted by offset, use 24 bytes a message; new messages are nearly always added at the end. A removed
+message keeps its place, marked as removed, until half of the places are marked. No message is an object: a million of
+them need 24 to 55 MB.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class InvisibleMessages:
         self._due = array("q")
         self.count = 0
         self.first_due = NEVER
-        """No message becomes visible before this time."""
+        """Lower bound of the due times."""
 
     # --- adding and removing --------------------------------------------------------------------
     def add(self, offsets: Sequence[int], pop_time: int, due: int) -> None:
@@ -59,12 +59,12 @@ class InvisibleMessages:
         self.count += 1
 
     def find(self, offset: int) -> tuple[int, int] | None:
-        """Return the pop time and due time of a message; ``None`` when the queue does not contain it."""
+        """Return the pop time and due time of a message, or ``None`` if it is not invisible."""
         at = self._place(offset)
         return None if at < 0 else (self._pop_times[at], self._due[at])
 
     def remove(self, offset: int, pop_time: int) -> int | None:
-        """Remove a message if it has this pop time; return its due time then."""
+        """Remove a message if it has this pop time; return its due time, or ``None`` if it was not removed."""
         at = self._place(offset)
         if at < 0 or self._pop_times[at] != pop_time:
             return None
@@ -78,7 +78,7 @@ class InvisibleMessages:
         return due
 
     def remove_from(self, offset: int) -> int:
-        """Remove all messages from an offset on; return their latest pop time, 0 without any."""
+        """Remove all messages from an offset on; return their latest pop time, or 0 if there are none."""
         at = bisect_left(self._offsets, offset)
         latest = max((self._pop_times[i] for i in range(at, len(self._offsets)) if self._due[i] != OVER), default=0)
         self.count -= sum(due != OVER for due in self._due[at:])
@@ -100,7 +100,7 @@ class InvisibleMessages:
     def due(self, now_ms: int, most: int) -> list[tuple[int, int, int]]:
         """Return offset, pop time and due time of up to ``most`` due messages, the longest overdue first.
 
-        ``first_due`` is exact afterwards, as if these were removed.
+        Afterwards ``first_due`` is exact for the remaining messages.
         """
         if not self.count:
             self.first_due = NEVER

@@ -1,10 +1,10 @@
-"""OrderedMessages: what a group was handed in order from one queue (``ConsumerOrderInfoManager``).
+"""OrderedMessages: the messages of one queue that a group receives in order (``ConsumerOrderInfoManager``).
 
-In queue order, nothing more is handed out while a message is neither acknowledged nor past its invisible time. In
-message group order, the same rule holds within each message group: messages of a locked group are noted here, and later
-messages of other groups are handed out. Messages without a message group form one group. The same attempt is not
-locked: a client that lost the answer and repeats its request gets the same messages again. An acknowledged message is
-not handed out again, even if a message before it was not acknowledged.
+In queue order, no further message is handed out while a message is neither acknowledged nor past its invisible time. In
+message group order, the same rule holds within each message group: messages of a locked group wait, and later messages
+of other groups are handed out. Messages without a message group form one group. A repeated attempt is not locked: a
+client that lost the answer and repeats its request receives the same messages again. An acknowledged message is not
+handed out again, even if a message before it was not acknowledged.
 
 Both orders share this state, so a group may switch between them.
 """
@@ -19,20 +19,20 @@ from cometmq.broker.pop.invisible import NEVER
 
 
 class Handed(NamedTuple):
-    """A message that is not acknowledged; times are milliseconds since 1970."""
+    """An unacknowledged message; times are milliseconds since 1970."""
 
     pop_time: int
     due: int
     times: int
-    """Number of times that it was handed out before; negative for one that waits and never was."""
+    """Number of earlier deliveries; negative for a waiting message that was never handed out."""
 
 
 WAITING: Final = Handed(-1, 0, -1)
-"""A message that waits for its message group while later messages of others were handed out."""
+"""A message that waits for its message group while later messages of other groups were handed out."""
 
 
 class OrderedMessages:
-    """The messages of one queue that are not acknowledged: at most ``MAX_ORDERED_MESSAGES`` and one pop."""
+    """The unacknowledged messages of one queue: at most ``MAX_ORDERED_MESSAGES`` plus those of one pop."""
 
     __slots__ = ("attempts", "groups", "messages", "next_offset")
 
@@ -61,7 +61,7 @@ class OrderedMessages:
         return sum(handed.times >= 0 for handed in self.messages.values())
 
     def held(self, offset: int, pop_time: int) -> Handed | None:
-        """Return the message that was handed out with this pop time, if there is one."""
+        """Return the message at an offset if it was handed out with this pop time."""
         handed = self.messages.get(offset)
         return handed if handed is not None and handed.times >= 0 and handed.pop_time == pop_time else None
 
@@ -80,7 +80,7 @@ class OrderedMessages:
         return len(self.messages) >= MAX_ORDERED_MESSAGES
 
     def may_pop_more(self, now_ms: int) -> bool:
-        """Return whether a pop may find more than the last one did: a message is visible, or none is left."""
+        """Return whether a pop may find messages: a message is visible again, or all are acknowledged."""
         return any(handed.due <= now_ms for handed in self.messages.values()) or not self.messages
 
     def next_due(self, now_ms: int) -> int:
@@ -88,7 +88,7 @@ class OrderedMessages:
         return min((handed.due for handed in self.messages.values() if handed.due > now_ms), default=NEVER)
 
     def dead(self, now_ms: int, most: int) -> list[tuple[int, Handed]]:
-        """Return the due messages that were already handed out ``most`` times again."""
+        """Return the due messages that were already redelivered ``most`` times."""
         return [
             (offset, handed)
             for offset, handed in sorted(self.messages.items())
@@ -103,7 +103,7 @@ class OrderedMessages:
 
     # --- changes --------------------------------------------------------------------------------
     def counts(self, offsets: Sequence[int], attempt_id: str) -> list[int]:
-        """Return how often each message was handed out before; the same attempt does not count."""
+        """Return the number of earlier deliveries of each message; a repeated attempt does not count."""
         found = map(self.messages.get, offsets)
         return [
             0 if handed is None else handed.times + (not self._is_same_attempt(handed, attempt_id)) for handed in found
@@ -112,10 +112,10 @@ class OrderedMessages:
     def popped(
         self, offsets: Sequence[int], counts: Sequence[int], next_offset: int, times: Handed, attempt_id: str
     ) -> OrderedMessages:
-        """Return the state after a pop; this one does not change.
+        """Return the state after a pop; this object does not change.
 
-        :param counts: how often each was handed out before; negative for one that waits.
-        :param times: pop time and due time of those handed out.
+        :param counts: number of earlier deliveries of each message; negative for a waiting message.
+        :param times: pop time and due time of the messages handed out.
         """
         made = OrderedMessages(next_offset)
         made.messages.update(self.messages)
@@ -134,7 +134,7 @@ class OrderedMessages:
         self.groups.pop(offset, None)
 
     def move_to(self, offset: int) -> None:
-        """Start over at an offset that something else than a pop set."""
+        """Start over at an offset that was set by something other than a pop."""
         if offset < self.committed:
             self.messages.clear()
             self.next_offset = offset

@@ -12,9 +12,9 @@ from cometmq.store.message_store import ConsumeQueue, GetMessageStatus, GetResul
 
 
 class OrderedChoice:
-    """Chooses messages that were handed out before, then new ones; changes nothing.
+    """Chooses messages for redelivery, then new messages; changes nothing.
 
-    :param most: number of messages, with ``most_bytes`` in all; a single message may be longer.
+    :param most: maximum number of messages, with at most ``most_bytes`` together; a single message may be larger.
     """
 
     def __init__(
@@ -31,14 +31,14 @@ class OrderedChoice:
         self.waiting: list[int] = []
         """New messages that wait for their message group."""
         self.next_offset = ordered.next_offset
-        """The offset after all that were chosen or wait."""
+        """The offset after all messages that were chosen or that wait."""
 
     @property
     def _is_full(self) -> bool:
         return len(self.offsets) >= self._most or self._size >= self._most_bytes
 
     def by_queue(self, wanted: MessageFilter) -> None:
-        """Choose messages in the order of the queue, which is not locked."""
+        """Choose messages in the order of the queue, which must not be locked."""
         if not self._choose_again(frozenset()):
             return
         for _ in range(POP_READS_MAX):
@@ -70,7 +70,7 @@ class OrderedChoice:
             self.next_offset = result.next_begin_offset
 
     def _choose_again(self, locked: set[str] | frozenset[str]) -> bool:
-        """Choose what was handed out before or waits; return False when new messages must not follow."""
+        """Choose messages that wait or are due for redelivery; return False if new messages must not follow."""
         goes_on = True
         for offset in sorted(self._ordered.messages):
             if locked and self._group_at(offset) in locked:
@@ -78,7 +78,7 @@ class OrderedChoice:
             if self._is_full:
                 return False
             result = self._store.get_message(self._queue, offset, 1, max_bytes=self._most_bytes)
-            if result.status is not GetMessageStatus.FOUND:  # it cannot be read
+            if result.status is not GetMessageStatus.FOUND:  # the message cannot be read
                 goes_on = False
                 continue
             if not self._choose(offset, result.chunks):
@@ -86,7 +86,7 @@ class OrderedChoice:
         return goes_on
 
     def _choose_new(self, result: GetResult, locked: set[str]) -> bool:
-        """Choose the messages read, or let them wait; return False at the first message without room."""
+        """Choose new messages, or let them wait; return False at the first message without room."""
         for offset, record in iterate_records(result.chunks):
             group = self._ordered.groups[offset] = message_group(record)
             if group in locked:
@@ -126,7 +126,7 @@ class OrderedChoice:
 
 
 def message_group(record: bytes | memoryview) -> str:
-    """Return the message group of a record; empty without one."""
+    """Return the message group of a record, or an empty text."""
     try:
         return decode_record(record, check_crc=False).properties.get(SHARDING_KEY, "")
     except RecordError:

@@ -1,8 +1,8 @@
 """PopLog: stores the entries of a turn as one record at the end of the turn.
 
-A request that pops, acknowledges or changes adds an entry. The entry changes the state immediately; the request is
-answered when the record is stored as safely as a send (flushed with SYNC_FLUSH, at a slave with SYNC_MASTER). If the
-turn is not stored, the state is restored and the requests are refused.
+A request that pops, acknowledges or changes the invisible time adds an entry. The entry changes the state immediately;
+the request is answered when the record is stored as safely as a send (flushed with SYNC_FLUSH, at a slave with
+SYNC_MASTER). If the turn is not stored, the state is restored and the requests are refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COUNTED: Final[Mapping[type[AnyEntry], tuple[str, ...]]] = {
     Acked: (ACK,),
     Changed: (CHECKPOINT, ACK),
 }
-"""A change ends one invisible time and begins another, as Apache counts it."""
+"""A change counts as an acknowledgement and a pop, as in Apache."""
 
 
 class PopLog:
@@ -41,7 +41,7 @@ class PopLog:
     def __init__(self, broker: BrokerContext, state: PopState) -> None:
         self.state = state
         self.put_entries = 0
-        """Number of entries since the start."""
+        """Number of entries since the broker started."""
         self._topics = broker.topics
         self._turn = broker.turn
         self._clock = broker.clock
@@ -76,7 +76,7 @@ class PopLog:
         self._waiting.append((entry, self.state.apply(entry)))
 
     def when_stored(self, done: Done, late: Late | None = None) -> None:
-        """Call ``done`` when the entries added before are stored.
+        """Call ``done`` when the entries added so far are stored.
 
         :param late: called first if the flush takes longer than ``syncFlushTimeout``.
         """
@@ -108,9 +108,9 @@ class PopLog:
             self._finish(waiting, done, refused)
 
     def put_with(self, entries: Sequence[AnyEntry], messages: list[InnerMessage], done: Done) -> None:
-        """Apply entries and store them immediately together with messages, all or none.
+        """Apply entries and store them together with messages, all or none.
 
-        :raises RefusedError: they cannot be stored now; nothing has happened.
+        :raises RefusedError: nothing can be stored now; nothing was changed.
         """
         self.end_round()
         waiting = [(entry, self.state.apply(entry)) for entry in entries]
@@ -126,7 +126,7 @@ class PopLog:
         self.put_entries += len(waiting)
 
     def to_record(self, entries: list[AnyEntry]) -> InnerMessage:
-        """Return the record with some entries."""
+        """Return the record for entries."""
         return InnerMessage(POP_LOG_TOPIC, 0, encode_entries(entries), "", 0, 0, self._clock.now_ms(), self._host)
 
     def _finish(self, waiting: list[tuple[AnyEntry, Before]], done: list[Done], refusal: RefusedError | None) -> None:
@@ -148,7 +148,7 @@ def _handle_ends(entries: Iterable[AnyEntry]) -> Iterable[Ends]:
 
 
 def _retry_copies(entries: Iterable[AnyEntry]) -> Iterable[tuple[str, str]]:
-    """Return group and topic of the messages that were copied to retry topics."""
+    """Return the group and topic of each message that was copied to a retry topic."""
     return (
         (entry.group, entry.topic)
         for entry in entries

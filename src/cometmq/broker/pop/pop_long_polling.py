@@ -1,8 +1,8 @@
-"""PopLongPollingService: holds pops and notifications that found nothing (``PopLongPollingService``).
+"""PopLongPollingService: holds pops and notifications that find no messages (``PopLongPollingService``).
 
-They wait by topic and group. They are woken in order, until one finds nothing, when a message arrives in the topic or
-in a retry topic of the group, or when an ordered queue is unlocked. The work is done in slices over rounds of the loop.
-A request whose time is up gets an empty answer.
+Requests wait by topic and group. When a message arrives in the topic or in a retry topic of the group, or an ordered
+queue is unlocked, they are run again in order, until one finds no messages. The work is done in slices over rounds of
+the loop. A request whose time is up gets an empty answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cometmq.store.message_store import ConsumeQueue
 _log = logging.getLogger(__name__)
 
 _RECORD_CHARS: Final = 500
-"""Memory of a waiting pop besides its texts."""
+"""Memory of a waiting pop in addition to its texts, in characters."""
 Key = tuple[str, str]
 """Topic and group."""
 
@@ -39,19 +39,19 @@ class HeldPop(msgspec.Struct, eq=False):
     request: Request[Any]
     wanted: MessageFilter
     again: Callable[[HeldPop], bool]
-    """Run it again; return True when it is answered, or will be."""
+    """Runs the request again; returns True if it is or will be answered."""
     nothing: Callable[[], Response]
-    """The answer when its time is up."""
+    """The answer when the wait is over."""
     timer: TimerHandle | None = None
 
     @property
     def key(self) -> Key:
-        """Return the topic and group that it waits for."""
+        """Return the topic and group of the request."""
         return self.request.header.topic, self.request.header.consumer_group
 
     @property
     def chars(self) -> int:
-        """Return the memory that it uses while it waits, in characters."""
+        """Return the memory of the waiting request, in characters."""
         header = self.request.header
         texts = (header.topic, header.consumer_group, header.exp, header.exp_type, header.attempt_id)
         return _RECORD_CHARS + self.wanted.chars + sum(len(text) for text in texts if isinstance(text, str))
@@ -77,12 +77,12 @@ class PopLongPollingService:
         return self._count
 
     def waiting(self, topic: str, group: str, queue_id: int) -> int:
-        """Return the number of pops that wait for any queue (-1), or for one."""
+        """Return the number of pops that wait for any queue (-1), or for one queue."""
         held = self._held.get((topic, group), {})
         return sum(pop.request.header.queue_id == queue_id for pop in held)
 
     def stop(self) -> None:
-        """Answer all; no more are held."""
+        """Answer all waiting pops, and hold no more."""
         self._stopped = True
         for held in list(self._held.values()):
             for pop in list(held):
@@ -90,7 +90,7 @@ class PopLongPollingService:
                 pop.connection.respond(pop.request, pop.nothing(), polling=True)
 
     def hold(self, pop: HeldPop, wait_ms: int) -> bool:
-        """Hold a pop; return ``False`` when too many already wait (POLLING_FULL)."""
+        """Hold a pop; return ``False`` if too many pops already wait (POLLING_FULL)."""
         config = self._live.current
         held = self._held.get(pop.key, {})
         of_connection = self._of.get(pop.connection)
@@ -129,7 +129,7 @@ class PopLongPollingService:
             self._schedule_wake()
 
     def wake(self, topic: str, group: str) -> None:
-        """Wake the pops of a group that may find messages of a topic again."""
+        """Wake the pops of a group that may find messages of a topic now."""
         if (topic, group) in self._held:
             self._ready[topic, group] = None
             self._schedule_wake()

@@ -60,9 +60,9 @@ from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import ConsumeQueue, GetMessageStatus, GetResult
 
 _LATE_MS: Final = 500
-"""A pop that arrives this much too late is refused."""
+"""A pop whose wait ended this long ago is refused."""
 _EARLY_MS: Final = 20
-"""A pop is answered this much before its time is up."""
+"""A waiting pop is answered this long before its time is up."""
 _RETRY_FIRST_EVERY: Final = 5
 """One pop in this many reads the retry topic first (popFromRetryProbability 20 %)."""
 
@@ -83,13 +83,13 @@ class FoundMessages:
         self.count = 0
         self.size = 0
         self.retries = self.retries_size = 0
-        """Number and size of those that come from a retry topic."""
+        """Number and size of the messages from a retry topic."""
         self.rest = 0
         """Number of messages left in the queues that were read."""
         self.skipped = 0
-        """Number of messages in queues where the filter wants none."""
+        """Number of messages that the filter rejected."""
         self.is_cut = False
-        """Some messages were not read; the next attempt continues after the skipped ones."""
+        """True if some messages were not read; the next attempt continues after the skipped ones."""
         self.starts: list[str] = []
         self.offsets: list[str] = []
         self.order_counts: list[str] = []
@@ -129,7 +129,7 @@ class PopMessageProcessor:
         permission=needs_topic(Action.SUB) & needs_group(Action.SUB),
     )
     def pop(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
-        """Hand out messages for a limited time, or wait until there are some."""
+        """Hand out messages for a limited time, or wait until messages arrive."""
         header: PopMessageRequestHeader = request.header
         now_ms = self._clock.now_ms()
         wanted = self._check(connection, header, now_ms)
@@ -181,7 +181,7 @@ class PopMessageProcessor:
     def check_names(self, connection: ServerConnection, header: PopHeader) -> None:
         """Check topic, queue and group of a request.
 
-        :raises RefusedError: one of them does not exist or does not allow pops.
+        :raises RefusedError: one of these does not exist or does not allow pops.
         """
         check_queue(self.readable(header.topic), header.queue_id, connection)
         name = header.consumer_group
@@ -198,7 +198,7 @@ class PopMessageProcessor:
     def readable(self, name: str) -> TopicConfig:
         """Return a topic that allows reading.
 
-        :raises RefusedError: it does not exist, or does not allow reading.
+        :raises RefusedError: the topic does not exist, or does not allow reading.
         """
         topic = self._topics.get(name)
         if topic is None:
@@ -244,7 +244,9 @@ class PopMessageProcessor:
         return None if self._topics.get(name) is None else name
 
     def _pop_time(self, header: PopMessageRequestHeader, queue_ids: Sequence[int], retry: str | None) -> int:
-        """Return the current time, or later: above all pop times that messages of these queues had in handles."""
+        """Return the pop time: the current time, or a later time if the handles of these queues already contain the
+        current time.
+        """
         group = header.consumer_group
         queues = [self._state.find(header.topic, group, queue_id) for queue_id in queue_ids]
         if retry is not None:
@@ -307,7 +309,7 @@ class PopMessageProcessor:
     def _pop_in_order(
         self, header: PopMessageRequestHeader, wanted: MessageFilter, found: FoundMessages, topic: str, queue_id: int
     ) -> None:
-        """Pop messages of a queue, or of its message groups, that are not locked."""
+        """Pop messages from a queue, or from its message groups, unless they are locked."""
         queue = self._store.queue(topic, queue_id)
         group, attempt_id = header.consumer_group, header.attempt_id or ""
         begin = self._init_offset(header, queue)
@@ -385,7 +387,7 @@ class PopMessageProcessor:
         found.chunks += chunks
 
     def _init_offset(self, header: PopMessageRequestHeader, queue: ConsumeQueue) -> int:
-        """Return the offset of the group in a queue, and note it if the group had none."""
+        """Return the offset of the group in a queue; commit it if the group had no offset."""
         offset = self.offset(header.consumer_group, queue, header.init_mode)
         if self._offsets.query(header.consumer_group, queue.topic, queue.queue_id) == NO_OFFSET:
             self._offsets.note(header.consumer_group, queue.topic, queue.queue_id, offset)
@@ -488,4 +490,4 @@ def check_queue(topic: TopicConfig, queue_id: int, connection: ServerConnection,
 
 
 def _ignore_outcome(_refusal: RefusedError | None) -> None:
-    """Ignore the outcome: nobody waits for it."""
+    """Ignore the outcome, because nothing waits for it."""

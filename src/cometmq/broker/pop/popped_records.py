@@ -33,7 +33,7 @@ def iterate_records(chunks: Chunks) -> Iterator[tuple[int, bytes | memoryview]]:
 
 
 def to_original_topic(records: bytes, topic: str, handle: ReceiptHandle) -> bytes:
-    """Return messages of a retry topic with their original topic and a receipt handle each."""
+    """Return messages from a retry topic with their original topic, each with a receipt handle."""
     written: list[bytes] = []
     at = 0
     while at < len(records):

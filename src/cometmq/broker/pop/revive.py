@@ -6,10 +6,10 @@ entry comes before the copy in the log and names the copy's offset: a start that
 a torn write, makes the message visible again. So a crash neither loses nor duplicates a message.
 
 Messages popped in order are not copied: they are handed out again when their time is over. After the last attempt they
-become dead letters, so that they do not block others for ever.
+become dead letters, so that they do not block the queue forever.
 
-A heap holds the time of the next check of each queue with popped messages, and one alarm rings for the first of them. A
-check scans the due times of the queue's messages as an array.
+A heap contains the time of the next check of each queue with popped messages, and one alarm is set for the first of
+them. A check scans the due times of the queue's messages as an array.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class PopReviveService:
 
     # --- copies -----------------------------------------------------------------------------------
     def _find_dead_in_order(self, queue: PopQueue, now_ms: int) -> list[tuple[int, int, int]]:
-        """Return the due messages that were handed out in order for the last time."""
+        """Return the due ordered messages that reached their maximum number of deliveries."""
         if queue.ordered is None:
             return []
         dead = queue.ordered.dead(now_ms, self._failed.max_retries(queue.group))
@@ -170,7 +170,9 @@ class PopReviveService:
         for at, (offset, pop_time, _) in enumerate((*due, *dead)):
             record = record_at(self._store, queue.topic, queue.queue_id, offset)
             if record is None:
-                _log.error("popped message %d of %s queue %d is gone from the log", offset, queue.topic, queue.queue_id)
+                _log.error(
+                    "popped message %d of %s queue %d is no longer in the log", offset, queue.topic, queue.queue_id
+                )
                 entries.append(Revived(*queue.key, pop_time, offset, "", 0))
                 continue
             is_dead = at >= len(due) or record.reconsume_times >= self._failed.max_retries(queue.group)
@@ -212,7 +214,7 @@ class PopReviveService:
 
 
 def record_at(store: MessageStore, topic: str, queue_id: int, offset: int) -> StoredRecord | None:
-    """Return the message at an offset of a queue; ``None`` when it is gone."""
+    """Return the message at an offset of a queue, or ``None`` if it no longer exists."""
     unit = store.queue(topic, queue_id).unit(offset)
     data = None if unit is None else store.record_at(unit[0], unit[1])
     try:

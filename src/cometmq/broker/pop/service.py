@@ -81,7 +81,7 @@ class PopService:
 
     # --- changes by others ------------------------------------------------------------------------
     def _offset_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Log that the offset of a group was set back: it gets the messages from there on again."""
+        """Log that the offset of a group was moved back: the messages from the new offset on are handed out again."""
         queue = self.state.find(topic, group, queue_id)
         if queue is not None and offset < queue.next_offset:
             self._log_entry(Moved(topic, group, queue_id, offset))
@@ -105,7 +105,7 @@ class PopService:
     def _log_entry(self, entry: Moved | Forgotten) -> None:
         try:
             self.log.check()
-        except RefusedError:  # the store is closed: the state is saved as it is now
+        except RefusedError:  # the store is closed: the state is saved as it is
             self.state.apply(entry)
             return
         self.log.add(entry)
@@ -113,4 +113,4 @@ class PopService:
 
 
 def _ignore_outcome(_refusal: RefusedError | None) -> None:
-    """Ignore the outcome: nobody waits for it."""
+    """Ignore the outcome, because nothing waits for it."""

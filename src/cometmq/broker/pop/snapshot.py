@@ -1,9 +1,9 @@
 """The snapshot of the popped messages, ``comet/pop.bin``, and the start of a broker from it.
 
-The snapshot avoids reading the whole POP log. It contains a position in that log and everything before it, and newer
-state for some queues, since it is taken in slices between which the broker serves requests. It is written once the disk
-has the log up to the latest included entry, so that it is never ahead of a log that lost its end. A file that is
-damaged, or from another store, is set aside; then the POP log is read from its first record.
+The snapshot avoids reading the whole POP log. It contains a position in that log and the state at that position, and a
+newer state for some queues, since it is written in slices between which the broker serves requests. It is written once
+the disk has the log up to the latest included entry, so that it is never ahead of the log, even if the log loses its
+end. A file that is damaged, or from another store, is set aside; then the POP log is read from its first record.
 
 The file is a CRC32 (big-endian) and MessagePack: an array of version, offset in the POP log, and queues. A queue is an
 array of topic, group, queue id, next offset, floor, three arrays of little-endian int64 (offset, pop time, due time of
@@ -49,11 +49,11 @@ class SavedOrder(msgspec.Struct, array_like=True):
     attempt_id: str
     messages: dict[int, Handed]
     attempts: dict[int, str] = {}
-    """By pop time; ``attempt_id`` is that of the latest one."""
+    """Attempt ids by pop time; ``attempt_id`` is the latest one."""
 
 
 class SavedQueue(msgspec.Struct, array_like=True):
-    """A queue of a group."""
+    """The state of a group in one queue."""
 
     topic: str
     group: str
@@ -67,7 +67,7 @@ class SavedQueue(msgspec.Struct, array_like=True):
 
 
 class Saved(msgspec.Struct, array_like=True):
-    """The file."""
+    """The content of the snapshot file."""
 
     version: int
     position: int
@@ -94,7 +94,7 @@ class PopSnapshot:
 
     # --- a start --------------------------------------------------------------------------------
     def load(self, offsets: ConsumerOffsetManager, on_deletion: Callable[[Forgotten], None]) -> None:
-        """Read the state from the file and the POP log, and advance the groups' offsets that are behind it.
+        """Read the state from the file and the POP log, and advance groups' offsets that are behind the state.
 
         :param on_deletion: called for each deletion of a topic or a group in the log.
         """
@@ -124,7 +124,7 @@ class PopSnapshot:
         try:
             saved = self._read()
             if saved is not None and saved.position > queue.max_offset():
-                raise SnapshotError("it belongs to another store, or to a later state of this one")
+                raise SnapshotError("the snapshot belongs to another store, or to a later state of this store")
             for found in [] if saved is None else saved.queues:
                 state.enter(_queue(found))
         except (SnapshotError, ValueError, OSError, msgspec.MsgspecError) as error:
@@ -139,10 +139,10 @@ class PopSnapshot:
         except FileNotFoundError:
             return None
         if len(data) < 4 or crc32(data[4:]) & 0xFFFFFFFF != int.from_bytes(data[:4], "big"):
-            raise SnapshotError("its CRC does not match")
+            raise SnapshotError("wrong CRC")
         saved = msgspec.msgpack.decode(data[4:], type=Saved)
         if saved.version != _VERSION:
-            raise SnapshotError(f"its version is {saved.version}")
+            raise SnapshotError(f"unknown version {saved.version}")
         return saved
 
     def _replay(self, offset: int) -> Iterator[AnyEntry]:
@@ -163,7 +163,7 @@ class PopSnapshot:
 
     # --- writing --------------------------------------------------------------------------------
     async def save(self) -> None:
-        """Write the file if there was an entry since the last write."""
+        """Write the file if entries were added since the last write."""
         entries = self._log.put_entries
         if entries == self._saved_entries:
             return
@@ -181,7 +181,7 @@ class PopSnapshot:
             await self._store.wait_flushed(self._store.max_physical_offset)
             await in_thread(self._write, Saved(_VERSION, position, queues))
         except (StoreError, OSError) as error:
-            _log.warning("the popped messages are not saved in %s: %s", self._path, error)
+            _log.warning("cannot save the popped messages in %s: %s", self._path, error)
         else:
             self._saved_entries = entries
 

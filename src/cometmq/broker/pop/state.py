@@ -1,4 +1,4 @@
-"""PopState: the popped messages of a broker, by topic, group and queue: the result of all entries of the POP log.
+"""PopState: the popped messages of a broker, by topic, group and queue, as the result of all entries of the POP log.
 
 The log is the truth. An entry is applied here when it is added to a turn, so that the next request sees it; if the turn
 is not stored, :meth:`PopState.undo` reverts it. A start applies the same entries again, beginning with a snapshot.
@@ -52,13 +52,13 @@ class PopQueue:
         self.next_offset = NO_OFFSET
         """The offset after the group's last pop; ``NO_OFFSET`` before the first one."""
         self.is_reset = False
-        """The offset of the group was set back after the snapshot from which the state was read."""
+        """True if the group's offset was moved back after the snapshot from which the state was read."""
         self.floor_ms = 0
-        """Pops use a later pop time than this, so that no old handle matches a message popped again."""
+        """Later pops use a greater pop time, so that no old handle matches a message that is popped again."""
         self.invisible = InvisibleMessages()
         self.ordered: OrderedMessages | None = None
         self.look_from = NEVER
-        """The time of the next check by the timer."""
+        """Time of the next check by :class:`~cometmq.broker.pop.revive.PopReviveService`."""
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -79,10 +79,10 @@ class PopState:
         self._of_topic: Index[str, tuple[str, str]] = Index()
         self._of_group: Index[str, tuple[str, str]] = Index()
         self.on_due: Final[list[Callable[[PopQueue, int], None]]] = []
-        """Called when a message of a queue becomes visible again at a time (ms)."""
+        """Called with a queue and the time (ms) at which a message of the queue becomes visible again."""
 
     def queue(self, topic: str, group: str, queue_id: int) -> PopQueue:
-        """Return a queue, created if necessary."""
+        """Return a queue; create it if necessary."""
         queues = self._queues_of(topic, group)
         found = queues.get(queue_id)
         if found is None:
@@ -116,7 +116,7 @@ class PopState:
 
     # --- entries --------------------------------------------------------------------------------
     def apply(self, entry: AnyEntry) -> Before:
-        """Apply an entry; return what :meth:`undo` needs."""
+        """Apply an entry; return the previous state for :meth:`undo`."""
         if isinstance(entry, Forgotten):
             return self._delete(entry)
         queue = self.queue(entry.topic, entry.group, entry.queue_id)
@@ -251,7 +251,7 @@ class PopState:
         self._of_group.clear()
 
     def has(self, queue: PopQueue) -> bool:
-        """Return whether a queue has not been removed meanwhile."""
+        """Return whether a queue is still part of the state."""
         return self.find(*queue.key) is queue
 
     def _notify_due(self, queue: PopQueue, due: int) -> None:

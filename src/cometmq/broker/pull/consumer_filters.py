@@ -1,8 +1,8 @@
 """SQL92 filters of consumer groups: the table and its file (``ConsumerFilterManager``).
 
 Heartbeats register a group's expression for each topic. The table is stored in ``config/consumerFilter.json``; changes
-are written to the journal of that file after a few seconds. When a group leaves, or no longer subscribes to a topic,
-its filter is dead; it is removed after ``filterDataCleanTimeSpan``.
+are written to the journal of that file after a few seconds. When the last member of a group leaves, or the group no
+longer subscribes to a topic, the filter is dead; it is removed after ``filterDataCleanTimeSpan``.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _TAG: Final = "TAG"
 _DEPTH: Final = 4
 """Table, topic, ``groupFilterData``, group."""
 _DEAD_SINCE_MS: Final = 30_000
-"""Filters that were alive when the file was written count as dead since this long when it is read."""
+"""When the file is loaded, filters that were alive count as dead for this long."""
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """Return whether expressions of this type name tags (``ExpressionType.isTagType``)."""
+    """Return whether expressions of this type consist of tags (``ExpressionType.isTagType``)."""
     return not expression_type or expression_type == _TAG
 
 
@@ -48,10 +48,10 @@ class ConsumerFilterData(msgspec.Struct, frozen=True, kw_only=True, rename="came
     expression: str
     expression_type: str
     client_version: int
-    """The version of the subscription that set it; a newer one replaces it."""
+    """Version of the subscription; a newer subscription replaces it."""
     born_time: int
     dead_time: int = 0
-    """The time of its death (ms since 1970); 0 while it is alive."""
+    """Time at which the filter became dead (ms since 1970); 0 while it is alive."""
     dead: bool = False
     bloom_filter_data: BloomFilterData | None = None
 
@@ -64,7 +64,7 @@ class FilterDataMapByTopic(msgspec.Struct, rename="camel"):
 
 
 class ConsumerFilterTable(msgspec.Struct, rename="camel"):
-    """The file."""
+    """The content of the file."""
 
     filter_data_by_topic: dict[str, FilterDataMapByTopic] = msgspec.field(default_factory=dict)
 
@@ -82,7 +82,7 @@ class ConsumerFilterManager:
         self._topics_of: dict[str, dict[str, ConsumerFilterData]] = {}
         """Group, topic, filter."""
         self._dead: dict[tuple[str, str], ConsumerFilterData] = {}
-        """The dead filters by group and topic, in the order of their deaths, so that a full table needs no search."""
+        """Dead filters by group and topic, longest dead first, so that making room needs no search."""
         self._count = 0
         self._chars = 0
 
@@ -93,8 +93,8 @@ class ConsumerFilterManager:
         """Read the file; return a line for each unusable entry.
 
         All filters are dead until the next heartbeat of their group. If the Bloom filter's parameters have changed
-        since the file was written, the file is ignored, as in Apache. A file that cannot be used is set aside, and
-        groups register again.
+        since the file was written, the file is ignored, as in Apache. An unusable file is set aside, and groups
+        register again.
         """
         stored = self._file.load_body(ConsumerFilterTable)
         findings = list(self._file.findings)
@@ -118,7 +118,7 @@ class ConsumerFilterManager:
         return findings
 
     def get(self, topic: str, group: str) -> ConsumerFilterData | None:
-        """Return the filter of a group for a topic, dead or alive."""
+        """Return the filter of a group for a topic, even if it is dead."""
         topics = self._topics_of.get(group)
         return None if topics is None else topics.get(topic)
 
@@ -128,7 +128,7 @@ class ConsumerFilterManager:
         do_at_once(self.register_in_slices(group, subscriptions))
 
     def register_in_slices(self, group: str, subscriptions: Iterable[SubscriptionData]) -> Iterator[None]:
-        """Do :meth:`register` in slices."""
+        """Register subscriptions as :meth:`register` does, in slices."""
         named: set[str] = set()
         chars = 0
         for subscription in subscriptions:
@@ -144,7 +144,7 @@ class ConsumerFilterManager:
                 self._mark_dead(data)
 
     def unregister(self, group: str) -> None:
-        """Mark the filters of a group as dead: its last member has left."""
+        """Mark the filters of a group as dead, because its last member has left."""
         for data in list(self._topics_of.get(group, {}).values()):
             self._mark_dead(data)
 
@@ -165,7 +165,7 @@ class ConsumerFilterManager:
             if version == old.client_version and old.dead:
                 self._put(msgspec.structs.replace(old, dead=False, dead_time=0))
             elif not same:
-                _log.info("filter of %s for %s ignored: an older version", group, subscription.topic)
+                _log.info("ignored an older version of the filter of %s for %s", group, subscription.topic)
             return
         if old is not None and same:
             self._put(msgspec.structs.replace(old, client_version=version, dead=False, dead_time=0))
@@ -182,10 +182,12 @@ class ConsumerFilterManager:
         if old is not None:
             self._remove(old)
         wrong = _fault_of(data)
-        if wrong is not None:  # pulls are refused, which tells the consumer
-            _log.warning("filter of %s for %s cannot be used: %s", group, data.topic, wrong)
+        if wrong is not None:  # the consumer learns it when its pulls are refused
+            _log.warning("cannot use the filter of %s for %s: %s", group, data.topic, wrong)
         elif not self._make_room(len(data.expression)):
-            _log.warning("filter of %s for %s not stored: this broker already has too many", group, data.topic)
+            _log.warning(
+                "cannot store the filter of %s for %s: this broker already has too many filters", group, data.topic
+            )
         else:
             self._put(data)
 
@@ -194,7 +196,7 @@ class ConsumerFilterManager:
             self._put(msgspec.structs.replace(data, dead=True, dead_time=self._clock.now_ms()))
 
     def _make_room(self, chars: int) -> bool:
-        """Remove the longest dead filters until one more fits; return False when it does not."""
+        """Remove the longest dead filters until one more fits; return False if there is no room even then."""
         while not self._has_room(chars):
             longest_dead = next(iter(self._dead.values()), None)
             if longest_dead is None:
@@ -229,7 +231,7 @@ class ConsumerFilterManager:
 
     # --- the file -----------------------------------------------------------------------------
     async def save_in_background(self) -> None:
-        """Write what changed, and the complete file when it is due; after a failure the next call tries again."""
+        """Write the changes, and the complete file when it is due; after a failure the next call tries again."""
         self.clean()
         await self._writer.save_in_thread()
 
@@ -255,7 +257,7 @@ class ConsumerFilterManager:
 
 
 def _fault_of(data: ConsumerFilterData) -> str | None:
-    """Return why a filter cannot be used; ``None`` when it can."""
+    """Return why a filter cannot be used, or ``None`` if it can."""
     if data.expression_type != SQL92:
         return f"the expression type {data.expression_type[:40]!r} is not known"
     try:

@@ -1,11 +1,10 @@
-"""SQL92 filters over blocks of a queue, with the results kept for the next pull.
+"""Evaluates SQL92 filters over blocks of a queue, and caches the results for later pulls.
 
-Theory of operation. A queue is divided into blocks of ``BLOCK_UNITS`` units. The hits of a selector in a block are kept
-for the next pull, of the same consumer or of another one with the same expression: records never change. The last
-record's log offset, which no other record ever has, shows that a block still has the same messages; a topic that was
-deleted and created again starts with empty blocks. A scan ends early when it is too much work for one round of the
-loop: the block then ends there, and the next scan continues. (Apache's broker saves work by the bits of its
-``enableCalcFilterBitMap``.)
+Theory of operation. A queue is divided into blocks of ``BLOCK_UNITS`` units. The matches of a selector in a block are
+cached for later pulls with the same expression: records never change. The log offset of the last record, which is
+unique, shows that a block still has the same messages: after a topic was deleted and created again, its blocks are
+invalid. A scan that is too much work for one round of the loop ends early: the block then ends there, and the next scan
+continues. (Apache's broker saves work by the bits of its ``enableCalcFilterBitMap``.)
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from cometmq.filter import Selector
 from cometmq.store.message_store import ConsumeQueue, MessageStore
 
 BLOCK_UNITS: Final = 2_048
-"""Enough for array operations; about a millisecond of work."""
+"""Number of units in a block: enough for efficient array operations, and about a millisecond of work."""
 
 Ints = npt.NDArray[np.int64]
 
 
 class _Block(msgspec.Struct):
-    """The hits in the units ``begin`` to ``end`` of a queue."""
+    """The matches in the units ``begin`` to ``end`` of a queue."""
 
     begin: int
     end: int
     last_place: int
     """Log offset of the record before ``end``."""
     hits: array[int]
-    """Numbers of the wanted units, ascending, counted from the first unit of the block: two bytes each."""
+    """Positions of the matching units in the block, ascending: two bytes each."""
 
 
 class FilterScan:
@@ -50,9 +49,11 @@ class FilterScan:
     def choose(
         self, selector: Selector, queue: ConsumeQueue, offset: int, end: int, most: int
     ) -> tuple[list[int], int]:
-        """Return the first ``most`` messages that a selector wants from ``offset`` to ``end``, and where to continue.
+        """Return the first ``most`` messages from ``offset`` to ``end`` that match a selector, and the offset to
+        continue from.
 
-        Ends early after ``MAX_FILTER_SCAN_UNITS`` new messages or ``MAX_FILTER_WORK``, so that others do not wait.
+        The scan ends early after ``MAX_FILTER_SCAN_UNITS`` new messages or ``MAX_FILTER_WORK``, so that other requests
+        do not wait.
         """
         found: list[int] = []
         units = MAX_FILTER_SCAN_UNITS
@@ -76,7 +77,7 @@ class FilterScan:
         return found, at
 
     def _fill_block(self, selector: Selector, queue: ConsumeQueue, at: int, most: int) -> tuple[_Block, int, int]:
-        """Return the block of the unit ``at``, filled to its end or the queue's end, for ``most`` work at most.
+        """Return the block of the unit ``at``, filled to its end or the queue's end with at most ``most`` work.
 
         Also returns the number of messages read by this call, and the work.
         """
@@ -107,9 +108,9 @@ class FilterScan:
     def _select(
         self, selector: Selector, queue: ConsumeQueue, offset: int, count: int, most: int
     ) -> tuple[Ints, Ints, int]:
-        """Return the wanted units, counted from the first; the log offsets of all that were read; the work.
+        """Return the positions of the matching units, the log offsets of all units read, and the work.
 
-        Units whose records cannot be read count as wanted: the read that follows reports the error.
+        Units whose records cannot be read count as matches: the following read reports the error.
         """
         runs, places = self._store.unit_runs(queue, offset, count)
         wanted = np.ones(len(places), np.bool_)

@@ -1,8 +1,8 @@
 """The filter of each pull, from its header or from its group's heartbeats (``FilterAPI``, ``SubscriptionData``).
 
-An expression of tags is ``*`` (everything), one tag, or tags joined by ``||``. Queues have 32-bit hashes of tags, which
-collide. Consumers that pull compare the tags again; those that pop do not, so for them the broker reads the tags of the
-records that have the hash. Other expressions are of SQL92.
+An expression of tags is ``*`` (everything), one tag, or tags joined by ``||``. Queues contain 32-bit hashes of tags,
+which may collide. Consumers that pull compare the tags again. Consumers that pop do not, so for them the broker reads
+the tags from the records with a matching hash. Other expressions are SQL92.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PredicateKey = str | bytes | tuple[str, str]
 
 
 class SubscriptionError(CometMQError):
-    """An expression that is not a valid subscription."""
+    """A subscription's expression is invalid."""
 
 
 class MessageFilter(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class MessageFilter(msgspec.Struct, frozen=True):
     predicate: Predicate | None = None
     choose: Chooser | None = None
     key: PredicateKey | None = None
-    """Equal only for predicates with the same meaning."""
+    """Identity of the predicate: equal for predicates with the same meaning."""
     chars: int = 0
     """Length of the predicate's expression, in characters."""
 
@@ -77,16 +77,16 @@ EVERYTHING: Final = MessageFilter()
 def parse_tags(expression: str) -> MessageFilter:
     """Return the filter for an expression of tags (``FilterAPI.buildSubscriptionData``).
 
-    :raises SubscriptionError: it names no tag, or is too long.
+    :raises SubscriptionError: the expression contains no tag, or is too long.
     """
     _check_length(expression)
     return (_tags if len(expression) <= LONG_SUBSCRIPTION_CHARS else _long_tags)(expression)
 
 
 def parse_exact_tags(expression: str) -> MessageFilter:
-    """Return the filter of :func:`parse_tags`, without messages that only share the hash of a wanted tag.
+    """Return the filter for an expression of tags that compares the tags themselves, not only their hashes.
 
-    :raises SubscriptionError: it names no tag, or is too long.
+    :raises SubscriptionError: the expression contains no tag, or is too long.
     """
     _check_length(expression)
     return (_exact_tags if len(expression) <= LONG_SUBSCRIPTION_CHARS else _long_exact_tags)(expression)
@@ -95,7 +95,7 @@ def parse_exact_tags(expression: str) -> MessageFilter:
 def parse_sql(expression: str, expression_type: str) -> Selector:
     """Return the selector for an SQL92 expression.
 
-    :raises SubscriptionError: it is empty, too long or malformed, or of an unknown type.
+    :raises SubscriptionError: the expression is empty, too long or malformed, or of an unknown type.
     """
     _check_length(expression)
     if expression_type != SQL92:
@@ -113,7 +113,7 @@ def parse_sql(expression: str, expression_type: str) -> Selector:
 def _check_length(expression: str) -> None:
     if len(expression) > MAX_SUBSCRIPTION_CHARS:
         raise SubscriptionError(
-            f"a subscription of {len(expression)} characters; at most {MAX_SUBSCRIPTION_CHARS} are allowed"
+            f"the subscription has {len(expression)} characters; at most {MAX_SUBSCRIPTION_CHARS} are allowed"
         )
 
 
@@ -130,12 +130,12 @@ def _parse_exact_tags(expression: str) -> MessageFilter:
 
 
 def _tags_of(expression: str) -> frozenset[str] | None:
-    """Return the tags that an expression names; ``None`` for all messages."""
+    """Return the tags in an expression; ``None`` for all messages."""
     if not expression or expression == ALL:
         return None
     tags = frozenset(split_tags(expression))
     if not tags:
-        raise SubscriptionError(f"the subscription {expression!r} names no tag")
+        raise SubscriptionError(f"the subscription {expression!r} contains no tag")
     return tags
 
 
@@ -185,7 +185,7 @@ class PullFilters:
         return self._from_expression(expression, expression_type, parse_tags)
 
     def of_pop(self, expression: str | None, expression_type: str | None) -> MessageFilter:
-        """Return the filter of a pop, from an expression of tags or SQL92; without one it accepts all.
+        """Return the filter of a pop for an expression of tags or SQL92; an empty one accepts all messages.
 
         :raises RefusedError: the expression cannot be used.
         """

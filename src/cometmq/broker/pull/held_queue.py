@@ -27,16 +27,16 @@ class HeldPull(msgspec.Struct, eq=False):
     request: Request[Any]
     wanted: MessageFilter
     is_earlier: bool = False
-    """True when its topic has been deleted since."""
+    """True if the topic was deleted while the pull was waiting."""
     deadline: float = 0.0
-    """Monotonic seconds."""
+    """The deadline, in monotonic seconds."""
     queue: HeldQueue | None = None
     group: HeldGroup | None = None
-    """The queue where it waits, and its group."""
+    """The queue at which the pull waits, and the pull's group there."""
 
     @property
     def chars(self) -> int:
-        """Return the length of its texts, which stay in memory while it waits."""
+        """Return the length of the texts that stay in memory while the pull waits."""
         request = self.request
         header = request.header
         texts = (header.topic, header.consumer_group, header.subscription, header.expression_type, request.language)
@@ -49,7 +49,7 @@ class HeldGroup(msgspec.Struct, eq=False):
     key: _Key
     wanted: MessageFilter
     scanned_to: int
-    """Messages before this queue offset do not match; not updated for tags, which the queue checks."""
+    """Messages before this queue offset do not match. Not updated for tag filters, which the queue checks."""
     chars: int
     """Length of the filter, in characters."""
     pulls: dict[HeldPull, None]
@@ -58,7 +58,7 @@ class HeldGroup(msgspec.Struct, eq=False):
 class HeldQueue:
     """The groups that wait at one queue.
 
-    Pulls that wait at the queue's end share a group. Those that wait elsewhere, at a gap, have one group per offset.
+    Pulls at the queue's end share a group. Pulls at a gap have one group per offset.
     """
 
     __slots__ = ("_by_code", "_everything", "_tags_to", "groups", "has_more", "is_looking", "key", "others")
@@ -77,7 +77,7 @@ class HeldQueue:
 
     @property
     def alone(self) -> HeldPull | None:
-        """Return the only pull that waits here, if it wants everything."""
+        """Return the only waiting pull, if it wants all messages."""
         group = self._everything
         if group is None or len(self.groups) > 1 or len(group.pulls) > 1:
             return None
@@ -89,7 +89,7 @@ class HeldQueue:
         return self._everything is not None or bool(self._by_code)
 
     def group(self, pull: HeldPull, end: int) -> HeldGroup:
-        """Return the group of a pull; a new one is not added yet. ``end`` is the end of the queue."""
+        """Return the group for a pull; a new group is not added yet. ``end`` is the end of the queue."""
         wanted = pull.wanted
         header: PullMessageRequestHeader = pull.request.header
         offset = header.queue_offset
@@ -135,7 +135,9 @@ class HeldQueue:
                     del self._by_code[code]
 
     def match_by_tags(self, queue: ConsumeQueue) -> tuple[list[HeldGroup], bool]:
-        """Return the groups that want everything or a tag of some unchecked messages, and whether more are left."""
+        """Return the groups that want all messages or a tag of some unchecked messages, and whether unchecked messages
+        are left.
+        """
         groups = [] if self._everything is None else [self._everything]
         end = queue.max_offset()
         if not self._by_code:

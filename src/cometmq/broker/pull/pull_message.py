@@ -1,6 +1,6 @@
 """Pulls: PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361) (``PullMessageProcessor``; hot path).
 
-An answer is a header and unchanged slices of the log. A pull that finds nothing and may wait is held by
+An answer is a header and unchanged slices of the log. A pull that finds no messages and may wait is held by
 :mod:`cometmq.broker.pull.pull_request_hold`, which runs it again when a message arrives or its time is up.
 """
 
@@ -32,7 +32,7 @@ _CORRECTED: Final = (
     GetMessageStatus.OFFSET_OVERFLOW_ONE,
     GetMessageStatus.OFFSET_OVERFLOW_BADLY,
 )
-"""A master answers these with a corrected offset (``DefaultMessageStore.nextOffsetCorrection``)."""
+"""Results for which a master corrects the offset (``DefaultMessageStore.nextOffsetCorrection``)."""
 _CODES: Final = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
     GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -74,7 +74,7 @@ class PullMessageProcessor:
         permission=needs_topic(Action.SUB) & needs_group(Action.SUB),
     )
     def pull(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
-        """Answer with messages, or hold the request until there are some."""
+        """Answer with messages, or hold the request until messages arrive."""
         header = request.header
         wanted = self._check(connection, header)
         config = self._live.current
@@ -91,7 +91,7 @@ class PullMessageProcessor:
         return self._response(connection, header, result, code)
 
     def _answer_held(self, held: HeldPull) -> Response:
-        """Run a held pull again, now for an answer."""
+        """Run a held pull again, and answer it."""
         header: PullMessageRequestHeader = held.request.header
         try:
             wanted = self._check(held.connection, header)
@@ -104,7 +104,7 @@ class PullMessageProcessor:
 
     # --- recreated topics -----------------------------------------------------------------------
     def _reads_deleted_topic(self, connection: ServerConnection, header: PullMessageRequestHeader) -> bool:
-        """Return whether a reader's offset belongs to an earlier, deleted topic of this name."""
+        """Return whether a consumer's offset belongs to a deleted topic with the same name."""
         reader = connection, header.consumer_group, header.topic, header.queue_id
         is_earlier = self._lives.reads_earlier(*reader)
         if is_earlier and not header.queue_offset:
@@ -112,7 +112,7 @@ class PullMessageProcessor:
         return is_earlier and header.queue_offset > 0
 
     def _start_at_min_offset(self, connection: ServerConnection, header: PullMessageRequestHeader) -> Response:
-        """Start a reader at the first offset of the queue."""
+        """Make a consumer start at the first offset of the queue."""
         self._lives.begins(connection, header.consumer_group, header.topic, header.queue_id)
         low, high = self._store.extent(header.topic, header.queue_id)
         result = GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, low, low, high)
@@ -145,7 +145,7 @@ class PullMessageProcessor:
     def _get_message(self, header: PullMessageRequestHeader, wanted: MessageFilter) -> GetResult:
         config = self._live.current
         most_bytes = config.max_transfer_bytes_on_message_in_memory
-        if header.max_msg_bytes is not None:  # clients of 5.x ask for pullBatchSizeInBytes
+        if header.max_msg_bytes is not None:  # 5.x clients may limit the answer with pullBatchSizeInBytes
             most_bytes = min(most_bytes, max(header.max_msg_bytes, 1))
         began = self._clock.monotonic()
         result = self._store.get_message(
@@ -180,7 +180,7 @@ class PullMessageProcessor:
         next_offset, next_broker = result.next_begin_offset, self._next_broker_id(header.consumer_group, result)
         config = self._live.current
         if config.broker_role == SLAVE and result.status in _CORRECTED and not config.offset_check_in_slave:
-            # Messages beyond the end here may be at the master: no consumer is sent to another offset.
+            # The master may have messages beyond the end of this queue: do not correct the offset.
             next_offset = header.queue_offset
             if code == ResponseCode.PULL_OFFSET_MOVED:
                 group = self._groups.get(header.consumer_group)
@@ -198,7 +198,7 @@ class PullMessageProcessor:
         )
 
     def _next_broker_id(self, group_name: str, result: GetResult) -> int:
-        """Return the broker id for the group's next pull; a slave's for messages that are not in memory."""
+        """Return the broker id for the group's next pull: a slave, if the messages are not in memory."""
         config = self._live.current
         group = self._groups.get(group_name) if config.slave_read_enable else None
         if group is None:
@@ -208,7 +208,7 @@ class PullMessageProcessor:
 
 
 def result_code(status: GetMessageStatus, asked_offset: int) -> ResponseCode:
-    """Return the answer's code for the store's result (``PullMessageProcessor.processRequest``)."""
+    """Return the response code for the store's result (``PullMessageProcessor.processRequest``)."""
     if status in _EMPTY:
         return ResponseCode.PULL_NOT_FOUND if asked_offset == 0 else ResponseCode.PULL_OFFSET_MOVED
     return _CODES[status]

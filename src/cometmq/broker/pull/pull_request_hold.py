@@ -1,12 +1,12 @@
-"""Long polling: holds pulls that found nothing until a message arrives (``PullRequestHoldService``).
+"""Long polling: holds pulls that find no messages until a message arrives (``PullRequestHoldService``).
 
-Pulls of one queue that want the same messages wait as one group. When messages arrive, the groups that want
-everything, and those that want one of the tags, are answered immediately; other filters read the messages, once for
-each group. Besides, every five seconds each pull whose queue has grown is run again, and every second those whose time
-is up; a sweep checks only these, not all that wait. A held pull is answered by running it again, so that the client
-always gets a complete answer. This work runs in slices over rounds of the loop.
+Pulls of one queue that want the same messages wait as one group. When messages arrive, the groups that want everything,
+and those that want one of the tags, are answered immediately; other filters read the messages, once for each group. In
+addition, a sweep runs every second the pulls whose time is up, and every five seconds those whose queues have grown; it
+checks only these, not all waiting pulls. A held pull is answered by running it again, so that the client always gets a
+complete answer. This work runs in slices over rounds of the loop.
 
-A connection that reads slowly gets messages when it has caught up: its pulls wait for the next sweep.
+A connection that reads slowly receives messages once it has caught up: its pulls wait for the next sweep.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _GROWTH_SWEEPS: Final = 5
 """Every fifth sweep also checks queues that have grown: every 5 s, as in Apache."""
 
 _Work = Iterator[None]
-"""Work in steps that can pause after each."""
+"""Work in steps; it can pause after each step."""
 
 
 class _Held(msgspec.Struct):
@@ -59,7 +59,7 @@ class PullRequestHoldService:
         self._store = store
         self._clock = store.clock
         self._queues: dict[str, dict[int, HeldQueue]] = {}
-        """By topic and queue id."""
+        """The waiting pulls by topic and queue id."""
         self._due: dict[int, dict[HeldPull, None]] = {}
         """All pulls by the second of their deadline."""
         self._grown: dict[HeldQueue, None] = {}
@@ -72,10 +72,10 @@ class PullRequestHoldService:
         self._is_sweeping = False
         self._sweep_is_due = False
         self._looks_for_growth = False
-        """True when the next sweep also checks queues that have grown."""
+        """True if the next sweep also checks queues that have grown."""
         self._stopped = False
         self._left: deque[_Work] = deque()
-        """Work that did not fit into its slice; while any is left, a later round is scheduled."""
+        """Work that is left for later rounds of the loop."""
         self._answer = answer
         store.batch.on_arrival.append(self.arrived)
 
@@ -87,7 +87,7 @@ class PullRequestHoldService:
         self._next_sweep.after(_TIMEOUT_SWEEP_S)
 
     def stop(self) -> None:
-        """Stop the sweeps and answer all pulls; no more are held."""
+        """Stop the sweeps, answer all pulls, and hold no more."""
         self._stopped = True
         self._next_sweep.close()
         self._left.clear()
@@ -98,7 +98,7 @@ class PullRequestHoldService:
                         self._answer_pull(pull)
 
     def hold(self, pull: HeldPull, wait_ms: int) -> bool:
-        """Hold a pull for up to ``wait_ms``; return ``False`` when it must be answered immediately."""
+        """Hold a pull for up to ``wait_ms``; return ``False`` if it must be answered immediately."""
         connection = pull.connection
         held = self._held_of.get(connection)
         if self._stopped or self._count >= MAX_HELD_PULLS or wait_ms <= 0:
@@ -160,7 +160,7 @@ class PullRequestHoldService:
             if not waiting.is_looking:
                 waiting.is_looking = True
                 self._run(self._wake_matching(waiting, queue), until)
-            elif waiting.quick:  # other filters take long: pulls found by tags do not wait for them
+            elif waiting.quick:  # other filters are slow: pulls that match by tags do not wait for them
                 self._run(self._wake_by_tags(waiting, queue), until)
 
     def topic_deleted(self, topic: str) -> None:
@@ -173,7 +173,7 @@ class PullRequestHoldService:
 
     # --- work in slices ---------------------------------------------------------------------------
     def _run(self, work: _Work, until: float) -> bool:
-        """Work until the time is up; return True when work is left for a later round."""
+        """Work until the time is up; return True if work is left for a later round."""
         try:
             for _ in work:
                 if self._clock.monotonic() >= until:
@@ -197,7 +197,7 @@ class PullRequestHoldService:
         self._left = left
 
     def _wake_matching(self, waiting: HeldQueue, queue: ConsumeQueue) -> _Work:
-        """Wake the pulls that want the new messages, and check again when more have arrived meanwhile."""
+        """Wake the pulls that want the new messages, and check again if more messages have arrived meanwhile."""
         try:
             while waiting.has_more:
                 waiting.has_more = False
@@ -210,7 +210,7 @@ class PullRequestHoldService:
             waiting.is_looking = False
 
     def _wake_by_tags(self, waiting: HeldQueue, queue: ConsumeQueue) -> _Work:
-        """Wake the groups that want everything, or a tag that arrived."""
+        """Wake the groups that want all messages, or a tag that arrived."""
         more = True
         while more:
             groups, more = waiting.match_by_tags(queue)
@@ -222,12 +222,12 @@ class PullRequestHoldService:
     def _wake(self, group: HeldGroup, queue: ConsumeQueue) -> _Work:
         for pull in list(group.pulls):
             header: PullMessageRequestHeader = pull.request.header
-            if header.queue_offset != queue.max_offset() or pull.is_earlier:  # else it came after the message
+            if header.queue_offset != queue.max_offset() or pull.is_earlier:  # else the pull came after the message
                 self._answer_pull(pull)
             yield
 
     def _matches(self, group: HeldGroup, queue: ConsumeQueue) -> bool:
-        """Return whether the new messages include, or may include, one for these pulls."""
+        """Return whether a new message matches, or may match, these pulls."""
         wanted = group.wanted
         result = self._store.get_message(
             queue, group.scanned_to, 1, tag_codes=wanted.codes, predicate=wanted.predicate, choose=wanted.choose
@@ -253,7 +253,7 @@ class PullRequestHoldService:
             self._run(self._sweep_all(), self._clock.monotonic() + HELD_SLICE_SECONDS)
 
     def _sweep_all(self) -> _Work:
-        """Run a sweep; and another one when it became due meanwhile."""
+        """Run a sweep, and another one if it became due meanwhile."""
         try:
             while self._sweep_is_due:
                 self._sweep_is_due = False
@@ -273,7 +273,7 @@ class PullRequestHoldService:
                 yield
 
     def _answer_grown(self) -> _Work:
-        """Answer the pulls whose queues have grown; those of slow clients wait for the next check."""
+        """Answer the pulls whose queues have grown; pulls of slow clients wait for the next check."""
         grown, self._grown = self._grown, {}
         for waiting in grown:
             for group in list(waiting.groups.values()):
@@ -291,7 +291,7 @@ class PullRequestHoldService:
         if pull.group is None or (connection.is_behind and not self._stopped and not connection.closed):
             return
         self._remove(pull)
-        if connection.closed:  # counted out with its connection
+        if connection.closed:  # already removed from the counts
             return
         held = self._held_of[connection]
         del held.pulls[pull]
@@ -331,7 +331,7 @@ class PullRequestHoldService:
             del self._queues[topic]
 
     def _connection_closed(self, connection: ServerConnection) -> None:
-        """Stop counting its pulls, and remove them from their queues over the next rounds."""
+        """Stop counting the pulls of a closed connection, and remove them from their queues over the next rounds."""
         held = self._held_of.pop(connection)
         self._count -= len(held.pulls)
         self._chars -= held.chars

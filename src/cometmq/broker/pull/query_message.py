@@ -43,7 +43,7 @@ class QueryProcessor:
         """Return the offset for a time; 0 for a queue that does not exist.
 
         Clients of 5.x choose the first message stored at the time or later, or (UPPER) the last one at the time or
-        before. Others get the nearest one, as from 4.9, and any one of a batch.
+        before. Other clients receive the nearest message, and any one of a batch, as in 4.9.
         """
         header, store = request.header, self._store
         place = header.topic, header.queue_id
@@ -76,7 +76,7 @@ class QueryProcessor:
     def earliest_store_time(
         self, _connection: ServerConnection, request: Request[GetEarliestMsgStoretimeRequestHeader], _body: bytes
     ) -> Response:
-        """Return the store time (ms since 1970) of the oldest message of a queue; −1 when it is empty."""
+        """Return the store time (ms since 1970) of the oldest message in a queue, or −1 if the queue is empty."""
         header = request.header
         first, _ = self._store.extent(header.topic, header.queue_id)
         timestamp = self._store.store_time(header.topic, header.queue_id, first)

@@ -7,8 +7,8 @@ All numbers are big-endian::
                       int32 size               bytes that follow; 0 in a heartbeat
                       bytes body               cut anywhere, but within one log file
 
-A slave begins: its first report names the end of its log (0: it has none), and the master answers with
-transfers from there on. If a master of CometMQ checks accounts, the slave signs in first::
+The slave begins: its first report contains the end of its log (0 for an empty log), and the master sends transfers from
+there on. If a master of CometMQ checks accounts, the slave signs in first::
 
     slave → master    8 bytes ``SIGN_IN``      not a report: as a number it is negative
                       a frame of remoting      a signed request without an answer, with the field ``REPORT_FIELD``
@@ -26,7 +26,9 @@ from cometmq.errors import CometMQError
 
 SIGN_IN: Final = b"\xffCometMQ"
 REPORT_FIELD: Final = "haReport"
-"""The field with the slave's first report. No other request has it, so no other request's signature is valid here."""
+"""The field with the slave's first report. Other requests do not contain it, so their signatures are not valid for
+signing in.
+"""
 SIGNS_IN: Final = "haSignIn"
 """The key of GET_BROKER_RUNTIME_INFO in which a master asks slaves to sign in."""
 _TOTAL: Final = struct.Struct(">i")
@@ -37,14 +39,14 @@ TRANSFER_HEAD_BYTES: Final = _HEAD.size
 
 
 class ReplicationError(CometMQError):
-    """The other side of a replication sent an invalid value, or does not answer; its connection is closed."""
+    """The peer sent an invalid value or does not answer; the connection is closed."""
 
 
 class Transfer(msgspec.Struct, frozen=True, gc=False):
     """One transfer from a master."""
 
     offset: int
-    """Log offset of the first byte of ``body``; in a heartbeat, of the next byte to come."""
+    """Log offset of the first byte of ``body``; in a heartbeat, of the next byte to send."""
     body: bytes
 
 
@@ -70,9 +72,9 @@ class ReportReader:
         """The frame with which the slave has signed in."""
 
     def feed(self, data: bytes) -> int | None:
-        """Return the newest complete report, which replaces those before it; ``None`` without one.
+        """Return the newest complete report, which replaces earlier ones, or ``None`` if none is complete.
 
-        :raises ReplicationError: it is negative, or the slave signs in with a frame of an invalid size.
+        :raises ReplicationError: the report is negative, or the slave signs in with a frame of an invalid size.
         """
         data = self._rest + data
         if self._begins and len(data) >= REPORT_BYTES:
@@ -89,19 +91,17 @@ class ReportReader:
             return None
         (offset,) = _REPORT.unpack_from(data, whole - REPORT_BYTES)
         if offset < 0:
-            raise ReplicationError(f"a slave's log cannot end at {offset}")
+            raise ReplicationError(f"invalid end of a slave's log: {offset}")
         return int(offset)
 
 
 def _end_of_frame(data: bytes, at: int) -> int | None:
-    """Return the end of the frame at ``data[at:]``; ``None`` while it is incomplete."""
+    """Return the end of the frame at ``data[at:]``, or ``None`` if the frame is incomplete."""
     if len(data) - at < _TOTAL.size:
         return None
     (total,) = _TOTAL.unpack_from(data, at)
     if not 0 < total <= MAX_SIGN_IN_BYTES:
-        raise ReplicationError(
-            f"a slave signs in with a frame of {total} bytes; at most {MAX_SIGN_IN_BYTES} are allowed"
-        )
+        raise ReplicationError(f"the slave's sign-in frame has {total} bytes; at most {MAX_SIGN_IN_BYTES} are allowed")
     end = at + _TOTAL.size + int(total)
     return end if len(data) >= end else None
 
@@ -117,7 +117,7 @@ class TransferReader:
     def feed(self, data: bytes) -> list[Transfer]:
         """Return the transfers that these bytes complete.
 
-        :raises ReplicationError: an offset or a size is negative, or a size is over the limit.
+        :raises ReplicationError: an offset or size is negative, or a size exceeds the limit.
         """
         self._data += data
         view = memoryview(self._data)
@@ -127,7 +127,7 @@ class TransferReader:
             offset, size = _HEAD.unpack_from(view, at)
             if offset < 0 or not 0 <= size <= MAX_TRANSFER_BYTES:
                 raise ReplicationError(
-                    f"a master cannot transfer {size} bytes at offset {offset}; the limit is {MAX_TRANSFER_BYTES}"
+                    f"invalid transfer of {size} bytes at offset {offset}; the limit is {MAX_TRANSFER_BYTES} bytes"
                 )
             end = at + TRANSFER_HEAD_BYTES + size
             if end > len(view):

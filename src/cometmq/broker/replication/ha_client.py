@@ -1,15 +1,15 @@
 """The slave's side of replication: connects to the master's HA port and appends its log (``HAClient``).
 
-A connection begins with a report of the end of the log here; each transfer that made it longer is reported back, and
-after ``haSendHeartbeatInterval`` without a report one is sent to show that the slave is alive. Any failure ends
-the connection, and a new one is tried five seconds later: the log here is then still a prefix of the master's.
-With SYNC_FLUSH the slave reports what is on the disk.
+A connection begins with a report of the end of the slave's log. Each appended transfer is reported, and after
+``haSendHeartbeatInterval`` without a report one is sent to show that the slave is alive. Any failure ends the
+connection, and the slave connects again five seconds later: its log is still a prefix of the master's. With SYNC_FLUSH
+the slave reports only what is on the disk.
 
 Apache's replication protocol shows neither where the master's log begins nor whether it is the same log. A slave
-without a log then gets only the master's last file, and a slave whose log has diverged from the master's (either had
-lost its end) appends the rest nevertheless. So a slave here first sends ordinary requests, which Apache's master
-answers too: a new slave gets everything that the master still has, and a diverged one stops. If a master of CometMQ
-checks accounts, its answer says that slaves must sign in; a slave does so with its own account.
+without a log would receive only the master's last file, and a slave whose log has diverged from the master's (because
+one of them lost its end) would append the rest nevertheless. So CometMQ's slave first sends ordinary requests, which
+Apache's master also answers: a new slave receives everything that the master still has, and a diverged slave stops. If
+a master of CometMQ checks accounts, its answer says that slaves must sign in; a slave does so with its own account.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _DIVERGED_NEXT_STEP: Final = f"{_EMPTY_STORE}; or make this broker the master"
 
 
 class MasterAddress:
-    """The addresses of a slave's master: as configured, or from the nameservers.
+    """The addresses of a slave's master, from the configuration or from the nameservers.
 
     :param ha_master_address: ``host:port`` of ``haMasterAddress``; empty to ask the nameservers.
     """
@@ -58,11 +58,11 @@ class MasterAddress:
     def __init__(self, ha_master_address: str) -> None:
         self._is_configured = bool(ha_master_address)
         self.ha: str | None = ha_master_address or None
-        """``host:port`` of its HA port; the last known one while the master is away."""
+        """``host:port`` of the master's HA port; while the master is down, the last known address."""
         self.remoting: str | None = None
-        """``host:port`` for requests, likewise; ``None`` until a nameserver has answered with it."""
+        """``host:port`` of the master for requests; ``None`` until a nameserver has reported it."""
         self.changed = asyncio.Event()
-        """Set when one of them has changed."""
+        """Set when an address has changed."""
 
     def registered(self, answer: RegisterBrokerResponseHeader) -> None:
         """Read a nameserver's answer to the registration of this slave."""
@@ -72,19 +72,19 @@ class MasterAddress:
         if answer.ha_server_addr and not self._is_configured:
             self.ha = answer.ha_server_addr
         if (self.ha, self.remoting) != before:
-            _log.info("the master is at %s, its log comes from %s", self.remoting, self.ha)
+            _log.info("the master is at %s, its HA port at %s", self.remoting, self.ha)
             self.changed.set()
 
 
 async def check_common_log(store: MessageStore, client: RemotingClient, master: str) -> bool:
-    """Fetch the beginning of the master's log for an empty log; check that any other log is the master's.
+    """Fetch the beginning of the master's log for an empty log; check that a non-empty log is a prefix of the master's.
 
-    Returns True when slaves must sign in.
+    Return True if slaves must sign in.
 
     :param master: ``host:port`` for requests.
     :raises ReplicationError: the master's log does not continue this one.
     :raises RemotingError: the master does not answer.
-    :raises BodyError: its answer cannot be read.
+    :raises BodyError: the answer is malformed.
     :raises StoreError: the beginning cannot be stored.
     """
     first, end, signs_in = await get_log_range(client, master)
@@ -100,17 +100,18 @@ async def check_common_log(store: MessageStore, client: RemotingClient, master: 
         return signs_in
     if log.end > end:
         raise ReplicationError(
-            f"the log here ends at {log.end}, the log of master {master} at {end}: only this broker has the rest",
+            f"this broker's log ends at {log.end}, the log of master {master} at {end}: only this broker has the rest",
             next_step=_DIVERGED_NEXT_STEP,
         )
     if log.end < first:
         raise ReplicationError(
-            f"the log here ends at {log.end}, but the log of master {master} begins at {first}", next_step=_EMPTY_STORE
+            f"this broker's log ends at {log.end}, but the log of master {master} begins at {first}",
+            next_step=_EMPTY_STORE,
         )
     offset, size = store.last_record
     if offset >= first and await _record(client, master, offset) != store.record_at(offset, size):
         raise ReplicationError(
-            f"the record at log offset {offset} differs from that of master {master}: the logs have diverged",
+            f"the record at log offset {offset} differs from the record of master {master}: the logs have diverged",
             next_step=_DIVERGED_NEXT_STEP,
         )
     return signs_in
@@ -119,9 +120,9 @@ async def check_common_log(store: MessageStore, client: RemotingClient, master: 
 async def get_log_range(client: RemotingClient, master: str) -> tuple[int, int, bool]:
     """Return the log offsets where a master's log begins and ends, and whether its slaves must sign in.
 
-    :raises ReplicationError: its answer lacks them.
-    :raises RemotingError: it does not answer.
-    :raises BodyError: its answer cannot be read.
+    :raises ReplicationError: the answer lacks the offsets.
+    :raises RemotingError: the master does not answer.
+    :raises BodyError: the answer is malformed.
     """
     answer = await client.invoke(master, RequestCode.GET_BROKER_RUNTIME_INFO)
     info = decode_body(KVTable, answer.body).table
@@ -148,21 +149,23 @@ class HAClient:
         self.clock: Final = store.clock
         self._has_nameservers = bool(config.namesrv_addr)
         self.heartbeat_s: Final = config.ha_send_heartbeat_interval / 1000
-        """Seconds without a report after which one is sent."""
+        """Seconds without a report after which a report is sent."""
         self.housekeeping_s: Final = config.ha_housekeeping_interval / 1000
-        """Seconds that the master may be silent."""
+        """Seconds of silence after which the master is considered lost."""
         tls = config.outgoing_tls
         self._tls = None if tls is None else tls.fresh_context()
         self._task: asyncio.Task[None] | None = None
         self._connection: _Connection | None = None
         self._compare_at: int | None = None
-        """The log offset from which the master sends a part of the log again, to compare; then ``None``."""
+        """The log offset from which the master sends a part of the log again, for comparison; ``None`` after the
+        comparison.
+        """
         self.is_following = False
-        """True while there is a connection, and the log there continues the one here."""
+        """True while the slave is connected, and the master's log continues the slave's log."""
         self.read_at_ms = 0
-        """The time of the last bytes from the master; 0 for never."""
+        """Time of the last bytes from the master; 0 before the first ones."""
         self.trouble: str | None = None
-        """The reason why the master is not followed now; ``None`` while it is."""
+        """The reason why the slave does not follow the master now, or ``None``."""
 
     def start(self) -> None:
         """Start following, on the running loop."""
@@ -175,7 +178,7 @@ class HAClient:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def cut_off(self) -> None:
-        """Close the connection immediately and open no other; ``stop`` must still be called."""
+        """Close the connection immediately and open no new one; ``stop`` must still be called."""
         if self._task is not None:
             self._task.cancel()
         if self._connection is not None:
@@ -194,34 +197,34 @@ class HAClient:
             except (CometMQError, BodyError, OSError, TimeoutError, ValueError) as error:
                 self._log_failure(address, error)
             except Exception as error:
-                _log.exception("following the master failed")
+                _log.exception("cannot follow the master")
                 self._log_failure(address, error)
             await self._pause()
 
     async def _pause(self) -> None:
-        """Wait before the next attempt, unless the master gets another address meanwhile."""
+        """Wait before the next attempt, or until the master's address changes."""
         retry = self.clock.call_later(REPLICATION_RETRY_SECONDS, self._master.changed.set)
         await self._master.changed.wait()
         retry.cancel()
         self._master.changed.clear()
 
     def _log_failure(self, address: str | None, error: Exception) -> None:
-        """Log a reason once, however often it recurs."""
+        """Log a reason once, even if it recurs."""
         trouble = f"{reason_of(error) if isinstance(error, OSError) else error}"
         if trouble != self.trouble:
             self.trouble = trouble
-            _log.error("master %s is not followed: %s; it is tried again", address or "", trouble)
+            _log.error("cannot follow master %s: %s; will retry", address or "", trouble)
 
     async def _follow(self, address: str) -> None:
         """Follow the master until the connection ends.
 
         :raises ReplicationError: the master disconnected, was silent, or sent invalid data.
         :raises StoreError: the store refused the bytes.
-        :raises OSError: it cannot connect.
+        :raises OSError: the connection failed.
         """
         host, port = parse_address(address)
         if self._master.remoting is None and self._has_nameservers:
-            raise ReplicationError("no nameserver knows its address for requests, so its log cannot be compared")
+            raise ReplicationError("no nameserver knows its address for requests, which is needed to compare the logs")
         await self._ready_to_report()
         connection = self._connection = _Connection(self)
         context = None if self._tls is None else self._tls.current()
@@ -251,7 +254,7 @@ class HAClient:
             raise ReplicationError(message, next_step=next_step) from error
 
     async def _ready_to_report(self) -> None:
-        """Remove an incomplete record: a restarted master may store another one there.
+        """Remove an incomplete record at the end: a restarted master may store another record there.
 
         With SYNC_FLUSH, wait until the disk has everything that the first report acknowledges.
         """
@@ -260,7 +263,7 @@ class HAClient:
             await self._store.wait_flushed(self._store.max_physical_offset)
 
     def _sign_in(self, report: int) -> bytes:
-        """Return the bytes with which this slave signs in; signed in the order of its requests to the master."""
+        """Return the bytes with which this slave signs in, signed like its other requests to the master."""
         request = self._client.request(
             self._master.remoting or "", RequestCode.GET_BROKER_RUNTIME_INFO, None, b"", {REPORT_FIELD: str(report)}
         )
@@ -269,13 +272,14 @@ class HAClient:
     # --- called by the connection ---------------------------------------------------------------
     @property
     def end(self) -> int:
-        """Return the end of the log here."""
+        """Return the end of the slave's log."""
         return self._store.replicated.end
 
     def first_report_offset(self) -> int:
-        """Return the log offset at which the master begins: the end of the log here, which was compared before.
+        """Return the log offset from which the master sends: the end of the slave's log, which was compared before.
 
-        A master that answers no requests begins with the last record here, so that its transfer can be compared.
+        A master that does not answer requests sends from the slave's last record on, so that the transfer can be
+        compared.
         """
         self._compare_at = None
         offset, size = self._store.last_record
@@ -294,9 +298,9 @@ class HAClient:
             log.append(transfer.offset, transfer.body)
 
     def _compare(self, transfer: Transfer) -> Transfer:
-        """Return the part of a transfer that the log here does not have.
+        """Return the part of a transfer that the slave's log lacks.
 
-        :raises ReplicationError: the part that it has differs.
+        :raises ReplicationError: the other part differs from the slave's log.
         """
         known = min(self.end - transfer.offset, len(transfer.body))
         here = self._store.log_part(transfer.offset, known)
@@ -312,8 +316,8 @@ class HAClient:
     def take(self, transfers: list[Transfer], connection: _Connection) -> None:
         """Append transfers and report the new end of the log.
 
-        :raises StoreError: they do not continue the log, or cannot be written.
-        :raises ReplicationError: the part that is sent again differs from the log here.
+        :raises StoreError: the transfers do not continue the log, or cannot be written.
+        :raises ReplicationError: the part that was sent again differs from the slave's log.
         """
         store = self._store
         log = store.replicated
@@ -325,7 +329,7 @@ class HAClient:
         for transfer in transfers:
             self._append(transfer)
         if self.trouble is not None:
-            _log.info("the master is followed again, from log offset %d on", before)
+            _log.info("following the master again, from log offset %d on", before)
             self.trouble = None
         if log.end == before or self._compare_at is not None:
             return
@@ -354,7 +358,7 @@ class _Connection(asyncio.Protocol):
         self._silence = Alarm(self._end_if_silent, clock=client.clock)
         self._reported = 0
         self.ended: Final[asyncio.Future[Exception]] = asyncio.get_running_loop().create_future()
-        """The reason why it ended."""
+        """The reason for the end of the connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for ``begin``."""
@@ -366,9 +370,9 @@ class _Connection(asyncio.Protocol):
         self.end(error or ReplicationError("the master closed the connection; its log says why"))
 
     def begin(self, sign_in: Callable[[int], bytes] | None) -> None:
-        """Send the first report; then the master begins.
+        """Send the first report; then the master begins sending.
 
-        :param sign_in: returns the bytes to send before it, for a master that checks accounts.
+        :param sign_in: returns the bytes to send before the report, for a master that checks accounts.
         """
         self._listen()
         first = self._client.first_report_offset()
@@ -389,7 +393,7 @@ class _Connection(asyncio.Protocol):
             self.end(error)
 
     def report(self, end: int) -> None:
-        """Report the end of the log here, and again after each ``haSendHeartbeatInterval`` without a report."""
+        """Report the end of the slave's log, and again after each ``haSendHeartbeatInterval`` without a report."""
         if self._transport is None or self._transport.is_closing():
             return
         self._reported = end
@@ -403,13 +407,13 @@ class _Connection(asyncio.Protocol):
         self.end(ReplicationError(f"the master sent nothing for {self._client.housekeeping_s:g} s"))
 
     def end(self, why: Exception) -> None:
-        """Close it; the first reason counts."""
+        """Close the connection; the first reason counts."""
         if not self.ended.done():
             self.ended.set_result(why)
         self.abort()
 
     def abort(self) -> None:
-        """Close it immediately."""
+        """Close the connection immediately."""
         self._beat.close()
         self._silence.close()
         if self._transport is not None:

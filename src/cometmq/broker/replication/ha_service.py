@@ -1,32 +1,32 @@
 """Replication: the master's side (``HAService``, ``HAConnection``).
 
 Theory of operation. A slave connects to the master's HA port and reports where its log ends; the master sends every
-byte of its log from there on, as it is stored (:mod:`cometmq.broker.replication.frames`). At the end of each turn, what
-it stored is sent to every slave, on the same loop: without a slave that costs nothing. A slave that is behind gets the
-rest in pieces, turn by turn. While nothing is stored, it gets a heartbeat every ``haSendHeartbeatInterval``; a slave
-that reports nothing for ``haHousekeepingInterval`` is disconnected.
+byte of its log from there on, as it is stored (:mod:`cometmq.broker.replication.frames`). At the end of each turn, its
+records are sent to every slave, on the same loop. A slave that is behind receives the rest in pieces, turn by turn.
+While nothing is stored, slaves receive a heartbeat every ``haSendHeartbeatInterval``; a slave that does not report for
+``haHousekeepingInterval`` is disconnected.
 
-The states of a connection: open (no report yet), behind, up to date; or paused, while the slave does not read.
+The states of a connection: open (no report yet), behind, up to date, and paused while the slave does not read.
 
 Invariants.
 
 * A slave's log equals the master's, byte by byte, from the slave's first file on. A slave without a log begins with the
-  master's last file, or with its first one if the slave asks for that (:mod:`cometmq.broker.replication.ha_client`).
-* ``ack_offset`` <= ``next_offset`` <= the end of the log. A report acknowledges everything below it; with SYNC_FLUSH at
-  the slave this is on its disk.
+  master's last file, or with its first file if the slave requests that (:mod:`cometmq.broker.replication.ha_client`).
+* ``ack_offset`` <= ``next_offset`` <= the end of the log. A report acknowledges everything below it; with SYNC_FLUSH on
+  the slave, it is on the slave's disk.
 * With SYNC_MASTER a send is answered as stored once ``inSyncReplicas`` - 1 slaves have acknowledged it
   (:mod:`cometmq.broker.turn.group_transfer`).
-* Everything that is not in the log is copied every ten seconds (:mod:`cometmq.broker.replication.slave_synchronize`). A
-  file that belongs to a log offset takes effect at the slave when its log is on the disk up to there.
+* Data that is not in the log is copied every ten seconds (:mod:`cometmq.broker.replication.slave_synchronize`). A file
+  with a log offset takes effect at the slave once the slave's log is on the disk up to that offset.
 
 Fault model. A connection may end anywhere, and either side may crash or lose the end of its log. The slave removes an
 incomplete record and connects again. A slave that cannot continue is disconnected, with the reason in the log: its log
-has bytes that this one does not have (Apache waits until this log has grown past them, and the two differ from then
-on), or its next byte is already deleted here (Apache waits for ever). No broker changes its role by itself: a network
-failure never leads to two masters of one name.
+has bytes that the master's log lacks (Apache waits until the master's log has grown past them, and the two logs differ
+from then on), or its next byte is already deleted on the master (Apache waits forever). No broker changes its role by
+itself: a network failure never results in two masters with the same name.
 
-If accounts are checked, a slave signs in before its first report, with a request signed by its account and stamped, so
-that each request is valid once. Only addresses on the white list need none. Apache's slaves cannot sign in.
+If accounts are checked, a slave signs in before its first report, with a signed and time-stamped request that is valid
+only once. Slaves with an address on the white list need not sign in. Apache's slaves cannot sign in.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _log = logging.getLogger(__name__)
 
 NOT_BEGUN: Final = -1
 _UNSIGNED: Final = Frame(JSON, b'{"code":%d}' % RequestCode.GET_BROKER_RUNTIME_INFO, b"")
-"""The request attributed to a slave that has not signed in."""
+"""The request that is checked for a slave that has not signed in."""
 _SWEEP_SECONDS: Final = 1.0
 _PAUSE_S: Final = 0.01
 
@@ -92,18 +92,18 @@ class HAConnection(asyncio.Protocol):
         self.address = ""
         """``host:port`` of the slave's side of the connection."""
         self.next_offset: int = NOT_BEGUN
-        """The log offset of the next transfer; everything before it is sent."""
+        """Log offset of the next transfer; everything before it is sent."""
         self.ack_offset: int = NOT_BEGUN
         """The end of the slave's log, from its last report."""
         self.sent_bytes = 0
         """Bytes of the log sent since the last sweep of the service."""
         self.bytes_per_s = 0
-        """Bytes of the log sent in the second before that sweep."""
+        """Bytes of the log sent in the second before the last sweep."""
         self.read_at = self.wrote_at = service.clock.monotonic()
 
     # --- asyncio.Protocol -----------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register the slave; refuse it when there are too many."""
+        """Register the slave, or refuse it if there are too many slaves."""
         # uvloop's transports implement asyncio.Transport without inheriting from it.
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)
@@ -145,15 +145,17 @@ class HAConnection(asyncio.Protocol):
         if not began:
             self._service.admit(self, self._reports.signed_in)
             self.next_offset = self._start_offset(report)
-            _log.info("slave %s has the log up to %d and gets it from %d on", self.address, report, self.next_offset)
+            _log.info(
+                "slave %s has the log up to %d and receives it from %d on", self.address, report, self.next_offset
+            )
         elif report > self.next_offset:
-            raise ReplicationError(f"it reports {report}, but was sent the log only up to {self.next_offset}")
+            raise ReplicationError(f"its report {report} is beyond the last byte sent, {self.next_offset}")
         self.ack_offset = report
         self._service.reported(self, is_first=not began)
         self.transfer()
 
     def _start_offset(self, report: int) -> int:
-        """Return the log offset where transfers begin for a slave whose log ends at ``report``."""
+        """Return the log offset at which transfers to a slave begin whose log ends at ``report``."""
         store = self._service.store
         end = store.max_physical_offset
         if report == 0:
@@ -172,7 +174,7 @@ class HAConnection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Return the number of bytes that the system has not sent, since the slave does not read."""
+        """Return the number of bytes that are not sent yet because the slave does not read."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     @property
@@ -182,7 +184,7 @@ class HAConnection(asyncio.Protocol):
 
     @property
     def behind(self) -> int:
-        """Return the number of log bytes that the slave has not acknowledged; 0 before it reports."""
+        """Return the number of log bytes that the slave has not acknowledged; 0 before its first report."""
         return self._service.store.max_physical_offset - self.ack_offset if self.has_begun else 0
 
     @property
@@ -192,7 +194,7 @@ class HAConnection(asyncio.Protocol):
 
     # --- transfers ------------------------------------------------------------------------------
     def transfer(self) -> None:
-        """Send bytes that the slave does not have, as many as one round of the loop allows; the next continues."""
+        """Send log bytes that the slave lacks, as many as one round of the loop allows; the next round continues."""
         service = self._service
         store = service.store
         at, end = self.next_offset, store.max_physical_offset
@@ -203,7 +205,7 @@ class HAConnection(asyncio.Protocol):
         while at < min(end, most):
             body = store.log_part(at, service.batch_bytes)
             if body is None:
-                _log.error("closing the connection of slave %s: what comes next for it is deleted", self.address)
+                _log.error("closing the connection of slave %s: its next part of the log is deleted", self.address)
                 self.abort()
                 return
             parts += (transfer_head(at, len(body)), body)
@@ -231,18 +233,18 @@ class HAConnection(asyncio.Protocol):
 
     # --- the end --------------------------------------------------------------------------------
     def close(self) -> None:
-        """Send the queued bytes, then close."""
+        """Send the queued bytes, then close the connection."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close immediately."""
+        """Close the connection immediately."""
         if self._transport is not None:
             self._transport.abort()
 
 
 class HAService:
-    """Listens for slaves, sends them the log, disconnects silent ones (``HAService``)."""
+    """Accepts slaves, sends them the log, and disconnects silent slaves (``HAService``)."""
 
     def __init__(
         self,
@@ -261,7 +263,7 @@ class HAService:
         self.clock: Final = store.clock
         self.batch_bytes: Final = config.ha_transfer_batch_size
         self.slaves: dict[HAConnection, None] = {}
-        """The connections of slaves, in the order in which they connected."""
+        """The connections of slaves, in the order of connecting."""
         self._heartbeat_s = config.ha_send_heartbeat_interval / 1000
         self._housekeeping_s = config.ha_housekeeping_interval / 1000
         self._transfers = transfers
@@ -274,11 +276,11 @@ class HAService:
 
     @property
     def port(self) -> int:
-        """Return the port on which it listens."""
+        """Return the port for slaves."""
         return self._listener.port
 
     async def start(self, host: str, port: int) -> None:
-        """Listen on ``host:port``; port 0 chooses a free one.
+        """Listen on ``host:port``; port 0 selects a free port.
 
         :raises ReplicationError: the port is in use or not allowed.
         """
@@ -296,7 +298,7 @@ class HAService:
             ) from error
 
     async def stop(self) -> None:
-        """Accept no more slaves, send the connected ones the rest of the log, wait until they have it, close."""
+        """Accept no more slaves, send the rest of the log to the connected ones, wait until they have it, and close."""
         if not self._listener.is_open:
             return
         self._listener.close()
@@ -318,7 +320,7 @@ class HAService:
             await asyncio.sleep(_PAUSE_S)
         for slave in self.slaves:
             if slave.behind:
-                _log.warning("this master stops, and slave %s lacks %d bytes of its log", slave.address, slave.behind)
+                _log.warning("the master stops while slave %s lacks %d bytes of the log", slave.address, slave.behind)
 
     def cut_off(self) -> None:
         """Close every connection immediately and stop listening."""
@@ -328,12 +330,12 @@ class HAService:
             slave.abort()
 
     def end_round(self) -> None:
-        """Send every slave what the turn stored."""
+        """Send the records of the turn to every slave."""
         for slave in self.slaves:
             slave.transfer()
 
     def _accepted(self, sock: socket.socket) -> None:
-        """Accept a connection. When there are too many, close the oldest without a report, or else this one."""
+        """Accept a connection. If there are too many, close the oldest one without a report, or else the new one."""
         if len(self._openings) + len(self.slaves) >= MAX_SLAVES and not self._make_room():
             _log.warning("refusing a slave: %d are connected", len(self.slaves))
             sock.close()
@@ -354,7 +356,7 @@ class HAService:
 
     # --- called by connections ------------------------------------------------------------------
     def opened(self, slave: HAConnection) -> None:
-        """Register a connection that sends something."""
+        """Register a connection that has sent its first bytes."""
         self.slaves[slave] = None
         if not self._sweeper.is_set:
             self._sweeper.after(_SWEEP_SECONDS)
@@ -362,8 +364,8 @@ class HAService:
     def admit(self, slave: HAConnection, signed_in: bytes | None) -> None:
         """Refuse a slave that is not a server of the cluster.
 
-        :param signed_in: the frame with which it has signed in.
-        :raises ReplicationError: accounts are checked, and it has no account that may change the cluster.
+        :param signed_in: the frame with which the slave has signed in.
+        :raises ReplicationError: accounts are checked, and the slave's account may not change the cluster.
         """
         if self._guard is None:
             return
@@ -384,7 +386,7 @@ class HAService:
             raise ReplicationError(f"it may not copy the log: {error}", next_step=step) from error
 
     def runtime_info(self) -> dict[str, str]:
-        """Return whether slaves of CometMQ must sign in."""
+        """Return the key of the runtime information that tells CometMQ's slaves to sign in."""
         return {} if self._guard is None else {SIGNS_IN: "true"}
 
     def reported(self, slave: HAConnection, *, is_first: bool) -> None:
@@ -400,7 +402,7 @@ class HAService:
         if slave in self.slaves:
             del self.slaves[slave]
             if slave.has_begun:
-                _log.info("slave %s is gone, which had the log up to %d", slave.address, slave.ack_offset)
+                _log.info("slave %s has disconnected; it has the log up to %d", slave.address, slave.ack_offset)
                 self._transfers.left(slave)
             if not self.slaves:
                 self._sweeper.cancel()
@@ -425,7 +427,7 @@ class HAService:
 
 
 class HaStatusAdmin:
-    """Answers administrators about the progress of slaves (``DefaultHAService.getRuntimeInfo``)."""
+    """Answers requests for the progress of slaves (``DefaultHAService.getRuntimeInfo``)."""
 
     def __init__(self, broker: BrokerContext, ha: HAService) -> None:
         self._live = broker.live
@@ -433,7 +435,7 @@ class HaStatusAdmin:
 
     @answers(RequestCode.GET_BROKER_HA_STATUS, permission=needs_cluster(Action.GET))
     def status(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """Return the state of every slave that has reported; for tools of 5.x and ours."""
+        """Return the state of every slave that has reported; for tools of 5.x and CometMQ."""
         slaves = [self._of(slave) for slave in self._ha.slaves if slave.has_begun]
         return Response(
             body=encode_body(

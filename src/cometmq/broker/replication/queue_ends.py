@@ -1,4 +1,4 @@
-"""The first offsets of a slave's queues whose messages are all older than its log."""
+"""Sets the first offsets of a slave's queues whose messages are all older than its log."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _QUEUES_PER_SLICE = TABLE_ROWS_PER_SLICE // 10
 class QueueEnds:
     """The first offsets of queues whose messages are all older than a slave's log.
 
-    Such a queue is empty here, and would begin at 0 once the slave is the master: but consumers are beyond that, and
-    waiting messages are identified by their queue offsets. So a slave asks its master once for the ends of its queues;
-    when the log here has reached the end of the master's log at that time, queues without a message begin there.
+    Such a queue is empty on the slave, and would begin at 0 once the slave is the master. But consumers' offsets are
+    beyond 0, and waiting messages are identified by their queue offsets. So a slave requests the ends of its queues
+    from the master once. When the slave's log has reached the end that the master's log had at that time, queues
+    without a message begin at these ends.
     """
 
     def __init__(self, store: MessageStore, client: RemotingClient) -> None:
@@ -33,14 +34,14 @@ class QueueEnds:
         self._client = client
         self._ends: dict[tuple[str, int], int] | None = None
         self._true_at = 0
-        """Once the log here has reached this offset, the messages of an empty queue are older than the log."""
+        """Log offset from which on the messages of an empty queue are known to be older than the log."""
 
     async def copy(self, master: str, tables: MasterTables, topics: Mapping[str, TopicConfig]) -> None:
-        """Ask the master if that was not done, and set the beginnings of the queues as soon as possible.
+        """Request the ends of the queues once, and set the beginnings of queues as soon as possible.
 
         :raises ReplicationError: the master's answer is invalid.
-        :raises RemotingError: it does not answer.
-        :raises BodyError: its answer cannot be read.
+        :raises RemotingError: the master does not answer.
+        :raises BodyError: the answer is malformed.
         :raises StoreError: a queue cannot be written.
         """
         if self._ends is None:

@@ -58,24 +58,24 @@ _OF_TABLES: Final = (
 """Requests that change tables copied from the master."""
 
 _WAITING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC})
-"""Messages of these topics wait for another topic, which their record names."""
+"""Topics whose messages wait for another topic; the record contains its name."""
 _REAL_TOPIC: Final = re.compile(rb"\b" + property_mark(REAL_TOPIC).encode() + rb"([%|\w-]+)", re.ASCII)
 
 
 class UnknownTopics:
-    """Creates topics of messages that a slave has before it has copied the topics, so that no message is hidden.
+    """Creates the topics of replicated messages that are not in the slave's table yet, so that no message is hidden.
 
-    The master may fail before its table of topics is copied again.
+    The master may fail before the slave copies the table of topics again.
     """
 
     def __init__(self, store: MessageStore, topics: TopicConfigManager) -> None:
         self._store = store
         self._topics = topics
         self._seen: dict[tuple[str, int], int] = {}
-        """The queue offset up to which waiting messages were checked, by topic and queue id."""
+        """By topic and queue id, the queue offset up to which waiting messages were checked."""
 
     def arrived(self, queues: Iterable[ConsumeQueue]) -> bool:
-        """Create the unknown topics of queues that got messages; return whether there were any."""
+        """Create the unknown topics of queues that received messages; return whether topics were created."""
         made = False
         for queue in queues:
             if queue.topic in _WAITING_TOPICS:
@@ -86,7 +86,7 @@ class UnknownTopics:
         return made
 
     def _waited_for(self, queue: ConsumeQueue) -> set[str]:
-        """Return the topics for which the new messages of a queue wait."""
+        """Return the target topics of the new waiting messages in a queue."""
         start = self._seen.get(queue.key, queue.known_from)
         self._seen[queue.key] = queue.committed
         topics: set[str] = set()
@@ -95,7 +95,7 @@ class UnknownTopics:
             record = self._store.view(unit[0], unit[1]) if unit is not None else None
             found = _REAL_TOPIC.findall(record) if record is not None else []
             if found:
-                topics.add(found[-1].decode())  # the properties come last: a body may say anything
+                topics.add(found[-1].decode())  # the properties are last; a body may contain the same text
         return topics
 
 
@@ -120,11 +120,13 @@ class Slave:
     @answers(*_OF_MASTERS, permission=ANY_ACCOUNT)
     def refuse(self, _connection: ServerConnection, _request: Request[Any], _body: bytes) -> Response:
         """Refuse with SLAVE_NOT_AVAILABLE, as Apache's slave refuses the end of a transaction."""
-        return Response(ResponseCode.SLAVE_NOT_AVAILABLE, remark="this broker is a slave, ask its master")
+        return Response(
+            ResponseCode.SLAVE_NOT_AVAILABLE, remark="this broker is a slave, send the request to its master"
+        )
 
     @answers(*_OF_TABLES, permission=ANY_ACCOUNT)
     def refuse_change(self, _connection: ServerConnection, _request: Request[Any], _body: bytes) -> Response:
-        """Refuse with SYSTEM_ERROR, in the words of ``AdminBrokerProcessor.validateSlave``."""
+        """Refuse with SYSTEM_ERROR and the text of ``AdminBrokerProcessor.validateSlave``."""
         return Response(
             ResponseCode.SYSTEM_ERROR,
             remark="Can't modify topic or subscription group from slave broker, please execute it from master broker.",
@@ -145,7 +147,7 @@ class Slave:
         return Response(body=encode_body(info))
 
     def _arrived(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Note the queues that got messages."""
+        """Record the queues that received messages."""
         if self._unknown.arrived(queues):
             self.tables.copy_soon()
 
@@ -155,9 +157,9 @@ class Slave:
         self.tables.start()
 
     async def stop(self) -> None:
-        """Stop following, and put the copied files in place."""
+        """Stop following, and install the copied files."""
         await self.follower.stop()
-        await self._client.close()  # so that nothing waits for a master that does not answer
+        await self._client.close()  # so that nothing waits for an unresponsive master
         await self.tables.stop()
 
     async def cut_off(self) -> None:
@@ -166,7 +168,7 @@ class Slave:
         await self._client.close()
 
     def runtime_info(self) -> dict[str, str]:
-        """Return the keys of the runtime information (28): the master's address, and why it is not followed."""
+        """Return the keys of the runtime information (28): the master's address, and the reason not to follow it."""
         return {
             "haMasterAddress": self.master.ha or "",
             "replicationTrouble": self.follower.trouble or "",

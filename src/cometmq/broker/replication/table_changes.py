@@ -1,6 +1,6 @@
-"""GET_TABLE_CHANGES (30040): slaves of CometMQ copy what changed in the master's tables (an extension of CometMQ).
+"""GET_TABLE_CHANGES (30040): slaves copy the changed rows of the master's tables (an extension of CometMQ).
 
-The body has a line of JSON for each slice of the table, so that both sides handle one line a round of the loop::
+The body has a line of JSON for each slice of the table, so that both sides handle one line per round of the loop::
 
     {"dataVersion":{…},"removed":["name",…]}
     {"name":row,…}
@@ -8,8 +8,8 @@ The body has a line of JSON for each slice of the table, so that both sides hand
 
 Tables are ``topics`` and ``groups`` with their rows; ``offsets`` with the offsets by queue id of each ``topic@group``;
 ``ends`` with the offsets after the last messages, by queue id, of each topic, always complete. A slave that sends the
-mark of its last copy gets the rows that changed since, and those of the names in the body of its request, a JSON list:
-it changed them itself. Without a valid mark it gets all.
+mark of its last copy receives the rows that changed since, and the rows that it changed itself: the body of its request
+is a JSON list of their names. Without a valid mark it receives all rows.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _names: Final = msgspec.json.Decoder(set[str])
 
 
 class Head(msgspec.Struct, rename="camel", omit_defaults=True):
-    """The first line."""
+    """The first line of an answer."""
 
     data_version: DataVersion | None = None
     removed: list[str] = []
 
 
 class TableChangesProcessor:
-    """The master's side."""
+    """Answers the requests of slaves."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -77,12 +77,12 @@ class TableChangesProcessor:
         elif name == OFFSETS:
             table, version = broker.offsets, None
         else:
-            return Response(ResponseCode.INVALID_PARAMETER, remark=f"{name!r} is no table that slaves copy")
+            return Response(ResponseCode.INVALID_PARAMETER, remark=f"{name!r} is not a table that slaves copy")
         is_long = len(body) > MAX_LIST_BYTES
         try:
             also = _names.decode(body) if body and not is_long else set()
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            return Response(ResponseCode.INVALID_PARAMETER, remark=f"the names cannot be read: {error}")
+            return Response(ResponseCode.INVALID_PARAMETER, remark=f"the list of names is malformed: {error}")
         mark, names = table.changes.since("" if is_long else request.header.since)
         if names is not None:
             names |= also
@@ -95,7 +95,7 @@ class TableChangesProcessor:
         return _answer(Head(version, removed), _slices(chosen, table), mark=mark, whole=is_whole)
 
     def _ends(self) -> Iterator[dict[str, Any]]:
-        """Yield the ends of the queues that have had messages; queues that appear meanwhile are in the slave's log."""
+        """Yield the ends of all queues that ever had messages; queues created meanwhile are in the slave's log."""
         for names in batches([*self._broker.topics.table, TRANS_OP_HALF_TOPIC], TABLE_ROWS_PER_SLICE // 10):
             yield {name: ends for name in names if (ends := self._ends_of(name))}
 
@@ -138,12 +138,12 @@ def _answer(head: Head, slices: Iterable[dict[str, Any]], *, mark: str, whole: b
 
 
 class TableChanges(msgspec.Struct, frozen=True):
-    """An answer, as the slave reads it."""
+    """An answer from the master."""
 
     mark: str
     """The mark to send with the next request."""
     whole: bool
-    """True if these are all rows of the table."""
+    """True if the answer contains all rows of the table."""
     head: Head
     body: bytes
     rows_at: int
@@ -161,12 +161,12 @@ class TableChanges(msgspec.Struct, frozen=True):
             try:
                 yield from decoder.decode(memoryview(self.body)[at:end]).items()
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                raise BodyError(f"the changes of a table cannot be read at byte {at}: {error}") from error
+                raise BodyError(f"malformed changes of a table at byte {at}: {error}") from error
             at = end + 1
 
 
 class MasterTables:
-    """The slave's side: the requests to a master.
+    """Sends the requests of a slave to its master.
 
     :param master: ``host:port`` for requests.
     """
@@ -176,13 +176,13 @@ class MasterTables:
         self._master: Final = master
 
     async def changes(self, table: str, since: str = "", also: Collection[str] = ()) -> TableChanges | None:
-        """Ask for what changed since a mark; return ``None`` if the master does not know the request, like Apache's.
+        """Request the changes since a mark; return ``None`` if the master, like Apache's, does not know the request.
 
-        :param also: the names of rows that changed here.
+        :param also: the names of rows that the slave changed itself.
 
-        :raises ReplicationError: it answers with an error.
-        :raises RemotingError: it does not answer.
-        :raises BodyError: its answer cannot be read.
+        :raises ReplicationError: the master answers with an error.
+        :raises RemotingError: the master does not answer.
+        :raises BodyError: the answer is malformed.
         """
         header = GetTableChangesRequestHeader(table=table, since=since)
         code = RequestCode.GET_TABLE_CHANGES
@@ -198,5 +198,5 @@ class MasterTables:
         try:
             head = msgspec.json.decode(answer.body[:end], type=Head)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise BodyError(f"the changes of {table} cannot be read: {error}") from error
+            raise BodyError(f"malformed changes of {table}: {error}") from error
         return TableChanges(given.mark, given.whole, head, answer.body, end + 1)

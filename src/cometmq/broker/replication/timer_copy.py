@@ -1,9 +1,9 @@
-"""TimerCopy: a slave's copy of the timer log, whose messages wait for their time (:mod:`cometmq.store.timer.log`).
+"""TimerCopy: a slave's copy of the timer log (:mod:`cometmq.store.timer.log`).
 
-The log here had each of them, but may have deleted it. So the files of the days are copied, to which the master only
-appends, and its position last: the position is true once the log here is on the disk up to its log offset. From that
-offset on, retention deletes no file here. The log has the messages that arrived later, and the deliveries, so that this
-broker continues exactly there when it becomes a master.
+The slave's log had each waiting message, but may have deleted it. So the slave copies the files of the days, to which
+the master only appends, and then the position. The position is valid once the slave's log is on the disk up to the
+position's log offset; retention deletes nothing from that offset on. The log contains the later arrivals and
+deliveries, so that this broker continues exactly there when it becomes a master.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TimerCopy:
         self._directory: Final = store.config.root / "comet" / "timer"
         self._fresh: Final = self._directory.with_name(_FRESH)
         self._days: dict[int, TimerDay] = {}
-        """Days whose units are a prefix of the master's."""
+        """Days whose units are known to be a prefix of the master's."""
         self._held: tuple[TimerPosition, FilePart] | None = None
         self._version = ""
         self._position = read_position(self._directory / "position.json") or TimerPosition()
@@ -51,11 +51,11 @@ class TimerCopy:
         self._store.pin_log("timer", self._position.log_offset)
 
     async def copy(self, master: MasterFiles) -> None:
-        """Copy the messages that arrived since the last time.
+        """Copy the messages that arrived since the last copy.
 
         :raises ReplicationError: the master's files are malformed, or cannot be read.
         :raises RemotingError: the master does not answer.
-        :raises OSError: they cannot be written here.
+        :raises OSError: the copies cannot be written.
         """
         if self._held is None:
             found = await master.whole(_POSITION, self._version)
@@ -64,23 +64,23 @@ class TimerCopy:
             try:
                 position = msgspec.json.decode(found.data, type=TimerPosition)
             except msgspec.MsgspecError as error:
-                raise ReplicationError(f"the master's {_POSITION} cannot be used: {error}") from error
+                raise ReplicationError(f"the master's {_POSITION} is malformed: {error}") from error
             for number, count in sorted(position.days.items()):
                 await self._copy_day(master, number, count)
             self._held = (position, found)
         await self.put_in_place()
 
     async def put_in_place(self) -> None:
-        """Put the copied position in place, if the log here has reached its offset.
+        """Install the copied position if the slave's log has reached its offset.
 
-        :raises OSError: it cannot be written.
+        :raises OSError: the position cannot be written.
         """
         if self._held is None:
             return
         position, found = self._held
         store = self._store
         if 0 < position.log_offset < store.min_physical_offset:
-            self._held, self._version = None, ""  # the log here begins later: a newer position is needed
+            self._held, self._version = None, ""  # this log begins later: a newer position is needed
         elif store.max_physical_offset >= position.log_offset and self._has(position.serial):
             await in_thread(self._put, position, found.data)
             self._held = None
@@ -89,7 +89,7 @@ class TimerCopy:
             self._pin()
 
     def _has(self, serial: int) -> bool:
-        """Return whether the disk has all waiting messages below ``serial`` that the log here ever had."""
+        """Return whether the disk has all waiting messages below ``serial`` that this log ever contained."""
         unit = self._store.queue(TIMER_TOPIC, 0).unit(serial - 1) if serial else None
         if unit is None:
             return self._store.queue(TIMER_TOPIC, 0).max_offset() >= serial or not serial
@@ -102,14 +102,14 @@ class TimerCopy:
             day = TimerDay(self._directory, number, self._store.disk, OpenFiles(1))
             day.recover(self._position.days.get(number, 0))
         if not await self._is_prefix(master, day, count):
-            _log.warning("comet/timer: %s is another one at the master, it is copied again", day.index_path.name)
+            _log.warning("comet/timer: %s differs from the master's and is copied again", day.index_path.name)
             day = TimerDay(self._fresh, number, self._store.disk, OpenFiles(1))
         self._days[number] = day
         while day.count < count:
             await self._copy_units(master, day, count)
 
     async def _is_prefix(self, master: MasterFiles, day: TimerDay, count: int) -> bool:
-        """Return whether the day ends with the same unit as the master; a unit names the offset of its record."""
+        """Return whether the day ends with the same unit on the master; a unit contains the offset of its record."""
         if day.count > count:
             return False
         if not day.count:
@@ -121,7 +121,7 @@ class TimerCopy:
         return await master.range(f"timer/{day.index_path.name}", at, at + UNIT_BYTES) == ours
 
     async def _copy_units(self, master: MasterFiles, day: TimerDay, count: int) -> None:
-        """Copy the next units and their records, at most some MB of both."""
+        """Copy the next units and their records, at most some MB in total."""
         name = day.index_path.stem
         most = min(count - day.count, MAX_TIMER_COPY_BYTES // UNIT_BYTES)
         start = day.count * UNIT_BYTES
@@ -140,7 +140,7 @@ class TimerCopy:
         entries = [_entry(unit, records, begin, name) for unit in units]
         await in_thread(_append, day, entries)
 
-    # --- in its place -------------------------------------------------------------------------
+    # --- installing ---------------------------------------------------------------------------
     def _put(self, position: TimerPosition, content: bytes) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
         for number, day in self._days.items():
@@ -167,7 +167,7 @@ def _append(day: TimerDay, entries: list[TimerEntry]) -> None:
 def _entry(unit: Units, records: bytes, begin: int, name: str) -> TimerEntry:
     """Return the entry of one unit.
 
-    :raises ReplicationError: its record is damaged.
+    :raises ReplicationError: the record is damaged.
     """
     at = int(unit["at"]) - begin
     record = records[at : at + int(unit["size"])] if at >= 0 else b""

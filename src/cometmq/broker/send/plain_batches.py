@@ -1,9 +1,10 @@
-"""Batches by the compiled core: a whole SEND_BATCH_MESSAGE in one call, no object a message (hot path).
+"""Batches in the compiled core: a complete SEND_BATCH_MESSAGE in one call, without an object for each message (hot
+path).
 
-Python has checked the batch as a whole: its topic, queue, size and common properties. The core builds the records and
-everything derived from them, byte for byte as Python does. It leaves the unchanged batch to Python when one of the
-messages is not plain (as in :mod:`cometmq.broker.turn.plain_sends`), when the bytes are damaged, and when the records
-do not fit into the current log file: then Python stores or refuses the batch.
+Python has checked the topic, queue, size and common properties of the batch. The core builds the records and everything
+derived from them, byte for byte as Python does. It leaves the unchanged batch to Python when one of the messages is not
+plain (as in :mod:`cometmq.broker.turn.plain_sends`), when the bytes are damaged, and when the records do not fit into
+the current log file: then Python stores or refuses the batch.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class _LeftToPythonError(Exception):
 
 
 class PlainBatches:
-    """Puts complete batches into the turn.
+    """Adds complete batches to the turn.
 
     :param core: the module ``cometmq_core``.
     """
@@ -51,9 +52,9 @@ class PlainBatches:
         born_host: bytes,
         sequence: ProducerSequence | None,
     ) -> bytes | None:
-        """Put the messages of a batch; return log offsets as big-endian int64, or ``None`` if nothing changed.
+        """Add the messages of a batch; return their log offsets as big-endian int64, or ``None`` if nothing changed.
 
-        :param tail: added to the properties of each message.
+        :param tail: appended to the properties of each message.
         :param sequence: the sequence of the batch; a batch is left to Python if the broker already has some of its
             messages.
         :raises RefusedError: see ``ProducerSequences.stored_of``.

@@ -1,8 +1,8 @@
 """The names of changed rows in a table: a slave that copied the table before receives only these rows.
 
-A slave receives a *mark* with each copy and returns it with its next request. Names are recorded from the first request
+A slave receives a *mark* with each copy and sends it with its next request. Names are recorded from the first request
 on. Each request closes a *part* with the names recorded since the previous request; a mark says which parts a slave
-has. A name is only in its newest part, so all parts together have no more names than the table and the removed rows.
+has. A name is only in its newest part, so the number of names is limited by the rows of the table and the removed rows.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class ChangedNames:
         self._process: Final = secrets.token_hex(8)
         """Marks of an earlier process are invalid."""
         self._open: set[str] | None = None
-        """The names since the last request; ``None`` while nobody has a mark."""
+        """Names recorded since the last request; ``None`` before the first request."""
         self._parts: deque[tuple[int, set[str]]] = deque()
         self._first = self._last = 0
-        """Marks from the first to the last one are valid: all later changes are known."""
+        """First and last valid mark: all changes after these marks are known."""
 
     def note(self, name: str) -> None:
         """Record that a row was added, replaced or removed."""
@@ -34,13 +34,13 @@ class ChangedNames:
                 self.forget()
 
     def forget(self) -> None:
-        """Make every mark invalid: a slave that returns one copies the complete table."""
+        """Make every mark invalid, so that slaves copy the complete table."""
         self._open = None
         self._parts.clear()
         self._first = self._last + 1
 
     def since(self, mark: str) -> tuple[str, set[str] | None]:
-        """Return a new mark, and the names that changed since another mark; ``None`` if they are unknown."""
+        """Return a new mark, and the names that changed since another mark, or ``None`` if these are unknown."""
         known = self._number(mark)
         self._last += 1
         if self._open:

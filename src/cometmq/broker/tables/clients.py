@@ -54,19 +54,19 @@ class ConsumerGroup(msgspec.Struct, eq=False):
     subscriptions: dict[str, SubscriptionData]
     channels: dict[ServerConnection, ClientChannel]
     subscription_chars: int = 0
-    """Size of the subscriptions, see :func:`subscription_chars`."""
+    """Size of the subscriptions; see :func:`subscription_chars`."""
     contradiction: str = ""
-    """The contradiction that was logged last: each heartbeat repeats it."""
+    """The contradiction that was logged last; each heartbeat would repeat it."""
 
     @property
     def client_ids(self) -> list[str]:
-        """Client ids of all channels; an id appears twice when its client has two connections."""
+        """Return the client ids of all channels; the id of a client with two connections appears twice."""
         return [channel.client_id for channel in self.channels.values()]
 
     def subscribe(self, subscriptions: Iterable[SubscriptionData]) -> bool:
         """Accept the subscriptions of a heartbeat; return whether the set of topics changed.
 
-        A newer version for the same topic replaces the old one without a notice.
+        A newer version for the same topic replaces the old version, which does not count as a change.
         """
         changed = False
         named: set[str] = set()
@@ -84,7 +84,7 @@ class ConsumerGroup(msgspec.Struct, eq=False):
 
 
 def contradiction_of(group: ConsumerGroup, data: ConsumerData) -> str:
-    """Return the difference between a heartbeat and the subscriptions of the group's other members; empty without one.
+    """Return a text about the difference between a heartbeat and the subscriptions of other members, or an empty text.
 
     The text does not depend on the order of the members.
     """
@@ -103,7 +103,9 @@ MemberMoved = Callable[[str, ClientChannel, bool], None]
 
 
 def subscription_chars(subscription: SubscriptionData) -> int:
-    """Return a subscription's size for the limit: its texts, and a weight for itself, each tag and each code."""
+    """Return the size of a subscription for the limit: its texts, plus a weight for the subscription, each tag and each
+    code.
+    """
     codes = subscription.code_set
     return (
         SUBSCRIPTION_OVERHEAD_CHARS
@@ -115,7 +117,7 @@ def subscription_chars(subscription: SubscriptionData) -> int:
 
 
 def selection_chars(subscription: SubscriptionData) -> int:
-    """Return the characters of a subscription's expression, tags and codes."""
+    """Return the number of characters in a subscription's expression, tags and codes."""
     codes = subscription.code_set
     return (
         len(subscription.sub_string)
@@ -129,10 +131,10 @@ class Heartbeats:
 
     def __init__(self) -> None:
         self._groups: dict[ClientChannel, int] = {}
-        """The number of groups in which each heartbeat is that of a member."""
+        """By heartbeat, the number of groups with the member."""
 
     def enter(self, channel: ClientChannel, before: ClientChannel | None) -> None:
-        """Add a group's member with its heartbeat, in place of the member's earlier one."""
+        """Add a group's member with its heartbeat, which replaces the member's earlier one."""
         self._groups[channel] = self._groups.get(channel, 0) + 1
         if before is not None:
             self.leave(before)
@@ -157,21 +159,21 @@ class ConsumerManager:
         self._beats = beats
         self._groups: dict[str, ConsumerGroup] = {}
         self._names_of: Index[ServerConnection, str] = Index()
-        """The groups of each connection: many connections may be lost at once, and there are many groups."""
+        """Groups by connection, so that lost connections are removed without searching all groups."""
         self._chars = 0
         self._members = 0
         self.gone = 0
-        """Members that have left since the start."""
+        """Number of members that have left since the broker started."""
         self.on_change: list[GroupChanged] = []
         self.on_move: list[MemberMoved] = []
 
     def get(self, group: str) -> ConsumerGroup | None:
-        """Return the live members of a group, or ``None`` when it has none."""
+        """Return the live members of a group, or ``None`` if it has no members."""
         return self._groups.get(group)
 
     @property
     def groups(self) -> Mapping[str, ConsumerGroup]:
-        """Return all groups with live members; callers do not change them."""
+        """Return all groups with live members; callers must not modify them."""
         return self._groups
 
     def knows(self, connection: ServerConnection) -> bool:
@@ -183,7 +185,9 @@ class ConsumerManager:
         return {name for name, group in self._groups.items() if topic in group.subscriptions}
 
     def has_room(self, consumers: Iterable[ConsumerData], connection: ServerConnection) -> bool:
-        """Return whether the limits allow all consumers of a heartbeat, always if they need no more room."""
+        """Return whether the limits allow all consumers of a heartbeat; consumers that need no more room are always
+        allowed.
+        """
         groups = members = chars = 0
         for data in consumers:
             group = self._groups.get(data.group_name)
@@ -272,7 +276,7 @@ def _warn_of_contradiction(group: ConsumerGroup, data: ConsumerData) -> None:
     if contradiction and contradiction != group.contradiction:
         group.contradiction = contradiction
         _log.warning(
-            "members of group %s contradict each other and lose messages: %s (all need the same subscriptions; "
+            "members of group %s have different subscriptions and lose messages: %s (all need the same ones; "
             "cometmq group describe %s shows them)",
             group.name,
             contradiction,
@@ -292,12 +296,12 @@ class ProducerManager:
         """The connections by client id, so that the requester of a reply is found immediately."""
         self._members = 0
         self.gone = 0
-        """Producers that have left since the start."""
+        """Number of producers that have left since the broker started."""
         self.on_move: list[MemberMoved] = []
 
     @property
     def groups(self) -> Mapping[str, Mapping[ServerConnection, ClientChannel]]:
-        """Return all groups with live producers; callers do not change them."""
+        """Return all groups with live producers; callers must not modify them."""
         return self._groups
 
     def has_room(self, groups: Iterable[str], connection: ServerConnection) -> bool:
@@ -329,7 +333,7 @@ class ProducerManager:
         return connection in self._names_of
 
     def connection_of(self, client_id: str) -> ServerConnection | None:
-        """Return the newest connection of a client with a producer, ``None`` without one."""
+        """Return the newest connection of a client with a producer, or ``None``."""
         return next(reversed(self._connections_of.get(client_id, {})), None)
 
     def _forget_client(self, connection: ServerConnection) -> None:
@@ -370,9 +374,9 @@ class ProducerManager:
 
 
 class ClientRegistry:
-    """Producers and consumers, and the ways in which both leave (``ClientHousekeepingService``).
+    """Connected producers and consumers, and their expiry (``ClientHousekeepingService``).
 
-    :param do: does work in slices.
+    :param do: runs work in slices.
     """
 
     def __init__(self, *, clock: Clock, do: Callable[[Iterator[None]], None] = do_at_once) -> None:
@@ -384,7 +388,7 @@ class ClientRegistry:
         self.consumers = ConsumerManager(self._beats)
 
     def channel(self, connection: ServerConnection, client_id: str, language: str, version: int) -> ClientChannel:
-        """Return the client that sent a heartbeat; from now on the closing of its connection is noticed."""
+        """Return the channel of a client that sent a heartbeat, and watch its connection for closing."""
         if connection not in self._watched:
             self._watched.add(connection)
             connection.on_close.append(self.connection_closed)
@@ -398,9 +402,9 @@ class ClientRegistry:
         )
 
     def is_stranger(self, connection: ServerConnection, group_name: str, client_id: str) -> bool:
-        """Return whether heartbeats came over a connection, but none of this member of this consumer group.
+        """Return whether a connection has sent heartbeats, but no heartbeat of this member of this consumer group.
 
-        A connection without a heartbeat may belong to any client: after a broker's start other requests may arrive
+        A connection without a heartbeat may belong to any client: after the start of a broker other requests may arrive
         first.
         """
         if not self.consumers.knows(connection) and not self.producers.knows(connection):

@@ -1,8 +1,8 @@
 """Consumer offsets: the progress of each group in each queue (``ConsumerOffsetManager``).
 
 Offsets arrive by UPDATE_CONSUMER_OFFSET and with pulls. Every ``flushConsumerOffsetInterval`` the changed offsets are
-appended to the journal of ``config/consumerOffset.json``; the complete file is written from time to time, and at the
-stop. Both also contain the end of the log at that moment, as ``logOffset``, which Apache ignores: if a topic was
+appended to the journal of ``config/consumerOffset.json``; the complete file is written periodically, and when the
+broker stops. Both also contain the current end of the log as ``logOffset``, which Apache ignores: if a topic was
 deleted after this position, its offsets in the file are invalid.
 """
 
@@ -34,7 +34,7 @@ from cometmq.store.recovery.known_topics import Deleted, DeletedGroup
 from cometmq.threads import in_thread
 
 Changes = dict[str, dict[int, int | None] | None]
-"""The new offset by pair and queue id; ``None`` for removed offsets."""
+"""New offsets by pair and queue id; ``None`` for removed offsets."""
 
 _SEPARATOR: Final = "@"
 _DEPTH: Final = 3
@@ -48,27 +48,27 @@ class ConsumerOffsetManager:
     def __init__(self, path: Path, *, clock: Clock, disk: Disk | None = None) -> None:
         self._file = JournaledFile(path, depth=_DEPTH, clock=clock, disk=disk)
         self._unwritten: list[Changes] = [{}]
-        """The changes since the last write, in their order: no part sets an offset again after removing it."""
+        """Changes since the last write, in order; within one part no offset is set again after its removal."""
         self._needs_whole = False
-        """True if some changes can be stored only by writing the complete file."""
+        """True if some changes can only be stored by writing the complete file."""
         self._table: dict[str, QueueOffsets] = {}
         self._topics_of: Index[str, str] = Index()
-        """Topics by group, and groups by topic: scanning all pairs takes 40 ms with 200,000 pairs."""
+        """Topics by group, and groups by topic, since a scan of 200,000 pairs takes 40 ms."""
         self._groups_of: Index[str, str] = Index()
         self._count = 0
-        """Number of offsets of all pairs."""
+        """Number of offsets in all pairs."""
         self.changes: Final = ChangedNames()
-        """The pairs, ``topic@group``, for slaves."""
+        """Changed pairs, ``topic@group``, for slaves."""
         self.on_back: Final[list[Callable[[str, str, int, int], None]]] = []
         """Called with group, topic, queue id and the new offset before a commit moves an offset back."""
         self.in_flight: Callable[[str, str, int], int] = _none
-        """The popped, unacknowledged messages of a topic, a group and a queue."""
+        """Returns the number of popped, unacknowledged messages of a topic, group and queue."""
         self.log_end: Callable[[], int] | None = None
-        """The end of the log now; ``None`` without a log."""
+        """Returns the current end of the log; ``None`` without a log."""
         self._written_at: int | None = None
         """The end of the log when the file that ``load`` read was written; ``None`` if the file does not contain it."""
         self.is_damaged = False
-        """True if ``load`` did not find everything that was written."""
+        """True if ``load`` found fewer offsets than were written."""
         self.lost_of: frozenset[str] = frozenset()
         """Groups that may have lost offsets through damage. In queues without an offset they start at the first
         message, so that they skip none."""
@@ -83,7 +83,7 @@ class ConsumerOffsetManager:
             if check_topic(topic) is not None or check_group(group) is not None or not isinstance(queues, dict):
                 findings.append(f"consumerOffset.json: entry {key!r} left out")
                 continue
-            # a new text: those of the file stand among what is freed soon, and would keep its memory from the system
+            # a new text: the file's texts would keep memory that is about to be freed from the system
             offsets = self._add(f"{topic}{_SEPARATOR}{group}", topic, group)
             if offsets.fill(queues):
                 continue
@@ -105,9 +105,9 @@ class ConsumerOffsetManager:
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Set the offset of a group in a queue; moving back is allowed, as in RocketMQ.
 
-        A negative offset is ignored: clients send −1 for "none yet". Offsets for CID_RMQ_SYS_TRANS are ignored too:
-        open transactions would be lost. Returns ``False`` when the table is full and nothing was set. Both names must
-        have passed their checks.
+        Negative offsets are ignored: clients send −1 for "no offset yet". Offsets for CID_RMQ_SYS_TRANS are also
+        ignored: open transactions would be lost. Return ``False`` if the table is full and the offset was not set. Both
+        names must have been checked.
         """
         if offset < 0 or group == TRANSACTION_GROUP or not 0 <= queue_id <= _MAX_QUEUE_ID:
             return True
@@ -117,7 +117,7 @@ class ConsumerOffsetManager:
         return self.note(group, topic, queue_id, offset)
 
     def note(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Set an offset without these checks, for the broker's own groups."""
+        """Set an offset without the checks of :meth:`commit`, for the broker's own groups."""
         key = f"{topic}{_SEPARATOR}{group}"
         queues = self._table.get(key)
         if queues is None:
@@ -158,14 +158,14 @@ class ConsumerOffsetManager:
         beyond: dict[str, Mapping[int, int]],
         removed: Iterable[str] | None = None,
     ) -> Generator[None, None, None]:
-        """Become a copy of a master's offsets, with no offset beyond the end of its queue here.
+        """Become a copy of a master's offsets, limited to the ends of this broker's queues.
 
-        Stops after each slice.
+        Pauses after each slice.
 
         :param ends: the offset after the last message of a queue.
         :param beyond: receives the rows with an offset beyond the end of its queue; completely copied rows are removed
             from it.
-        :param removed: the pairs to remove; ``None`` for all pairs that are not given.
+        :param removed: the pairs to remove; ``None`` for all pairs that are not in ``rows``.
         """
         size = 0
         gone = dict.fromkeys(self._table if removed is None else removed)
@@ -225,7 +225,7 @@ class ConsumerOffsetManager:
         return set(self._groups_of.of(topic))
 
     def of_queues(self, group: str, topic: str) -> QueueOffsets:
-        """Return the offsets of one group in one topic, by queue id; callers do not change them."""
+        """Return the offsets of one group in one topic, by queue id; callers must not modify them."""
         return self._table.get(f"{topic}{_SEPARATOR}{group}", _NO_OFFSETS)
 
     def drop(self, key: str) -> None:
@@ -240,7 +240,7 @@ class ConsumerOffsetManager:
             self._unwritten[-1][key] = None
 
     def _add(self, key: str, topic: str, group: str) -> QueueOffsets:
-        topic, group = intern(topic), intern(group)  # each stands in many pairs
+        topic, group = intern(topic), intern(group)  # each name is part of many pairs
         self._topics_of.add(group, topic)
         self._groups_of.add(topic, group)
         queues = self._table[key] = QueueOffsets()
@@ -275,7 +275,7 @@ class ConsumerOffsetManager:
 
     @property
     def table(self) -> Mapping[str, QueueOffsets]:
-        """Return all offsets, as slaves and tools receive them (code 43); callers do not change them."""
+        """Return all offsets in the form for slaves and tools (code 43); callers must not modify them."""
         return self._table
 
     # --- writing ------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ class ConsumerOffsetManager:
             self._needs_whole = self._file.failed
 
     async def save_in_background(self) -> None:
-        """Write the changes in a thread; the complete file is written when it is due, beside other work."""
+        """Write the changes in a thread; write the complete file in the background when it is due."""
         if self._is_for_journal:
             changes, end = self._taken(), self._end()
             if any(changes):
@@ -316,7 +316,7 @@ class ConsumerOffsetManager:
         self._file.write_last(_pieces(self._table, self._end()))
 
     def _taken(self) -> list[Changes]:
-        """Return the changes since the last write and forget them; after a failed write the complete file is due."""
+        """Return the changes since the last write and clear them; after a failed write the complete file is due."""
         changes, self._unwritten = self._unwritten, [{}]
         return changes
 
@@ -340,7 +340,7 @@ def _read(loaded: Any) -> tuple[dict[str, Any], int | None]:
 
 
 def _records(changes: Iterable[Changes], log_end: int | None) -> Iterator[bytes]:
-    """Yield changes in the form of the journal, in pieces that hold up other threads for a short time."""
+    """Yield changes in the form of the journal, in pieces short enough not to delay other threads."""
     for some in changes:
         for rows in batches(some.items(), TABLE_ROWS_PER_SLICE):
             yield msgspec.json.encode({"offsetTable": dict(rows)})
@@ -349,7 +349,7 @@ def _records(changes: Iterable[Changes], log_end: int | None) -> Iterator[bytes]
 
 
 def _slices(table: Mapping[str, QueueOffsets]) -> Iterator[dict[str, QueueOffsets]]:
-    """Yield a table in parts of a size that one round of the loop may handle."""
+    """Yield a table in parts that one round of the loop can handle."""
     some: dict[str, QueueOffsets] = {}
     size = 0
     for key in list(table):

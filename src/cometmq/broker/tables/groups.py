@@ -1,7 +1,7 @@
 """The consumer groups of this broker (``SubscriptionGroupManager``).
 
-A group is created by an administrator or on first use. Group names are as strict as topic names, because the name of a
-group becomes the name of its retry topic and so of directories (Apache does not check them).
+A group is created by an administrator or on first use. Group names follow the rules of topic names, because they become
+part of retry topics and so of directories (Apache does not check them).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SubscriptionGroupManager(VersionedTable[SubscriptionGroupConfig]):
         self._live = live
 
     def wrapper(self) -> SubscriptionGroupWrapper:
-        """Return the body that slaves and tools receive."""
+        """Return the table as the body for slaves and tools."""
         return SubscriptionGroupWrapper(subscription_group_table=dict(self._table), data_version=self.version)
 
     def name_of(self, row: SubscriptionGroupConfig) -> str:
@@ -45,7 +45,7 @@ class SubscriptionGroupManager(VersionedTable[SubscriptionGroupConfig]):
         return check_group(name)
 
     def wrong_row(self, row: SubscriptionGroupConfig) -> str | None:
-        """Return the reason to refuse a number of queues or retries."""
+        """Return why a number of queues or retries is invalid, or ``None``."""
         if not 0 <= row.retry_queue_nums <= MAX_TOPIC_QUEUES:
             return f"retryQueueNums={row.retry_queue_nums}"
         if not -INT32_MAX <= row.retry_max_times <= INT32_MAX:

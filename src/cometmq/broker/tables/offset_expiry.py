@@ -11,14 +11,14 @@ from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 
 
 class OffsetExpiry:
-    """Removes offsets of missing topics, so that names chosen by chance do not fill the table for ever.
+    """Removes offsets in missing topics, so that random names do not fill the table forever.
 
     A pair of topic and group is removed when, for :data:`~cometmq.broker.limits.OFFSET_EXPIRY_SECONDS` without a break,
-    the broker had neither the topic nor one of its queues and the group had no live member. The time begins again after
-    a restart. The table is scanned in slices. (``scanUnsubscribedTopic``, which nothing calls in Apache 4.9.7.)
+    the broker had neither the topic nor one of its queues and the group had no live member. A restart begins the time
+    again. The table is scanned in slices. (``scanUnsubscribedTopic``, which nothing calls in Apache 4.9.7.)
 
-    :param has_topic: tells whether a topic, or one of its queues, exists.
-    :param is_live: tells whether a group has live members.
+    :param has_topic: returns whether a topic, or one of its queues, exists.
+    :param is_live: returns whether a group has live members.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class OffsetExpiry:
         self._clock = clock
         self._left: list[str] = []
         self._gone_since: dict[str, float] = {}
-        """The time at which each pair was first found unused, from the previous scan of the table …"""
+        """Time at which each pair was first unused, from the previous scan of the table …"""
         self._still_gone: dict[str, float] = {}
         """… and from the current scan."""
 

@@ -1,8 +1,8 @@
 """QueueOffsets: the offsets of one group in the queues of one topic, in 8 bytes each.
 
-Queues are numbered from 0, so offsets are in an array, indexed by queue number. Clients may name any number: offsets
-with numbers far beyond the others are in a map, so that the length of the array is at most 16 or, if that is more,
-twice the number of offsets.
+Queues are numbered from 0, so offsets are in an array, indexed by queue number. Clients may send any queue number:
+offsets with numbers far beyond the others are in a map, so that the array has at most 16 places or twice the number of
+offsets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FIRST_NAMES: Final = [str(queue_id) for queue_id in range(64)]
 
 
 class QueueOffsets(Mapping[int, int]):
-    """Offsets by queue id; none is negative."""
+    """Offsets by queue id; offsets are never negative."""
 
     __slots__ = ("_array", "_far")
 
@@ -30,7 +30,9 @@ class QueueOffsets(Mapping[int, int]):
             self.put(queue_id, offset)
 
     def fill(self, loaded: Mapping[Any, Any]) -> bool:
-        """Set all offsets from a file at once if they are for the first queues in order; return whether they are."""
+        """Set all offsets from a file together if their queues are numbered from 0 in order; return whether they were
+        set.
+        """
         offsets = list(loaded.values())
         if list(loaded) != _FIRST_NAMES[: len(offsets)] or {*map(type, offsets)} != {int} or min(offsets) < 0:
             return False

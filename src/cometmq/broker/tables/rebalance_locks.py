@@ -1,10 +1,10 @@
 """Locks of queues that are consumed in order, and their file (``RebalanceLockManager``).
 
 Members of an orderly group read only queues for which they hold a lock. A lock lasts for
-:data:`~cometmq.broker.limits.LOCK_SECONDS` from its last renewal, twice as long as clients trust one, so that a queue
-never has two readers, however a member was lost. A closed connection frees no lock, since its client may continue over
-another connection. A member that unregisters frees all its locks, including those it would have freed later: Java's
-client forgets its delayed unlocks when it is shut down."""
+:data:`~cometmq.broker.limits.LOCK_SECONDS` from its last renewal, twice as long as clients trust it, so that a queue
+never has two readers, even if a member crashes. A closed connection releases no lock, since its client may continue
+over another connection. A member that unregisters frees all its locks, including those it would have freed later:
+Java's client forgets its delayed unlocks when it is shut down."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RebalanceLockManager:
         self.on_change: Callable[[], None] = lambda: None
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
         self._texts: dict[str, bytes] = {}
-        """The locks of each group in the file's format, for groups without a change since."""
+        """Locks of each unchanged group in the file's format."""
         self._count = 0
 
     @property
@@ -57,16 +57,17 @@ class RebalanceLockManager:
         return self._count
 
     def holder(self, group: str, queue: MessageQueue) -> str | None:
-        """Return the client that holds the queue now, or ``None``."""
+        """Return the client that currently holds a queue, or ``None``."""
         lock = self._groups.get(group, {}).get(queue)
         if lock is None or self._clock.monotonic() - lock.renewed_at > LOCK_SECONDS:
             return None
         return lock.client_id
 
     def try_lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue] | None:
-        """Lock or renew queues; return those that the client holds now, ``None`` when the limit is reached.
+        """Lock queues or renew their locks; return the queues that the client now holds, or ``None`` if the limit is
+        reached.
 
-        A queue is granted when it is free, when the client already holds it, or when its lock was not renewed in time.
+        A queue is granted if it is free, if the client already holds it, or if its lock has expired.
         """
         now = self._clock.monotonic()
         locks = self._groups.get(group, {})
@@ -82,7 +83,13 @@ class RebalanceLockManager:
             if lock is None:
                 self._count += 1
             elif lock.client_id != client_id:
-                _log.info("%s of group %s goes to %s: the lock of %s expired", queue, group, client_id, lock.client_id)
+                _log.info(
+                    "%s of group %s is now locked by %s: the lock of %s expired",
+                    queue,
+                    group,
+                    client_id,
+                    lock.client_id,
+                )
             is_new = is_new or lock is None or lock.client_id != client_id
             locks[queue] = _Lock(client_id, now)
             granted.append(queue)
@@ -93,17 +100,17 @@ class RebalanceLockManager:
         return granted
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Free those of the queues that the client holds; locks of other clients stay."""
+        """Release the locks on these queues that the client holds."""
         locks = self._groups.get(group, {})
         self._drop(group, [queue for queue in queues if queue in locks and locks[queue].client_id == client_id])
 
     def unlock_all(self, group: str, client_id: str) -> None:
-        """Free all locks of a group's member that leaves."""
+        """Release all locks of a member that leaves its group."""
         locks = self._groups.get(group, {})
         self._drop(group, [queue for queue, lock in locks.items() if lock.client_id == client_id])
 
     def expire(self) -> Generator[None, None, None]:
-        """Drop the expired locks; pauses after each slice."""
+        """Drop the expired locks; pause after each slice."""
         horizon = self._clock.monotonic() - LOCK_SECONDS
         looked = 0
         for group in list(self._groups):
@@ -160,11 +167,11 @@ class RebalanceLockManager:
 
 
 class LockFile:
-    """``comet/locks.json``: after a restart a queue is not given away while its holder still reads it.
+    """``comet/locks.json``, so that after a restart no queue is granted while its holder still reads it.
 
     The file is written when a lock changes hands, before the request for the lock is answered; renewals are not
-    written. The file is not flushed to the disk, since other requests would wait for the flush: after a power cut no
-    client trusts its locks any more by the time the machine is up again. (Apache's broker forgets all locks.)
+    written. The file is not flushed to the disk, since other requests would wait for the flush: after a power cut, the
+    clients' locks have expired by the time the machine is up again. (Apache's broker forgets all locks.)
 
     ``on_due`` is called when the file should be written.
     """
@@ -177,7 +184,7 @@ class LockFile:
         locks.on_change = self._changed
 
     def load(self) -> None:
-        """Load the locks from before the restart; there are none without the file, or when it is damaged."""
+        """Load the locks from before the restart; without the file, or if it is damaged, there are no locks."""
         try:
             held = msgspec.json.decode(self._path.read_bytes(), type=list[HeldQueues])
         except FileNotFoundError:

@@ -21,7 +21,7 @@ def recover_tables(
 ) -> list[str]:
     """Complete the tables after ``load`` and write them; return a line for each damaged table."""
     on_due = topics.on_due, groups.on_due
-    topics.on_due = groups.on_due = lambda: None  # once, not for each topic and group
+    topics.on_due = groups.on_due = lambda: None  # in one pass, not for each topic and group
     try:
         findings = _recover(topics, groups, offsets, store)
     finally:
@@ -32,7 +32,7 @@ def recover_tables(
 
 
 def bring_back(topics: TopicConfigManager, offsets: ConsumerOffsetManager, store: MessageStore) -> list[str]:
-    """Limit all offsets to the end of their queue; return a line when some were beyond it.
+    """Limit all offsets to the ends of their queues; return a line if some were beyond.
 
     An offset beyond the end was committed before the log lost its last messages: the group would skip new messages.
     """
@@ -62,7 +62,7 @@ def _recover(
         found = [name for name, queues in store.queues().items() if queues and topics.note_queue(name, max(queues))]
         if found:
             findings.append(
-                f"topics.json: {shown_names(found)} taken from their queues, with the settings of new topics"
+                f"topics.json: {shown_names(found)} restored from their queues, with the settings of new topics"
             )
     if not groups.is_whole:
         known = {*(key.partition("@")[2] for key in offsets.table)}
@@ -75,7 +75,7 @@ def _recover(
             groups.put(SubscriptionGroupConfig(group_name=name))
         if found:
             findings.append(
-                f"subscriptionGroup.json: {shown_names(found)} taken from consumer offsets and retry topics, with the "
+                f"subscriptionGroup.json: {shown_names(found)} restored from offsets and retry topics, with the "
                 "settings of new groups"
             )
     if offsets.is_damaged:

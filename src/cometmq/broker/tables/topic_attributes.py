@@ -1,4 +1,4 @@
-"""Attributes of topics, as in RocketMQ 5: the type of a topic's messages, and the format of changes.
+"""Attributes of topics, as in RocketMQ 5, and the format of their changes.
 
 A change is a text such as ``+message.type=FIFO,-reserve.time`` (``AttributeParser``, ``AttributeUtil``,
 ``TopicAttributes``); refusals have Apache's error texts. Only message.type has an effect here: clients of RocketMQ 5
@@ -20,7 +20,7 @@ _RESERVE_TIME_MAX: Final = 2**63 - 1
 
 
 class TopicAttributeError(CometMQError):
-    """A change of attributes that is not allowed."""
+    """A change of attributes is not allowed."""
 
 
 def _one_of(*values: str) -> Callable[[str], None]:
@@ -77,7 +77,9 @@ def changed_attributes(current: Mapping[str, str] | None, change: str, *, is_new
 
 def _parsed(change: str) -> dict[str, str]:
     if len(change) > MAX_ATTRIBUTES_CHARS:
-        raise TopicAttributeError(f"attributes of {len(change)} characters; {MAX_ATTRIBUTES_CHARS} is the most")
+        raise TopicAttributeError(
+            f"the attributes have {len(change)} characters; at most {MAX_ATTRIBUTES_CHARS} are allowed"
+        )
     found: dict[str, str] = {}
     for part in filter(None, change.split(",")):
         key, is_set, value = part.partition("=")
@@ -92,5 +94,5 @@ def _parsed(change: str) -> dict[str, str]:
 
 
 def message_type_of(attributes: Mapping[str, str] | None) -> str:
-    """Return the type of a topic's messages; NORMAL without the attribute."""
+    """Return the message type of a topic; NORMAL without the attribute."""
     return (attributes or {}).get(MESSAGE_TYPE, "NORMAL")

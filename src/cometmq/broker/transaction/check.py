@@ -1,13 +1,14 @@
-"""Asks producers about half messages that stay open (``TransactionalMessageCheckService``, 39), also on request (323).
+"""Asks producers about open half messages (``TransactionalMessageCheckService``, 39), periodically and on request
+(323).
 
-Every ``transactionCheckInterval`` a round checks all transactions that are open when it begins. If one is old
-enough, a copy with a higher check count is stored at the end of the half queue, and one live producer of its
-group is asked about the copy; it answers with END_TRANSACTION. After ``transactionCheckMax`` rounds, or when its
-log file is about to be deleted, the transaction is given up.
+Every ``transactionCheckInterval`` a round checks all transactions that are open when it begins. If one is old enough, a
+copy with a higher check count is stored at the end of the half queue, and one live producer of its group is asked about
+the copy; it answers with END_TRANSACTION. The transaction is given up after ``transactionCheckMax`` checks, or when its
+log file is about to be deleted.
 
-RESUME_CHECK_HALF_MESSAGE (323, ``AdminBrokerProcessor``) turns a message that was given up, and is stored in
-TRANS_CHECK_MAX_TIME_TOPIC, into a half message again with a check count of 0; for an open one it resets the count. A
-transaction that is over, or was resumed before, does not change.
+RESUME_CHECK_HALF_MESSAGE (323, ``AdminBrokerProcessor``) turns a given-up message in TRANS_CHECK_MAX_TIME_TOPIC into a
+half message with a check count of 0; for an open half message it resets the count. A transaction that is over, or was
+resumed before, does not change.
 """
 
 from __future__ import annotations
@@ -52,13 +53,13 @@ _log = logging.getLogger(__name__)
 _HOUR_MS: Final = 3_600_000
 
 _SHOWN_CHARS: Final = 255
-"""Number of characters that the log shows of a producer's names."""
+"""Maximum number of characters of a producer's names in log lines."""
 
 _WhenReplaced = Callable[[Stored], None]
 
 
 class TransactionalMessageCheck:
-    """Runs the rounds of checks; ``asked`` and ``given_up`` count since the start."""
+    """Runs the rounds of checks; ``asked`` and ``given_up`` count since the broker started."""
 
     def __init__(self, broker: BrokerContext, table: OpenTransactions) -> None:
         self._live = broker.live
@@ -72,9 +73,9 @@ class TransactionalMessageCheck:
         self.asked = 0
         self.given_up = 0
         self.lost = 0
-        """Transactions whose half message the log no longer has."""
+        """Number of transactions whose half message is no longer in the log."""
         self._round_began = 0
-        """``given_up`` when the round began."""
+        """Value of ``given_up`` when the round began."""
 
     async def run(self) -> None:
         """Check all transactions that are open now, in slices between which the loop does other work."""
@@ -91,23 +92,23 @@ class TransactionalMessageCheck:
                     self._check(offset, newest)
                 await asyncio.sleep(0)
         except RefusedError as refused:
-            _log.warning("the checks of open transactions wait for the next round: %s", refused.remark)
+            _log.warning("checks of open transactions are postponed to the next round: %s", refused.remark)
         if self.given_up > given_up:
             _log.warning(
-                "%d transactions that nobody ended are given up; their messages are kept in %s",
+                "gave up %d transactions that nobody ended; their messages are in %s",
                 self.given_up - given_up,
                 TRANS_CHECK_MAX_TIME_TOPIC,
             )
 
         if self.lost > lost:
             _log.error(
-                "%d open transactions are over and can no longer be committed: the log has lost their half messages "
+                "%d open transactions can no longer be committed: the log has lost their half messages "
                 "(their file is deleted, or damaged)",
                 self.lost - lost,
             )
 
     def _check(self, offset: int, newest: int) -> None:
-        """Ask about a transaction, give it up or leave it alone.
+        """Ask about a transaction, give it up or leave it unchanged.
 
         :raises RefusedError: nothing can be stored now.
         """
@@ -124,7 +125,7 @@ class TransactionalMessageCheck:
                 return
             noted = table.note(half)
         now = self._clock.now_ms()
-        noted.begun_ms = min(noted.begun_ms, now)  # when the clock moves backwards, its time starts again
+        noted.begun_ms = min(noted.begun_ms, now)  # after the clock moved backwards, the time starts again
         immunity = config.transaction_time_out if noted.immunity_ms is None else noted.immunity_ms
         is_expired = now - noted.stored_ms > config.file_reserved_time * _HOUR_MS
         is_young = now - noted.begun_ms < immunity and not is_expired
@@ -153,7 +154,7 @@ class TransactionalMessageCheck:
         except RefusedError:
             if self._turn.refusal is not None:
                 raise
-            self._give_up(half)  # another broker's message whose properties have no room for another count
+            self._give_up(half)  # another broker's message without room for another count in its properties
 
     def _give_up(self, half: StoredRecord) -> None:
         self._topics.create_retry(TRANS_CHECK_MAX_TIME_TOPIC)
@@ -177,14 +178,14 @@ class TransactionalMessageCheck:
         if self.given_up - self._round_began <= MAX_GIVEN_UP_LINES:
             named = half.properties
             _log.error(
-                "a transaction is given up, nobody ended it: topic %s, group %s, id %s, offset id %s",
+                "gave up a transaction that nobody ended: topic %s, group %s, id %s, offset id %s",
                 *(_for_log(named.get(name)) for name in (REAL_TOPIC, PGROUP, UNIQ_KEY)),
                 half.msg_id,
             )
 
     # --- asking -------------------------------------------------------------------------------
     def _ask(self, offset: int, group: str) -> None:
-        """Send CHECK_TRANSACTION_STATE (39) to the group's next producer that reads, if there is one."""
+        """Send CHECK_TRANSACTION_STATE (39) to the next responsive producer of the group, if there is one."""
         channels = self._producers.groups.get(group)
         half = self._table.read_half(offset) if channels else None
         if not channels or half is None:
@@ -206,7 +207,7 @@ class TransactionalMessageCheck:
             try:
                 body = check_body(half)
             except ValueError as error:
-                _log.warning("no producer can be asked about it: %s", error)
+                _log.warning("cannot ask a producer about a half message: %s", error)
                 return
             connection.send_oneway(RequestCode.CHECK_TRANSACTION_STATE, header, body)
             self.asked += 1
@@ -241,7 +242,7 @@ class ResumeCheckProcessor:
     ) -> None:
         """Reopen a given-up transaction, so that its producer is asked again."""
         answer = OneAnswer(connection, request)
-        if self._store.sync_flush:  # it may also wait for a change under way
+        if self._store.sync_flush:  # it may also wait for a change in progress
             self._clock.call_later(self._turn.waiters.timeout_s, answer.late)
         self._resume(request.header.msg_id or "", answer.give)
 
@@ -260,8 +261,8 @@ class ResumeCheckProcessor:
     def _find_record(self, msg_id: str) -> StoredRecord:
         """Return the record with an offset id.
 
-        :raises ValueError: it does not belong to a transaction. Its own fields are no proof: a client may have written
-            such a record as the body of a message.
+        :raises ValueError: the record does not belong to a transaction. The record's own fields prove nothing: a client
+            may have written it as the body of a message.
         """
         _, _, physical_offset = decode_offset_msg_id(msg_id)
         record = self._store.decoded_at(physical_offset) if physical_offset >= 0 else None
@@ -279,13 +280,13 @@ class ResumeCheckProcessor:
         table = self._table
         offset = table.current_offset(named.queue_offset, first_offset(named))
         if offset is None:
-            raise ValueError("its transaction is over")
+            raise ValueError("the transaction is over")
         if table.is_changing(offset):
             table.when_changed(offset, partial(again, answer))
             return
         half = table.read_half(offset)
         if half is None:
-            raise ValueError("its half message is no longer readable")
+            raise ValueError("the half message can no longer be read")
 
         def done(outcome: Stored | RefusedError) -> None:
             if isinstance(outcome, Stored):
@@ -308,7 +309,7 @@ class ResumeCheckProcessor:
         before = self._find_earlier_resume(record)
         if before is not None:
             if self._table.current_offset(before.queue_offset, first_offset(before)) is None:
-                raise ValueError("it was resumed before, and that transaction is over or was given up again")
+                raise ValueError("the message was resumed before, and the transaction is over or was given up again")
             answer(Response())
             return
         if self._table.count >= MAX_OPEN_TRANSACTIONS:
@@ -331,7 +332,7 @@ class ResumeCheckProcessor:
         """
         key = record.properties.get(UNIQ_KEY)
         if not key:
-            raise ValueError("it has no UNIQ_KEY, which is needed to find an earlier resume")
+            raise ValueError("the message has no UNIQ_KEY, which is needed to find an earlier resume")
         found = self._store.query(TRANS_HALF_TOPIC, key, MAX_QUERY_MESSAGES, 0, _END_OF_TIME_MS, unique=True)
         for data in found.records:
             half = decode_record(data, check_crc=False)

@@ -48,7 +48,7 @@ from cometmq.message.sysflag import (
 from cometmq.remoting.codes import ResponseCode
 
 HALF_QUEUE: Final = 0
-"""Half messages use one queue only, and so do op messages."""
+"""The queue id of half messages and op messages, which use one queue each."""
 
 _NOT_OF_A_HALF: Final = frozenset(
     {
@@ -62,10 +62,10 @@ _NOT_OF_A_HALF: Final = frozenset(
         TRAN_PREPARED_QUEUE_OFFSET,
     }
 )
-"""Properties that a half message must not take over from its producer, since they would disturb its checks."""
+"""Properties of the producer that are removed from a half message, since they would disturb its checks."""
 
 _NUMBER_CHARS: Final = 19
-"""Longer numbers were not written by a broker."""
+"""Maximum length of a number that a broker writes."""
 _MAX_IMMUNITY_SECONDS: Final = 10**9
 
 OP_PROPERTIES: Final = join_properties({TAGS: "d", WAIT: "true"})
@@ -74,14 +74,14 @@ OP_TAGS_CODE: Final = tags_code("d")
 
 
 def room_for_halves(open_now: int) -> int:
-    """Return how many half messages may still be stored with this many open transactions."""
+    """Return the number of half messages that may still be stored, given the number of open transactions."""
     return max(MAX_OPEN_TRANSACTIONS - open_now, 0)
 
 
 def half_detour(live: LiveConfig, open_now: Callable[[], int]) -> Detour:
     """Return the detour that parks messages with TRAN_MSG, unless ``rejectTransactionMessage`` is on.
 
-    :param open_now: returns the number of open transactions, which is limited.
+    :param open_now: returns the number of open transactions.
     """
 
     def detour(message: InnerMessage, wanted: Mapping[str, str]) -> InnerMessage | None:
@@ -128,7 +128,7 @@ def _to_half(message: InnerMessage, wanted: Mapping[str, str]) -> InnerMessage:
 def to_committed(half: StoredRecord) -> InnerMessage:
     """Return the message for the real topic when a half message is committed.
 
-    :raises ValueError: the half message names no queue.
+    :raises ValueError: the half message lacks its topic or queue.
     """
     topic, queue_id = real_queue(half)
     text = half.properties_text
@@ -164,14 +164,16 @@ def op_message(half_offset: int, store_host: bytes, now_ms: int) -> InnerMessage
 
 
 def op_offsets(body: bytes | memoryview) -> Iterator[int]:
-    """Return the half queue offsets in an op message: one, or several in those of RocketMQ 5."""
+    """Return the half queue offsets in an op message: one, or several in an op message of RocketMQ 5."""
     for piece in bytes(body).split(b","):
         if piece.isdigit() and len(piece) < _NUMBER_CHARS:
             yield int(piece)
 
 
 def to_copy(half: StoredRecord, first_offset: int, check_times: int) -> InnerMessage:
-    """Return the copy that replaces a half message, whose first one was at ``first_offset``."""
+    """Return the copy that replaces a half message; ``first_offset`` is the offset of the transaction's first half
+    message.
+    """
     return msgspec.structs.replace(
         inner_message(half),
         properties=_with_properties(
@@ -186,7 +188,7 @@ def to_copy(half: StoredRecord, first_offset: int, check_times: int) -> InnerMes
 
 
 def to_given_up(half: StoredRecord) -> InnerMessage:
-    """Return a half message for TRANS_CHECK_MAX_TIME_TOPIC, for people to look at."""
+    """Return a half message for TRANS_CHECK_MAX_TIME_TOPIC."""
     return msgspec.structs.replace(inner_message(half), topic=TRANS_CHECK_MAX_TIME_TOPIC)
 
 
@@ -207,7 +209,7 @@ def to_resumed(record: StoredRecord) -> InnerMessage:
 def check_body(half: StoredRecord) -> bytes:
     """Return the record that a check sends to the producer, with its real topic and queue.
 
-    :raises ValueError: the half message names no queue.
+    :raises ValueError: the half message lacks its topic or queue.
     """
     topic, queue_id = real_queue(half)
     return encode_record(
@@ -229,14 +231,14 @@ def check_body(half: StoredRecord) -> bytes:
 
 
 def real_queue(half: StoredRecord) -> tuple[str, int]:
-    """Return the topic and queue that a half message was sent to.
+    """Return the topic and queue to which a half message was sent.
 
-    :raises ValueError: it does not name them.
+    :raises ValueError: the half message lacks them.
     """
     topic = half.properties.get(REAL_TOPIC, "")
     queue_id = _parse_number(half, REAL_QID)
     if not topic or queue_id is None:
-        raise ValueError(f"the half message at {half.queue_offset} names no topic and queue")
+        raise ValueError(f"the half message at {half.queue_offset} lacks its topic or queue")
     return topic, queue_id
 
 
@@ -247,18 +249,18 @@ def first_offset(half: StoredRecord) -> int:
 
 
 def check_times(half: StoredRecord) -> int:
-    """Return how often the producer was asked."""
+    """Return the number of checks so far."""
     return _parse_number(half, TRANSACTION_CHECK_TIMES) or 0
 
 
 def immunity_ms(half: StoredRecord) -> int | None:
-    """Return the age before which the producer is not asked, if the message sets one."""
+    """Return the minimum age for a check, if the message sets it."""
     seconds = _parse_number(half, CHECK_IMMUNITY_TIME_IN_SECONDS)
     return seconds * 1000 if seconds is not None and seconds < _MAX_IMMUNITY_SECONDS else None
 
 
 def _parse_number(half: StoredRecord, name: str) -> int | None:
-    """Return the value of a non-negative number property; ``None`` for all other values."""
+    """Return the number in a property, or ``None`` if the value is not a non-negative number."""
     with suppress(ValueError):
         number = parse_long(half.properties.get(name, ""))
         return number if number >= 0 else None
@@ -266,5 +268,5 @@ def _parse_number(half: StoredRecord, name: str) -> int | None:
 
 
 def _with_properties(text: str, without: frozenset[str], added: Mapping[str, str]) -> str:
-    """Return the properties' text without some and with others added at its end."""
+    """Return the text of properties without some names, and with other properties appended."""
     return PropertiesText(text).without(without).plus(added).text

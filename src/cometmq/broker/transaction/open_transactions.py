@@ -1,12 +1,12 @@
 """The table of open transactions: half messages without an op message (``TransactionalMessageServiceImpl``).
 
-New transactions come from the half queue itself: the table reads new offsets from it, in ranges, when it is used, so
-that a send costs nothing here. An offset is removed when its op message is stored. The other values of a transaction
-are read from its record when a round of checks first checks it.
+New transactions are read from the half queue, in ranges of offsets, when the table is used, so that a send costs
+nothing here. An offset is removed when its op message is stored. The other values of a transaction are read from its
+record when a round of checks first checks it.
 
-A start reads both queues from the offsets of CID_RMQ_SYS_TRANS; everything before is finished. It completes two
-things that a crash can interrupt: a committed message without its op message, and a half message whose copy is
-already stored. Their op messages are written late.
+When a broker starts, it reads both queues from the offsets of CID_RMQ_SYS_TRANS; everything before is finished. It
+completes two operations that a crash can interrupt: a committed message without its op message, and a half message
+whose copy is already stored. Their op messages are written late.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ _PUT_BACK_MARK: Final = TRAN_PREPARED_QUEUE_OFFSET.encode()
 _CHECKED_MARK: Final = TRANSACTION_CHECK_TIMES.encode()
 
 Changed = Callable[[], None]
-"""Called when the change under way is stored, or has failed."""
+"""Called when the change in progress is stored, or has failed."""
 
 
 class Transaction(msgspec.Struct, gc=False):
     """An open transaction, with the values that rounds of checks need."""
 
     first_offset: int
-    """The queue offset of its first half message, which identifies it."""
+    """Queue offset of the first half message, which identifies the transaction."""
     begun_ms: int
-    """Milliseconds since 1970; by this broker's clock, unless the producer's is behind."""
+    """Start time in milliseconds since 1970: the earlier of the broker's and the producer's times."""
     stored_ms: int
-    """The store time of its half message, or of its current copy; milliseconds since 1970."""
+    """Store time of the half message or its current copy, in milliseconds since 1970."""
     immunity_ms: int | None
     check_times: int
     group: str
@@ -81,7 +81,7 @@ def describe(half: StoredRecord) -> Transaction:
 
 
 class OpenTransactions:
-    """The table; see the module's docstring. ``unmarked`` are finished half offsets that lack an op message."""
+    """The table of open transactions. ``unmarked`` contains finished half offsets without an op message."""
 
     def __init__(self, store: MessageStore, offsets: ConsumerOffsetManager, turn: StoreTurn, store_host: bytes) -> None:
         self._store = store
@@ -100,7 +100,9 @@ class OpenTransactions:
         self._changing: dict[int, list[Changed]] = {}
         self._read_to = self._halves.committed
         self._marks = [mark]
-        """Offsets of both queues: no op message before the second refers to a half message after the first."""
+        """Pairs of offsets in half queue and op queue: no op message before the second refers to a half message after
+        the first.
+        """
 
     # --- queries ------------------------------------------------------------------------------
     @property
@@ -111,7 +113,7 @@ class OpenTransactions:
 
     @property
     def count_before_batch(self) -> int:
-        """Return the same without those in the batch of the compiled core."""
+        """Return the number of open transactions without those in the batch of the compiled core."""
         return len(self._open) + self._halves.next_offset - self._read_to
 
     def offsets(self, at: int = 0) -> list[int]:
@@ -131,7 +133,7 @@ class OpenTransactions:
         return min(candidates, key=attrgetter("begun_ms"), default=None)
 
     def current_offset(self, offset: int, first: int) -> int | None:
-        """Return the current offset of a half message that had these offsets; ``None`` when its transaction is over."""
+        """Return the current offset of the half message with these offsets, or ``None`` if its transaction is over."""
         self._read_new()
         if offset in self._open:
             return offset
@@ -140,19 +142,19 @@ class OpenTransactions:
     def is_at(self, offset: int, physical_offset: int) -> bool:
         """Return whether the half message at an offset is the record at that log offset.
 
-        The record's own fields are no proof: a client may have written such a record as the body of a message.
+        The record's own fields prove nothing: a client may have written it as the body of a message.
         """
         unit = self._halves.unit(offset)
         return unit is not None and unit[0] == physical_offset
 
     def read_half(self, offset: int) -> StoredRecord | None:
-        """Return the half message at an offset; ``None`` when it cannot be read."""
+        """Return the half message at an offset, or ``None`` if it cannot be read."""
         return _record(self._store, self._halves, offset)
 
     def read_open_half(self, offset: int, physical_offset: int) -> tuple[bytes, int] | None:
         """Return the unchecked record of an open half message at these offsets, and the time (ms).
 
-        Returns ``None`` when its transaction is not open, or a change of it is under way.
+        Return ``None`` if the transaction is not open, or if a change of it is in progress.
         """
         self._read_new()
         if offset not in self._open or offset in self._changing or not self.is_at(offset, physical_offset):
@@ -166,11 +168,11 @@ class OpenTransactions:
         return offset in self._open
 
     def get_noted(self, offset: int) -> Transaction | None:
-        """Return the open transaction at an offset, once :meth:`note` has noted it."""
+        """Return the open transaction at an offset, if :meth:`note` has recorded it."""
         return self._open.get(offset)
 
     def note(self, half: StoredRecord) -> Transaction:
-        """Note the values of an open transaction from its half message."""
+        """Record the values of an open transaction from its half message."""
         noted = self._open[half.queue_offset] = describe(half)
         return noted
 
@@ -182,17 +184,17 @@ class OpenTransactions:
                 self._open[offset] = None
             self._read_to = end
 
-    # --- changes under way --------------------------------------------------------------------
+    # --- changes in progress ------------------------------------------------------------------
     def is_changing(self, offset: int) -> bool:
         """Return whether an end or a copy of a transaction is being stored."""
         return offset in self._changing
 
     def is_awaited(self, offset: int) -> bool:
-        """Return whether a caller of :meth:`when_changed` waits for the change under way."""
+        """Return whether a caller of :meth:`when_changed` waits for the change in progress."""
         return bool(self._changing[offset])
 
     def when_changed(self, offset: int, changed: Changed) -> None:
-        """Call ``changed`` when the change under way is stored, or has failed."""
+        """Call ``changed`` when the change in progress is stored, or has failed."""
         self._changing[offset].append(changed)
 
     def begin_change(self, offset: int) -> None:
@@ -206,8 +208,8 @@ class OpenTransactions:
     def store_replacement(self, half: StoredRecord, message: InnerMessage, done: WhenStored) -> None:
         """Store the message that replaces a half message, and the op message for it, in one turn.
 
-        The replacement comes first: after a crash between the two, both messages exist. ``done`` gets the place of
-        the replacement and updates the table; after a failure the table is already up to date.
+        The replacement comes first: after a crash between the two, both messages exist. ``done`` receives the position
+        of the replacement and updates the table; after a failure the table is already up to date.
 
         :raises RefusedError: nothing can be stored now.
         """
@@ -233,7 +235,7 @@ class OpenTransactions:
         self._end_change(offset)
 
     def copy_stored(self, offset: int, copy: int, noted: Transaction) -> None:
-        """Note that a copy is stored at offset ``copy``."""
+        """Record that a copy is stored at offset ``copy``."""
         self._read_new()
         self._open.pop(offset, None)
         self._open[copy] = noted
@@ -241,7 +243,7 @@ class OpenTransactions:
         self._end_change(offset)
 
     def cancel_change(self, offset: int) -> None:
-        """Keep the transaction as it was: nothing was stored."""
+        """Leave the transaction unchanged, because nothing was stored."""
         self._end_change(offset)
 
     def _end_change(self, offset: int) -> None:
@@ -274,7 +276,7 @@ def _find_open(
 ) -> tuple[dict[int, Transaction | None], list[int]]:
     """Read both queues; return the open half messages by offset, and the finished offsets without an op message.
 
-    A copy is noted immediately; other half messages when a round checks them.
+    Copies are recorded immediately, other half messages when a round checks them.
     """
     first_half, first_op = first
     done = _find_done(store, ops, first_op, first_half, halves.committed)
@@ -288,7 +290,7 @@ def _find_open(
         unit = halves.unit(offset)
         data = store.record_at(unit[0], unit[1]) if unit is not None else None
         if unit is None or data is None:
-            continue  # its log file is gone: nothing can be committed any more
+            continue  # its log file is deleted: it can no longer be committed
         if not is_done:
             open_now[offset] = None
             logged[unit[0]] = offset
@@ -304,7 +306,7 @@ def _find_open(
             del open_now[offset]
             late.append(offset)
     if open_now or late:
-        _log.info("%d transactions are open, %d ended without their op message", len(open_now), len(late))
+        _log.info("%d transactions are open; %d ended without an op message", len(open_now), len(late))
     return open_now, late
 
 
@@ -314,7 +316,7 @@ def _record(store: MessageStore, queue: ConsumeQueue, offset: int) -> StoredReco
 
 
 def _is_committed_from(store: MessageStore, committed: int, half: StoredRecord | None) -> bool:
-    """Return whether a message was committed from a half message: its sysFlag is no proof, clients can set it."""
+    """Return whether a message was committed from a half message: its sysFlag may be set by any client."""
     record = store.decoded_at(committed)
     return (
         record is not None
@@ -328,15 +330,15 @@ def _is_committed_from(store: MessageStore, committed: int, half: StoredRecord |
 def _drop_replaced(
     open_now: dict[int, Transaction | None], records: Iterable[tuple[int, StoredRecord | None]]
 ) -> list[int]:
-    """Remove the half messages whose copy is there too, open or not; note the first offset of each copy.
+    """Remove the half messages that have a copy, open or not; record the first offset of each copy.
 
-    Our copies name their first half message. Apache's do not: a message checked n times replaces the one with the
-    same key, group, producer and time that was checked n - 1 times, if that is there too.
+    CometMQ's copies contain the offset of their first half message. Apache's do not: a message checked n times replaces
+    the message with the same key, group, producer and time that was checked n - 1 times.
     """
     standing: dict[int, int] = {}
     """First offset → offset of the newest copy so far."""
     alike: dict[tuple[object, ...], list[int]] = {}
-    """Identity of a message and number of checks → offsets that no copy replaces yet."""
+    """Identity of a message and number of checks → offsets without a known copy."""
     firsts: dict[int, int] = {}
     for offset, half in records:
         if half is None:
@@ -359,9 +361,9 @@ def _drop_replaced(
 
 
 def _start_offset(offsets: ConsumerOffsetManager, queue: ConsumeQueue) -> int:
-    """Return the offset to read a queue from: the group's, limited to the queue.
+    """Return the offset from which to read a queue: the group's offset, limited to the queue.
 
-    An offset past the end was saved before the broker lost its last messages; new ones will get these offsets.
+    An offset past the end was saved before the broker lost its last messages; new messages will get these offsets.
     """
     committed = offsets.query(TRANSACTION_GROUP, queue.topic, queue.queue_id)
     if committed > queue.committed:
@@ -370,7 +372,7 @@ def _start_offset(offsets: ConsumerOffsetManager, queue: ConsumeQueue) -> int:
 
 
 def _find_done(store: MessageStore, ops: ConsumeQueue, at: int, first_half: int, end_half: int) -> bytearray:
-    """Return a byte for each half message from ``first_half`` on: 1 when an op message names it."""
+    """Return a byte for each half message from ``first_half`` on: 1 if an op message ends it."""
     done = bytearray(end_half - first_half)
     for offset in range(at, ops.committed):
         op = _record(store, ops, offset)
@@ -383,7 +385,7 @@ def _find_done(store: MessageStore, ops: ConsumeQueue, at: int, first_half: int,
 def _committed_since(
     store: MessageStore, halves: ConsumeQueue, ops: ConsumeQueue, first: int | None
 ) -> list[tuple[int, int]]:
-    """Return the messages committed from log offset ``first`` on: their log offset, and the half message's."""
+    """Return the messages committed from log offset ``first`` on: each log offset with that of the half message."""
     if first is None:
         return []
     horizon = store.max_physical_offset - COMMITTED_SCAN_BYTES

@@ -5,8 +5,8 @@ END_TRANSACTION for a half message that has no copy. It leaves to Python: copies
 SYNC_FLUSH and SYNC_MASTER, where answers may be late, and ends where accounts or quotas are checked or metrics are
 counted.
 
-An end is noted in the table of open transactions when the core adds its records, before any other code can run. It is
-answered, and removed from the table, once they are stored.
+An end is recorded in the table of open transactions when the core adds its records, before any other code can run. Once
+the records are stored, the request is answered and the transaction is removed from the table.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cometmq.store.message_store import MessageStore
 _DONE: Final = Response()
 _WORDS: Final = struct.Struct(">II")
 _DONE_HEADER: Final = b"".join(encode_response(JSON, 0, _DONE))[_WORDS.size :].replace(b'"opaque":0', b'"opaque":%d')
-"""The answer to a stored end, without its opaque and its lengths."""
+"""The answer to a stored end, without opaque and lengths."""
 
 
 def _done_answer(opaque: int, *, is_binary: bool) -> bytes:
@@ -44,14 +44,14 @@ def _done_answer(opaque: int, *, is_binary: bool) -> bytes:
 
 
 def _left_to_python(_offset: int, _physical_offset: int) -> None:
-    """Leave the end to Python; used where the core handles none."""
+    """Leave every end of a transaction to Python."""
 
 
 class PlainTransactions:
     """Connects the compiled core to the table of open transactions.
 
-    :param counted: called with True for each committed transaction, with False for one that is rolled back.
-    :param takes_ends: False if metrics need more than these counts.
+    :param counted: called with True for each committed transaction, with False for each one rolled back.
+    :param takes_ends: False if metrics need more than the calls of ``counted``.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class PlainTransactions:
         )
 
     def _half_room(self) -> int:
-        """Return how many half messages may be stored now; called before the first one of the core's batch."""
+        """Return the number of half messages that may be stored now; called once for each batch."""
         if self._live.current.reject_transaction_message:
             return 0
         return room_for_halves(self._table.count_before_batch)
@@ -96,7 +96,8 @@ class PlainTransactions:
     def ended(self, ends: list[End], are_alone: bool, outcome: Stored | RefusedError) -> None:
         """Answer ends that are stored or refused.
 
-        :param are_alone: the core has nothing else to answer in this turn, so the bytes can be written immediately.
+        :param are_alone: True if the core has nothing else to answer in this turn; then the answers are written
+            immediately.
         """
         if isinstance(outcome, RefusedError):
             response = outcome.response()
@@ -111,7 +112,7 @@ class PlainTransactions:
             if not is_oneway:
                 answers[connection] = answers.get(connection, b"") + _done_answer(opaque, is_binary=is_binary)
             if self._table.is_awaited(half_offset):
-                _write_answers(answers, are_alone)  # before the answers to those that wait for this end
+                _write_answers(answers, are_alone)  # before the answers to requests that wait for this end
                 answers.clear()
             self._table.end_stored(half_offset)
         _write_answers(answers, are_alone)

@@ -17,13 +17,14 @@ Invariants.
 * The records of a change belong to one turn, the message or copy before the op message, and are stored by one write.
 * A transaction is identified by the offset of its first half message, which each copy names. An end that names any
   copy ends it; further ends change nothing.
-* Before the offsets of the group CID_RMQ_SYS_TRANS, neither queue has anything open. The offsets are committed once
-  the disk has the log from which they were derived.
+* Before the offsets of the group CID_RMQ_SYS_TRANS, everything in both queues is finished. The offsets are committed
+  once the disk has the log from which they were derived.
 
-Fault model. The table of open transactions is in memory only. A start, of this broker, of Apache's or of a slave that
-becomes the master, reads both queues from the committed offsets on. A crash inside a write, or a log that lost its end,
-leaves the first records of a change without its op message: the start finds the committed message or the copy in the
-log, and writes the op message late. So no transaction ends twice, and none is lost while the log has its half message.
+Fault model. The table of open transactions is in memory only. When this broker, Apache's broker or a slave that becomes
+the master starts, it reads both queues from the committed offsets on. A crash inside a write, or a log that lost its
+end, leaves the first records of a change without its op message: the start finds the committed message or the copy in
+the log, and writes the op message late. So no transaction ends twice, and none is lost while the log has its half
+message.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ class EndTransactionProcessor:
     """END_TRANSACTION (37): a producer commits a half message, or rolls it back.
 
     The committed message and the op message belong to one turn, so that one write stores both. Once a transaction is
-    over, further ends change nothing, not even those that name a half message replaced by a copy. ``committed`` and
-    ``rolled_back`` count since the start.
+    over, further ends change nothing, even if they name a half message that a copy replaced. ``committed`` and
+    ``rolled_back`` count since the broker started.
     """
 
     def __init__(self, broker: BrokerContext, table: OpenTransactions) -> None:
@@ -84,7 +85,7 @@ class EndTransactionProcessor:
     def end(
         self, connection: ServerConnection, request: Request[EndTransactionRequestHeader], _body: bytes
     ) -> Response | None:
-        """Commit or roll back; answered once that is stored. Other requests get no answer, as in Apache."""
+        """Commit or roll back; answer once the end is stored. Other requests get no answer, as in Apache."""
         half = self._store.decoded_at(request.header.commit_log_offset)
         if not may_use(self._store, half, Action.PUB):
             return Response(ResponseCode.SYSTEM_ERROR, remark=not_found(_NOT_FOUND))
@@ -174,7 +175,7 @@ class EndTransactionProcessor:
 
 
 def _find_fault(half: StoredRecord | None, header: EndTransactionRequestHeader) -> str | None:
-    """Return why a transaction cannot be ended, in the words of ``checkPrepareMessage``; ``None`` when it can."""
+    """Return why a transaction cannot be ended, with the text of ``checkPrepareMessage``, or ``None`` if it can."""
     if half is None or half.topic != TRANS_HALF_TOPIC:
         return _NOT_FOUND
     if half.properties.get(PGROUP) != header.producer_group:
@@ -208,15 +209,15 @@ class TransactionalMessageService:
             self.ends.count,
             takes_ends=broker.stats.traffic is None,
         )
-        """Half messages and ends of transactions that the compiled core takes."""
+        """Half messages and ends of transactions that the compiled core handles."""
         self.detour: Final = half_detour(broker.live, lambda: self.open.count)
         """Parks half messages."""
         broker.topics.create_retry(TRANS_HALF_TOPIC)
         self._progress = Periodic(
-            "note how far transactions are", TRANSACTION_PROGRESS_SECONDS, self.note_progress, clock=broker.clock
+            "save the progress of transactions", TRANSACTION_PROGRESS_SECONDS, self.note_progress, clock=broker.clock
         )
         self._noted: tuple[int, int, int] | None = None
-        """Log position, half offset and op offset at the last check."""
+        """Log position, half offset and op offset of the last saved progress."""
         self._next_round = Alarm(self._begin_round, clock=broker.clock)
         self._interval_ms = broker.config.transaction_check_interval
         self._round: asyncio.Task[None] | None = None
@@ -228,14 +229,14 @@ class TransactionalMessageService:
             try:
                 self._turn.put_inner(self.open.op_message(offset), lambda _: None)
             except RefusedError as refused:
-                _log.warning("the op messages of ended transactions are not written now: %s", refused.remark)
+                _log.warning("cannot write the op messages of ended transactions now: %s", refused.remark)
                 break
         self.open.unmarked.clear()
         self._progress.start()
         self._wait_for_round()
 
     async def stop(self) -> None:
-        """Stop the rounds; one under way is cancelled."""
+        """Stop the rounds; cancel a round in progress."""
         await self._progress.stop()
         self._next_round.close()
         if self._round is not None:
@@ -262,7 +263,7 @@ class TransactionalMessageService:
         self._next_round.after(self._interval_ms / 1000)
 
     def _config_changed(self, config: BrokerConfig) -> None:
-        """Bring the next round forward when the interval gets shorter; the old one may last until tomorrow."""
+        """Bring the next round forward if the interval is now shorter."""
         if config.transaction_check_interval < self._interval_ms and self._next_round.is_set:
             self._wait_for_round()
 
@@ -282,7 +283,8 @@ class TransactionalMessageService:
     def note_progress(self) -> None:
         """Commit the offsets of the group once the disk has the log from which they were derived.
 
-        Otherwise a log that lost its end in a power cut could end before them, and new half messages would be skipped.
+        Otherwise a log that lost its end in a power cut could end before these offsets, and new half messages would be
+        skipped.
         """
         last = self._noted
         if last is not None and self._store.flushed_position >= last[0]:

@@ -2,7 +2,7 @@
 
 The answer to a single stored message is formatted with a template that the broker prepares once: only the offset id,
 the queue id, the queue offset and the opaque differ. Answers to batches, answers with binary headers and errors are
-encoded in the ordinary way.
+encoded in the usual way.
 """
 
 from __future__ import annotations
@@ -26,25 +26,27 @@ _VARIABLE_BYTES: Final = 96
 """Space for the offset, queue id, queue offset and opaque in an answer, as decimal text, with signs."""
 
 FLUSH_IS_LATE: Final = Response(
-    ResponseCode.FLUSH_DISK_TIMEOUT, remark="stored, but the disk has not taken it within syncFlushTimeout"
+    ResponseCode.FLUSH_DISK_TIMEOUT, remark="stored, but not flushed to the disk within syncFlushTimeout"
 )
 
 _WORDS: Final = struct.Struct(">iI")
 _BINARY_HEAD: Final = struct.Struct(">hbh")
 _SUCCESS: Final = ResponseCode.SUCCESS
 _SEND: Final = RequestCode.SEND_MESSAGE_V2
-"""The code under which sends through the core are counted: clients use this one, and the core does not report codes."""
+"""The request code under which the core's sends are counted: nearly all clients use it, and the core does not report
+codes.
+"""
 _OPAQUES: Final = struct.Struct("=iB")
 OFFSET_BYTES: Final = 8
 
 
 def packed_offsets(offsets: Sequence[int]) -> bytes:
-    """Log offsets as big-endian int64, the form that message ids contain."""
+    """Return log offsets as big-endian int64, the form in message ids."""
     return struct.pack(f">{len(offsets)}q", *offsets)
 
 
 class PendingSend(msgspec.Struct, gc=False):
-    """A request whose records are put into the store but not yet answered."""
+    """A request whose records are in the store's batch, and which is not answered yet."""
 
     connection: ServerConnection
     request: Request[Any]
@@ -52,10 +54,10 @@ class PendingSend(msgspec.Struct, gc=False):
     queue_offset: int
     physical_offset: int
     wait: bool
-    """True when the answer is sent after the flush."""
+    """True if the answer waits for the flush."""
     size_bytes: int
     batch_offsets: bytes | None = None
-    """The log offsets of all messages of a batch, as :func:`packed_offsets`; ``physical_offset`` is not read then."""
+    """Log offsets of all messages in a batch, as :func:`packed_offsets`; they replace ``physical_offset``."""
     recall_handle: str | None = None
     """The recall handle of a delayed message."""
 
@@ -67,9 +69,10 @@ class PlainAnswers(msgspec.Struct, gc=False):
     """Connection, answers with code 0, opaques, number of messages, bytes of their bodies. ``opaques`` has, for each
     message, a native int32 and a byte that is 1 for a binary header."""
     wait: bool = True
-    """See :class:`PendingSend`; a message that needs no flush is not plain while others need one."""
+    """True if the answers wait for the flush. While sends wait for flushes, a message that needs no flush is not plain.
+    """
     arrived: float = 0.0
-    """See :class:`~cometmq.remoting.rpc_latency.RpcLatency`."""
+    """Arrival time for :class:`~cometmq.remoting.rpc_latency.RpcLatency`."""
 
     @property
     def messages(self) -> int:
@@ -112,7 +115,7 @@ class SendAnswers:
         self._prefixes = [_WORDS.pack(4 + length, length) for length in range(len(self._single) + _VARIABLE_BYTES)]
 
     def stored(self, sends: Iterable[PendingSend | PlainAnswers]) -> None:
-        """Answer requests whose messages are stored with code 0."""
+        """Answer with code 0 the requests whose messages are stored."""
         single = self._single
         prefixes = self._prefixes
         latency = self.latency
@@ -139,7 +142,7 @@ class SendAnswers:
                     latency.answered(request.code, ResponseCode.SUCCESS, request.arrived)
 
     def stored_but(self, code: int, sends: Iterable[PendingSend | PlainAnswers]) -> None:
-        """Answer requests whose messages are stored with a warning (FLUSH_DISK_TIMEOUT)."""
+        """Answer with a warning (FLUSH_DISK_TIMEOUT) the requests whose messages are stored."""
         for send in sends:
             if isinstance(send, PlainAnswers):
                 self._count_plain(send, code)
@@ -176,7 +179,7 @@ class SendAnswers:
         return (b"%s%016X" % (self._id_prefix, physical_offset)).decode()
 
     def original(self, queue_id: int, queue_offset: int, offsets: Sequence[int]) -> Response:
-        """Return the original answer again, for a batch whose messages are stored at these log offsets."""
+        """Return the original answer for a batch whose messages are already stored at these log offsets."""
         ids = self._ids(packed_offsets(offsets))
         header = SendMessageResponseHeader(msg_id=ids, queue_id=queue_id, queue_offset=queue_offset)
         return Response(0, header, ext=self.ext)
@@ -197,14 +200,14 @@ class SendAnswers:
 
 
 def _constant_parts(template: bytes) -> list[bytes]:
-    """Return the text between the numbers of a template."""
+    """Return the constant texts between the numbers of a template."""
     return [part.replace(b"%%", b"%") for part in re.split(rb"(?<!%)%(?:016X|d)", template)]
 
 
 class OneAnswer:
-    """The answer to a request for which the broker itself stores messages: only the first response is sent.
+    """Answers a request for which the broker itself stores messages; only the first response is sent.
 
-    With SYNC_FLUSH it is sent after the flush, like a send's answer, or after ``syncFlushTimeout``: see ``late`` in
+    With SYNC_FLUSH the response is sent after the flush, as for a send, or after ``syncFlushTimeout``: see ``late`` in
     :meth:`~cometmq.broker.turn.store_turn.StoreTurn.put_inner`. The message stays stored.
     """
 

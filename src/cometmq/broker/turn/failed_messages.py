@@ -32,7 +32,7 @@ class FailedMessages:
     def max_retries(self, group: str, asked: int | None = None, version: int = _V3_4_9) -> int:
         """Return the number of retries after which a message is a dead letter of a group.
 
-        :param asked: the number that the consumer asks for, with the version of its client.
+        :param asked: the number that the consumer requests; ``version`` is that of its client.
         """
         if asked is not None and version >= _V3_4_9:
             return asked
@@ -40,14 +40,14 @@ class FailedMessages:
         return _DEFAULT_RETRIES if config is None else config.retry_max_times
 
     def dead_letter_topic(self, group: str) -> TopicConfig:
-        """Return the topic for a group's dead letters, created if it is missing.
+        """Return the topic for a group's dead letters; create it if it is missing.
 
         :raises RefusedError: the limit allows no more topics.
         """
         return self.topic(dlq_topic(group), _DLQ_QUEUES)
 
     def topic(self, name: str, queue_nums: int, topic_sys_flag: int = 0) -> TopicConfig:
-        """Return a retry topic, created if it is missing.
+        """Return a retry topic; create it if it is missing.
 
         :raises RefusedError: the limit allows no more topics.
         """

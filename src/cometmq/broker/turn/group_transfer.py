@@ -26,15 +26,15 @@ class InSync:
 
     replicas: int = 2
     adapts: bool = False
-    """True if fewer brokers are enough while fewer are in sync: the number in sync, but not less than ``least``."""
+    """True if the number of brokers in sync is enough while it is smaller, but at least ``least``."""
     least: int = 1
 
 
 class GroupTransferService:
     """The reports of the slaves, and the answers that are pending until slaves report.
 
-    :param timeout_s: maximum wait.
-    :param fall_behind_max: bytes; a slave that is further behind is not in sync.
+    :param timeout_s: maximum wait for slaves.
+    :param fall_behind_max: a slave that is more bytes behind is not in sync.
     """
 
     def __init__(self, *, clock: Clock, timeout_s: float, fall_behind_max: int, in_sync: InSync | None = None) -> None:
@@ -45,14 +45,14 @@ class GroupTransferService:
         self._reports: dict[Hashable, int] = {}
         """The last report of each connected slave that has reported."""
         self._doubtful: set[Hashable] = set()
-        """Connections whose slave may have reconnected over another connection: they count again once they report."""
+        """Connections whose slave may have reconnected over another connection; they count again once they report."""
         self._offsets: dict[int, int] = {}
         """The highest position that this number of slaves had at one time (with one slave: ``push2SlaveMaxOffset``)."""
         self._waiting: dict[int, deque[_Waiter]] = {}
         """Pending answers by the number of slaves that they need, each list in the order of positions."""
 
     def when_replicated(self, position: int, callback: Replicated) -> None:
-        """Call back once enough slaves have the log up to ``position``, or with the reason to stop waiting.
+        """Call ``callback`` once enough slaves have the log up to ``position``, or with the reason to stop waiting.
 
         Positions are added in ascending order; a position that is added late, after its flush, is answered after those
         before it.
@@ -89,7 +89,9 @@ class GroupTransferService:
                 waiting.popleft().end(ResponseCode.SUCCESS)
 
     def left(self, slave: Hashable) -> None:
-        """Remove a slave. Answers that need more slaves than are connected end: a slave does not reconnect in time."""
+        """Remove a slave. Answers that need more slaves than are connected stop waiting: a slave does not reconnect in
+        time.
+        """
         self._reports.pop(slave, None)
         self._doubtful.discard(slave)
         for needed in [number for number in self._waiting if number > len(self._reports)]:

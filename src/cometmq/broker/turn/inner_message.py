@@ -1,4 +1,5 @@
-"""A message as the broker stores it (``MessageExtBrokerInner``), and its properties read for that (hot path).
+"""A message in the form in which the broker stores it (``MessageExtBrokerInner``), and its parsed properties (hot
+path).
 
 A client's send is stored directly from its request (:mod:`cometmq.broker.send.send_message`). Every message with a
 detour becomes an ``InnerMessage``: a delayed message when it is parked and when it is delivered, half and op messages,
@@ -30,14 +31,14 @@ from cometmq.message.properties import (
 from cometmq.message.record import StoredRecord
 
 DETOURS: Final = frozenset({DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TRAN_MSG})
-"""Properties of a message that is parked before its delivery."""
+"""Properties that make a message be parked before its delivery."""
 
 _DROPPED: Final = frozenset({WAIT, CLUSTER, ""})
-"""Properties with these names are not stored as they arrive; a property without a name is dropped."""
+"""Names of properties that are changed before they are stored; a property without a name is dropped."""
 
 
 class InnerMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message to be stored; its offsets, store time and store host are set then."""
+    """A message to be stored; offsets, store time and store host are set when it is stored."""
 
     topic: str
     queue_id: int
@@ -47,16 +48,16 @@ class InnerMessage(msgspec.Struct, frozen=True, gc=False):
     """The text of the properties, stored unchanged."""
     flag: int
     sys_flag: int
-    """The bits for the hosts are not included: they are set when the message is stored."""
+    """The flags, without the bits for the hosts, which are set when the message is stored."""
     born_timestamp: int
-    """Milliseconds since 1970, from the producer's clock."""
+    """Birth time by the producer's clock, in milliseconds since 1970."""
     born_host: bytes
-    """8 or 20 bytes."""
+    """Address of the producer, 8 or 20 bytes."""
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
     tags_code: int = 0
     index_keys: tuple[str, ...] | None = None
-    """As in :class:`SendProperties`, if the properties are already parsed; ``None`` when they must be parsed."""
+    """Index fields as in :class:`SendProperties`, or ``None`` if the properties must still be parsed."""
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
@@ -69,7 +70,7 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
 Detour = Callable[[InnerMessage, Mapping[str, str]], InnerMessage | None]
 """Parks a sent message in another topic if its detour properties require that.
 
-Returns the message to store in that topic; ``None`` when the message needs no detour. Raises ``RefusedError`` when the
+Returns the message to store in that topic, or ``None`` if the message needs no detour. Raises ``RefusedError`` if the
 properties are invalid.
 """
 
@@ -96,7 +97,7 @@ class SendProperties(msgspec.Struct, gc=False):
     text: str
     tags_code: int
     index_keys: tuple[str, ...]
-    """The unique key and each of KEYS, in the form of the index."""
+    """Index keys: the unique key and each of KEYS."""
     wait: bool
     """True when the answer waits for the flush (WAIT is not ``false``)."""
     detour: dict[str, str] | None
@@ -104,9 +105,9 @@ class SendProperties(msgspec.Struct, gc=False):
 
 
 def read_properties(text: str, tail: str) -> SendProperties:
-    """Parse the properties of a message in one pass; their text loses WAIT and gets ``tail`` (CLUSTER).
+    """Parse the properties of a message in one pass; remove WAIT from their text and append ``tail`` (CLUSTER).
 
-    Of two properties with the same name the last one counts, as in RocketMQ. Empty properties are dropped.
+    If a name occurs twice, the last value counts, as in RocketMQ. Empty properties are dropped.
     """
     keys = unique = tag = wait = wait_piece = ""
     untidy = False
@@ -114,7 +115,7 @@ def read_properties(text: str, tail: str) -> SendProperties:
     separator, name_end = PROPERTY_SEPARATOR, NAME_VALUE_SEPARATOR
     pieces = text.split(separator)
     if not pieces[-1]:
-        pieces.pop()  # behind the separator at the end, which Java and Spark's sink write
+        pieces.pop()  # after the final separator, which Java and Spark's sink write
     for piece in pieces:
         name, _, value = piece.partition(name_end)
         if name == KEYS:

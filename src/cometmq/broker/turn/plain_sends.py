@@ -1,10 +1,11 @@
-"""Plain sends by the compiled core: from a connection's bytes to answers, no object a message (hot path).
+"""Plain sends in the compiled core: from a connection's bytes to answers, without an object for each message (hot
+path).
 
 Theory of operation. A connection passes its received bytes to the core. The core handles the frames at the beginning
 that are plain sends: SEND_MESSAGE and SEND_MESSAGE_V2 in the form that clients write, for a topic and queue that
-:class:`~cometmq.broker.turn.targets.SendTargets` has checked, without a detour, within all limits. The core handles
-transactions too (:mod:`cometmq.broker.transaction.plain_transactions`). The first other frame and everything after it
-are left to Python, so that requests keep their order. The core adds its messages to its batch;
+:class:`~cometmq.broker.turn.targets.SendTargets` has checked, without a detour, within all limits. The core also
+handles transactions (:mod:`cometmq.broker.transaction.plain_transactions`). The first other frame and everything after
+it are left to Python, so that requests keep their order. The core adds its messages to its batch;
 :meth:`PlainSends._put_batch` puts the batch into the turn.
 
 Invariants.
@@ -14,12 +15,12 @@ Invariants.
 * A batch is contiguous and follows the earlier records of the turn. Python puts the batch before it puts a record,
   marks a position in the turn or ends the turn, so that it finds queues and log offsets as if it had put the records
   itself.
-* Where accounts are checked, the core handles only messages that the connection's account has signed, for topics to
-  which the account may publish. Python finds the account with the connection's first request, and again after each
+* If accounts are checked, the core handles only messages that the connection's account has signed, for topics to which
+  the account may publish. Python determines the account with the connection's first request, and again after each
   change of accounts.
-* Where quotas are set, the core handles no more messages than they allow when it begins with a connection's bytes.
-* The core knows a topic only while ``SendTargets`` does: a change of the topic or of the configuration removes the
-  topic from the core.
+* If quotas are set, the core handles no more messages than they allow when it starts on a connection's bytes.
+* The core knows a topic only while ``SendTargets`` knows it: a change of the topic or of the configuration removes it
+  from the core.
 
 Faults. The core raises no exception for any input. When the write fails, the whole turn is refused: the batch contains
 the opaque of each of its requests.
@@ -47,8 +48,9 @@ from cometmq.store.message_store import ConsumeQueue
 from cometmq.store.write_batch import EncodedRecords
 
 BATCH_BYTES: Final = 1024 * 1024
-"""Bytes of records in a batch; once a batch has them, the next message is left to Python, which puts the batch, so that
-no large buffer stays allocated."""
+"""Size of records in a batch after which the next message is left to Python, which adds the batch to the turn, so that
+no large buffer stays allocated.
+"""
 
 
 _NO_PLACE: Final = Stored(0, 0)
@@ -59,7 +61,7 @@ the half message, whether it is committed."""
 
 
 class CoreTransactions(Protocol):
-    """The transactions of the broker, as the core needs them."""
+    """The methods of the broker's transactions that the core needs."""
 
     def register(self, core: Any) -> None:
         """Let the core handle half messages and ends of transactions."""
@@ -74,7 +76,7 @@ class PlainSends:
     :param core: the module ``cometmq_core``.
     :param guard: checks permissions, if they are enabled.
     :param sampler: chooses sends for the audit log, which Python handles.
-    :param limiter: the quotas; connections need another taker when the first quota is set and when the last one is
+    :param limiter: the quotas; connections need another ``taker`` when the first quota is set and when the last one is
         removed.
     """
 
@@ -142,7 +144,7 @@ class PlainSends:
         at: int,
         account: Any = None,
     ) -> int:
-        """Handle the messages that quotas allow, up to the next sample; Python denies or samples the rest."""
+        """Handle the messages that quotas allow, up to the next audit sample; Python denies or samples the rest."""
         room: Room | None = NO_BOUNDS if limiter is None else limiter.room(connection)
         sampler = self._sampler
         if room is not None and sampler is not None:
@@ -160,11 +162,11 @@ class PlainSends:
         return end
 
     def _open(self) -> Place | None:
-        """Begin a batch; return its position in the log, or ``None`` when Python must refuse."""
+        """Begin a batch; return its position in the log, or ``None`` if Python must refuse the messages."""
         return self._turn.lend(self._put_batch)
 
     def _put_batch(self) -> None:
-        """Put the core's batch into the turn."""
+        """Add the core's batch to the turn."""
         batch = self._core.settle()
         if batch is None:
             return

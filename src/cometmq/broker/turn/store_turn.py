@@ -6,7 +6,7 @@ turn is its :class:`~cometmq.store.write_batch.WriteBatch`, which contains the r
 has the broker's part: answers, waiting services, and statistics.
 
 Theory of operation. A turn begins with its first record: ``begin`` checks that the store accepts messages now. A
-request puts its record into the store's batch, which assigns its position, and the request is remembered (``answer``);
+request adds its record to the store's batch, which assigns its position, and the request is remembered (``answer``);
 the broker's own services do the same (``put_inner``, ``put_together``, ``put_due``). ``end``, at the end of each round
 of the loop or when the turn is large, commits the batch. Then the answers are sent: immediately with ASYNC_FLUSH; with
 SYNC_FLUSH after the flush that covers the write (group commit: one flush covers all turns written before it began),
@@ -57,7 +57,7 @@ from cometmq.store.write_batch import EncodedRecords, NewRecord
 _log = logging.getLogger(__name__)
 
 _MAX_OVERHEAD_BYTES: Final = MIN_RECORD_BYTES + 2 * (IPV6_HOST_BYTES - IPV4_HOST_BYTES) + MAX_TOPIC_CHARS + 8
-"""Maximum number of bytes that a record adds to body and properties, with the filler that must fit behind it."""
+"""Maximum number of bytes that a record adds to body and properties, including the filler that must fit after it."""
 
 WhenStored = Callable[[Stored | RefusedError], None]
 """Called with the position of a message that is stored (with SYNC_FLUSH: flushed; with SYNC_MASTER: on a slave, or
@@ -68,10 +68,10 @@ Late = Callable[[], None]
 
 
 Place = tuple[int, int, int]
-"""The next log offset, the offset that no record may pass, and the store timestamp."""
+"""The next log offset, the offset that no record may exceed, and the store timestamp."""
 
 CoreCounts = Iterable[tuple[SendTarget, int, int, tuple[list[int], list[int]] | None]]
-"""Topics, each with its messages, their bytes, and the sizes of its large and of its FIFO messages, if it has any."""
+"""Topics, each with the number and size of its messages, and the sizes of its large and FIFO messages, if any."""
 
 
 class StoreTurn:
@@ -97,24 +97,23 @@ class StoreTurn:
         self._stats = stats
         self._answers = waiters.answers
         self.store_host: Final = waiters.answers.store_host
-        """8 or 20 bytes, the store host in all records."""
+        """The store host in all records, 8 or 20 bytes."""
         self._schedule = schedule
         self._clock = waiters.store.clock
         self.waiters: Final = waiters
         self.waits: Final = waiters.needed
-        """True when answers wait for more than the write."""
+        """True if answers wait for more than the write."""
         self._pending: list[PendingSend | PlainAnswers] = []
         self._inner: list[tuple[WhenStored, Stored]] = []
         self._late: list[Late] = []
         self._counts: list[tuple[Counted, int, int, Sequence[int]]] = []
-        """The records that were put: topic and type, messages, their bytes, and the sizes of large messages."""
+        """Statistics of the added records: topic and type, number, size, and the sizes of large messages."""
         self._began_ms = self._full_at = 0
         self._give_back: Callable[[], None] | None = None
         self._stopping = False
         self._forbidden = forbidden
         self.max_stored_bytes: Final = waiters.store.config.mapped_file_size_commit_log - _MAX_OVERHEAD_BYTES
-        """Maximum number of bytes of body and properties that fit into one log file under any topic, as parked messages
-        must."""
+        """Maximum size of body and properties that fit into one log file under any topic, as parked messages must."""
         self.is_open = False
         """True once ``begin`` was called in this turn."""
         self.refusal: RefusedError | None = None
@@ -136,7 +135,7 @@ class StoreTurn:
             self.refusal = self._forbidden
 
     def stop(self) -> None:
-        """Refuse every message from now on; messages that were put before are still stored and answered."""
+        """Refuse every new message; messages that were added before are still stored and answered."""
         self._stopping = True
         self.is_open = False
 
@@ -165,7 +164,7 @@ class StoreTurn:
         return physical_offset, 0 if record.sys_flag & NO_QUEUE_OFFSET else queue.next_offset - 1
 
     def lend(self, give_back: Callable[[], None]) -> Place | None:
-        """Lend the end of the batch to code that encodes records itself; ``None`` when nothing can be stored.
+        """Lend the end of the batch to code that encodes records itself; return ``None`` if nothing can be stored.
 
         :param give_back: called before anything else happens to the turn, to ``put_encoded`` the encoded records.
         """
@@ -177,13 +176,13 @@ class StoreTurn:
         return place
 
     def take_back(self) -> None:
-        """Take the end of the batch back: records that other code has encoded are put."""
+        """Take the end of the batch back, with the records that other code has encoded."""
         give_back, self._give_back = self._give_back, None
         if give_back is not None:
             give_back()
 
     def next_place(self) -> Place | None:
-        """Return the position for records that other code encodes; ``None`` when they must be put one by one.
+        """Return the position for records that other code encodes, or ``None`` if they must be added one by one.
 
         Only inside :meth:`all_or_none`.
         """
@@ -192,7 +191,7 @@ class StoreTurn:
     def put_encoded(self, encoded: EncodedRecords, topics: CoreCounts, answers: PlainAnswers | None = None) -> None:
         """Put encoded records, which begin at the last position.
 
-        :param answers: answers to send when the records are stored.
+        :param answers: sent when the records are stored.
         """
         self._batch.put_encoded(encoded)
         for target, messages, size, sizes in topics:
@@ -214,18 +213,18 @@ class StoreTurn:
         self._pending.append(send)
 
     def notify(self, when_stored: WhenStored, stored: Stored) -> None:
-        """Call ``when_stored`` with the outcome of records that a request put at ``stored``."""
+        """Call ``when_stored`` with the outcome of records that a request added at ``stored``."""
         self._inner.append((when_stored, stored))
 
     def end_if_full(self) -> None:
-        """End the turn early when it is large."""
+        """End the turn early if it is large."""
         if self._batch.end > self._full_at:
             self.end()
 
     def put_message(self, message: InnerMessage, kind: str = NORMAL) -> Stored:
         """Put a message from the broker itself, without the checks of a send; the turn must be open.
 
-        A queue that the topic no longer has is replaced by an existing queue.
+        If the topic no longer has the queue, an existing queue is used.
 
         :param kind: as for :meth:`put`.
         :raises RefusedError: the properties exceed RocketMQ's limit, the message does not fit into a log file, the
@@ -245,7 +244,7 @@ class StoreTurn:
             if len(message.body) + len(properties) > self.max_stored_bytes:
                 raise _illegal(
                     f"body and properties have more than the {self.max_stored_bytes} bytes that fit into one log file, "
-                    "with what the broker adds to messages that wait."
+                    "with the properties that the broker adds to waiting messages."
                 )
             target = self._targets.inner(message.topic)
             queue = target.queues.get(message.queue_id)
@@ -393,7 +392,7 @@ class StoreTurn:
     ) -> None:
         """Refuse the requests and services of a turn whose messages are not stored."""
         self._stats.put_failed += messages
-        _log.error("%d messages of one turn are not stored: %s", messages, refusal.remark)
+        _log.error("cannot store %d messages of one turn: %s", messages, refusal.remark)
         _notify(inner, refusal)
         self._answers.refused(refusal.code, refusal.remark, pending)
 
@@ -427,8 +426,8 @@ def _failed(error: Exception) -> RefusedError:
         return _not_available(error)
     if isinstance(error, ValueError):
         return _illegal(str(error))
-    _log.error("messages are not stored, by an error of the broker itself", exc_info=error)
-    return RefusedError(ResponseCode.SYSTEM_ERROR, f"not stored, an error inside: {type(error).__name__}: {error}")
+    _log.error("messages are not stored because of an internal error", exc_info=error)
+    return RefusedError(ResponseCode.SYSTEM_ERROR, f"not stored, internal error: {type(error).__name__}: {error}")
 
 
 def _not_available(error: StoreError) -> RefusedError:

@@ -28,11 +28,11 @@ Done = Callable[[ResponseCode, StoreError | None], None]
 """Called with the code of the answer, or with the error of a failed flush."""
 
 SEND_OVERHEAD_BYTES: Final = 512
-"""Memory of a pending answer, in addition to the message's body and the texts of its request."""
+"""Memory of a pending answer in addition to the message's body and the texts of its request, in bytes."""
 
 
 def _held_bytes(send: PendingSend | PlainAnswers) -> Iterator[tuple[ServerConnection, int]]:
-    """Memory of the pending answers of each connection: messages, and the texts of requests."""
+    """Return the memory of pending answers by connection: messages, and the texts of requests."""
     if isinstance(send, PlainAnswers):
         for connection, frames, opaques, messages, body_bytes in send.connections:
             yield connection, body_bytes + len(frames) + len(opaques) + messages * SEND_OVERHEAD_BYTES
@@ -47,7 +47,7 @@ def _held_bytes(send: PendingSend | PlainAnswers) -> Iterator[tuple[ServerConnec
 class SendWaiters:
     """The answers of each turn, pending until its messages are safe, have failed, or the time is up.
 
-    :param transfers: reports how far slaves are; ``None`` when no answer waits for slaves.
+    :param transfers: reports the progress of slaves; ``None`` if no answer waits for slaves.
     :param timeout_s: maximum wait for a flush.
     """
 
@@ -71,17 +71,17 @@ class SendWaiters:
         self._nothing_waits: asyncio.Event = asyncio.Event()
         self._nothing_waits.set()
         self.needed: Final = store.sync_flush or transfers is not None
-        """True when answers have to wait."""
+        """True if answers have to wait."""
 
     def full(self, connection: ServerConnection) -> bool:
-        """Return whether no more messages may be accepted, since too many are pending in all or for this connection."""
+        """Return whether no more messages may be accepted, since too many are pending, for all or this connection."""
         return (
             self._total_bytes >= MAX_UNFLUSHED_TOTAL_BYTES
             or self._bytes_of.get(connection, 0) >= MAX_UNFLUSHED_CONNECTION_BYTES
         )
 
     def add(self, position: int, sends: list[PendingSend | PlainAnswers]) -> None:
-        """Answer ``sends`` once the log is safe up to ``position``, or with a warning when the time is up."""
+        """Answer ``sends`` once the log is safe up to ``position``, or with a warning after the time-out."""
         if not sends:
             return
         self.waiting += 1
@@ -132,7 +132,7 @@ class SendWaiters:
         code: ResponseCode,
         error: StoreError | None,
     ) -> None:
-        """Answer the sends of a turn and forget them."""
+        """Answer the sends of a turn, and remove them from the counts."""
         self.waiting -= 1
         for connection, size in held.items():
             self._total_bytes -= size
@@ -143,7 +143,7 @@ class SendWaiters:
                 del self._bytes_of[connection]
         if error is not None:
             messages = sum(1 if isinstance(send, PendingSend) else send.messages for send in sends)
-            _log.error("%d messages are not acknowledged, their flush failed: %s", messages, error)
+            _log.error("%d messages are not acknowledged, because their flush failed: %s", messages, error)
             self.answers.refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}", sends)
         elif code == ResponseCode.SUCCESS:
             self.answers.stored(sends)
@@ -158,7 +158,7 @@ class SendWaiters:
 
 
 class _Waiting:
-    """The pending part of one turn: it ends once, when it waits for neither the disk nor a slave any longer."""
+    """The pending part of one turn; it ends once, when it no longer waits for the disk or a slave."""
 
     __slots__ = ("_code", "_done", "_flush", "_transfer", "timer")
 
@@ -174,7 +174,7 @@ class _Waiting:
         self._end(error)
 
     def flush_timed_out(self) -> None:
-        if self._flush and self._code == ResponseCode.SUCCESS:  # of two codes the slave's counts
+        if self._flush and self._code == ResponseCode.SUCCESS:  # the slave's code has precedence
             self._code = ResponseCode.FLUSH_DISK_TIMEOUT
         self._flush = False
         self._end(None)
