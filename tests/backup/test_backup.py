@@ -133,14 +133,22 @@ def test_a_manifest_that_cannot_be_is_refused(
     assert not (tmp_path / "into").exists()
 
 
+def content_of(directory: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
 def test_what_is_there_is_not_written_over(
     cometmq: CommandLine, backup: Path, cluster: ProcessCluster, tmp_path: Path
 ) -> None:
-    store = cluster.store_root(0)
+    store, other = cluster.store_root(0), tmp_path / "other"
+    shutil.copytree(backup / "store", other)
+    next((other / "commitlog").iterdir()).write_bytes(b"another log")
+    before = [content_of(place) for place in (backup, other)]
     again = cometmq("backup", "create", str(store), str(backup))
     assert (again.code, "is not empty" in again.err) == (1, True)
-    over = cometmq("backup", "restore", str(backup), str(store))
-    assert "is not empty; nothing was restored (move the old store away" in over.err
+    over = cometmq("backup", "restore", str(backup), str(other))
+    assert (over.code, "is not empty; nothing was restored (move the old store away" in over.err) == (1, True)
+    assert [content_of(place) for place in (backup, other)] == before
     assert "TARGET is inside STORE" in cometmq("backup", "create", str(store), str(store / "b")).err
     nothing = cometmq("backup", "create", str(tmp_path / "nothing"), str(tmp_path / "x"))
     assert "is not a store" in nothing.err

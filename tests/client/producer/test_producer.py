@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -273,7 +274,8 @@ async def test_without_a_nameserver_the_error_says_so() -> None:
             await producer.send(Message("T", b"x"), timeout_s=2)
 
 
-async def test_a_second_nameserver_takes_over(server: Deployment, topic: str) -> None:
+async def test_a_second_nameserver_takes_over(server: Deployment, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cometmq.client.route.table.random", SimpleNamespace(randrange=lambda _: 0))
     async with Producer("p", f"127.0.0.1:1;{server.address}") as producer:
         assert (await producer.send(Message(topic, b"x"))).status is SendStatus.SEND_OK
 
