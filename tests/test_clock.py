@@ -41,7 +41,7 @@ async def test_what_does_not_arrive_is_cancelled() -> None:
 
 async def test_a_caller_that_is_cancelled_while_its_time_ends_is_cancelled() -> None:
     clock = VirtualClock()
-    waiting = asyncio.create_task(wait_for(clock, 3, asyncio.sleep(3600)))
+    waiting = asyncio.create_task(wait_for(clock, 3, asyncio.Event().wait()))
     await asyncio.sleep(0)
     clock.advance(60)
     waiting.cancel()
@@ -68,7 +68,7 @@ async def test_a_shared_task_goes_on_when_callers_leave_and_ends_for_all_others(
 
 
 async def test_callers_that_are_cancelled_with_a_shared_task_know_it() -> None:
-    shared = SharedTask(asyncio.sleep(3600))
+    shared = SharedTask(asyncio.Event().wait())
     caller = asyncio.create_task(shared.wait())
     await asyncio.sleep(0)
     shared.task.cancel()
@@ -77,7 +77,7 @@ async def test_callers_that_are_cancelled_with_a_shared_task_know_it() -> None:
 
 
 async def test_callers_leave_in_time_that_grows_with_their_number() -> None:
-    shared = SharedTask(asyncio.sleep(3600))
+    shared = SharedTask(asyncio.Event().wait())
     callers = [asyncio.create_task(shared.wait()) for _ in range(20_000)]
     await asyncio.sleep(0)
     began = time.process_time()

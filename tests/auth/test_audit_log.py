@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers.waiting import until
 
 import cometmq.auth.audit.log as log_module
 from cometmq.auth.audit.files import RotatedFile, numbered
@@ -40,8 +40,7 @@ async def test_on_a_full_disk_entries_wait_and_what_is_lost_is_told(
         room -= done
         return done
 
-    while log._queue:
-        await asyncio.sleep(0.001)
+    await until(lambda: not log._queue)
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", full)
         for at in range(2 * MAX_AUDIT_QUEUE_BYTES // 500):
@@ -49,7 +48,7 @@ async def test_on_a_full_disk_entries_wait_and_what_is_lost_is_told(
         for at in range(100):
             log.put({"event": "request", "n": at}, must=True)
         room = 700
-        await asyncio.sleep(0.05)
+        await until(lambda: room <= 0)
     await log.stop()
     assert "no space left on device" in caplog.text
     found = list(read_entries(tmp_path / "audit.log", lambda *_: pytest.fail("half a line is in the file")))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.broker.conftest import small_config
 from tests.broker.wire import Wire
-from tests.helpers.waiting import until
+from tests.helpers.waiting import until, wait_for
 
 from cometmq.backup import create
 from cometmq.broker.config import LiveConfig
@@ -61,8 +60,7 @@ async def test_a_file_that_takes_its_place_after_the_journals_were_copied(
     def copy(work: Any, path: Path, name: str, **more: Any) -> bool:
         if name == "config/topics.json":
             copies_now.set()
-            while not writing.done():
-                time.sleep(0.001)  # until the file is in its place
+            wait_for(writing.done, "the file is in its place")
         return copied(work, path, name, **more)
 
     monkeypatch.setattr(create, "_copy", copy)

@@ -26,6 +26,7 @@ time.sleep(2)
 METER = f"""
 import json, subprocess, sys, time
 from benchmarks.spark.cpu_meter import CpuMeter
+from tests.helpers.waiting import block_for
 meter = CpuMeter()
 broker = subprocess.Popen([sys.executable, "-c", {BURN!r} + "\\ninput()"], stdin=subprocess.PIPE)
 meter.brokers[broker.pid] = "CometMQ"
@@ -37,8 +38,8 @@ while (most < before + 0.4 or meter.seconds()["CometMQ"] < 0.2) and time.monoton
     now = meter.seconds()["Python"]
     assert now >= most, (most, now)
     most = now
-    time.sleep(0.02)
-time.sleep(0.1)
+    block_for(0.02)
+block_for(0.1)
 unwaited = subprocess.Popen([sys.executable, "-c", {UNWAITED!r}])
 most, ended = meter.seconds()["Python"], False
 while not ended:

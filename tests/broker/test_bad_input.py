@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.broker.wire import Connect, Wire, pull_header, records, send_header
+from tests.helpers.waiting import real_time
 
 import cometmq.broker.tables.groups
 import cometmq.broker.tables.topics
@@ -292,6 +292,6 @@ async def test_client_that_does_not_read_is_not_read(broker: Broker, wire: Wire,
     pulled_before = -1
     while pulled_before != broker.stats.get_found:
         pulled_before = broker.stats.get_found
-        await asyncio.sleep(0.1)  # nothing more is pulled, and nothing tells that it is not
+        await real_time(0.1)  # nothing more is pulled, and nothing tells that it is not
     assert broker.stats.get_found < 500
     assert (await wire.send("T")).code == ResponseCode.SUCCESS

@@ -33,7 +33,7 @@ from cometmq.remoting.headers import NoHeader
 from cometmq.remoting.processors import ProcessorTable, RpcHook
 from cometmq.remoting.register_body import Registration, encode_registration
 from cometmq.remoting.server import RemotingServer
-from cometmq.testing import VirtualClock
+from cometmq.testing import VirtualClock, settle
 
 ADDRESS = "127.0.0.1:10911"
 
@@ -140,7 +140,7 @@ async def test_topics_that_come_while_a_nameserver_is_away_are_not_encoded_for_i
     await room.start(f"127.0.0.1:{port}")
     for number in range(20):
         room.topics.put(TopicConfig(topic_name=f"T{number}"))
-        await asyncio.sleep(0.01)
+        await settle()
     assert not encoded
     back = await room.nameserver(port)
     room.topics.put(TopicConfig(topic_name="T"))

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 
 import pytest
-from tests.helpers.waiting import answered
+from tests.helpers.waiting import answered, real_time
 from tests.interop.systems import CLUSTER_NAME, Deployment
 
 from cometmq.client import Admin, Message, MessageQueue, OtherTopicError, Producer, PullConsumer
@@ -154,7 +153,7 @@ async def test_a_query_by_time_gives_the_messages_of_that_time_to_the_millisecon
     async with Producer("p", server.address) as producer:
         for number in range(8):
             await producer.send(Message(topic, b"%d" % number, keys=["timed"]))
-            await asyncio.sleep(0.2)  # the brokers of others take the system's clock
+            await real_time(0.2)  # the brokers of others take the system's clock
     found = await answered(lambda: _found(admin, topic, 8))
     times = [message.store_timestamp for message in found]
     for first in times:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.client.conftest import deploy
-from tests.helpers.waiting import answered, until, wait_for
+from tests.helpers.waiting import answered, real_time, until, wait_for
 from tests.interop.systems import Deployment, System, start_broker
 
 from cometmq.client import (
@@ -45,7 +45,7 @@ async def test_a_broker_killed_and_started_again_loses_nothing_that_was_acknowle
                 acknowledged.add(number)
             except CometMQError:
                 refused.add(number)
-                await asyncio.sleep(0.05)  # as a program would, before its next try
+                await real_time(0.05)  # as a program would, before its next try
             number += 8
 
     async def listener(messages: Sequence[MessageExt]) -> None:
@@ -167,7 +167,7 @@ async def test_a_broker_that_is_back_is_found_again_at_once(own_server: Deployme
             await used(producer)
             for _ in range(5):
                 assert await used(producer) == {"broker-a"}
-                await asyncio.sleep(0.2)  # the detector looks at the broker meanwhile
+                await real_time(0.2)  # the detector looks at the broker meanwhile
             if how == "killed":
                 again = (own_server.broker.system, more, own_server.address, settings, other.port)
                 servers.enter_context(await asyncio.to_thread(start_broker, *again))

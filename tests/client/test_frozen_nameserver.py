@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
 
 import pytest
-from tests.helpers.waiting import until
+from tests.helpers.waiting import real_time, until
 
 from cometmq.client import (
     ClientInstance,
@@ -69,7 +69,7 @@ async def frozen_for(clock: VirtualClock, seconds: float) -> None:
         clock.advance(0.5)
         for _ in range(5):
             await asyncio.sleep(0)
-        await asyncio.sleep(0.001)
+        await real_time(0.001)
 
 
 @pytest.mark.parametrize("kind", ["push", "orderly push", "lite pull"])

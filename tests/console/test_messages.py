@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 from tests.helpers.consoles import Surfer
-from tests.helpers.waiting import wait_for
+from tests.helpers.waiting import real_time, wait_for
 
 from cometmq.client import ConsumeFromWhere, Producer, ProducerConfig, PushConfig, PushConsumer
 from cometmq.console.limits import MAX_STREAMS_OF_ONE, MAX_TAILS
@@ -179,7 +179,7 @@ def test_the_trace_of_a_message_is_a_waterfall_from_its_producer_to_each_consume
     done = asyncio.Event()
 
     async def listen(messages: Sequence[MessageExt]) -> None:
-        await asyncio.sleep(0.02)  # the length of a bar
+        await real_time(0.02)  # the length of a bar
         done.set()
 
     async def trace(running: Cluster) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable
+
+from tests.helpers.waiting import block_for
 
 from cometmq.remoting.blocking import BlockingConnection
 from cometmq.remoting.codes import RequestCode
@@ -49,7 +50,7 @@ def kill_under_load(cluster: ProcessCluster, work: Callable[[int], None], seeds:
     threads = [threading.Thread(target=work, args=(seed,)) for seed in seeds]
     for thread in threads:
         thread.start()
-    time.sleep(seconds)  # the length of the load, not a wait for something
+    block_for(seconds)  # the length of the load, not a wait for something
     cluster.brokers[0].kill()
     for thread in threads:
         thread.join(JOIN_S)

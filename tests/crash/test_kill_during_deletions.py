@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 import shutil
 import threading
-import time
 from pathlib import Path
 
 import pytest
 from tests.crash import loading
 from tests.crash.reading import read_queue
+from tests.helpers.waiting import block_for
 
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -75,7 +75,7 @@ def live(address: str, life: Life, rng: random.Random) -> None:
                 assert answer.code == ResponseCode.SUCCESS
                 life.begin()
                 if rng.random() < 0.3:
-                    time.sleep(0.05)  # a kill may find the topic deleted
+                    block_for(0.05)  # a kill may find the topic deleted
     except BlockingConnectionError:
         return
 
@@ -106,7 +106,7 @@ def test_no_kill_brings_an_earlier_life_back() -> None:
             ]
             for thread in threads:
                 thread.start()
-            time.sleep(rng.uniform(0.3, 0.8))  # the length of the load
+            block_for(rng.uniform(0.3, 0.8))  # the length of the load
             cluster.brokers[0].kill()
             for thread in threads:
                 thread.join(loading.JOIN_S)

@@ -11,14 +11,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import grpc
 import pytest
+from tests.helpers.waiting import real_time, until, wait_for
 from tests.proxy.client import Client, receive
 
 from cometmq.client.admin import Admin
@@ -60,12 +60,15 @@ class Serve:
         command += ["--grpc-port", str(self.port), *(text for key in KEYS for text in ("-o", key))]
         with (self._directory / "serve.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._directory)
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
-                return
-            time.sleep(0.05)  # nothing tells when a port of another process opens
-        pytest.fail((self._directory / "serve.log").read_text())
+        try:
+            wait_for(self._is_open, "its port is open")
+        except TimeoutError:
+            pytest.fail((self._directory / "serve.log").read_text())
+
+    def _is_open(self) -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            return True
+        return False
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -108,7 +111,7 @@ async def send(client: Client, ledger: Ledger, number: int) -> None:
         try:
             answer = await client.send("T", body)
         except grpc.aio.AioRpcError:
-            await asyncio.sleep(0.05)
+            await real_time(0.05)
             continue
         if answer.status.code == Code.OK:
             ledger.sent.add(body)
@@ -122,7 +125,7 @@ async def consume(client: Client, ledger: Ledger) -> None:
         try:
             answers = await client.receive(request)
         except grpc.aio.AioRpcError:
-            await asyncio.sleep(0.05)
+            await real_time(0.05)
             continue
         for found in [answer.message for answer in answers if answer.HasField("message")]:
             ledger.deliveries[found.body] += 1
@@ -143,12 +146,6 @@ async def acknowledge(client: Client, ledger: Ledger, found: v2.Message) -> None
         ledger.acknowledged.add(found.body)
     else:
         ledger.in_doubt.add(found.body)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 async def test_nothing_acknowledged_is_lost_or_comes_again(serve: Serve) -> None:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.helpers.waiting import block_for
+
 from cometmq.remoting.command import RemotingCommand, decode_command
 from cometmq.remoting.frame import FrameDecoder
 
@@ -100,7 +102,7 @@ def longest_hold_up(address: str, pid: int, cheap: RemotingCommand, attack: Call
             longest = max(longest, waited - (_queued_s(pid) - queued))
             if ends is None and not attacker.is_alive():
                 ends = time.monotonic() + _AFTER_S
-            time.sleep(_BEAT_S)
+            block_for(_BEAT_S)
         attacker.join()
     if failed:
         raise failed[0]

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.helpers.waiting import real_time
 from tests.store.conftest import StoreBench, put, served
 
 from cometmq.message.record import decode_record
@@ -101,7 +102,7 @@ class Life:
                     await work
             except Exception as error:
                 raise AssertionError(f"seed {self._seed}, after {self._trace}, in {self._root}: {error!r}") from error
-            await asyncio.sleep(self._random.choice((0.002, 0.03)) if name == "wait" else 0)
+            await real_time(self._random.choice((0.002, 0.03)) if name == "wait" else 0)
         self._stop()
         self._store.close_now()
 

@@ -1,5 +1,6 @@
 """Wait for a condition: ``until`` on the event loop, ``wait_for`` without one, ``answered`` of another process.
 
+``real_time`` and ``block_for`` are for what nothing tells: that something does not happen, or the length of a load.
 And whether a process runs, ``process_runs``. Who waits looks often at first and then less often: what is waited for
 needs the processor, and a look may ask another process.
 """
@@ -42,9 +43,19 @@ async def until(
             raise TimeoutError
         if clock is not None:
             clock.advance(step_s)
-        await asyncio.sleep(pause_s)
+        await real_time(pause_s)
         if clock is None:
             pause_s = min(pause_s * _PAUSE_GROWTH, _PROCESS_PAUSE_S)
+
+
+async def real_time(seconds: float) -> None:
+    """Let the event loop work for so long."""
+    await asyncio.sleep(seconds)
+
+
+def block_for(seconds: float) -> None:
+    """Let other threads and processes work for so long."""
+    time.sleep(seconds)
 
 
 async def answered(ask: Callable[[], Awaitable[T]], *, timeout_s: float = 60.0) -> T:
@@ -57,7 +68,7 @@ async def answered(ask: Callable[[], Awaitable[T]], *, timeout_s: float = 60.0) 
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not (answer := await ask()):
-                    await asyncio.sleep(_PROCESS_PAUSE_S)
+                    await real_time(_PROCESS_PAUSE_S)
                 return answer
     raise TimeoutError
 
@@ -73,7 +84,7 @@ def wait_for(condition: Callable[[], object], what: str, timeout_s: float = 60.0
     while not condition():
         if patience.is_over:
             raise TimeoutError(f"not within {timeout_s:g} s: {what}")
-        time.sleep(pause_s)
+        block_for(pause_s)
         pause_s = min(pause_s * _PAUSE_GROWTH, _PROCESS_PAUSE_S)
 
 

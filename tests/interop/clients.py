@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.helpers.pace import Patience
-from tests.helpers.waiting import wait_for
+from tests.helpers.waiting import block_for, wait_for
 from tests.interop import builds, probe
 from tests.interop.commands import CommandFailedError, Event, JavaRunner, ProcessRunner, Runner, Running
 
@@ -19,7 +19,6 @@ PATIENCE_S = 90.0
 # How often the Java clients look at their group without a notice. Left to themselves they wait
 # 20 s, and 5.3.3 now and then misses the moment of its start.
 REBALANCE_MS = 2000
-LOOK_AGAIN_S = 0.05
 READ_AGAIN_S = 0.2
 
 # What the Java client says when a query finds nothing: MQClientException with ResponseCode.NO_MESSAGE.
@@ -192,12 +191,12 @@ class Client:
 
         patience = Patience(PATIENCE_S)
         while True:
-            while probe.readable(namesrv, topic) < expect and not patience.is_over:
-                time.sleep(LOOK_AGAIN_S)
+            with suppress(TimeoutError):
+                wait_for(lambda: probe.readable(namesrv, topic) >= expect, "all can be read", patience.left_s)
             messages = read()
             if len(messages) >= expect or patience.is_over:
                 return messages
-            time.sleep(READ_AGAIN_S)  # some of a damaged store cannot be read
+            block_for(READ_AGAIN_S)  # some of a damaged store cannot be read
 
     def admin(self, namesrv: str, call: str, **more: Any) -> list[Event]:
         """One administration call (Java); its `result` and `message` events."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from collections.abc import AsyncIterator, Iterator
 from functools import cache
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from tests.helpers.pace import slowness_of_processor
+from tests.helpers.waiting import real_time
 from tests.proxy.client import message
 from tests.proxy.held_up import Attack, Peer, held_up
 from tests.proxy.wire import HELLO, data, headers, prefixed
@@ -166,12 +166,12 @@ async def test_calls_and_streams_leave_nothing_to_the_collector_of_garbage(serve
     """Its run over the leftovers of a flood takes 100 ms."""
     for attack in (resets, telemetry):
         await held_up(server, attack, attackers=1, seconds=0.02)
-        await asyncio.sleep(0.1)
+        await real_time(0.1)
         gc.collect()
         gc.disable()
         try:
             found = await held_up(server, attack, attackers=1, seconds=0.1)
-            await asyncio.sleep(0.1)
+            await real_time(0.1)
             garbage = gc.collect()
         finally:
             gc.enable()

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+from tests.helpers.waiting import until
 from tests.proxy.client import SERVICE
 from tests.proxy.wire import HELLO, data, headers, prefixed
 
@@ -46,9 +47,7 @@ async def test_few_calls_begin_in_a_round_of_the_loop_and_all_connections_get_th
             streams = range(1, 2 * CALLS, 2)
             calls = (headers(n, "Heartbeat", client=str(client)) + data(n, prefixed(b"")) for n in streams)
             writer.write(HELLO + b"".join(calls))
-        async with asyncio.timeout(30):
-            while len(order) < CLIENTS * CALLS:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(order) >= CLIENTS * CALLS)
     finally:
         for writer in writers:
             writer.transport.abort()

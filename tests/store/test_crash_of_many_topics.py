@@ -67,7 +67,7 @@ async def main():
             if ending == "none":
                 await asyncio.sleep(0.005)
     if ending == "none":
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
     store.close_now()
 
 asyncio.run(main())

@@ -146,12 +146,12 @@ async def test_acknowledged_messages_survive_sigkill() -> None:
 
 
 STARTER = """
-import time
+import signal
 from cometmq.testing import ProcessCluster
 
 with ProcessCluster() as cluster:
     print(cluster.namesrv.pid, cluster.brokers[0].pid, cluster.data, flush=True)
-    time.sleep(600)
+    signal.pause()
 """
 
 

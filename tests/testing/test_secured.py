@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import Final
 
 import pytest
+from tests.helpers.waiting import until
 
 from cometmq.client import AccessDeniedError, Credentials, Message, Producer, Security
 from cometmq.client.sync import SyncAdmin, SyncProducer
@@ -27,9 +27,7 @@ async def test_an_account_may_do_what_its_entry_says(tls: bool) -> None:
             await producer.send(Message("Orders", b"allowed"))
             with pytest.raises(AccessDeniedError):
                 await producer.send(Message("Closed", b"denied"))
-        async with asyncio.timeout(30):
-            while not cluster.has_replicated():
-                await asyncio.sleep(0.05)
+        await until(cluster.has_replicated)
 
 
 def test_a_cluster_of_processes_takes_tls_and_accounts_too() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from tests.helpers.pace import is_in_time
+from tests.helpers.waiting import block_for, real_time
 
 from cometmq.client import LitePullConsumer, Message, Producer
 from cometmq.testing import Cluster, StalledClockError, VirtualClock, stall
@@ -63,10 +64,10 @@ async def test_a_test_that_waits_for_something_else_or_moves_the_clock_goes_on()
         async with LitePullConsumer("g", instance=cluster.client_instance()) as consumer:
             await consumer.subscribe("orders")
             poll = asyncio.create_task(consumer.poll(5))
-            await asyncio.sleep(0.02 * 2 * stall.STALLED_CHECKS)
+            await real_time(0.02 * 2 * stall.STALLED_CHECKS)
             await clock.run_for(6)
             assert await poll == []
-        await asyncio.to_thread(time.sleep, 0.02 * 2 * stall.STALLED_CHECKS)
+        await asyncio.to_thread(block_for, 0.02 * 2 * stall.STALLED_CHECKS)
     assert cluster.stalled is None
 
 

@@ -27,7 +27,7 @@ from cometmq.remoting.headers import GetConsumerListByGroupRequestHeader, Unregi
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.disk import Disk
 from cometmq.store.table_journal import TableJournal
-from cometmq.testing import VirtualClock
+from cometmq.testing import VirtualClock, settle
 
 
 def subscribed(**fields: Any) -> ConsumerData:
@@ -311,7 +311,7 @@ async def test_who_leaves_many_groups_has_their_notices_sent_over_turns_and_each
     body = encode_body(HeartbeatData(client_id="c", consumer_data_set=data, producer_data_set=[]))
     for _ in range(20):
         await beat(await connect(), body)
-    await asyncio.sleep(0.05)
+    await settle()
     leaving, back = list(broker.clients.consumers.groups["g0"].channels)[:2]
     written = 0
     write = ServerConnection.write

@@ -16,6 +16,7 @@ from typing import Any
 
 from tests.broker.pop.popping import Popper, pop_command
 from tests.broker.wire import Wire, records
+from tests.helpers.waiting import real_time
 
 from cometmq.message.pop_info import ReceiptHandle
 from cometmq.remoting.codes import RequestCode
@@ -134,7 +135,7 @@ async def exchange(wire: Wire, now_ms: Callable[[], int]) -> list[Line]:
     first = await pop("ordered pop", **order, attempt_id="a1")
     popped = int(first.ext_fields["popTime"])
     await pop("ordered pop of a locked queue", **order, attempt_id="a2")
-    await asyncio.sleep(0.01)
+    await real_time(0.01)
     again = await pop("ordered pop of the same attempt", **order, attempt_id="a1")
     popped = int(again.ext_fields["popTime"])
     handle = ReceiptHandle(0, popped, 60_000, 999, "0", "broker-a", 1, 0)
@@ -146,7 +147,7 @@ async def exchange(wire: Wire, now_ms: Callable[[], int]) -> list[Line]:
     await pop("ordered pop after an ack that does not count", **order, attempt_id="a4")
     change = ack | {"offset": 1, "invisibleTime": 0}
     await ask("ordered change to now", 200053, change)
-    await asyncio.sleep(0.05)
+    await real_time(0.05)
     again = await pop("ordered pop once more", **order, attempt_id="a5")
     handle = handle._replace(pop_time=int(again.ext_fields.get("popTime", 0)))
     for offset in (1, 2):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import zlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.broker.wire import Wire, records, send_header
+from tests.helpers.waiting import real_time
 
 from cometmq.message.batch import BatchPiece, encode_batch
 from cometmq.message.producer_sequence import ProducerLane, ProducerLanes, ProducerSequence
@@ -31,7 +31,7 @@ class Opened:
 async def once_read(ask: Callable[[], Awaitable[RemotingCommand]]) -> RemotingCommand:
     """Ask until the broker has read its log for what producers sent; the answer."""
     while (answer := await ask()).code == ResponseCode.SYSTEM_BUSY:
-        await asyncio.sleep(_PAUSE_S)
+        await real_time(_PAUSE_S)
     return answer
 
 

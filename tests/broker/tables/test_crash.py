@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.broker.conftest import small_config
 from tests.broker.snapshots import SnapshotDisk
+from tests.helpers.waiting import real_time
 
 import cometmq.broker.tables.consumer_offsets
 import cometmq.broker.tables.versioned_table
@@ -59,7 +60,7 @@ async def test_of_topics_at_every_write_and_flush(
         writing = asyncio.create_task(topics.writer.save_in_background())
         clock.advance(1)
         for step in range(8):
-            await asyncio.sleep(0.001)
+            await real_time(0.001)
             change(f"T{number}", step)
             if step == 4:
                 change(f"T{number // 2}", None)

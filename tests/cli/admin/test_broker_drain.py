@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import CommandLine
+from tests.helpers.waiting import real_time, until
 
 from cometmq.client import ConsumeFromWhere, Message, MessageExt, Producer, PushConfig, PushConsumer
 from cometmq.client.admin import Admin
@@ -52,21 +53,17 @@ class Traffic:
                     continue
                 self.acknowledged.append(body)
                 self.brokers.append(sent.queue.broker_name)
-                await asyncio.sleep(0.002)
+                await real_time(0.002)
 
     async def until_on(self, broker: str) -> None:
         """Wait until a message of now is on a broker."""
         begin = len(self.brokers)
-        async with asyncio.timeout(60):
-            while broker not in self.brokers[begin:]:
-                await asyncio.sleep(0.05)
+        await until(lambda: broker in self.brokers[begin:])
 
     async def end(self) -> None:
         """Stop the producers, and wait until everything is received."""
         self._stop.set()
-        async with asyncio.timeout(60):
-            while not self.received.issuperset(self.acknowledged):
-                await asyncio.sleep(0.05)
+        await until(lambda: self.received.issuperset(self.acknowledged))
 
 
 async def test_a_drained_broker_loses_no_message_and_no_send_fails(two: ProcessCluster) -> None:

@@ -13,6 +13,7 @@ import pytest
 import trustme
 from tests.broker.conftest import small_config
 from tests.cli.conftest import CommandLine, Result
+from tests.helpers.waiting import until
 from tests.namesrv.wire import Wire
 
 from cometmq.broker.controller import Broker
@@ -42,8 +43,7 @@ async def test_a_broker_that_was_there_a_while_ago_is_away(namesrv: tuple[NameSe
     wire = Wire(*await asyncio.open_connection("127.0.0.1", server.port))
     await wire.register(name="broker-a", broker_id=1)
     await wire.close()
-    while server.routes.cluster_info().broker_addr_table:
-        await asyncio.sleep(0.01)
+    await until(lambda: not server.routes.cluster_info().broker_addr_table)
     clock.advance(12 * 60)
     status = await run(server.address, "cluster", "status", "-o", "json")
     assert status.code == 1

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Sequence
 
 import pytest
+from tests.helpers.waiting import real_time, until
 from tests.interop.systems import Deployment
 
 from cometmq.client import LitePullConsumer, MessageExt, PushConfig, PushConsumer
@@ -78,12 +77,10 @@ async def test_a_member_is_warned_at_any_broker(
     config = PushConfig(rebalance_interval_s=0.2)
     first, second = (PushConsumer(group, nothing, server.address, config=config) for _ in range(2))
     await first.subscribe(topic, "red")
-    await asyncio.sleep(0.01)  # the newer subscription counts, and brokers compare milliseconds
+    await real_time(0.01)  # the newer subscription counts, and brokers compare milliseconds
     await second.subscribe(topic, "blue")
     async with first, second:
-        end = time.monotonic() + 20
-        while not warnings(caplog) and time.monotonic() < end:
-            await asyncio.sleep(0.02)
+        await until(lambda: warnings(caplog))
     assert f"topic {topic}: this member subscribes by TAG red, another by TAG blue" in warnings(caplog)
 
 

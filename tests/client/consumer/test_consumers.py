@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.client.conftest import visible
-from tests.helpers.waiting import answered, until
+from tests.helpers.waiting import answered, real_time, until
 from tests.interop.systems import Deployment
 
 from cometmq.client import (
@@ -321,7 +321,7 @@ async def test_a_hand_over_under_load_repeats_at_most_what_was_in_consumption(
         nonlocal running, most
         running += len(messages)
         most = max(most, running)
-        await asyncio.sleep(0.001)  # what consuming takes: others run meanwhile
+        await real_time(0.001)  # what consuming takes: others run meanwhile
         seen.update(int(message.body) for message in messages)
         running -= len(messages)
 
@@ -365,7 +365,7 @@ async def test_closing_waits_for_what_is_in_consumption(server: Deployment, topi
     await consumer.start()
     await until(began.is_set)
     closing = asyncio.create_task(consumer.close())
-    await asyncio.sleep(0.05)  # it may not end, and nothing tells that it does not
+    await real_time(0.05)  # it may not end, and nothing tells that it does not
     assert not closing.done()
     go_on.set()
     await closing
@@ -442,7 +442,7 @@ async def test_a_blocked_listener_stops_reading_ahead(server: Deployment, topic:
     await consumer.subscribe(topic)
     async with consumer:
         await until(lambda: consumer.cached_count >= 4 * 64)
-        await asyncio.sleep(0.3)  # nothing more may come, and nothing tells that it does not
+        await real_time(0.3)  # nothing more may come, and nothing tells that it does not
         assert consumer.cached_count < 4 * (64 + 16)
         go_on.set()
         await until(lambda: seen >= 2000)

@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 from tests.helpers.interleaving import interleaved
-from tests.helpers.waiting import until
+from tests.helpers.waiting import real_time, until
 
 from cometmq.client import (
     ClientInstance,
@@ -175,7 +175,7 @@ async def test_a_group_loses_no_message_and_no_commit(
         async def pass_time() -> None:
             while True:
                 clock.advance(0.05)
-                await asyncio.sleep(0.001)
+                await real_time(0.001)
 
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             passing = tasks.create_task(pass_time())

@@ -169,7 +169,7 @@ async def test_a_listener_that_cancels_the_task_which_calls_it_fails_alone(clust
         if int(messages[0].body) == 0 and worker.failures < 2:
             worker.failures += 1
             task.cancel()
-            await asyncio.sleep(10)
+            await asyncio.Event().wait()
         worker.seen.append(int(messages[0].body))
 
     worker.call_async = listener  # type: ignore[method-assign]
@@ -184,7 +184,7 @@ async def test_a_listener_whose_own_time_is_up_fails_alone(cluster: Cluster, ord
         if int(messages[0].body) == 0 and worker.failures < 2:
             worker.failures += 1
             async with asyncio.timeout(0.001):
-                await asyncio.sleep(10)
+                await asyncio.Event().wait()
         worker.seen.append(int(messages[0].body))
 
     worker.call_async = listener  # type: ignore[method-assign]
@@ -407,7 +407,7 @@ async def test_closing_ends_a_listener_that_waits_and_its_message_comes_again(cl
     async def listener(messages: Sequence[MessageExt]) -> None:
         try:
             began.set()
-            await asyncio.sleep(100)
+            await asyncio.Event().wait()
         finally:
             ended.append("cancelled")
 
@@ -433,16 +433,18 @@ async def main():
     async with Producer("application", instance=cluster.client_instance()) as producer:
         await producer.send_many([Message("orders", b"x")] * 5)
     begun = []
+    enough = asyncio.Event()
     async def listener(messages):
         begun.append(1)
-        await asyncio.sleep(100)
+        if len(begun) == 6:
+            enough.set()
+        await asyncio.Event().wait()
     for orderly in (False, True):
         config = PushConfig(orderly=orderly, consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
         consumer = PushConsumer(f"workers-{orderly}", listener, config=config, instance=cluster.client_instance())
         await consumer.subscribe("orders")
         await consumer.start()
-    while len(begun) < 6:
-        await asyncio.sleep(0.01)
+    await enough.wait()
 
 logging.basicConfig(level=logging.WARNING)
 asyncio.run(main())

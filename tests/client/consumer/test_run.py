@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -175,13 +174,9 @@ def test_ctrl_c_in_a_synchronous_loop_loses_no_message(shared: SyncCluster) -> N
     shared.create_topic("interrupted")
     config = PushConfig(consume_from_where=FIRST)
 
-    def interrupt() -> None:
-        time.sleep(0.3)
-        os.kill(os.getpid(), signal.SIGINT)
-
     consumer = SyncPushConsumer("interrupters", namesrv=shared.namesrv_address, config=config)
     consumer.subscribe("interrupted")
-    threading.Thread(target=interrupt).start()
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     with consumer:
         with pytest.raises(KeyboardInterrupt):
             next(iter(consumer))

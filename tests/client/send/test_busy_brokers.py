@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.client.send.busy_broker import NO_ANSWER, Broker
+from tests.helpers.waiting import real_time
 
 from cometmq.client import Message, PartlySentError, Producer, ProducerConfig, SendStatus
 from cometmq.client.errors import BrokerError, ClientError, SendFailedError
@@ -148,7 +149,7 @@ async def test_brokers_that_restart_are_waited_for_while_time_remains(
             asyncio.create_task(producer.send(Message("T", b"meanwhile"))),
             asyncio.create_task(producer.send(Message("T", b"meanwhile"), sharding_key="k")),
         ]
-        await asyncio.sleep(0.3)  # some tries meanwhile: none of them may end the send
+        await real_time(0.3)  # some tries meanwhile: none of them may end the send
         assert not any(task.done() for task in sending)
         broker.server = RemotingServer(broker.server.processors)
         await broker.server.start("127.0.0.1", port)

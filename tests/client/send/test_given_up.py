@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.client.send.busy_broker import Broker
-from tests.helpers.waiting import until
+from tests.helpers.waiting import real_time, until
 
 from cometmq.client import Message, Producer, ProducerConfig
 from cometmq.client.send_result import SendResult
@@ -35,7 +35,7 @@ async def test_a_send_that_is_cancelled_is_not_repeated(broker: Broker) -> None:
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
         left = len(broker.asked) + 1
-        await asyncio.sleep(0.2)
+        await real_time(0.2)
     assert len(broker.asked) <= left
 
 

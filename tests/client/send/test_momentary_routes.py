@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers.waiting import real_time
 
 from cometmq.client import ConsumeFromWhere, Message, Producer, ProducerConfig, PushConfig, PushConsumer
 from cometmq.client.errors import ClientError, RemotingConnectError, RouteNotFoundError
@@ -142,7 +143,7 @@ async def test_a_nameserver_that_is_started_a_moment_later_is_waited_for(cluster
         with pytest.raises(RemotingConnectError):
             await producer.send(Message("orders", b"x"), timeout_s=0.2)
         sending = asyncio.ensure_future(producer.send(Message("orders", b"x")))
-        await asyncio.sleep(0.1)  # some tries meanwhile, which nothing else shows
+        await real_time(0.1)  # some tries meanwhile, which nothing else shows
         proxy = await asyncio.start_server(_to(cluster.namesrv_address), "127.0.0.1", port)
         await sending
     proxy.close()

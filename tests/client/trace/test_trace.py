@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Sequence
 
 import pytest
-from tests.helpers.waiting import answered, until
+from tests.helpers.waiting import answered, real_time, until
 from tests.interop.systems import Deployment
 
 from cometmq.client import (
@@ -105,7 +105,7 @@ async def test_a_lite_pull_consumer_tells_how_long_messages_took_until_the_next_
         async with LitePullConsumer(group, server.address, config=config) as consumer:
             await consumer.subscribe(topic)
             assert [message.body for message in await consumer.poll(60)] == [b"first"]
-            await asyncio.sleep(0.05)  # the time that is told below
+            await real_time(0.05)  # the time that is told below
             last = await producer.send(Message(topic, b"last"))
             assert [message.body for message in await consumer.poll(60)] == [b"last"]
         broken = await producer.send(Message(topic, b"broken"))

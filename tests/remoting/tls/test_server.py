@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import trustme
-from tests.helpers.waiting import until
+from tests.helpers.waiting import real_time, until
 
 import cometmq.remoting.tls.server
 from cometmq.limits import HANDSHAKE_SECONDS
@@ -463,7 +463,7 @@ async def test_updates_of_keys_are_followed(room: Room) -> None:
     for _ in range(3):
         process.stdin.write(b"K\n")  # asks the server to update its keys, too
         await process.stdin.drain()
-        await asyncio.sleep(0.02)  # openssl takes a command only at the beginning of what it reads at once
+        await real_time(0.02)  # openssl takes a command only at the beginning of what it reads at once
     process.stdin.write(FRAME + b"\n")
     async with asyncio.timeout(30):
         while b"hello" not in await process.stdout.read(4_096):

@@ -49,13 +49,11 @@ spark.stop()
 
 
 _SHOWN = """
-import time
 from pathlib import Path
 from cometmq.spark.session.environment import local_session
 
 def wait(rows):
-    while not Path("seen").exists():
-        time.sleep(0.05)
+    Path("seen").read_bytes()
     return rows
 
 spark = local_session("local[1]", brief=True)
@@ -66,13 +64,14 @@ spark.stop()
 
 @pytest.mark.spark
 def test_a_terminal_shows_how_far_a_step_is(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "seen")  # which cannot be read before it is written
     ours, its = pty.openpty()
     with subprocess.Popen([sys.executable, "-c", _SHOWN], cwd=tmp_path, stderr=its) as program:
         os.close(its)
         shown = b""
         while b"(0 + 1) / 1]" not in shown:  # none of its tasks done, one under way
             shown += os.read(ours, 1000)
-        (tmp_path / "seen").touch()
+        (tmp_path / "seen").write_bytes(b"")
         assert program.wait(200) == 0, shown
     os.close(ours)
 
