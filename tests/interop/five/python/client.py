@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -82,10 +83,13 @@ class Listener(MessageListener):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self.seen: list[str] = []
+        self.has_all = threading.Event()
 
     def consume(self, received: Any) -> Any:
         body = received.body.decode()
         self.seen.append(body)
+        if len(self.seen) == 11:
+            self.has_all.set()
         return ConsumeResult.FAILURE if body == "m3" and self.seen.count(body) == 1 else ConsumeResult.SUCCESS
 
 
@@ -93,9 +97,7 @@ def push() -> object:
     listener = Listener()
     consumer = PushConsumer(configuration(), f"GP{RUN}", listener, {f"N{RUN}": FilterExpression()})
     consumer.startup()
-    until = time.monotonic() + PATIENCE_S
-    while len(listener.seen) < 11 and time.monotonic() < until:
-        time.sleep(0.05)
+    listener.has_all.wait(PATIENCE_S)
     consumer.shutdown()
     return sorted(listener.seen)
 

@@ -3,6 +3,8 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Collectors;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
@@ -99,18 +101,17 @@ public class Five {
 
     private static void push() throws Exception {
         List<String> seen = Collections.synchronizedList(new ArrayList<>());
-        long until = System.currentTimeMillis() + PATIENCE_MS;
+        CountDownLatch left = new CountDownLatch(11);
         try (PushConsumer consumer = PROVIDER.newPushConsumerBuilder().setClientConfiguration(configuration)
                 .setConsumerGroup("GP" + run)
                 .setSubscriptionExpressions(Collections.singletonMap("N" + run, FilterExpression.SUB_ALL))
                 .setMessageListener(message -> {
                     seen.add(body(message));
+                    left.countDown();
                     boolean fails = body(message).equals("m3") && message.getDeliveryAttempt() == 1;
                     return fails ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
                 }).build()) {
-            while (seen.size() < 11 && System.currentTimeMillis() < until) {
-                Thread.sleep(50);
-            }
+            left.await(PATIENCE_MS, TimeUnit.MILLISECONDS);
         }
         tell("push", seen, true);
     }
