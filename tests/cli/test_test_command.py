@@ -55,8 +55,10 @@ def project(tmp_path: Path) -> Path:
         (tmp_path / "tests" / "broker" / f"{module}.py").touch()
     shutil.copy(ROOT / "scripts" / "test", tmp_path / "scripts")
     (tmp_path / "tests" / "helpers").mkdir()
-    for copied in ("parts.toml", "helpers/pace.py", "helpers/run_directory.py", "helpers/crashed_workers.py"):
-        shutil.copy(ROOT / "tests" / copied, tmp_path / "tests" / copied)
+    for copied in ("pace.py", "run_directory.py", "crashed_workers.py"):
+        shutil.copy(ROOT / "tests" / "helpers" / copied, tmp_path / "tests" / "helpers")
+    parts = (ROOT / "tests" / "parts.toml").read_text(encoding="utf-8")
+    (tmp_path / "tests" / "parts.toml").write_text(re.sub(r" -n \d ", " -n 2 ", parts), encoding="utf-8")
     (tmp_path / "pyproject.toml").write_text(MARKERS)
     return tmp_path
 
