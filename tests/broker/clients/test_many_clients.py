@@ -83,6 +83,23 @@ def test_a_client_of_thousands_of_groups_leaves_slice_by_slice(
     assert max(before - after for before, after in itertools.pairwise(left)) == CLIENTS_PER_SLICE
 
 
+def test_connections_that_close_together_are_one_work(steps_of: tuple[ClientRegistry, list[Iterator[None]]]) -> None:
+    registry, works = steps_of
+    connections = [cast(ServerConnection, Connection()) for _ in range(101)]
+    for connection in connections:
+        enter(registry, connection, groups=5)
+    for connection in connections[:100]:
+        registry.connection_closed(connection)
+    assert len(works) == 1
+    left = [members(registry), *(members(registry) for _ in works[0])]
+    assert left[-1] == 10
+    assert max(before - after for before, after in itertools.pairwise(left)) == CLIENTS_PER_SLICE
+    registry.connection_closed(connections[100])
+    for _ in works[1]:
+        pass
+    assert members(registry) == 0
+
+
 def test_a_scan_looks_at_silent_clients_alone(
     steps_of: tuple[ClientRegistry, list[Iterator[None]]], clock: VirtualClock
 ) -> None:

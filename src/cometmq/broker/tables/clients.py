@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
@@ -383,6 +384,9 @@ class ClientRegistry:
         self._clock = clock
         self._do = do
         self._watched: set[ServerConnection] = set()
+        self._closed: deque[ServerConnection] = deque()
+        """Closed connections whose clients are not removed yet."""
+        self._removes_closed = False
         self._beats = Heartbeats()
         self.producers = ProducerManager(self._beats)
         self.consumers = ConsumerManager(self._beats)
@@ -414,10 +418,20 @@ class ClientRegistry:
         return channel is None or channel.client_id != client_id
 
     def connection_closed(self, connection: ServerConnection) -> None:
-        """Remove all clients on a closed connection, slice by slice."""
+        """Remove all clients on a closed connection, slice by slice; connections that close together are one work."""
         self._watched.discard(connection)
         if self.producers.knows(connection) or self.consumers.knows(connection):
-            self._do(self._leaving([(connection, None)]))
+            self._closed.append(connection)
+            if not self._removes_closed:
+                self._removes_closed = True
+                self._do(self._leaving((closed, None) for closed in self._take_closed()))
+
+    def _take_closed(self) -> Iterator[ServerConnection]:
+        try:
+            while self._closed:
+                yield self._closed.popleft()
+        finally:
+            self._removes_closed = False
 
     def expire(self) -> None:
         """Remove the clients without a heartbeat for the expiry time, slice by slice."""
