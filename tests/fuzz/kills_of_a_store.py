@@ -153,8 +153,8 @@ class Life:
         """End timers and threads, and write nothing more."""
         maintenance, flush, log = store._maintenance, store._flush, store._log
         maintenance._closing = maintenance.checkpoints._closing = flush._closed = store._closed = True
-        for timer in maintenance._timers.values():
-            timer.cancel()
+        for repeated in maintenance._repeated:
+            repeated.close()
         if maintenance._next_block is not None:
             maintenance._next_block.cancel()
         maintenance.retention.stop()

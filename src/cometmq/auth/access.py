@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from pathlib import Path
@@ -26,8 +25,9 @@ from cometmq.auth.user_access import (
     parse_account,
 )
 from cometmq.auth.users import UserTable, read_key
-from cometmq.clock import Clock, TimerHandle
+from cometmq.clock import Clock
 from cometmq.options import ConfigError
+from cometmq.periodic import Periodic
 from cometmq.remoting.security import PLAIN, Security, read_credentials
 from cometmq.remoting.server import RequestGuard
 from cometmq.threads import in_thread
@@ -63,41 +63,24 @@ class AccessControl:
         self.guard: Final = AccessGuard(model, clock=clock, requires_stamps=config.require_fresh_signatures)
         self._audit = audit
         self.model: Final = model
-        self._clock = clock
-        self._timer: TimerHandle | None = None
-        self._look: asyncio.Task[None] | None = None
+        self._checks = Periodic("checking the files of accounts", ACL_LOOK_SECONDS, self._check_files, clock=clock)
 
     def start(self) -> None:
         """Start to check the files for changes periodically."""
-        self._timer = self._clock.call_later(ACL_LOOK_SECONDS, self._begin)
+        self._checks.start()
 
     async def stop(self) -> None:
         """Stop checking the files."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._look is not None:
-            await self._look
+        await self._checks.stop()
 
-    def _begin(self) -> None:
-        self._look = asyncio.get_running_loop().create_task(self._looked(), name="look at the accounts")
-
-    async def _looked(self) -> None:
+    async def _check_files(self) -> None:
         version = self.model.version
-        try:
-            if self.files is not None:
-                await self.files.look()
-            if self.users is not None:
-                await in_thread(self.users.look)
-        except Exception:
-            _log.exception("a look at the accounts failed")
-        else:
-            if self._audit is not None and self.model.version != version:
-                self._audit.accounts_changed()
-        finally:
-            self._look = None
-        if self._timer is not None:
-            self.start()
+        if self.files is not None:
+            await self.files.look()
+        if self.users is not None:
+            await in_thread(self.users.look)
+        if self._audit is not None and self.model.version != version:
+            self._audit.accounts_changed()
 
 
 def open_access(

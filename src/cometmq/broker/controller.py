@@ -41,7 +41,6 @@ from cometmq.broker.limits import (
 from cometmq.broker.metrics.stats import BrokerStats
 from cometmq.broker.metrics.traffic import Traffic
 from cometmq.broker.monitor.monitor import BrokerMonitor, MonitoredParts
-from cometmq.broker.periodic import Periodic
 from cometmq.broker.periodic_work import periodic_work
 from cometmq.broker.pop.service import PopService
 from cometmq.broker.ports import ClientPorts
@@ -79,6 +78,7 @@ from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.core import CORE, NEXT_STEP, PATH
 from cometmq.log_level import LogLevel
 from cometmq.message.hosts import encode_host, format_address, parse_address
+from cometmq.periodic import Periodic
 from cometmq.quantity import quantity
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.processors import ProcessorTable

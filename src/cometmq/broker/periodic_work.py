@@ -16,12 +16,12 @@ from cometmq.broker.limits import (
     QUOTA_SAVE_SECONDS,
     TABLE_RETRY_SECONDS,
 )
-from cometmq.broker.periodic import Work
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager
 from cometmq.broker.tables.broker_tables import BrokerTables
 from cometmq.broker.tables.offset_expiry import OffsetExpiry
 from cometmq.free_memory import give_back
 from cometmq.loop import in_rounds
+from cometmq.periodic import Work
 from cometmq.threads import in_thread
 
 

@@ -23,6 +23,7 @@ from cometmq.console.connections import Connections
 from cometmq.console.limits import HEALTH_SECONDS, SAMPLE_SECONDS, SAMPLES
 from cometmq.errors import CometMQError
 from cometmq.message.names import MASTER_ID
+from cometmq.periodic import Periodic
 from cometmq.remoting.bodies import ClusterInfo
 
 log = logging.getLogger(__name__)
@@ -138,7 +139,7 @@ class Sampler:
         self._connections = connections
         self._nameservers = nameservers
         self._clock = clock
-        self._task: asyncio.Task[None] | None = None
+        self._sampling = Periodic("looking at the cluster", SAMPLE_SECONDS, self._sample, clock=clock, first_s=0)
         self._examining: asyncio.Task[None] | None = None
         self._next = asyncio.Event()
 
@@ -149,30 +150,27 @@ class Sampler:
 
     def start(self) -> None:
         """Start sampling."""
-        self._task = asyncio.create_task(self._run())
+        self._sampling.start()
 
     async def stop(self) -> None:
         """Stop the background work."""
-        for task in (self._task, self._examining):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+        await self._sampling.stop(cancels=True)
+        if self._examining is not None:
+            self._examining.cancel()
+            await asyncio.gather(self._examining, return_exceptions=True)
 
     async def following(self) -> Sample:
         """Wait for the next sample."""
         await self._next.wait()
         return self.samples[-1]
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                async with self._connections.admin() as admin:
-                    self.samples.append(await look(admin, self._clock.now_ms()))
-            except Exception:
-                log.exception("the console could not look at the cluster; it tries again")
+    async def _sample(self) -> None:
+        try:
+            async with self._connections.admin() as admin:
+                self.samples.append(await look(admin, self._clock.now_ms()))
+        finally:
             self._next.set()
             self._next = asyncio.Event()
-            await self._clock.sleep(SAMPLE_SECONDS)
 
     def examine(self) -> Health:
         """Return the last known health of the cluster. If it is old, refresh it in the background."""

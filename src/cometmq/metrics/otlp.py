@@ -18,6 +18,7 @@ from cometmq.clock import Clock
 from cometmq.metrics.family import OVERFLOW, Family, Histogram, Kind, Steps
 from cometmq.metrics.options import OTLP_GRPC, MetricsOptions
 from cometmq.options import ConfigError
+from cometmq.periodic import Periodic
 from cometmq.threads import in_thread
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ class OtlpSender:
         self._exporter = exporter_of(options)
         self._common: Mapping[str, str] = {}
         self._began_ns = clock.now_ms() * 1_000_000
-        self._task: asyncio.Task[None] | None = None
+        interval_s = options.metric_grpc_exporter_interval_in_mills / 1000
+        self._sends = Periodic("sending metrics", interval_s, self._send, clock=clock)
         self._is_failing = False
 
     def start(self, common: Mapping[str, str]) -> None:
@@ -69,21 +71,13 @@ class OtlpSender:
         :param common: labels that every sample has.
         """
         self._common = common
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="send metrics")
+        self._sends.start()
 
     async def stop(self) -> None:
         """Send the latest metrics and stop."""
-        if self._task is None:
-            return
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await self._sends.stop(cancels=True)
         await self._send()
         await in_thread(self._exporter.shutdown)
-
-    async def _run(self) -> None:
-        while True:
-            await self._clock.sleep(self._options.metric_grpc_exporter_interval_in_mills / 1000)
-            await self._send()
 
     async def _send(self) -> None:
         samples = await self._collected()

@@ -12,7 +12,7 @@ from cometmq import __version__
 from cometmq.auth.access import guard_of, open_access, open_audit
 from cometmq.auth.metrics import of_access
 from cometmq.auth.user_admin import UserAdmin
-from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
+from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.hosts import address_here
 from cometmq.message.listeners import EVERY_CLIENT
 from cometmq.metrics.family import Sample
@@ -22,6 +22,7 @@ from cometmq.namesrv.kv import KvConfig
 from cometmq.namesrv.monitor import NamesrvMonitor
 from cometmq.namesrv.requests import NamesrvRequests
 from cometmq.namesrv.routes import RouteTable
+from cometmq.periodic import Periodic
 from cometmq.remoting.processors import ProcessorTable
 from cometmq.remoting.rpc_latency import RpcLatency
 from cometmq.remoting.server import RemotingServer, RequestGuard, RequestPath, ServerLimits
@@ -63,7 +64,8 @@ class NameServer:
         self._latency = RpcLatency(clock) if config.has_metrics else None
         self._servers: Final = [self._new_server(name, guard, tls) for name in ports]
         self._ports: Final = tuple(ports.values())
-        self._scan_timer: TimerHandle | None = None
+        interval_s = config.scan_not_active_broker_interval / 1000
+        self._scans = Periodic("removing silent brokers", interval_s, self._scan, clock=clock, first_s=_FIRST_SCAN_S)
         self.monitor: NamesrvMonitor | None = None
         if self._latency is not None:
             self.monitor = NamesrvMonitor(
@@ -122,17 +124,15 @@ class NameServer:
             "nameserver serves at %s: CometMQ %s, Python %s, KV configuration %s",
             *(self.address, __version__, platform.python_version(), self.config.kv_config_path),
         )
-        self._scan_timer = self._clock.call_later(_FIRST_SCAN_S, self._scan)
+        self._scans.start()
         if self.access is not None:
             self.access.start()
         if self.monitor is not None:
             await self.monitor.start(self.address)
 
     async def stop(self) -> None:
-        """Stop the scan, close every connection and the port."""
-        if self._scan_timer is not None:
-            self._scan_timer.cancel()
-            self._scan_timer = None
+        """Stop the scan; close every connection and the port."""
+        self._scans.close()
         began = self._clock.monotonic()
         if self.monitor is not None:
             await self.monitor.stop()
@@ -147,10 +147,8 @@ class NameServer:
 
     def _scan(self) -> None:
         """Remove brokers that have been silent for too long (``scanNotActiveBroker``)."""
-        config = self.config
-        oldest = self._clock.monotonic() - config.broker_channel_expired_time / 1000
+        oldest = self._clock.monotonic() - self.config.broker_channel_expired_time / 1000
         for live in self.routes.expire(oldest):
             self._requests.note_departure(live.identity, SILENT)
             if isinstance(live.connection, ServerConnection):
                 live.connection.close()
-        self._scan_timer = self._clock.call_later(config.scan_not_active_broker_interval / 1000, self._scan)

@@ -15,8 +15,9 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from cometmq.clock import Clock, TimerHandle
+from cometmq.clock import Clock
 from cometmq.loop import TaskSet
+from cometmq.periodic import Periodic
 from cometmq.proxy.config import EndpointConfig
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.limits import MAX_RENEWED_HANDLES
@@ -80,7 +81,7 @@ class Renewals:
         self._clock = clock
         self._renewals: dict[_Key, _Renewal] = {}
         """The messages by client, group and first handle."""
-        self._timer: TimerHandle | None = None
+        self._intervals = Periodic("renewing messages", config.renew_every_ms / 1000, self._begin_rounds, clock=clock)
         self._rounds = TaskSet()
         self._busy_brokers: set[str] = set()
         """Brokers whose round is in progress."""
@@ -92,13 +93,12 @@ class Renewals:
         }
 
     def start(self) -> None:
-        """Start the rounds, which begin at an interval."""
-        self._timer = self._clock.call_later(self._config.renew_every_ms / 1000, self._begin_rounds)
+        """Start the periodic rounds."""
+        self._intervals.start()
 
     async def stop(self) -> None:
         """Stop the rounds."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._intervals.close()
         await self._rounds.stop()
 
     def __len__(self) -> int:
@@ -126,7 +126,6 @@ class Renewals:
     # --- rounds ---------------------------------------------------------------------------------
     def _begin_rounds(self) -> None:
         """Begin a round for each broker whose last round has ended, so that no broker holds up another one."""
-        self.start()
         by_broker: dict[str, list[_Key]] = {}
         for key, renewal in self._renewals.items():
             by_broker.setdefault(renewal.delivery.handle.broker_name, []).append(key)

@@ -17,6 +17,7 @@ from cometmq.clock import Clock, TimerHandle
 from cometmq.java_values import is_blank
 from cometmq.limits import MAX_CLIENT_ID_CHARS
 from cometmq.loop import TaskSet
+from cometmq.periodic import Periodic
 from cometmq.proxy.backend.backend import Backend, BrokerRequest, ClientIdentity, Link
 from cometmq.proxy.converter import ms_of
 from cometmq.proxy.errors import OK, ProxyError
@@ -204,20 +205,19 @@ class Sessions:
         self._on_request = on_request
         self._by_key: dict[Key, ClientSession] = {}
         self._by_ip: dict[str, dict[ClientSession, None]] = {}
-        self._sweeper: TimerHandle | None = None
+        self._sweeps = Periodic("removing silent clients", _SWEEP_SECONDS, self._sweep, clock=clock)
         self._closing = TaskSet()
 
     def __len__(self) -> int:
         return len(self._by_key)
 
     def start(self) -> None:
-        """Remove silent clients from now on."""
-        self._sweeper = self._clock.call_later(_SWEEP_SECONDS, self._sweep)
+        """Start removing silent clients."""
+        self._sweeps.start()
 
     async def stop(self) -> None:
         """Remove all clients."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        self._sweeps.close()
         for session in list(self._by_key.values()):
             self.remove(session)
         await self._closing.join()
@@ -315,7 +315,6 @@ class Sessions:
             is_silent = now - session.called_at > GRPC_SILENT_SECONDS
             if is_silent and (session.state, SessionEvent.SILENCE) in TRANSITIONS:
                 self.remove(session)
-        self._sweeper = self._clock.call_later(_SWEEP_SECONDS, self._sweep)
 
 
 def client_id_of(call: Call) -> str:

@@ -18,8 +18,9 @@ from typing import Any, Final, Protocol
 from msgspec.structs import astuple
 
 from cometmq import descriptors
-from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
+from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.limits import FRAME_SECONDS, MAX_CONNECTIONS, MAX_POSTPONED_BYTES, SERVER_IDLE_SECONDS
+from cometmq.periodic import Periodic
 from cometmq.remoting.busy_poll import BusyPoll, can_busy_poll
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import (
@@ -165,7 +166,7 @@ class RemotingServer:
         self._resume: list[ServerConnection] = []
         self.round_is_scheduled = False
         """True from the first request of a round to its end."""
-        self._sweeper: TimerHandle | None = None
+        self._sweeps = Periodic("closing silent connections", _SWEEP_SECONDS, self._sweep, clock=clock)
 
     @property
     def port(self) -> int:
@@ -191,7 +192,7 @@ class RemotingServer:
         self.end_of_round, self.new_taker = end_of_round, new_taker
         self._count_descriptors()
         self._listener.listen(_BACKLOG)
-        self._sweeper = self.clock.call_later(_SWEEP_SECONDS, self._sweep)
+        self._sweeps.start()
 
     async def start(
         self,
@@ -209,8 +210,7 @@ class RemotingServer:
 
     async def stop(self) -> None:
         """Stop listening, write what is queued, and close all connections."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        self._sweeps.close()
         if not self._listener.is_open:
             return
         self._listener.close()
@@ -471,4 +471,3 @@ class RemotingServer:
                 seconds = self._limits.frame_timeout_s
                 log.warning("closing %s: one frame took over %g s", connection.remote_address, seconds)
                 connection.abort()
-        self._sweeper = self.clock.call_later(_SWEEP_SECONDS, self._sweep)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from cometmq.clock import Clock, TimerHandle
+from cometmq.clock import Clock
 from cometmq.limits import MAX_UNSENT_BYTES, UNSENT_CHECK_SECONDS
+from cometmq.periodic import Alarm
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +40,9 @@ class UnsentAnswers:
 
     def __init__(self, *, clock: Clock) -> None:
         self.total_bytes = 0
-        self._clock = clock
         self._behind: dict[Reader, int] = {}
         self._held_back: set[Reader] = set()
-        self._next_check: TimerHandle | None = None
+        self._next_check = Alarm(self._check, clock=clock)
 
     def count(self, connection: Reader, size: int) -> None:
         """Record the bytes buffered for a connection."""
@@ -73,12 +73,12 @@ class UnsentAnswers:
         for connection in self._behind.keys() - self._held_back:
             self._held_back.add(connection)
             connection.pause_requests()
-        self._check_soon()
+        if not self._next_check.is_set:
+            self._next_check.after(UNSENT_CHECK_SECONDS)
 
     def stop(self) -> None:
         """Stop checking."""
-        if self._next_check is not None:
-            self._next_check.cancel()
+        self._next_check.cancel()
 
     def _measure(self) -> None:
         for connection in list(self._behind):
@@ -95,17 +95,12 @@ class UnsentAnswers:
         self.lost(largest)
         largest.abort()
 
-    def _check_soon(self) -> None:
-        if self._next_check is None:
-            self._next_check = self._clock.call_later(UNSENT_CHECK_SECONDS, self._check)
-
     def _check(self) -> None:
         """Resume reading from clients that have read their answers, or from all once there is room."""
-        self._next_check = None
         self._measure()
         is_room = self.total_bytes <= MAX_UNSENT_BYTES // 2
         for connection in [one for one in self._held_back if is_room or one not in self._behind]:
             self._held_back.discard(connection)
             connection.resume_requests()
         if self._held_back:
-            self._check_soon()
+            self._next_check.after(UNSENT_CHECK_SECONDS)

@@ -12,8 +12,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from cometmq.clock import TimerHandle
 from cometmq.limits import INDEX_BLOCK_KEYS, MAX_INDEX_WAITING_KEYS
+from cometmq.periodic import Periodic
 from cometmq.store.checkpoints import Checkpoints
 from cometmq.store.clock_check import ClockCheck
 from cometmq.store.errors import StoreClosedError, StoreError, StoreFailedError
@@ -35,7 +35,7 @@ class Maintenance:
         self._config = opened.config
         self._clock = opened.clock
         self._disk = opened.disk
-        self._timers: dict[str, TimerHandle] = {}
+        self._repeated: list[Periodic] = []
         self._next_block: asyncio.Handle | None = None
         self.checkpoints = Checkpoints(opened, flush, self._write_index_for_checkpoint, self._derived_failed)
         self._closing = False
@@ -75,7 +75,7 @@ class Maintenance:
         except OSError as error:
             self._derived_failed(error, "the index")
             return
-        if index.committed and index.many_keys > INDEX_BLOCK_KEYS and self._timers:
+        if index.committed and index.many_keys > INDEX_BLOCK_KEYS and self._repeated:
             self._next_block = asyncio.get_running_loop().call_soon(self._write_next_block)
 
     @property
@@ -138,24 +138,22 @@ class Maintenance:
         self._opened.queues.remover.resume()
         self.retention.check_disk()
         self.clock_check.run()
-        self._every("clock", self._config.clean_resource_interval / 1000, self.clock_check.run)
-        self._every("flush", self._config.flush_interval_commit_log / 1000, self._flush.begin)
-        self._every("checkpoint", self._config.flush_interval_consume_queue / 1000, self.checkpoints.begin)
+        self._every("checking the clock", self._config.clean_resource_interval / 1000, self.clock_check.run)
+        self._every("flushing", self._config.flush_interval_commit_log / 1000, self._flush.begin)
+        self._every("saving a checkpoint", self._config.flush_interval_consume_queue / 1000, self.checkpoints.begin)
         self._every("retention", self._config.clean_resource_interval / 1000, self.retention.run)
 
-    def _every(self, name: str, seconds: float, work: Callable[[], object]) -> None:
-        def run() -> None:
-            self._timers[name] = self._clock.call_later(seconds, run)
-            work()
-
-        self._timers[name] = self._clock.call_later(seconds, run)
+    def _every(self, name: str, seconds: float, work: Callable[[], None]) -> None:
+        repeated = Periodic(name, seconds, work, clock=self._clock)
+        repeated.start()
+        self._repeated.append(repeated)
 
     # --- the end ------------------------------------------------------------------------------
     def close(self) -> None:
         """Stop the timers, flush, note a clean stop when everything is on the disk, close the files."""
         self._closing = True
-        for timer in self._timers.values():
-            timer.cancel()
+        for repeated in self._repeated:
+            repeated.close()
         if self._next_block is not None:
             self._next_block.cancel()
         self.retention.stop()

@@ -234,9 +234,7 @@ async def test_a_change_of_the_files_of_accounts_is_an_entry(
     users = tmp_path / "store" / "config" / "auth.json"
     users.write_bytes(users.read_bytes() + b"\n")
     assert audited.access is not None
-    audited.access._begin()
-    assert audited.access._look is not None
-    await audited.access._look
+    await audited.access._check_files()
     assert "accounts" in [one["event"] for one in await written(audited, tmp_path)]
 
 

@@ -14,7 +14,8 @@ from typing import Any, Final, Protocol
 from cometmq.auth.audit.entry import Entry, details_of, resources_of, short
 from cometmq.auth.audit.log import AuditLog
 from cometmq.auth.limits import MAX_AUDIT_KINDS
-from cometmq.clock import Clock, TimerHandle
+from cometmq.clock import Clock
+from cometmq.periodic import Alarm
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.permissions import CALLER, Caller
 from cometmq.remoting.processors import Processor, Request, Response
@@ -128,7 +129,7 @@ class AuditRecorder:
         self._repeated: dict[Hashable, tuple[Entry, int]] = {}
         """Entries of the current second by their common fields, each with its number of repetitions."""
         self._uncounted = 0
-        self._timer: TimerHandle | None = None
+        self._next_sum = Alarm(self._sum_up, clock=clock)
 
     def start(self) -> None:
         """Start to write.
@@ -139,8 +140,7 @@ class AuditRecorder:
 
     async def stop(self) -> None:
         """Write the sums and the pending entries, then stop."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._next_sum.cancel()
         self._sum_up()
         await self.log.stop()
 
@@ -249,11 +249,10 @@ class AuditRecorder:
             return
         self._repeated[key] = entry, 0
         self.log.put(entry, must=is_login)
-        if self._timer is None:
-            self._timer = self._clock.call_later(_SUM_SECONDS, self._sum_up)
+        if not self._next_sum.is_set:
+            self._next_sum.after(_SUM_SECONDS)
 
     def _sum_up(self) -> None:
-        self._timer = None
         repeated, self._repeated = self._repeated, {}
         for entry, times in repeated.values():
             if times:

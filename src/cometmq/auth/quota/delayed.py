@@ -7,7 +7,8 @@ import itertools
 from collections.abc import Callable
 
 from cometmq.auth.limits import MAX_DELAYED_BYTES, MAX_DELAYED_REQUESTS
-from cometmq.clock import Clock, TimerHandle
+from cometmq.clock import Clock
+from cometmq.periodic import Alarm
 
 
 class Delayed:
@@ -18,7 +19,7 @@ class Delayed:
         self._waiting: list[tuple[float, int, int, Callable[[], None]]] = []
         self._bytes = 0
         self._numbers = itertools.count()
-        self._timer: TimerHandle | None = None
+        self._alarm = Alarm(self._ring, clock=clock)
 
     def has_room(self, size: int) -> bool:
         """Return whether there is room for waiting work with this many bytes."""
@@ -34,20 +35,14 @@ class Delayed:
 
     def stop(self) -> None:
         """Run all waiting work immediately."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.cancel()
         while self._waiting:
             self._do_first()
 
     def _wait(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        delay_s = max(self._waiting[0][0] - self._clock.monotonic(), 0.0)
-        self._timer = self._clock.call_later(delay_s, self._ring)
+        self._alarm.after(max(self._waiting[0][0] - self._clock.monotonic(), 0.0))
 
     def _ring(self) -> None:
-        self._timer = None
         now = self._clock.monotonic()
         for _ in range(len(self._waiting)):
             if self._waiting[0][0] > now:

@@ -30,7 +30,6 @@ from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.delay_offsets import DelayOffsets, DelayProgress, delivered_since, not_due
 from cometmq.broker.delay.parked_message import NotDeliverableError, delay_level, delivered, to_timer_message
 from cometmq.broker.limits import DELAY_BATCH_BYTES, DELAY_BATCH_MESSAGES, DELAY_RECHECK_SECONDS, DELAY_RETRY_SECONDS
-from cometmq.broker.periodic import Alarm
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
 from cometmq.broker.turn.store_turn import StoreTurn
 from cometmq.broker.turn.targets import RefusedError
@@ -38,6 +37,7 @@ from cometmq.message.layout import RECORD
 from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.message.properties import DELAY, REAL_QID, REAL_TOPIC, WAIT, decode_properties, join_properties
 from cometmq.message.record import RecordError, decode_record
+from cometmq.periodic import Alarm
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.permissions import Action, needs_cluster
 from cometmq.remoting.processors import Request, Response, answers

@@ -55,11 +55,11 @@ from cometmq.broker.limits import (
     TIMER_WINDOW_MS,
     TIMER_WRITE_BYTES,
 )
-from cometmq.broker.periodic import Alarm
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
 from cometmq.broker.turn.store_turn import Late, WhenStored
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.message.names import TIMER_TOPIC
+from cometmq.periodic import Alarm
 from cometmq.store.errors import StoreError
 from cometmq.store.queue.consume_queue import UNIT
 from cometmq.store.timer.log import FOREVER_MS, TimerLog

@@ -19,6 +19,7 @@ from cometmq.broker.metrics.stats_items import NOTHING, SAMPLE_SECONDS, StatsIte
 from cometmq.broker.metrics.traffic import Traffic
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.message.names import RETRY_PREFIX
+from cometmq.periodic import Periodic
 from cometmq.remoting.admin_bodies import BrokerStatsData, BrokerStatsItem
 
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
@@ -85,7 +86,7 @@ class BrokerStats:
 
     def __init__(self, cluster: str, traffic: Traffic | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
-        self._timer: TimerHandle | None = None
+        self._ticking = Periodic("sampling statistics", 1.0, self._tick, clock=clock)
         self._items = StatsItems(_OF_THE_BROKER, self._forgotten)
         self._dropping: Iterator[None] = iter(())
         self._drop_timer: TimerHandle | None = None
@@ -222,19 +223,16 @@ class BrokerStats:
     def start(self) -> None:
         """Start sampling, once a second."""
         self._sample_totals()
-        self._timer = self._clock.call_later(1.0, self._tick)
+        self._ticking.start()
 
     def stop(self) -> None:
         """Stop sampling."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._ticking.close()
         if self._drop_timer is not None:
             self._drop_timer.cancel()
             self._drop_timer = None
 
     def _tick(self) -> None:
-        self._timer = self._clock.call_later(1.0, self._tick)
         self._ticks += 1
         self._sample_totals()
         if self._ticks % SAMPLE_SECONDS == 0 and self._items.sample(self._clock.now_ms()) and self._drop_timer is None:

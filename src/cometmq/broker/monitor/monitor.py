@@ -22,7 +22,6 @@ from cometmq.broker.monitor import samples
 from cometmq.broker.monitor.group_lags import GroupLags
 from cometmq.broker.monitor.half_messages import HalfMessages
 from cometmq.broker.monitor.waiting_messages import WaitingMessages
-from cometmq.broker.periodic import Alarm, Periodic
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pull.pull_request_hold import PullRequestHoldService
 from cometmq.broker.replication.ha_service import HAService
@@ -33,6 +32,7 @@ from cometmq.metrics.http import MonitorServer
 from cometmq.metrics.otlp import OtlpSender
 from cometmq.metrics.overflow import SeriesLimit
 from cometmq.metrics.process import CONNECTIONS, UNSENT_BYTES, of_process
+from cometmq.periodic import Alarm, Periodic
 from cometmq.remoting.rpc_latency import RpcLatency
 from cometmq.remoting.server import RemotingServer
 

@@ -29,7 +29,6 @@ import msgspec
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import POP_RETRY_SECONDS, POP_REVIVE_MESSAGES
-from cometmq.broker.periodic import Alarm
 from cometmq.broker.pop.entries import Acked, AnyEntry, Moved, popped
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.revive import record_at
@@ -38,6 +37,7 @@ from cometmq.message.names import REVIVE_GROUP, REVIVE_TOPIC_PREFIX
 from cometmq.message.pop_info import is_retry_of, pop_retry_topic
 from cometmq.message.properties import TAGS, UNIQ_KEY
 from cometmq.message.record import StoredRecord
+from cometmq.periodic import Alarm
 from cometmq.store.message_store import ConsumeQueue
 
 _log = logging.getLogger(__name__)

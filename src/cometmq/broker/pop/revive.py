@@ -24,7 +24,6 @@ import msgspec
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import POP_RETRY_SECONDS, POP_REVIVE_MESSAGES, POP_SCAN_MESSAGES_PER_MS, POP_SCAN_PAUSE_MS
-from cometmq.broker.periodic import Alarm
 from cometmq.broker.pop.entries import AnyEntry, Revived
 from cometmq.broker.pop.invisible import NEVER
 from cometmq.broker.pop.pop_log import PopLog
@@ -44,6 +43,7 @@ from cometmq.message.properties import (
     join_properties,
 )
 from cometmq.message.record import RecordError, StoredRecord, decode_record
+from cometmq.periodic import Alarm
 from cometmq.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)

@@ -25,8 +25,8 @@ from cometmq.broker.limits import (
     MAX_HELD_PULLS,
     MAX_HELD_PULLS_OF_CONNECTION,
 )
-from cometmq.broker.periodic import Alarm
 from cometmq.broker.pull.held_queue import HeldGroup, HeldPull, HeldQueue
+from cometmq.periodic import Alarm
 from cometmq.remoting.headers import PullMessageRequestHeader
 from cometmq.remoting.processors import Response
 from cometmq.remoting.server_connection import ServerConnection

@@ -21,7 +21,6 @@ from typing import Final, cast
 
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.limits import REPLICATION_CONNECT_SECONDS, REPLICATION_RETRY_SECONDS
-from cometmq.broker.periodic import Alarm
 from cometmq.broker.replication.frames import (
     REPORT_FIELD,
     SIGN_IN,
@@ -33,6 +32,7 @@ from cometmq.broker.replication.frames import (
 )
 from cometmq.errors import CometMQError, reason_of
 from cometmq.message.hosts import parse_address
+from cometmq.periodic import Alarm
 from cometmq.remoting.admin_headers import RegisterBrokerResponseHeader
 from cometmq.remoting.bodies import BodyError, KVTable, decode_body
 from cometmq.remoting.client import RemotingClient

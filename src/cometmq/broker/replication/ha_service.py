@@ -50,11 +50,11 @@ from cometmq.broker.limits import (
     TRANSFER_HIGH_WATER_BYTES,
     TRANSFER_ROUND_BYTES,
 )
-from cometmq.broker.periodic import Alarm
 from cometmq.broker.replication.frames import REPORT_FIELD, SIGNS_IN, ReplicationError, ReportReader, transfer_head
 from cometmq.broker.turn.group_transfer import GroupTransferService
 from cometmq.errors import reason_of
 from cometmq.message.hosts import format_address, stored_ip, unmapped
+from cometmq.periodic import Alarm
 from cometmq.remoting.admin_bodies import HAConnectionRuntimeInfo, HARuntimeInfo
 from cometmq.remoting.bodies import encode_body
 from cometmq.remoting.codes import RequestCode

@@ -30,7 +30,6 @@ from cometmq.broker.limits import (
     SLAVE_SYNC_SOON_SECONDS,
     SLAVE_TABLE_SECONDS,
 )
-from cometmq.broker.periodic import Alarm
 from cometmq.broker.pop.request_modes import MessageRequestModeManager, RequestModeTable
 from cometmq.broker.replication.frames import ReplicationError
 from cometmq.broker.replication.ha_client import HAClient, MasterAddress
@@ -44,6 +43,7 @@ from cometmq.fastjson import quote_keys
 from cometmq.limits import MAX_FRAME_BYTES
 from cometmq.loop import in_rounds
 from cometmq.message.names import SCHEDULE_TOPIC
+from cometmq.periodic import Alarm
 from cometmq.remoting.bodies import (
     BodyError,
     ConsumerOffsetSerializeWrapper,

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from cometmq.broker.config import LiveConfig
-from cometmq.broker.periodic import Alarm
 from cometmq.broker.tables.clients import ConsumerManager
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
 from cometmq.broker.tables.groups import SubscriptionGroupManager
@@ -19,6 +18,7 @@ from cometmq.broker.tables.table_writer import TableWriter
 from cometmq.broker.tables.topic_lives import TopicLives
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.clock import Clock
+from cometmq.periodic import Alarm
 from cometmq.store.message_store import MessageStore
 from cometmq.store.recovery.known_topics import DELETED_TOPICS
 

@@ -38,7 +38,6 @@ from cometmq.broker.config import BrokerConfig
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import TRANSACTION_PROGRESS_SECONDS
 from cometmq.broker.metrics.traffic import TRANSACTION, Event
-from cometmq.broker.periodic import Alarm, Periodic
 from cometmq.broker.stored_access import may_use, not_found
 from cometmq.broker.transaction.check import ResumeCheckProcessor, TransactionalMessageCheck
 from cometmq.broker.transaction.half_message import HALF_QUEUE, first_offset, half_detour, to_committed
@@ -52,6 +51,7 @@ from cometmq.message.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSAC
 from cometmq.message.properties import PGROUP, REAL_TOPIC
 from cometmq.message.record import StoredRecord
 from cometmq.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from cometmq.periodic import Alarm, Periodic
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import EndTransactionRequestHeader
 from cometmq.remoting.permissions import Action, needs_stored

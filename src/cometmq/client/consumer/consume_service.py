@@ -25,9 +25,9 @@ from cometmq.client.consumer.listener import Listener, Verdict, checked_verdict,
 from cometmq.client.consumer.process_queue import ConsumeRequest
 from cometmq.client.instance import ClientInstance
 from cometmq.client.user_code import is_async, is_end
-from cometmq.clock import TimerHandle
 from cometmq.loop import TaskSet
 from cometmq.message.message import MessageExt
+from cometmq.periodic import Alarm
 
 log = logging.getLogger(__name__)
 
@@ -82,14 +82,13 @@ class ConsumeService:
     def __init__(self, listener: Listener, concurrency: int, instance: ClientInstance, settled: Settled) -> None:
         self._listener = listener
         self._concurrency = concurrency
-        self._clock = instance.clock
         self._settled = settled
         self._ending = instance.is_ending
         self._line: deque[ConsumeRequest] = deque()
         self._answers: deque[tuple[ConsumeRequest, Verdict]] = deque()
         self._draining = False
         self._busy = 0
-        self._join_timer: TimerHandle | None = None
+        self._next_join = Alarm(self._join_more, clock=instance.clock)
         self._workers = Workers(listener, concurrency)
 
     def submit(self, requests: list[ConsumeRequest]) -> None:
@@ -97,24 +96,22 @@ class ConsumeService:
         self._line.extend(requests)
         if not self._busy:
             self._join()
-        if self._busy < self._concurrency and self._join_timer is None:
-            self._join_timer = self._clock.call_later(JOIN_S, self._join_more)
+        if self._busy < self._concurrency and not self._next_join.is_set:
+            self._next_join.after(JOIN_S)
 
     def close(self) -> None:
         """Start no more calls; see :meth:`Workers.close`."""
         self._line.clear()
-        if self._join_timer is not None:
-            self._join_timer.cancel()
+        self._next_join.close()
         self._workers.close()
 
     def _join_more(self) -> None:
-        self._join_timer = None
         if not self._line or self._busy >= self._concurrency:
             return
         for _ in range(min(max(1, self._busy), self._concurrency - self._busy, len(self._line))):
             self._join()
         if self._busy < self._concurrency:
-            self._join_timer = self._clock.call_later(JOIN_S, self._join_more)
+            self._next_join.after(JOIN_S)
 
     def _join(self) -> None:
         if self._workers.threads is not None:

@@ -24,7 +24,7 @@ from cometmq.client.instance import ClientInstance
 from cometmq.client.send.config import ProducerConfig
 from cometmq.client.send.sender import Sender
 from cometmq.client.send_result import SendResult, SendStatus
-from cometmq.clock import TimerHandle, wait_for
+from cometmq.clock import wait_for
 from cometmq.limits import (
     MAX_TRACE_BODY_BYTES,
     MAX_TRACE_IN_FLIGHT,
@@ -37,6 +37,7 @@ from cometmq.message.message import Message, MessageExt
 from cometmq.message.names import TRACE_TOPIC
 from cometmq.message.properties import KEY_SEPARATOR, KEYS, MSG_REGION, TRACE_ON, MessageType
 from cometmq.message.trace_record import EndTransaction, Pub, SubAfter, SubBefore, TraceRecord, encode_trace
+from cometmq.periodic import Alarm
 from cometmq.remoting.codes import RequestCode
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class TraceDispatcher:
         self._ids = UniqIdGenerator(instance.clock)
         self._waiting: deque[TraceRecord] = deque()
         self._loop = asyncio.get_running_loop()
-        self._timer: TimerHandle | None = None
+        self._next_flush = Alarm(self._flush_periodically, clock=instance.clock)
         self._waking = False
         self._failing = False
 
@@ -80,7 +81,7 @@ class TraceDispatcher:
             self.dropped += 1
             return
         waiting.append(record)
-        if not self._waking and (len(waiting) >= MAX_TRACE_RECORDS or self._timer is None):
+        if not self._waking and (len(waiting) >= MAX_TRACE_RECORDS or not self._next_flush.is_set):
             self._waking = True
             try:
                 self._loop.call_soon_threadsafe(self._wake)
@@ -94,8 +95,7 @@ class TraceDispatcher:
         except TimeoutError:
             self.dropped += len(self._waiting)
             log.warning("closing while traces wait for answers of %s", self.topic)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._next_flush.cancel()
         if self.dropped:
             log.warning("%d traces were not sent to %s", self.dropped, self.topic)
 
@@ -111,14 +111,13 @@ class TraceDispatcher:
         self._waking = False
         while len(self._waiting) >= MAX_TRACE_RECORDS and self._sender.in_flight < MAX_TRACE_IN_FLIGHT:
             self._send_batch()
-        if self._waiting and self._timer is None:
-            self._timer = self._instance.clock.call_later(FLUSH_S, self._due)
+        if self._waiting and not self._next_flush.is_set:
+            self._next_flush.after(FLUSH_S)
 
-    def _due(self) -> None:
-        self._timer = None
+    def _flush_periodically(self) -> None:
         self._flush()
         if self._waiting:
-            self._timer = self._instance.clock.call_later(FLUSH_S, self._due)
+            self._next_flush.after(FLUSH_S)
 
     def _flush(self) -> None:
         while self._waiting and self._sender.in_flight < MAX_TRACE_IN_FLIGHT:

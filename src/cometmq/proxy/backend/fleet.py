@@ -10,13 +10,13 @@ from typing import Final
 
 from cometmq.client.errors import ClientError, RouteNotFoundError
 from cometmq.client.route.table import RouteTable
-from cometmq.clock import Clock, TimerHandle
+from cometmq.clock import Clock
 from cometmq.errors import CometMQError
-from cometmq.loop import TaskSet
 from cometmq.message.message import split_records
 from cometmq.message.names import MASTER_ID
 from cometmq.message.properties import PGROUP
 from cometmq.message.record import RecordError
+from cometmq.periodic import Periodic
 from cometmq.proxy.backend.backend import (
     ASK_SECONDS,
     MIXED,
@@ -76,7 +76,9 @@ class FleetLink:
         self.on_request: Final = on_request
         self.heartbeat: HeartbeatData | None = None
         self._remoting: RemotingClient | None = None
-        self._heartbeat_timer: TimerHandle | None = None
+        self._heartbeats = Periodic(
+            "sending a client's heartbeat", HEARTBEAT_BROKER_SECONDS, self._send_heartbeat, clock=fleet.clock
+        )
 
     async def ask(
         self, broker: str, code: int, header: Header | None, body: bytes = b"", *, timeout_s: float = ASK_SECONDS
@@ -95,27 +97,21 @@ class FleetLink:
                 await self._fleet.topic(topic)
             except ProxyError as error:
                 _log.debug("no brokers of %s yet: %s", topic, error)
+        self._heartbeats.start()
         await self._send_heartbeat()
 
     async def _send_heartbeat(self) -> None:
         if self.heartbeat is not None:
             if self._remoting is None:
                 self._remoting = self._fleet.new_client()
-            if self._heartbeat_timer is not None:
-                self._heartbeat_timer.cancel()
-            self._heartbeat_timer = self._fleet.clock.call_later(HEARTBEAT_BROKER_SECONDS, self._start_heartbeat)
             body = heartbeat_body(self.heartbeat)
             await self._fleet.ask_all(self._remoting, RequestCode.HEART_BEAT, None, body)
-
-    def _start_heartbeat(self) -> None:
-        self._fleet.tasks.start(self._send_heartbeat(), "send a client's heartbeat to all brokers")
 
     async def close(self, data: HeartbeatData | None) -> None:
         """See :class:`~cometmq.proxy.backend.backend.Link`."""
         self.heartbeat = None
         self._fleet.links.discard(self)
-        if self._heartbeat_timer is not None:
-            self._heartbeat_timer.cancel()
+        await self._heartbeats.stop(cancels=True)
         if data is None or self._remoting is None:
             return
         for producer in data.producer_data_set:
@@ -153,7 +149,6 @@ class FleetBackend:
         self._masters: dict[str, str] = {}
         self._topics: dict[str, tuple[float, TopicInfo]] = {}
         self._groups: dict[str, tuple[float, GroupInfo]] = {}
-        self.tasks: Final = TaskSet()
 
     def new_client(self) -> RemotingClient:
         """Return new connections, over which brokers may also send requests to clients."""
@@ -327,7 +322,6 @@ class FleetBackend:
 
     async def stop(self) -> None:
         """Close all connections."""
-        await self.tasks.stop()
         await self._remoting.close()
 
 

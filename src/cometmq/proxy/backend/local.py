@@ -16,6 +16,7 @@ from cometmq.auth.guard import Session
 from cometmq.broker.controller import Broker
 from cometmq.clock import TimerHandle
 from cometmq.message.hosts import encode_host, format_address
+from cometmq.periodic import Periodic
 from cometmq.proxy.backend.backend import (
     ASK_SECONDS,
     BrokerQueues,
@@ -147,7 +148,9 @@ class LocalLink:
         self._language = client.language
         self._opaques = itertools.count(1)
         self._heartbeat: HeartbeatData | None = None
-        self._heartbeat_timer: TimerHandle | None = None
+        self._heartbeats = Periodic(
+            "sending a client's heartbeat", HEARTBEAT_BROKER_SECONDS, self._send_heartbeat, clock=broker.clock
+        )
         self._connection = LocalConnection(broker, client.peer, on_request)
 
     def ask(
@@ -177,22 +180,15 @@ class LocalLink:
         """See :class:`~cometmq.proxy.backend.backend.Link`."""
         (await self.ask(self._name, RequestCode.HEART_BEAT, None, heartbeat_body(data))).checked()
         self._heartbeat = data
-        self._schedule_heartbeat()
-
-    def _schedule_heartbeat(self) -> None:
-        if self._heartbeat_timer is not None:
-            self._heartbeat_timer.cancel()
-        self._heartbeat_timer = self._broker.clock.call_later(HEARTBEAT_BROKER_SECONDS, self._send_heartbeat)
+        self._heartbeats.start()
 
     def _send_heartbeat(self) -> None:
         assert self._heartbeat is not None
-        self._schedule_heartbeat()
         self.ask(self._name, RequestCode.HEART_BEAT, None, heartbeat_body(self._heartbeat))
 
     async def close(self, data: HeartbeatData | None) -> None:
         """See :class:`~cometmq.proxy.backend.backend.Link`."""
-        if self._heartbeat_timer is not None:
-            self._heartbeat_timer.cancel()
+        self._heartbeats.close()
         self._connection.close()
 
 

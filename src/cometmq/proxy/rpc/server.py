@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final, cast
 
-from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
+from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.limits import (
     HANDSHAKE_SECONDS,
     MAX_CONNECTIONS,
@@ -27,6 +27,7 @@ from cometmq.limits import (
 )
 from cometmq.loop import TaskSet
 from cometmq.message.hosts import format_address, stored_ip, unmapped
+from cometmq.periodic import Periodic
 from cometmq.proxy.http2.connection import Http2Connection
 from cometmq.proxy.http2.frames import ErrorCode, Http2Error
 from cometmq.proxy.http2.stream import Inbound, Stream
@@ -118,7 +119,7 @@ class GrpcServer:
         self._max_connections = max_connections
         self._listener = Listener(self._accept, clock=clock)
         self._openings = OpeningConnections(lambda: GrpcConnection(self), tls, clock=clock, silence_s=HANDSHAKE_SECONDS)
-        self._sweeper: TimerHandle | None = None
+        self._sweeps = Periodic("closing silent connections", _SWEEP_SECONDS, self._sweep, clock=clock)
 
     @property
     def port(self) -> int:
@@ -132,12 +133,11 @@ class GrpcServer:
         """
         await self._listener.bind(host, port)
         self._listener.listen(_BACKLOG)
-        self._sweeper = self.clock.call_later(_SWEEP_SECONDS, self._sweep)
+        self._sweeps.start()
 
     async def stop(self) -> None:
         """Accept no more calls, cancel the open ones, close all connections."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        self._sweeps.close()
         if not self._listener.is_open:
             return
         self._listener.close()
@@ -201,7 +201,6 @@ class GrpcServer:
     def _sweep(self) -> None:
         for connection in list(self.connections):
             connection.check_silence(_SWEEP_SECONDS)
-        self._sweeper = self.clock.call_later(_SWEEP_SECONDS, self._sweep)
 
 
 class GrpcConnection(asyncio.Protocol):

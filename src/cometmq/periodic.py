@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 
 
 Work = Callable[[], Awaitable[None] | None]
-"""The result of the work: ``None``, or an awaitable."""
+"""A function that returns ``None``, or an awaitable that must be awaited."""
 
 
 class Alarm:
@@ -61,45 +61,60 @@ class Periodic:
     """Calls a function every ``seconds``; an awaitable that it returns is awaited before the next pause.
 
     A failure is logged, and the next call is made anyway.
+
+    :param first_s: the pause before the first call; by default ``seconds``.
     """
 
-    def __init__(self, name: str, seconds: float, work: Work, *, clock: Clock) -> None:
+    def __init__(self, name: str, seconds: float, work: Work, *, clock: Clock, first_s: float | None = None) -> None:
         self._name = name
         self._seconds = seconds
+        self._first_s = seconds if first_s is None else first_s
         self._work = work
-        self._clock = clock
-        self._timer: TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._next = Alarm(self._run, clock=clock)
+        self._is_started = False
+        self._call: asyncio.Future[None] | None = None
 
     def start(self) -> None:
-        """Call the function for the first time after ``seconds``."""
-        self._timer = self._clock.call_later(self._seconds, self._run)
+        """Start the calls, or start again with the pause before the first call."""
+        self._is_started = True
+        self._next.after(self._first_s)
 
-    async def stop(self) -> None:
-        """Stop calling the function; wait until a call in progress has ended."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._task is not None:
-            await self._task
+    def close(self) -> None:
+        """Make no further call."""
+        self._is_started = False
+        self._next.cancel()
+
+    async def stop(self, *, cancels: bool = False) -> None:
+        """Make no further call, and wait until a call in progress has ended.
+
+        :param cancels: cancel the call in progress first.
+        """
+        self.close()
+        if self._call is not None and self._call is not asyncio.current_task():
+            if cancels:
+                self._call.cancel()
+            await asyncio.gather(self._call, return_exceptions=True)
 
     def _run(self) -> None:
+        if self._call is not None:  # the next pause begins after it
+            return
         try:
-            waited_for = self._work()
+            awaitable = self._work()
         except Exception:
             _log.exception("%s failed", self._name)
-            waited_for = None
-        if waited_for is None:
-            self.start()
+            awaitable = None
+        if awaitable is None:
+            self._pause()
         else:
-            self._task = asyncio.get_running_loop().create_task(self._finish(waited_for), name=self._name)
+            self._call = asyncio.ensure_future(awaitable)
+            self._call.add_done_callback(self._ended)
 
-    async def _finish(self, waited_for: Awaitable[None]) -> None:
-        try:
-            await waited_for
-        except Exception:
-            _log.exception("%s failed", self._name)
-        finally:
-            self._task = None
-        if self._timer is not None:
-            self.start()
+    def _ended(self, call: asyncio.Future[None]) -> None:
+        self._call = None
+        if not call.cancelled() and (error := call.exception()) is not None:
+            _log.error("%s failed", self._name, exc_info=error)
+        self._pause()
+
+    def _pause(self) -> None:
+        if self._is_started:
+            self._next.after(self._seconds)
