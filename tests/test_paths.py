@@ -54,7 +54,7 @@ def test_another_scheme_is_refused_with_those_that_are_served(written: str | Pat
 
 @pytest.mark.parametrize("written", ["file://host/data", "file://", "file:", "file:////host/share"])
 def test_a_file_of_another_machine_is_refused(written: str) -> None:
-    with pytest.raises(PathError, match="is not a file of this machine"):
+    with pytest.raises(PathError, match="is not a file on this machine"):
         local_path(written)
 
 

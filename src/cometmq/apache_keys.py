@@ -1,8 +1,8 @@
-"""Every key of Apache RocketMQ's configurations, 4.9.0 to 5.5.0, with its type (``apache_keys.tsv``).
+"""All keys of Apache RocketMQ's configurations from 4.9.0 to 5.5.0, with their types (``apache_keys.tsv``).
 
 Keys that are options of CometMQ take effect. The others are accepted and stored, since Apache's tools and files set
-them, but have no effect. The list comes from the fields and setters of Apache's classes; a line has class, key, Java
-type, and the first and last release with that key.
+them, but have no effect. The list comes from the fields and setters of Apache's classes; each line has class, key, Java
+type, and the first and last release with the key.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ BROKER: Final = ("BrokerConfig", "MessageStoreConfig", "NettyServerConfig", "Net
 NAMESERVER: Final = ("NamesrvConfig", "NettyServerConfig", "NettyClientConfig", "ControllerConfig")
 """Classes that ``namesrv.conf`` configures."""
 _NEWER_AT_NAMESERVERS: Final = ("NettyClientConfig", "ControllerConfig")
-"""Those of them that the 4.9.7 nameserver lacks, and does not show."""
+"""Nameserver classes that the 4.9.7 nameserver lacks and does not show."""
 
 _FIXED_PARTS: Final = ("Path", "Home", "PlugIn", "Provider", "configBlackList")
-"""Parts of the names of keys whose values are files or classes; no request may change such keys."""
+"""Parts of the names of keys whose values are files or classes; requests must not change such keys."""
 _OF_PROCESSORS: Final = {
     "clientCallbackExecutorThreads": (0, 1, 2**31),
     "endTransactionThreadPoolNums": (8, 2, 2**31),
@@ -36,7 +36,7 @@ _OF_PROCESSORS: Final = {
     "queryMessageThreadPoolNums": (8, 1, 2**31),
     "sendMessageThreadPoolNums": (0, 1, 4),
 }
-"""Keys whose value in 4.9.7 depends on the number of processors: base, addend per processor, and maximum."""
+"""Keys whose value in 4.9.7 depends on the number of processors: base, increment per processor, and maximum."""
 _HOME: Final = "rocketmqHome"
 _SECRET: Final = frozenset(
     {"initAuthenticationUser", "innerClientAuthenticationCredentials", "metricsGrpcExporterHeader", "socksProxyConfig"}
@@ -56,7 +56,7 @@ _FORMS: Final[Mapping[str, Form[Any]]] = {
 
 @cache
 def apache_keys(classes: tuple[str, ...]) -> Mapping[str, Option]:
-    """Return the keys of these configuration classes; those that name files or classes cannot change at run time."""
+    """Return the keys of some configuration classes; keys that name files or classes cannot change at run time."""
     lines = resources.files("cometmq").joinpath("apache_keys.tsv").read_text(encoding="ascii")
     found: dict[str, Option] = {}
     for line in lines.splitlines():
@@ -69,7 +69,7 @@ def apache_keys(classes: tuple[str, ...]) -> Mapping[str, Option]:
 
 
 def _default(key: str, listed: list[str]) -> str | None:
-    """Return the text that Apache 4.9.7 shows for an unset key, or None."""
+    """Return the text that Apache 4.9.7 shows for an unset key, or None if it shows none."""
     if key == _HOME:
         return os.environ.get("ROCKETMQ_HOME", "")
     if key in _OF_PROCESSORS:

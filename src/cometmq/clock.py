@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol, TypeVar
 T = TypeVar("T")
 
 ALARM_LOOK_SECONDS: Final = 60.0
-"""Interval at which an alarm reads the wall time: it notices a changed date within it."""
+"""Interval in which an alarm reads the wall time, so that it notices a changed date."""
 
 
 class TimerHandle(Protocol):
@@ -47,11 +47,11 @@ class Clock(Protocol):
         """Call ``callback(*args)`` on the running loop once :meth:`now_ms` is ``when_ms`` or more."""
 
     async def sleep(self, seconds: float) -> None:
-        """Wait ``seconds``."""
+        """Wait for ``seconds``."""
 
 
 class _SystemAlarm:
-    """Waits for a wall time in steps, because the date may be changed meanwhile."""
+    """An alarm that waits for a wall time in steps, because the date may change in the meantime."""
 
     __slots__ = ("_args", "_callback", "_clock", "_handle", "_when_ms")
 
@@ -86,24 +86,24 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     monotonic = staticmethod(time.monotonic)
-    """Seconds of the system's monotonic clock, not wrapped since each turn of a server calls it twice."""
+    """The system's monotonic clock in seconds; not wrapped, since each turn of a server calls it twice."""
 
     def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> TimerHandle:
-        """Schedule on the running event loop."""
+        """Schedule a callback on the running event loop."""
         return asyncio.get_running_loop().call_later(delay_s, callback, *args)
 
     def call_at(self, when_ms: int, callback: Callable[..., object], *args: Any) -> TimerHandle:
-        """Schedule on the running event loop; a changed date takes effect within a minute."""
+        """Schedule a callback on the running event loop; a changed date takes effect within a minute."""
         return _SystemAlarm(self, when_ms, callback, args)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait ``seconds`` of real time."""
+        """Wait for ``seconds`` of real time."""
         await asyncio.sleep(seconds)
 
 
 ARRIVAL_ROUNDS: Final = 4
-"""Rounds of the event loop that arrived data needs to reach the task that waits for it. A loop that was
-busy sees the response and the time-out together."""
+"""Rounds of the event loop until arrived data reaches the waiting task. After a busy period, a loop sees a response and
+the timeout together."""
 
 _EXPIRED: Final = "the time given has passed"
 
@@ -127,7 +127,7 @@ class _Expiry:
 
 
 async def wait_for(clock: Clock, seconds: float, work: Awaitable[T]) -> T:
-    """Return the result of ``work``; cancel it when it takes longer than ``seconds`` of the clock.
+    """Return the result of ``work``; cancel it if it takes longer than ``seconds`` on the clock.
 
     An outcome that arrived in time counts, even if the event loop was too busy to handle it.
 

@@ -1,6 +1,6 @@
 """ConfigFile: a table in one JSON file, with its previous version in ``<name>.bak`` (``ConfigManager``).
 
-One of the two files is complete at any moment; loading falls back to ``.bak``.
+At any moment at least one of the two files is complete; loading falls back to ``.bak``.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class ConfigFile:
         self._backup = path.with_name(path.name + ".bak")
 
     def load(self) -> Any | None:
-        """Return the content of the file or else of its ``.bak``, or None if both are empty or missing.
+        """Return the content of the file, or else of its ``.bak``; return None if both are empty or missing.
 
-        :raises FastjsonError: a file exists, and neither is JSON.
+        :raises FastjsonError: at least one file exists, and none is valid JSON.
         """
         failure: fastjson.FastjsonError | None = None
         for candidate in (self.path, self._backup):

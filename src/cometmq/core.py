@@ -1,7 +1,7 @@
-"""The compiled core (``native/``): whether it is available, and why not.
+"""Loads the compiled core (``native/``) and reports which code runs.
 
-Everything works without it, through the Python reference code. ``COMETMQ_CORE=python`` disables it. A core
-that was built from sources other than this package's is not loaded.
+Everything works without the core, with the Python reference code. ``COMETMQ_CORE=python`` disables it. A core that was
+built from sources other than this package's is not loaded.
 """
 
 from __future__ import annotations
@@ -50,4 +50,5 @@ def _load() -> tuple[Any, str, str]:
 
 
 CORE, PATH, NEXT_STEP = _load()
-"""The module ``cometmq_core`` or None; which code runs, as text; how to get the compiled core if it is not used."""
+"""The module ``cometmq_core``, or None; the code in use, as text; and how to get the compiled core if it is not in
+use."""

@@ -1,8 +1,7 @@
-"""The hash of the compiled core's sources, by which a package and a core check that they belong together.
+"""The hash of the compiled core's sources, which shows that a core belongs to this package.
 
 ``native/build.rs`` stores it in the core, ``hatch_build.py`` in the wheel of this package. In a clone the package
-hashes the sources themselves. So no rebuild of the core can be forgotten: caller and core are always of the same
-version.
+hashes the sources themselves. So the core cannot be outdated by accident: caller and core always have the same version.
 """
 
 from __future__ import annotations

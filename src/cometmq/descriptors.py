@@ -1,7 +1,7 @@
-"""File descriptors of this process: the limit, the number in use, and the reserve for files.
+"""File descriptors of this process: their limit, the number in use, and the reserve for files.
 
-Connections, log files and mappings all need one. A broker without a free descriptor can open no file and refuses every
-message; so servers raise the limit and leave a reserve to the store.
+Each connection, log file and mapping needs a descriptor. A broker without a free descriptor cannot open files and
+refuses all messages, so servers raise the limit and keep a reserve for the store.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if sys.platform != "win32":
     import resource
 
 MOST: Final = 1 << 20
-"""Represents an infinite limit."""
+"""A value that represents an infinite limit."""
 _SHARE_FOR_FILES: Final = 8
 _FEWEST_FOR_FILES: Final = 64
 _MOST_FOR_FILES: Final = 8_192
 
 
 def limit() -> int:
-    """Return the limit of this process (``RLIMIT_NOFILE``), which Windows does not have."""
+    """Return the limit of this process (``RLIMIT_NOFILE``); infinite on Windows."""
     if sys.platform == "win32":
         return MOST
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -49,11 +49,11 @@ def in_use() -> int:
         if sys.platform == "linux" and (known := Path("/proc/self/fd").stat().st_size):
             return known
         with os.scandir("/dev/fd") as entries:
-            return sum(1 for _ in entries) - 1  # without the directory's own
+            return sum(1 for _ in entries) - 1  # not counting the descriptor of the directory itself
     except OSError:
         return 0
 
 
 def kept_for_files() -> int:
-    """Return the number of descriptors that connections leave free: an eighth of the limit, at least 64."""
+    """Return the number of descriptors reserved for files: an eighth of the limit, at least 64."""
     return min(max(limit() // _SHARE_FOR_FILES, _FEWEST_FOR_FILES), _MOST_FOR_FILES)

@@ -1,4 +1,4 @@
-"""Durable files: written under a temporary name, flushed, then renamed."""
+"""Durable files: written under a temporary name, flushed, and then renamed."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ def flush_file(path: Path) -> None:
 
 @contextmanager
 def flushing_beside() -> Iterator[Callable[[Path], None]]:
-    """Provide a :func:`flush_file` that does not wait: a thread flushes, and the end of the block waits for it.
+    """Provide a :func:`flush_file` that does not block: a thread flushes, and the end of the ``with`` block waits for
+    it.
 
-    :raises OSError: at the end of the block; a flush failed.
+    :raises OSError: at the end of the block, if a flush failed.
     """
     with ThreadPoolExecutor(1, "flush") as thread:
         under_way: list[Future[None]] = []
@@ -51,7 +52,7 @@ def flushing_beside() -> Iterator[Callable[[Path], None]]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a file lock inside the block; other processes wait for it. The file is created if needed.
+    """Hold a file lock inside the ``with`` block; other processes wait for it. The file is created if needed.
 
     :raises OSError: the file cannot be opened.
     """
@@ -80,7 +81,7 @@ def replace_file(
     ``path`` or ``backup`` is complete at any moment: the new file is written as ``<name>.tmp``, the old one is linked
     as ``backup`` if that is set, and then the new file is renamed to ``path``.
 
-    :param private: let only the user of this process read the file.
+    :param private: allow only the user of this process to read the file.
     :raises OSError: the file cannot be written; the old one is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)

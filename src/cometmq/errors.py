@@ -11,21 +11,21 @@ from typing import Any, Final
 SERVER: Final = "server"
 SPARK: Final = "spark"
 TESTING: Final = "testing"
-"""Extras of the package."""
+"""The extras of the package."""
 SPARK_MODULES: Final = ("pyspark", "pyarrow", "pandas", "numpy")
 
 
 def reason_of(error: OSError) -> str:
     """Return the operating system's text for a failure, without numbers: ``connection refused``."""
-    if error.errno is None or error.errno < 0:  # below 0: name resolution failed, and the text is in the error
+    if error.errno is None or error.errno < 0:  # below 0: name resolution failed; the error has the text
         return error.strerror or str(error)
     return os.strerror(error.errno).lower()
 
 
 class CometMQError(Exception):
-    """The base of all errors that CometMQ raises on purpose.
+    """Base class of all errors that CometMQ raises on purpose.
 
-    ``message`` is one sentence on the failure; ``next_step``, if given, tells the reader what to do now.
+    ``message`` is one sentence about the failure; ``next_step``, if set, says what the reader can do.
     """
 
     def __init__(self, message: str, *, next_step: str | None = None) -> None:
@@ -45,7 +45,7 @@ class CometMQError(Exception):
 
     def __str__(self) -> str:
         """Return message and next step."""
-        if self.next_step is None or self.next_step in self.message:  # a server may have told it already
+        if self.next_step is None or self.next_step in self.message:  # a server may have included it already
             return self.message
         return f"{self.message} ({self.next_step})"
 
@@ -70,7 +70,7 @@ class MissingPackageError(CometMQError, ModuleNotFoundError):
 def require(part: str, extra: str, *modules: str) -> None:
     """Check that modules of an extra are installed, without importing them.
 
-    :param part: the subject of the error's sentence.
+    :param part: the subject of the error's sentence, such as a command.
     :raises MissingPackageError: a module is not installed.
     """
     for module in modules:
@@ -86,6 +86,6 @@ def missing_package(part: str, module: str, install: str) -> MissingPackageError
 
 
 def _is_installed(module: str) -> bool:
-    with suppress(ModuleNotFoundError):  # of the package that contains it
+    with suppress(ModuleNotFoundError):  # the package that contains the module may be missing
         return find_spec(module) is not None
     return False

@@ -6,10 +6,10 @@ Two deviations from JSON occur (``RemotingSerializable``, ``ConfigManager``):
 * maps whose key is an object are written with that object as the key:
   ``{{"brokerName":"b","queueId":0,"topic":"T"}:5}``, here an :class:`ObjectKeyMap`.
 
-Strict JSON is a subset and is tried first, with the fast decoder. Text whose only deviations are unquoted keys follows
-after quoting them, at 0.5 µs per byte. The rest, maps with objects as keys, is parsed here: flat objects of strict JSON
-by Python's fast decoder, everything else at 1 µs per byte. A reader that knows where such maps are converts the text to
-strict JSON with :func:`with_pairs`, four times as fast.
+Strict JSON is tried first, with the fast decoder. If the only deviations are unquoted keys, they are quoted first, at
+0.5 µs per byte. Maps with objects as keys are parsed by this module: flat objects by Python's fast decoder, everything
+else at 1 µs per byte. A caller that knows where these maps are can convert the text to strict JSON with
+:func:`with_pairs`, which is four times as fast.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _strict_value = json.JSONDecoder(parse_constant=_no_number).raw_decode
 
 
 class ObjectKeyMap(list[tuple[Any, Any]]):
-    """A map whose keys are objects, as a list of ``(key, value)`` in the order written."""
+    """A map whose keys are objects, as a list of ``(key, value)`` in the original order."""
 
 
 def loads(text: str | bytes, *, max_parsed_bytes: int | None = None) -> Any:
@@ -106,7 +106,7 @@ def with_pairs(text: bytes) -> bytes | None:
     """
     if any(byte in text for byte in (b"\\", b"\1", b"\2")):
         return None
-    # Both quotes of a string without braces stand side by side here.
+    # A string without braces is reduced to two adjacent quotes here.
     if b'"' in text.translate(None, _NOT_STRUCTURE).replace(b'""', b""):
         return None
     marked = _OBJECT_KEY.sub(b"\1\\1,\\2\2", text)
@@ -253,7 +253,7 @@ def dumps_pretty(value: Any, depth: int = 0) -> bytes:
 
     A list of integers stays on its line, as Java's ``int[]`` does.
 
-    :param depth: the number of open braces before the value, if it is nested in another.
+    :param depth: the number of enclosing braces, if the value is nested.
     """
     out: list[bytes] = []
     _write_pretty(value, out, depth)

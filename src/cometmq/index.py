@@ -1,4 +1,4 @@
-"""Sets of values by key, in insertion order."""
+"""An index: sets of values by key, in insertion order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Index(dict[K, dict[V, None]]):
     """Values by key; a key without values is removed."""
 
     def add(self, key: K, value: V) -> None:
-        """Add a value to a key; does nothing if it is there already."""
+        """Add a value to a key; do nothing if the key has it already."""
         self.setdefault(key, {})[value] = None
 
     def remove(self, key: K, value: V) -> None:
@@ -26,5 +26,5 @@ class Index(dict[K, dict[V, None]]):
             del self[key]
 
     def of(self, key: K) -> list[V]:
-        """Return the values of a key; the caller may change the index while it goes through them."""
+        """Return the values of a key; the caller may change the index while iterating over them."""
         return list(self.get(key, ()))

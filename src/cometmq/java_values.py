@@ -1,4 +1,4 @@
-"""Java's parsing of numbers, blanks and text.
+"""Parses numbers, blanks and text like Java.
 
 ``Integer.parseInt``, ``Double.parseDouble``, ``StringUtils.isBlank``, ``new String(…, UTF_8)``.
 """
@@ -9,21 +9,21 @@ import re
 from typing import Final
 
 _DIGITS: Final = r"(?:(?![\U00010000-\U0010FFFF])\d)"
-"""Digits of any script, if they are a single ``char`` in Java."""
+"""Digits of any script that are a single ``char`` in Java."""
 _INTEGER: Final = re.compile(rf"([+-]?)0*({_DIGITS}+)")
 _FLOAT: Final = re.compile(r"(?a:[+-]?(?:NaN|Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fFdD]?))")
 _HEX_FLOAT: Final = re.compile(r"(?a:([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?\d+)[fFdD]?)")
 _LONG_DIGITS: Final = 19
 _LONG: Final = range(-(2**63), 2**63)
 TRIMMED: Final = "".join(map(chr, range(0x21)))
-"""Characters that ``String.trim``, and so ``Double.parseDouble``, removes; other white space stays."""
+"""Characters that ``String.trim`` removes, and therefore ``Double.parseDouble``; other white space stays."""
 _HALF_IN_BYTES: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
-"""An encoded surrogate, which Java replaces by one U+FFFD, and Python by one for each byte."""
+"""An encoded surrogate, which Java replaces by one U+FFFD, but Python by one for each byte."""
 _REPLACEMENT: Final = "\ufffd".encode()
 _WHITE: Final = "".join(map(chr, (*range(9, 14), *range(0x1C, 0x21), 0x1680, *range(0x2000, 0x2007)))) + (
     "\u2008\u2009\u200a\u2028\u2029\u205f\u3000"
 )
-"""Matches ``Character.isWhitespace``, which excludes no-break spaces, unlike Python."""
+"""Matches ``Character.isWhitespace``, which, unlike in Python, excludes no-break spaces."""
 
 
 def parse_int(text: str) -> int:

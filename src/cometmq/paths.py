@@ -1,6 +1,6 @@
-"""Local paths as users write them, plain or as ``file:`` URLs; every other scheme is rejected.
+"""Local paths in user input, plain or as ``file:`` URLs; all other schemes are rejected.
 
-Otherwise a path such as ``s3://bucket/lake`` would be a directory ``s3:`` in the current one.
+Without this check, ``s3://bucket/lake`` would mean a directory ``s3:`` in the current directory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from cometmq.errors import CometMQError
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?:/|$)")
-"""The scheme of a URL; ``pathlib`` keeps one slash after it. A single letter is a Windows drive."""
+"""The scheme of a URL; ``pathlib`` keeps only one slash after it. A single letter is a Windows drive, not a scheme."""
 _FILE_URL: Final = re.compile(r"[Ff][Ii][Ll][Ee]:(?://(?:localhost(?=/))?)?(/.*)", re.DOTALL)
 SERVED: Final = "paths of this machine are served: /data/lake, lake or file:///data/lake"
 
@@ -25,9 +25,9 @@ class PathError(CometMQError):
 
 
 def local_text(path: str) -> str:
-    """Return a local path, given as it is or as a ``file:`` URL.
+    """Return a local path from a plain path or a ``file:`` URL.
 
-    :raises PathError: the path has another scheme, or is the URL of another host.
+    :raises PathError: the path has another scheme, or the URL names another host.
     """
     url = _URL.match(path)
     if url is None:
@@ -36,7 +36,7 @@ def local_text(path: str) -> str:
     if of_file is not None and not of_file[1].startswith("//"):
         return unquote(of_file[1])
     if url[1].lower() == "file":
-        raise PathError(f"{path} is not a file of this machine", next_step=SERVED)
+        raise PathError(f"{path} is not a file on this machine", next_step=SERVED)
     raise PathError(f"{path}: the scheme {url[1]} is not supported", next_step=f"{SERVED}; mount or copy other files")
 
 

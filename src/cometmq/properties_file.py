@@ -1,8 +1,8 @@
 """Java properties, the format of ``namesrv.conf`` and ``broker.conf`` (``java.util.Properties``).
 
-``key=value``, ``key: value`` or ``key value``; ``#`` or ``!`` begins a comment; a backslash at the end of a
-line continues it, and ``\\t``, ``\\n``, ``\\r``, ``\\f`` and ``\\uXXXX`` have their meaning in Java. Blanks are space,
-tab and form feed; every other character is part of a key or a value, blanks at the end of a value are too.
+``key=value``, ``key: value`` or ``key value``; ``#`` or ``!`` begins a comment; a backslash at the end of a line
+continues it, and ``\\t``, ``\\n``, ``\\r``, ``\\f`` and ``\\uXXXX`` have the same meaning as in Java. Blanks are space,
+tab and form feed. All other characters, and blanks at the end of a value, are part of a key or value.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _read(path: Path) -> bytes:
     with path.open("rb") as file:
         data = file.read(MAX_CONFIG_BYTES + 1)
     if len(data) > MAX_CONFIG_BYTES:
-        raise OSError(errno.EFBIG, f"it is larger than {MAX_CONFIG_BYTES} bytes")
+        raise OSError(errno.EFBIG, f"the file is larger than {MAX_CONFIG_BYTES} bytes")
     return data
 
 
@@ -70,13 +70,13 @@ def parse_properties(text: str, *, strict: bool = False) -> Iterator[tuple[int, 
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the number of the first line and the text of each entry, without the blanks before it."""
+    """Yield first line number and text of each entry, without leading blanks."""
     first, pieces = 0, list[str]()
     for number, natural in enumerate(_lines_of(text), 1):
         line = natural.lstrip(_BLANKS)
         if not pieces:
             if line.startswith(("#", "!")):
-                continue  # a comment, also after a line with a backslash alone
+                continue  # a comment, even after a line with only a backslash
             first = number
         if _continues(line):
             if pieces or len(line) > 1:
@@ -90,12 +90,12 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _lines_of(text: str) -> list[str]:
-    """Split into lines as Java does, not at the other characters that ``str.splitlines`` splits at."""
+    """Split a text into lines as Java does; ``str.splitlines`` splits at further characters."""
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 def _continues(line: str) -> bool:
-    """Return whether the next line continues this one, which then ends in an odd number of backslashes."""
+    """Return whether the next line continues this one: the line then ends in an odd number of backslashes."""
     return line.endswith("\\") and (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
@@ -109,7 +109,7 @@ def _unescape(text: str, *, strict: bool) -> str:
             raise MalformedEscapeError("four hexadecimal digits must follow \\u; write a literal backslash twice")
         return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPED.get(code, code)
 
-    # Java's characters are UTF-16: two escapes may make one character, and half of one is written as "?".
+    # Java uses UTF-16: two escapes may form one character, and a lone surrogate is written as "?".
     units = _ESCAPE.sub(replace, text).encode("utf-16-le", "surrogatepass")
     return units.decode("utf-16-le", "surrogatepass").encode("utf-8", "replace").decode()
 

@@ -29,7 +29,7 @@ _MARKER_LINE: Final = (
 )
 _OPTIONS: Final = frozenset({"brokers", "queues", "broker_keys", "real_time", "links", "slaves", "tls", "accounts"})
 _OF_CLUSTER: Final = ("slaves", "broker_keys", "links", "tls", "accounts")
-"""Options that the cluster has under the same name."""
+"""Options that :class:`~cometmq.testing.Cluster` has under the same name."""
 _NAME_CHARS: Final = 60
 _numbers = itertools.count(1)
 
@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker, and the fixture for coroutines with the plugin that runs them."""
+    """Register the marker; for coroutines also the fixture, with the plugin that runs them."""
     config.addinivalue_line("markers", _MARKER_LINE)
     coroutines = ModuleType("cometmq.pytest_plugin.coroutines")
     coroutines.cometmq_cluster = _async_fixture(config)(_cluster)  # type: ignore[attr-defined]
@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _async_fixture(config: pytest.Config) -> Callable[[Any], Any]:
     if config.pluginmanager.hasplugin("asyncio"):
-        import pytest_asyncio  # with its own decorator the fixture works in strict mode, too
+        import pytest_asyncio  # with the plugin's decorator, the fixture also works in strict mode
 
         return pytest_asyncio.fixture(name="cometmq_cluster")
     return _needs_a_plugin
@@ -71,7 +71,7 @@ def _needs_a_plugin(_: object) -> object:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
-    """Replace the cancellation of a stalled test with its reason."""
+    """Replace the cancellation of a stalled test by an error with the reason."""
     try:
         return (yield)
     except BaseException as error:
@@ -84,7 +84,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
 # --- fixtures ---------------------------------------------------------------------------------
 @pytest.fixture
 def cometmq_topic(request: pytest.FixtureRequest) -> str:
-    """The name of this test's own topic in the cluster."""
+    """The name of the test's own topic in the cluster."""
     name = re.sub("[^a-zA-Z0-9_-]", "_", request.node.name)[:_NAME_CHARS]
     return f"{name}-{os.getpid()}-{next(_numbers)}"
 

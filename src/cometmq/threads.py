@@ -1,4 +1,4 @@
-"""Threads for blocking work that must proceed even if the application fills the event loop's own pool."""
+"""Threads for blocking work that must make progress even if the application fills the event loop's own pool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 
 def are_real() -> bool:
-    """Return whether threads are those of the operating system, which gevent and eventlet replace."""
+    """Return whether threads are those of the operating system; gevent and eventlet replace them."""
     return inspect.isbuiltin(_thread.start_new_thread)
 
 
@@ -30,7 +30,7 @@ def call_in_forked_children(function: Callable[[], object]) -> None:
 class Threads:
     """A thread pool, created on first use, and again in a forked child.
 
-    Never run the application's functions here: they may wait for work that needs one of these threads.
+    Never run an application's functions in the pool: they may wait for work that needs one of its threads.
 
     :param name: the beginning of the threads' names.
     """
@@ -44,8 +44,8 @@ class Threads:
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function in one of the threads; return its result or raise its error.
 
-        It runs in the calling thread while Python exits, when no thread can start, and where threads are replaced:
-        such a thread runs only when the event loop's own thread pauses.
+        The function runs in the calling thread while Python exits, if no thread can be started, and if gevent or
+        eventlet replaces threads: their threads run only while the event loop's thread pauses.
         """
         if not are_real():
             return function(*args, **kwargs)
@@ -64,7 +64,7 @@ class Threads:
 
 _WORKERS: Final = Threads("cometmq-work", min(32, (os.cpu_count() or 1) + 4))
 _LOOK_UPS: Final = Threads("cometmq-names", 8)
-"""Resolves host names, which may take many seconds and must not delay other work."""
+"""The pool that resolves host names, which may take many seconds and must not delay other work."""
 
 in_thread: Final = _WORKERS.call
 look_up: Final = _LOOK_UPS.call

@@ -1,4 +1,4 @@
-"""Makes foreign text safe to show: nothing in it controls a terminal or the direction of a page."""
+"""Makes foreign text safe to display: it can control neither a terminal nor the direction of text on a page."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 def visible(text: str, *, lines: bool = False) -> str:
     """Escape foreign text (bodies, names) so that it cannot control a terminal.
 
-    Everything unprintable (C0, DEL, C1 and so every escape sequence, direction overrides, invisible characters,
-    surrogates) is escaped as in Python; blanks of any width stay. Line feeds stay only with ``lines``.
+    All unprintable characters (C0, DEL, C1, and therefore every escape sequence; direction overrides, invisible
+    characters, surrogates) are escaped as in Python. Blanks of any width are kept, line feeds only with ``lines``.
     """
     if text.isprintable():
         return text

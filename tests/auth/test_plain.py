@@ -92,9 +92,9 @@ def test_names_are_compared_exactly() -> None:
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ({"accessKey": "short", "secretKey": "12345678"}, "accessKey of short has 7 to"),
-        ({"accessKey": "billing", "secretKey": "s3cret"}, "secretKey of billing has 7 to"),
-        ({"accessKey": "billing", "secretKey": "s3cret" * 1_000}, "secretKey of billing has 7 to"),
+        ({"accessKey": "short", "secretKey": "12345678"}, "accessKey of short needs 7 to"),
+        ({"accessKey": "billing", "secretKey": "s3cret"}, "secretKey of billing needs 7 to"),
+        ({"accessKey": "billing", "secretKey": "s3cret" * 1_000}, "secretKey of billing needs 7 to"),
         ({"accessKey": "billing"}, "secretKey of billing"),
         ({"accessKey": "billing", "secretKey": 1.5e9}, "secretKey must be text"),
         ({"accessKey": "billing", "secretKey": "s3cret-key", "admin": "maybe"}, "admin must be true or false"),

@@ -67,7 +67,7 @@ def test_changes_that_are_not_possible_are_errors_in_the_words_of_apache(tmp_pat
         (lambda: table.create("alice", "x"), "The user is existed"),
         (lambda: table.create(" ", "x"), "username can not be blank"),
         (lambda: table.create("bob", " "), "password can not be blank"),
-        (lambda: table.create("bob", "x", "Root"), "is no type of user"),
+        (lambda: table.create("bob", "x", "Root"), "is not a valid user type"),
         (lambda: table.create("b" * 300, "x"), "at most 255"),
         (lambda: table.update("bob", "x", None, None), "The user is not exist"),
         (lambda: table.put_policies("bob", POLICIES), "The subject of User:bob is not exist"),

@@ -41,8 +41,8 @@ def test_an_advertised_address_is_read_and_written(text: str, found: dict[str, A
         ("http://host", "host:port"),
         ("1x=host", "listener name"),
         ("=host", "listener name"),
-        ("a=h,a=g", "given twice"),
-        ("h,g", "address for every client is given twice"),
+        ("a=h,a=g", "occurs twice"),
+        ("h,g", "address for every client occurs twice"),
         (",".join(f"n{i}=h" for i in range(17)), "at most 16"),
     ],
 )

@@ -53,7 +53,7 @@ def test_credentials_from_a_file_of_mqadmin(tmp_path: Path) -> None:
         ({"ROCKETMQ_SECRET_KEY": "very-secret"}, r"\$ROCKETMQ_ACCESS_KEY is missing"),
         ({"ROCKETMQ_CREDENTIALS_FILE": "f", "ROCKETMQ_SECRET_KEY": "very-secret"}, "exclude each other"),
         ({"ROCKETMQ_CREDENTIALS_FILE": "/nowhere/tools.yml"}, "cannot be read: no such file"),
-        ({"ROCKETMQ_TLS_ENABLE": "yes"}, r"\$ROCKETMQ_TLS_ENABLE is true or false, not 'yes'"),
+        ({"ROCKETMQ_TLS_ENABLE": "yes"}, r"\$ROCKETMQ_TLS_ENABLE must be true or false, not 'yes'"),
     ],
 )
 def test_what_contradicts_itself_is_refused_without_a_secret(variables: dict[str, str], words: str) -> None:

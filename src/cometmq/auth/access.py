@@ -39,7 +39,7 @@ TOOLS_FILE: Final = "tools.yml"
 
 
 class AccessControl:
-    """The accounts and the guard of one server; see the module's docstring."""
+    """The accounts and the guard of one server."""
 
     def __init__(
         self, config: SecurityOptions, users: Path, cluster: str, audit: AuditRecorder | None = None, *, clock: Clock
@@ -48,7 +48,7 @@ class AccessControl:
 
         :param users: the file of users of ACL 2.0.
         :param cluster: the name of the cluster, for policies about it.
-        :param audit: records changes of the files.
+        :param audit: records changes of the account files.
         :raises AuthError: the accounts cannot be read.
         :raises ConfigError: the keys contradict each other.
         """
@@ -130,7 +130,7 @@ def _open_users(config: SecurityOptions, path: Path) -> UserTable:
     create_missing(table, _init_user(config), _inner_client(config))
     if config.migrate_auth_from_v1_enabled:
         made = migrate(table, PlainFiles(acl_directory(config)))
-        _log.info("%d accounts of plain_acl.yml are users now", made)
+        _log.info("%d accounts from plain_acl.yml were migrated to users", made)
     if not table.users:
         raise ConfigError(
             "authenticationEnabled=true, but no user exists",
@@ -161,7 +161,7 @@ def _inner_client(config: SecurityOptions) -> Named | None:
 def own_security(config: SecurityOptions) -> Security:
     """Return the account with which a server signs its requests to other servers.
 
-    ``innerClientAuthenticationCredentials``, or with ACL 1.0 ``tools.yml`` beside the accounts.
+    ``innerClientAuthenticationCredentials``, or with ACL 1.0 ``tools.yml`` in the directory of the accounts.
 
     :raises SecurityConfigError: the file cannot be used.
     :raises ConfigError: the key cannot be used.
@@ -176,9 +176,9 @@ def own_security(config: SecurityOptions) -> Security:
 
 
 def acl_directory(config: SecurityOptions) -> Path:
-    """Return ``aclPath``, else ``$ROCKETMQ_HOME/conf``, else the directory of the configuration file.
+    """Return ``aclPath``, or else ``$ROCKETMQ_HOME/conf``, or else the directory of the configuration file.
 
-    :raises ConfigError: none of them is given.
+    :raises ConfigError: none of these is set.
     """
     if config.acl_path:
         return Path(config.acl_path)
@@ -189,5 +189,5 @@ def acl_directory(config: SecurityOptions) -> Path:
         return Path(config.config_store_path).absolute().parent
     raise ConfigError(
         "the directory of plain_acl.yml is not configured",
-        next_step=f"set aclPath, set ${HOME_VARIABLE}, or give a configuration file with -c",
+        next_step=f"set aclPath, set ${HOME_VARIABLE}, or name a configuration file with -c",
     )

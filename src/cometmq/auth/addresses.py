@@ -1,6 +1,6 @@
-"""Addresses whose requests need no signature, in ACL 1.0's forms (``RemoteAddressStrategyFactory``).
+"""Patterns of addresses whose requests need no signature, as in ACL 1.0 (``RemoteAddressStrategyFactory``).
 
-One address, ``a,b,…``, ``192.168.0.{1,2}``, ``192.168.0.*``, ``192.168.1-9.*``, the same for IPv6, and ``*``.
+One address, ``a,b,…``, ``192.168.0.{1,2}``, ``192.168.0.*``, ``192.168.1-9.*``, the same forms for IPv6, and ``*``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _MAX_CHARS: Final = 4_096
 
 
 def canonical(address: str) -> str:
-    """Return an address in the form that patterns match: IPv6 as eight groups of four digits, others unchanged."""
+    """Return an address in the form that patterns match: IPv6 as eight groups of four digits, other addresses
+    unchanged."""
     found = parsed_ip(address)
     if found is None:
         return address

@@ -1,10 +1,10 @@
 """Detects replayed requests by their stamps, and refuses these requests.
 
 Each signer (:class:`~cometmq.remoting.signing.Stamps`) numbers its requests in their order. For each signer the server
-stores the highest number, and which earlier ones arrived, as in IPsec's anti-replay window (RFC 4303, 3.4.3). So memory
-grows with signers, not with requests. Forgotten stamps are refused by their time: a stamp is accepted only for
-``SIGNATURE_SECONDS``, and from an unknown signer only if it is newer than the start of this server and than all signers
-that had to be forgotten early. Clients sign refused requests again, and repeat them.
+stores the highest number, and which of the numbers before it arrived, as in IPsec's anti-replay window (RFC 4303,
+3.4.3). So memory grows with signers, not with requests. Forgotten stamps are refused by their time: a stamp is valid
+only for ``SIGNATURE_SECONDS``. From an unknown signer it must also be newer than the start of this server and than all
+signers that were forgotten early. Clients sign and send refused requests again.
 
 One gap remains: if a client's clock is ahead, requests that it sent within that time before a server restart could be
 replayed once after the restart. ``SIGNATURE_AHEAD_SECONDS`` limits this time.
@@ -23,7 +23,7 @@ from cometmq.remoting.signing import STAMP, Stamp
 
 _WINDOW_BITS: Final = (1 << SIGNATURE_WINDOW) - 1
 _FORGOTTEN_SHARE: Final = 10
-"""Signers are forgotten together: one of this number, the oldest ones."""
+"""When signers are forgotten to save memory, one in this many is: the oldest ones."""
 _AGAIN: Final = "sign it again and resend it"
 
 
@@ -70,7 +70,7 @@ class Freshness:
             if self.required:
                 raise DeniedError(
                     f"The request has no {STAMP}, so it could be a replay.",
-                    next_step="requireFreshSignatures=true takes clients and servers of CometMQ only",
+                    next_step="requireFreshSignatures=true accepts only clients and servers of CometMQ",
                 )
             return
         stamp = Stamp.parse(text)
@@ -100,7 +100,7 @@ class Freshness:
         how = "old" if behind_s > 0 else "ahead"
         most = SIGNATURE_SECONDS if behind_s > 0 else SIGNATURE_AHEAD_SECONDS
         raise DeniedError(
-            f"By the clock of this server the signature is {abs(behind_s):,.0f} s {how}; at most {most:g} s are taken.",
+            f"By the clock of this server the signature is {abs(behind_s):,.0f} s {how}; the maximum is {most:g} s.",
             next_step="set the clocks of client and server by NTP",
         )
 

@@ -1,8 +1,8 @@
 """The check of every request before its handler (``PlainAccessValidator``).
 
-First the signature is checked, then the permissions that the request needs (:mod:`cometmq.remoting.permissions`). Each
-request costs a check of its signature; the account of a connection, and the topics and groups that it may use, are
-remembered until accounts or policies change.
+First the signature is checked, then the permissions that the request needs (:mod:`cometmq.remoting.permissions`). The
+signature of each request is checked; the account of a connection, and the topics and groups that it may use, are cached
+until accounts or policies change.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cometmq.remoting.signing import ACCESS_KEY, STAMP
 _log = logging.getLogger(__name__)
 
 _SERVERS_NEED: Final = Need(Kind.CLUSTER, "", (Action.UPDATE,))
-"""An account with this permission may copy the log."""
+"""The permission that an account needs to copy the log."""
 _LOG_SECONDS: Final = 1.0
 _SHOWN_CHARS: Final = 300
 
@@ -55,7 +55,7 @@ _decode_fields: Final = msgspec.json.Decoder(_Fields).decode
 
 
 class Session:
-    """The account of a connection, and the permissions that it was already granted."""
+    """The account of a connection, and the permissions already granted to it."""
 
     __slots__ = ("access_key", "account", "allowed", "is_super", "name", "publisher", "signer", "version")
 
@@ -68,7 +68,7 @@ class Session:
         self.is_super = account.is_super
         self.signer = account.signer
         self.publisher: Any = None
-        """The account in the form of the compiled core; created when first needed."""
+        """The account for the compiled core; created on first use."""
 
     def may(self, need: Need) -> bool:
         """Return whether the account has the permissions."""
@@ -95,9 +95,9 @@ class AccessGuard:
     def admit_server(self, peer: Peer, code: int, frame: Frame) -> None:
         """Check that a slave may copy the log.
 
-        :param frame: the slave's request ``code``; it must be signed with a stamp, unless its address needs no
-            signature.
-        :raises DeniedError: the request is not signed by an account that may change the cluster, or is a replay.
+        :param frame: the slave's request ``code``; it must be signed with a stamp unless requests from its address need
+            no signature.
+        :raises DeniedError: the account may not change the cluster, or the request is unsigned or a replay.
         :raises RpcRejectedError: the client must sign the request again.
         :raises FrameError: the frame is malformed.
         """
@@ -111,7 +111,7 @@ class AccessGuard:
     def check(
         self, connection: ServerConnection, processor: Processor, request: Request[Any], frame: Frame
     ) -> Response | None:
-        """Return the answer that denies a request, ``None`` if it is allowed."""
+        """Return the answer that denies a request, or ``None`` if the request is allowed."""
         code = processor.code
         if code in self._model.unsigned:
             CALLER.set(None)
@@ -142,7 +142,7 @@ class AccessGuard:
         return None
 
     def check_unknown(self, connection: ServerConnection, code: int, frame: Frame) -> Response | None:
-        """Return the answer to a request with an unknown code, which does not show clients which codes exist."""
+        """Return the answer to a request with an unknown code; it must not reveal which codes exist."""
         try:
             self._session(connection, code, frame)
         except DeniedError as denied:
@@ -190,7 +190,7 @@ class AccessGuard:
                 raise model.bad_signature(session.account)
             stamp = fields.get(STAMP)
             if stamp is not None and min(fields) != STAMP:
-                stamp = ""  # it is not the beginning of what is signed
+                stamp = ""  # the stamp does not begin the signed text
             self._freshness.check(session.account.name, stamp)
         connection.account = session
         return session
@@ -201,7 +201,7 @@ class AccessGuard:
         return self._model.answer(denied)
 
     def note_denial(self, what: str, address: str, denied: DeniedError) -> None:
-        """Count a denial; log at most one denial a second.
+        """Count a denial; log at most one per second.
 
         :param what: a description of the request.
         """

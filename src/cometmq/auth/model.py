@@ -15,7 +15,7 @@ from cometmq.remoting.signing import Signer
 
 
 class AuthError(CometMQError):
-    """Accounts or policies are invalid, or cannot be read or written. No message shows a secret."""
+    """Accounts or policies are invalid, or cannot be read or written. Messages never contain a secret."""
 
 
 class DeniedError(CometMQError):

@@ -1,10 +1,10 @@
 """Accounts of ACL 1.0 and their permissions (``PlainPermissionManager.checkPerm``, ``Permission``).
 
-An account has permissions for topics and groups by name, and default ones for all others: DENY, PUB, SUB or both. Retry
-topics stand for their group, and groups are in one table with the topics, under the names of their retry topics, as in
-Apache's broker. Requests that change or list something, or are about the cluster, need ``admin: true``. Apache checks
-requests 10, 11, 12, 15, 34, 35, 36, 38 and 310 in this way, and requires an admin for 17, 25, 200, 207 and 215; its
-other requests are allowed for every account. CometMQ requires the permissions that each handler declares.
+An account has permissions for named topics and groups, and default ones for all others: DENY, PUB, SUB or both. As in
+Apache's broker, topics and groups share a table, where a group has the name of its retry topic. Requests that change or
+list something, or concern the cluster, need ``admin: true``. Apache checks requests 10, 11, 12, 15, 34, 35, 36, 38 and
+310 in this way, and requires an admin for 17, 25, 200, 207 and 215; it allows all other requests for every account.
+CometMQ requires the permissions that each handler declares.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ class PlainAccount:
     default_topic: int = DENY
     default_group: int = DENY
     permissions: Mapping[str, int] | None = None
-    """Permissions by topic, and by retry topic for groups; ``None`` if the account lists none."""
+    """Permissions by topic, and for groups by retry topic; ``None`` if the account lists none."""
     white: AddressMatch = never
 
     @property
     def is_super(self) -> bool:
-        """An admin without lists may do everything."""
+        """True for an admin without lists, who may do everything."""
         return self.admin and self.permissions is None
 
     def refusal(self, need: Need, code: int) -> DeniedError | None:
-        """Return why the account may not do this, in Apache's words."""
+        """Return in Apache's words why the account may not do this, or ``None`` if it may."""
         listed = self.permissions or {}
         if need.topic in listed and not need.topic.startswith(RETRY_PREFIX) and _wanted(need.actions):
             return None if _allows(listed[need.topic], _wanted(need.actions)) else _denied(need)
@@ -72,11 +72,11 @@ class PlainAccount:
 
 
 TRUSTED: Final = PlainAccount("", None, admin=True)
-"""Any client at a whitelisted address."""
+"""The account of clients at whitelisted addresses."""
 
 
 def _wanted(actions: Iterable[Action]) -> int:
-    """Return the permissions of which one is enough; 0 if only an admin may do this."""
+    """Return the permissions of which one is enough, or 0 if only an admin may do this."""
     wanted = 0
     for action in actions:
         wanted |= _BITS.get(action, 0)
@@ -100,13 +100,15 @@ def read_account(entry: object) -> PlainAccount:
     :raises AuthError: the account is invalid; no message shows its secret.
     """
     if not isinstance(entry, dict):
-        raise AuthError("an account is a mapping of keys to values")
+        raise AuthError("an account must be a mapping of keys to values")
     name = _text(entry, "accessKey") or ""
     secret = _text(entry, "secretKey") or ""
     for key, value in (("accessKey", name), ("secretKey", secret)):
         if not MIN_KEY_CHARS <= len(value) <= MAX_KEY_CHARS:
             shown = f" of {name[:100]}" if name else ""
-            raise AuthError(f"the {key}{shown} has {MIN_KEY_CHARS} to {MAX_KEY_CHARS:,} characters, not {len(value):,}")
+            raise AuthError(
+                f"the {key}{shown} needs {MIN_KEY_CHARS} to {MAX_KEY_CHARS:,} characters, not {len(value):,}"
+            )
     try:
         return PlainAccount(
             name,

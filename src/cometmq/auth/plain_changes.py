@@ -1,7 +1,7 @@
 """Changes of the files of ACL 1.0 by administrators (``PlainPermissionManager.updateAccessConfig`` and the like).
 
-A change is checked completely, then written, then applied. Comments in a changed file are lost, as with
-Apache's.
+A change is checked completely, then written, then applied. Comments in a changed file are lost, as with Apache's
+broker.
 """
 
 from __future__ import annotations

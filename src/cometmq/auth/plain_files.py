@@ -1,10 +1,10 @@
-"""Files of ACL 1.0: ``plain_acl.yml`` and ``acl/**/*.yml`` beside it, in force together (``PlainPermissionManager``).
+"""Files of ACL 1.0: ``plain_acl.yml`` and ``acl/**/*.yml`` next to it, used together (``PlainPermissionManager``).
 
-A check compares names, sizes and times of the files. A change counts when two checks in a row agree: a file that an
-editor or a deployment replaces is read completely, and a file that is missing for a moment keeps its accounts. Then all
-files are read in a thread and applied together. If one is invalid, all accounts stay as they were, and the log
-says why.
-If several files contain an account, the first one counts: those in ``acl`` by name, then ``plain_acl.yml``.
+A check compares names, sizes and times of the files. A change takes effect once two checks in a row agree, so that a
+file is not read while an editor or a deployment replaces it, and the accounts of a file that is missing for a moment
+are kept. Then all files are read in a thread and applied together. If one is invalid, all accounts stay as they were,
+and the log says why. If several files contain an account, the first one counts: those in ``acl`` by name, then
+``plain_acl.yml``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DIRECTORY: Final = "acl"
 _ENDINGS: Final = (".yml", ".yaml")
 _TOOLS_FILE: Final = "tools.yml"
 _EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
-"""The name of Apache's exception; clients and tools check for it."""
+"""The name of Apache's exception, which clients and tools look for."""
 
 Seen = tuple[tuple[str, int, int, int], ...]
 """Path, inode, size and modification time of each file."""
@@ -87,7 +87,7 @@ class PlainFiles:
         if access_key is None:
             raise DeniedError(
                 "No accessKey is configured",
-                next_step="this server demands credentials: give an access key and its secret key",
+                next_step="this server requires credentials: set an access key and its secret key",
             )
         account = rules.accounts.get(access_key)
         if account is None:
@@ -133,7 +133,7 @@ class PlainFiles:
             try:
                 rules = await in_thread(read_rules, self.directory, seen)
             except (AuthError, OSError) as error:
-                _log.error("the accounts stay as they were: %s", error)
+                _log.error("the accounts are unchanged: %s", error)
             else:
                 self._use(rules)
 
@@ -148,7 +148,7 @@ class PlainFiles:
     def _use(self, rules: Rules) -> None:
         self.rules = rules
         self.version += 1
-        _log.info("%d accounts are in force, from %s", len(rules.accounts), self.directory)
+        _log.info("%d accounts are active, from %s", len(rules.accounts), self.directory)
 
 
 def look(directory: Path) -> Seen:
@@ -172,7 +172,7 @@ def look(directory: Path) -> Seen:
 def read_rules(directory: Path, seen: Seen) -> Rules:
     """Read the files that a check found.
 
-    :raises AuthError: a file is invalid, or was deleted meanwhile.
+    :raises AuthError: a file is invalid, or was deleted in the meantime.
     """
     accounts: dict[str, PlainAccount] = {}
     places: dict[str, Path] = {}
@@ -185,11 +185,11 @@ def read_rules(directory: Path, seen: Seen) -> Rules:
             for entry in _list(content, "accounts"):
                 account = read_account(entry)
                 if account.name in accounts:
-                    _log.warning("%s: account %s is ignored, %s has it", path, account.name, places[account.name])
+                    _log.warning("%s: account %s is ignored: %s defines it", path, account.name, places[account.name])
                 else:
                     accounts[account.name], places[account.name] = account, path
         except FileNotFoundError:
-            raise AuthError(f"{path} is gone") from None
+            raise AuthError(f"{path} no longer exists") from None
         except AuthError as error:
             where = "" if str(path) in error.message else f"{path}: "
             raise AuthError(f"{where}{error.message}", next_step=error.next_step) from None

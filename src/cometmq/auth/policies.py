@@ -89,11 +89,12 @@ class Resource:
 
     @property
     def rank(self) -> tuple[bool, int, int]:
-        """The rank of the resource; a smaller rank has precedence."""
+        """The rank of the resource; the smallest rank wins."""
         return (self.kind is None, self.pattern, -len(self.name) if self.pattern is Pattern.PREFIXED else 0)
 
     def matches(self, kind: Kind, name: str) -> bool:
-        """Return whether this matches another resource; only ``*`` matches one that stands for all of its kind."""
+        """Return whether this matches another resource; only ``*`` matches one that represents all resources of its
+        kind."""
         if self.kind is None:
             return True
         if self.kind is not kind:
@@ -106,7 +107,7 @@ class Resource:
 
 
 class EntryInfo(msgspec.Struct, rename="camel", omit_defaults=True):
-    """An entry of a policy, in the form of requests and files."""
+    """An entry of a policy, as in requests and files."""
 
     resource: str | None = None
     actions: list[str] | None = None
@@ -134,9 +135,9 @@ class Entry:
 
     resource: Resource
     named_actions: tuple[str, ...]
-    """The actions as given, including ``All``."""
+    """The actions as written by the user, including ``All``."""
     sources: tuple[str, ...]
-    """Source addresses and networks as given; empty means all."""
+    """Source addresses and networks as written by the user; empty means all."""
     allows: bool
     actions: frozenset[Action] = field(repr=False)
     networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = field(repr=False)
@@ -179,7 +180,7 @@ class Entry:
         )
 
     def info(self) -> EntryInfo:
-        """Return the entry in the form of answers and files."""
+        """Return the entry as in answers and files."""
         sources = list(self.sources) or None
         return EntryInfo(str(self.resource), list(self.named_actions), sources, ALLOW if self.allows else DENY)
 
@@ -197,13 +198,13 @@ def _action_name(text: str) -> str:
 
 
 Policies = Mapping[str, tuple[Entry, ...]]
-"""Entries by the type of policy; several may have the same resource."""
+"""Entries by policy type; several entries may have the same resource."""
 
 
 def read_policies(infos: Sequence[PolicyInfo]) -> Policies:
     """Parse and check policies; ignore policies without entries.
 
-    :raises AuthError: an entry is invalid, or none is left.
+    :raises AuthError: an entry is invalid, or there are no entries.
     """
     found: dict[str, tuple[Entry, ...]] = {}
     for info in infos:
@@ -243,7 +244,7 @@ def without_resource(policies: Policies, kind: str, resource: Resource) -> Polic
 
 
 def policy_infos(policies: Policies) -> list[PolicyInfo]:
-    """Return policies in the form of answers and files."""
+    """Return policies as in answers and files."""
     return [PolicyInfo(kind, [entry.info() for entry in entries]) for kind, entries in policies.items()]
 
 
@@ -287,7 +288,7 @@ class UserAccount:
         return self.user.name
 
     def refusal(self, need: Need, _code: int) -> DeniedError | None:
-        """Return why the user may not do this, in Apache's words."""
+        """Return in Apache's words why the user may not do this, or ``None`` if the user may."""
         if self.is_super:
             return None
         entry = self.user.decide(need, self.cluster, _ip(self.address))

@@ -54,7 +54,7 @@ class UserAccess:
     def account(self, access_key: str | None, address: str, _code: int) -> Account:
         """Return the user of a request."""
         if not access_key:
-            raise DeniedError("username cannot be null.", next_step=f"this server demands credentials: {_CREDENTIALS}")
+            raise DeniedError("username cannot be null.", next_step=f"this server requires credentials: {_CREDENTIALS}")
         user = self.table.users.get(access_key)
         if user is None:
             raise DeniedError(f"User:{access_key} is not found.", next_step="check the access key")

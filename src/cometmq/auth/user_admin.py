@@ -171,7 +171,7 @@ class UserAdmin:
     def list_acls(
         self, _connection: ServerConnection, request: Request[ListAclsRequestHeader], _body: bytes
     ) -> Response:
-        """List the policies of users whose subject contains a text, on resources that contain another."""
+        """List the policies whose subject and resource each contain a given text."""
         subject, resource = request.header.subject_filter or "", request.header.resource_filter or ""
         found: list[AclInfo] = []
         for user in self._table.users.values():

@@ -1,8 +1,8 @@
 """The users and policies of one server in ``auth.json``, and their changes (``AuthenticationMetadataManager``).
 
 The file is complete at every moment, has mode 600, and is read again when it changes. With a key (``authKeyPath`` or
-``$COMETMQ_AUTH_KEY``) each password is encrypted by AES-GCM, bound to its user's name. Requests see a new table
-complete, never only a part of it.
+``$COMETMQ_AUTH_KEY``) each password is encrypted by AES-GCM, bound to its user's name. Requests see the old or the new
+table, never a part of one.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Cipher:
 
 
 def read_key(path: str) -> bytes | None:
-    """Return the key from the file, else from the environment, else ``None``.
+    """Return the key from the file, or else from the environment, or else ``None``.
 
     :raises AuthError: the file cannot be read.
     """
@@ -139,7 +139,7 @@ class UserTable:
         self._put(User(name, password, _kind(kind), _status(status)))
 
     def update(self, name: str, password: str | None, kind: str | None, status: str | None) -> None:
-        """Change the given values of a user.
+        """Change some values of a user; ``None`` leaves a value unchanged.
 
         :raises AuthError: the user does not exist, or a value is invalid.
         """
@@ -261,7 +261,7 @@ class UserTable:
         try:
             self.users = self._read()
         except AuthError as error:
-            _log.error("the users stay as they were: %s", error)
+            _log.error("the users are unchanged: %s", error)
         else:
             self.version += 1
 
@@ -284,13 +284,13 @@ def _one_of(text: str | None, names: tuple[str, ...], words: str) -> str:
         return names[0]
     found = next((name for name in names if name.lower() == text.lower()), None)
     if found is None:
-        raise AuthError(f"{text[:100]!r} is no {words}", next_step=f"use {' or '.join(names)}")
+        raise AuthError(f"{text[:100]!r} is not a valid {words}", next_step=f"use {' or '.join(names)}")
     return found
 
 
 def _kind(text: str | None) -> str:
-    return _one_of(text, (NORMAL, SUPER), "type of user")
+    return _one_of(text, (NORMAL, SUPER), "user type")
 
 
 def _status(text: str | None) -> str:
-    return _one_of(text, (ENABLE, DISABLE), "status of user")
+    return _one_of(text, (ENABLE, DISABLE), "user status")

@@ -1,6 +1,6 @@
 """Reads YAML account files safely: no tags, no anchors, bounded in size, depth and number of values.
 
-Scalars keep YAML 1.1's types, as in Apache's snakeyaml. No error repeats the text of a file, which contains secrets.
+Scalars keep YAML 1.1's types, as in Apache's snakeyaml. Errors never quote the file, since it contains secrets.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except AuthError as error:
         raise AuthError(f"{path}: {error.message}", next_step=_STEP) from None
     if not isinstance(content, dict):
-        raise AuthError(f"{path}: it is no mapping of keys to values", next_step=_STEP)
+        raise AuthError(f"{path}: not a mapping of keys to values", next_step=_STEP)
     return content
 
 
@@ -52,7 +52,7 @@ def parse_yaml(data: bytes) -> Any:
         depth = 0
         for values, event in enumerate(yaml.parse(data, Loader=loader)):
             if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-                raise AuthError(f"line {event.start_mark.line + 1}: anchors and aliases are not taken")
+                raise AuthError(f"line {event.start_mark.line + 1}: anchors and aliases are not allowed")
             if isinstance(event, yaml.CollectionStartEvent):
                 depth += 1
             elif isinstance(event, yaml.CollectionEndEvent):
@@ -62,14 +62,14 @@ def parse_yaml(data: bytes) -> Any:
         content = yaml.load(data, Loader=loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise AuthError(f"no valid YAML{'' if mark is None else f', line {mark.line + 1}'}") from None
+        raise AuthError(f"invalid YAML{'' if mark is None else f', line {mark.line + 1}'}") from None
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise AuthError("no valid YAML") from None
+        raise AuthError("invalid YAML") from None
     return {} if content is None else content
 
 
 def dump_yaml(content: dict[str, Any]) -> bytes:
-    """Write a document; the keys keep their order."""
+    """Format a document as YAML; the keys keep their order."""
     import yaml
 
     text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=False)

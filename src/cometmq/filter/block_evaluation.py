@@ -120,7 +120,7 @@ def _any_of(operands: list[Term]) -> Term:
         unknown = np.zeros(rows.count, np.bool_)
         for operand in operands:
             truth = operand.evaluate(rows)
-            true |= truth.true & ~unknown  # what comes before it may have raised an error
+            true |= truth.true & ~unknown  # an earlier term may have raised an error
             if truth.unknown is not None:
                 unknown |= truth.unknown & ~true
         return Truth(true, unknown)
@@ -244,7 +244,7 @@ Predicate = Callable[[memoryview], bool]
 
 
 class Looked(NamedTuple):
-    """The result of evaluating a block."""
+    """The matching records of an evaluated block, and its cost."""
 
     wanted: Bools
     """True for each matching record among the first records; at least one record is evaluated."""
@@ -257,9 +257,9 @@ BlockPredicate = Callable[[memoryview, int, Ints, Ints, int, int], Looked]
 _ONE_BY_ONE_BELOW: Final = 24
 """Minimum number of records in a block; fewer records are evaluated faster one by one."""
 _COPIED_BYTES_AS_A_READ_ONE: Final = 2
-"""Number of bytes that a block copies and marks in the time in which a single record's term reads one byte."""
+"""Bytes that a block copies and marks in the time in which the term of a single record reads one byte."""
 _BYTES_READ_AS_A_PROPERTY: Final = 5
-"""Number of bytes that a single record's term reads in the time in which a block compares one property."""
+"""Bytes that the term of a single record reads in the time in which a block compares one property."""
 
 
 def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicate:
@@ -271,7 +271,7 @@ def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicat
     heavy = weight(expression)
     found = [term_of(node) for node in sorted(_outermost(expression), key=_passes)]
     terms = [term for term in found if term is not None]
-    whole = len(terms) == len(found)  # else rows that pass all terms are looked at one by one
+    whole = len(terms) == len(found)  # otherwise rows that pass all terms are evaluated one by one
 
     def most_bytes(most: int) -> int:
         """Return the total size of rows that cost at least this work."""
@@ -279,7 +279,7 @@ def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicat
         return int(most / of_byte)
 
     def matching(view: memoryview, base: int, at: Ints, sizes: Ints, topic_bytes: int, most: int) -> Looked:
-        while True:  # not by calling itself: what refers to itself stays in memory until the garbage is collected
+        while True:  # no recursion: a self-referencing closure stays in memory until garbage collection
             result = np.zeros(len(at), np.bool_)
             single: Ints = np.arange(len(at))
             work = 0

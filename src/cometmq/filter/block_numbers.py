@@ -47,8 +47,7 @@ _EIGHTS: Final = (np.uint64(0x0000FFFF0000FFFF), np.uint64(10_000 * 2**32 + 1), 
 
 
 def short_numbers(words: Words) -> tuple[Ints, Bools]:
-    """Parse ``-?[0-9]+`` followed by a separator (0x02), all in eight bytes; return the values, and which have another
-    form.
+    """Parse ``-?[0-9]+`` and a separator (0x02), together eight bytes; return the values, and which have another form.
 
     Eight digits are one little-endian word; neighbouring digits are combined in three steps.
     """
@@ -57,7 +56,7 @@ def short_numbers(words: Words) -> tuple[Ints, Bools]:
     if signed:
         words = np.where(negative, words >> _BYTE, words)
     marked = words ^ _SEPARATORS
-    marked = (marked - _ONES) & ~marked & _HIGHS  # its lowest bit tells where the first separator is
+    marked = (marked - _ONES) & ~marked & _HIGHS  # the position of its lowest bit is that of the first separator
     first = marked & (~marked + np.uint64(1))
     digits = (words ^ _ZEROS) << ((first >> _SEVEN) * _BITS_LEFT >> _TOP)
     odd = (first <= _FIRST_HIGH) | ((digits | digits + _ABOVE_NINE) & _HIGHS != 0)
@@ -111,5 +110,5 @@ def _longest(lengths: Ints, most: int) -> int:
 
 
 def _at(data: Bytes, starts: Ints, place: int) -> Bytes:
-    """Return the digit at a place of each number; a value above 9 means none."""
+    """Return the digit at one position of each number; a value above 9 means that it is not a digit."""
     return data[starts + place] - np.uint8(_ZERO)

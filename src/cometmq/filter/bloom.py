@@ -45,7 +45,7 @@ class BloomFilter(msgspec.Struct, frozen=True):
         return BloomFilterData(bit_num=self.bit_count, bit_pos=self.positions(f"{group}#{topic}"))
 
     def made(self, data: BloomFilterData | None) -> bool:
-        """Return whether the data has the bitmap size and bit count of this filter (``BloomFilter.isValid``)."""
+        """Return whether the data has this filter's bitmap size and bit count (``BloomFilter.isValid``)."""
         return data is not None and data.bit_num == self.bit_count and len(data.bit_pos) == self.hash_count
 
     def positions(self, text: str) -> list[int]:
@@ -70,7 +70,7 @@ def murmur3_128_low(data: bytes) -> int:
         h2 ^= _mix_k2(k2)
         h2 = ((_rotate(h2, 31) + h1) * 5 + 0x38495AB5) & _MASK
     k1, k2 = _PAIR.unpack(data[whole:].ljust(_BLOCK_BYTES, b"\0"))
-    h1 ^= _mix_k1(k1) ^ len(data)  # of an empty rest, zeros, nothing is left after the mixing
+    h1 ^= _mix_k1(k1) ^ len(data)  # an empty rest is all zeros, which the mixing leaves unchanged
     h2 ^= _mix_k2(k2) ^ len(data)
     h1 = (h1 + h2) & _MASK
     h2 = (h2 + h1) & _MASK

@@ -54,8 +54,7 @@ def to_long(text: str) -> int:
 
 
 def to_double(text: str) -> float:
-    """Convert a text as ``Double.valueOf``, which accepts blanks around it, ``NaN``, ``Infinity``, ``d``, ``f``, and
-    hex.
+    """Convert a text as ``Double.valueOf`` does, with surrounding blanks, ``NaN``, ``Infinity``, ``d``, ``f`` and hex.
 
     :raises EvaluationError: the text is not a number.
     """

@@ -93,7 +93,8 @@ class Compiler(Generic[Source]):
         assert_never(node)
 
     def value(self, node: Expression) -> Callable[[Source], Value]:
-        """Compile a node to a function that returns its value for a message; it raises as conditions do."""
+        """Compile a node to a function that returns its value for a message; the function raises like those of
+        conditions."""
         constant = constant_of(node)
         if constant is not None:
             value = constant.value
@@ -104,14 +105,14 @@ class Compiler(Generic[Source]):
             inner = self.value(node.operand)
 
             def negated(source: Source) -> Value:
-                value = inner(source)  # it may raise
+                value = inner(source)  # this may raise
                 is_number = isinstance(value, int | float) and not isinstance(value, bool)
                 return -value if is_number else None  # type: ignore[operator]
 
             return negated
         return self.condition(node)
 
-    # --- a property and a constant: nearly everything that people write ------------------------
+    # --- a property and a constant: nearly all selectors in practice ------------------------
     def _simple(self, symbol: str, left: Expression, right: Expression) -> Callable[[Source], Truth] | None:
         constant = constant_of(right)
         if not isinstance(left, Property) or constant is None:

@@ -85,10 +85,10 @@ class Token(NamedTuple):
 def next_token(text: str, at: int) -> tuple[Token, int]:
     """Return the longest token at or after index ``at``, as JavaCC does, and the index after it.
 
-    :raises FilterError: no token begins there.
+    :raises FilterError: no token begins at ``at``.
     """
     skipped = _SKIPPED.match(text, at)
-    assert skipped is not None  # it matches nothing at least
+    assert skipped is not None  # it matches at least the empty string
     at = skipped.end()
     if at == len(text):
         return Token(END, "", at), at

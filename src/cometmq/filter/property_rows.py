@@ -58,11 +58,12 @@ class MarkedText:
         return places
 
     def words(self, at: Ints) -> Words:
-        """Return the eight bytes at each position."""
+        """Return the eight bytes at each of some positions."""
         return copies(self.data, at, WORD).view("<u8")
 
     def stands_at(self, text: Text, at: Ints, words: Words | None = None) -> Bools:
-        """Return whether ``text`` is at each position; ``words`` are the eight bytes there, if already read."""
+        """Return whether ``text`` is at each position; ``words`` are the eight bytes at the positions, if already
+        read."""
         mask, key = text.words[0]
         found: Bools = (self.words(at) if words is None else words) & mask == key
         for number, (mask, key) in enumerate(text.words[1:], 1):
@@ -72,7 +73,7 @@ class MarkedText:
         return found
 
     def behind_separators(self, text: Text) -> Ints:
-        """Return the separators that ``text`` follows."""
+        """Return the separators that are directly followed by ``text``."""
         found: Bools = self.data[1:] == text.text[0]
         found &= self.marks[:-1]
         at = found.nonzero()[0]
@@ -94,9 +95,9 @@ def copies(data: memoryview | Bytes, at: Ints, width: int) -> npt.NDArray[np.voi
 
 
 MARGIN: Final = 24
-"""Bytes after the text of a row, since number or name comparisons may read past a short value."""
+"""Padding after the text of a row, since comparisons may read past the end of a short value."""
 BYTES_AS_A_PROPERTY: Final = 40
-"""Bytes that are compared with a separator in the time that it takes to compare a property with a name."""
+"""Bytes that are compared with a separator in the time of comparing one property with a name."""
 _LOW_BYTE: Final = np.uint64(0xFF)
 _END: Final = np.uint64(SEPARATOR)
 
@@ -116,7 +117,7 @@ class PropertyRows:
         """The number of rows."""
         self._ends = ends
         if self.count:
-            data[-MARGIN + 1 :] = 0  # after the last separator a word can be read, of nothing
+            data[-MARGIN + 1 :] = 0  # a word can be read after the last separator
         self._text = MarkedText(data)
         self._columns: dict[bytes, Column] = {}
 

@@ -31,7 +31,7 @@ WIDEST_PROPERTIES: Final = 4_096
 
 
 class RecordBlock:
-    """The properties of the regular records among the given records, or the first of them.
+    """The properties of the regular records among some records; with a limit, of the first records only.
 
     :param view: a log file.
     :param base: the log offset of its first byte.
@@ -44,7 +44,7 @@ class RecordBlock:
     def __init__(self, view: memoryview, base: int, at: Ints, sizes: Ints, topic_bytes: int, most_bytes: int) -> None:
         heads = copies(view, at, _HEAD.itemsize).view(_HEAD)
         ends = at + sizes
-        # A body of less than nothing is one that is too long.
+        # A negative body length means a body that is too long.
         begin = at + heads["body_length"].view(">u4") + RECORD.size
         flags = heads["sys_flag"]
         if (flags & HOSTS_V6).any():
@@ -92,7 +92,7 @@ def _begin_behind_hosts(view: memoryview, at: Ints, flags: Ints) -> Ints:
 
 
 def _widest(lengths: Ints) -> int:
-    """Choose the longest text of a row, so that a few records with many properties do not widen all rows."""
+    """Choose the maximum length of a row's text, so that a few records with many properties do not widen all rows."""
     if not len(lengths):
         return 0
     longest = int(lengths.max())
@@ -102,6 +102,6 @@ def _widest(lengths: Ints) -> int:
 
 
 def _usual(lengths: Ints) -> int:
-    """Estimate the median by a sample."""
+    """Estimate the median from a sample."""
     some = sorted(lengths[:: len(lengths) // _SAMPLE + 1].tolist())
     return int(some[len(some) // 2])

@@ -48,7 +48,7 @@ class Selector(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def matches_block(self) -> BlockPredicate:
-        """Evaluates many records of one topic in one log file, or the first of them; see
+        """Evaluates many records of one topic in one log file, possibly only the first of them; see
         :func:`block_predicate`."""
         from cometmq.filter.block_evaluation import block_predicate  # NumPy is a dependency of the server only
 
@@ -95,7 +95,7 @@ def _matches_map(evaluate: Callable[[Mapping[str, str]], Truth]) -> Callable[[Ma
     def matches(properties: Mapping[str, str]) -> bool:
         try:
             return evaluate(properties) is True
-        except Exception:  # RocketMQ: whatever is raised, the message does not match
+        except Exception:  # as in RocketMQ, after any error the message does not match
             return False
 
     return matches
@@ -129,7 +129,7 @@ def _matches_record(expression: Expression) -> Callable[[memoryview], bool]:
             for condition in conditions:
                 if not condition(text):
                     return False
-        except Exception:  # RocketMQ: whatever is raised, the message does not match
+        except Exception:  # as in RocketMQ, after any error the message does not match
             return False
         return True
 
@@ -150,5 +150,5 @@ def _needle(term: Expression) -> bytes | None:
         return None
     try:
         return f"{left.name}{NAME_VALUE_SEPARATOR}{value}".encode()
-    except UnicodeEncodeError:  # half a surrogate pair; the evaluation never finds it
+    except UnicodeEncodeError:  # half a surrogate pair, which the evaluation never finds
         return None

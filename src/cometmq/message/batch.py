@@ -37,7 +37,7 @@ class BatchPiece(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_piece(flag: int, body: bytes, properties: bytes) -> tuple[bytes, bytes, bytes, bytes]:
-    """Return the pieces of one encoded message of a batch."""
+    """Return the parts of one encoded message of a batch."""
     size = len(properties)
     head = _HEAD.pack(PIECE_OVERHEAD_BYTES + len(body) + size, 0, 0, flag, len(body))
     return head, body, _SHORT.pack(size), properties
@@ -52,7 +52,7 @@ def encode_batch(pieces: Iterable[BatchPiece]) -> bytes:
     for piece in pieces:
         properties = piece.properties_text.encode()
         if len(properties) > MAX_PROPERTIES_BYTES:
-            raise ValueError(f"properties of {len(properties)} bytes; at most {MAX_PROPERTIES_BYTES} can be stored")
+            raise ValueError(f"properties of {len(properties)} bytes; the maximum is {MAX_PROPERTIES_BYTES}")
         out += encode_piece(piece.flag, piece.body, properties)
     return b"".join(out)
 
@@ -75,7 +75,7 @@ def decode_batch(body: bytes, *, max_messages: int = MAX_BATCH_MESSAGES) -> list
         body_end = body_at + body_length
         end = at + size
         if body_length < 0 or body_end + 2 > end or end > length:
-            raise BatchError(f"the lengths of message {len(pieces)} of the batch do not fit")
+            raise BatchError(f"the lengths of message {len(pieces)} of the batch exceed the body")
         if body_end + 2 + short_at(body, body_end)[0] != end:
             raise BatchError(f"the lengths of message {len(pieces)} of the batch do not add up")
         pieces.append(BatchPiece(flag, body[body_at:body_end], decode_utf8(body[body_end + 2 : end])))

@@ -20,7 +20,7 @@ DEFAULT_LEVEL: Final = 5
 
 
 _ZSTD_WINDOW_BYTES: Final = 1 << 27
-"""Largest window that a zstd frame may demand (the format allows 2 GiB)."""
+"""Maximum window size that a zstd frame may request (the format allows 2 GiB)."""
 
 
 class DecompressionError(CometMQError):
@@ -46,11 +46,11 @@ def pack(body: bytes, kind: CompressionType = CompressionType.ZLIB, level: int =
 
 
 def decompress(body: bytes, sys_flag: int, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:
-    """Decompress ``body`` by its ``sys_flag``; return an uncompressed one unchanged.
+    """Decompress ``body`` according to its ``sys_flag``; return an uncompressed body unchanged.
 
-    :raises DecompressionError: the data is damaged or truncated, the type is unknown, or more than
-        ``max_bytes`` would result.
-    :raises MissingPackageError: the library of its type is not installed.
+    :raises DecompressionError: the data is damaged or truncated, the type is unknown, or the result exceeds
+        ``max_bytes``.
+    :raises MissingPackageError: the library for the compression type is not installed.
     """
     if not sys_flag & COMPRESSED:
         return body
@@ -102,7 +102,7 @@ def _unzstd(body: bytes, max_bytes: int) -> bytes:
             _demand(False, True, "zstd", max_bytes)
         if claimed >= 0:
             return bytes(unpacker.decompress(body))
-        # No size in the frame: count what comes out, and only then take it in one piece.
+        # The frame has no size: count the output first, then decompress in one piece.
         with unpacker.stream_reader(body) as stream:
             room = max_bytes
             while room > 0 and (piece := stream.read(min(room, 1 << 20))):

@@ -1,10 +1,10 @@
-"""Addresses of hosts: text, tuple, and the 8 or 20 bytes that records store.
+"""Addresses of hosts as text, as tuples, and as the 8 or 20 bytes in records.
 
 Stored form: 4 bytes of IPv4 or 16 of IPv6, then the port as int32 (``MessageExt.socketAddress2ByteBuffer``).
 
 An IPv4 address that is mapped into IPv6 (``::ffff:10.0.0.1``) is that IPv4 address, as in Java. The zone of a
-link-local address (``fe80::1%eth0``) is needed to connect, but names an interface of one machine: records and ids are
-without it.
+link-local address (``fe80::1%eth0``) is needed to connect, but names an interface of one machine, so records and ids
+omit it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _NO_NAME: Final = "a host has labels of 1 to 63 characters with a dot between th
 _SHOWN_CHARS: Final = 200
 _PORT: Final = struct.Struct(">i")
 _PROBES: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
-"""Addresses reserved for documentation: the route to them shows our own address; nothing is sent."""
+"""Addresses reserved for documentation; the route to them reveals our own address. Nothing is sent."""
 
 
 def own_ip() -> str:
-    """Return this host's outer IPv4 address, else its IPv6 address, else the loopback address."""
+    """Return this host's outgoing IPv4 address, or else its IPv6 address, or else the loopback address."""
     for family, target in _PROBES:
         try:
             with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -45,18 +45,18 @@ def own_ip() -> str:
 
 
 def addresses_of(host: str | None, port: int | None, flags: int = 0) -> Sequence[Found]:
-    """Return the addresses of a host for TCP, as ``getaddrinfo`` does; blocks while a name is looked up.
+    """Return the addresses of a host for TCP, as ``getaddrinfo`` does; blocks while a name is resolved.
 
     :raises OSError: the name has no address, or is invalid, such as ``a..b``.
     """
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-    except ValueError as error:  # of the codec of names, or a NUL
+    except ValueError as error:  # an error of the codec for names, or a NUL character
         raise OSError(_NO_NAME) from error
 
 
 def ip_of(host: str) -> str:
-    """Return the address of a host, IPv4 if it has one; blocks while a name is looked up.
+    """Return the address of a host, preferably IPv4; blocks while a name is resolved.
 
     :raises OSError: the name has no address.
     """
@@ -99,7 +99,8 @@ def unmapped(host: str) -> str:
 
 
 def stored_ip(host: str) -> str | None:
-    """Return an address as in records and ids: IPv4 unmapped, IPv6 compressed and without a zone; None for a name."""
+    """Return an address in the form for records and ids: IPv4 unmapped, IPv6 compressed and without a zone; None for a
+    name."""
     try:
         return decode_host(encode_host(host, 0))[0]
     except ValueError:
@@ -107,7 +108,7 @@ def stored_ip(host: str) -> str | None:
 
 
 def parsed_ip(host: str) -> Ip | None:
-    """Return the same address as an object to compare with networks; None for a name."""
+    """Return an address as an object that can be compared with networks; None for a name."""
     text = stored_ip(host)
     return None if text is None else ipaddress.ip_address(text)
 
@@ -116,7 +117,7 @@ def parse_network(text: str, *, strict: bool = True) -> Network:
     """Parse an address or a network such as ``10.0.0.0/8``; a network of mapped addresses becomes an IPv4 network.
 
     :param strict: refuse a network with host bits set.
-    :raises ValueError: the text is neither.
+    :raises ValueError: the text is neither an address nor a network.
     """
     host, slash, bits = text.strip().partition("/")
     network = ipaddress.ip_network(f"{host.partition('%')[0]}{slash}{bits}", strict=strict)
@@ -143,7 +144,8 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def _can_be_host(host: str) -> bool:
-    """Return whether a name can be looked up at all; for an invalid one the look-up raises more than OSError."""
+    """Return whether a name can be resolved at all; for an invalid one the resolver raises other errors than
+    OSError."""
     try:
         return ":" in host or ("\0" not in host and bool(host.encode("idna")))
     except UnicodeError:
@@ -165,5 +167,5 @@ def format_address(host: str, port: int) -> str:
 
 
 def address_here(host: str, port: int) -> str:
-    """Return the ``host:port`` at which a program on this machine reaches a server that listens on ``host``."""
+    """Return the ``host:port`` with which a program on this machine reaches a server that listens on ``host``."""
     return format_address({"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)

@@ -42,7 +42,7 @@ def java_hash(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def tags_code(tag: str | None) -> int:
-    """Return the code of a tag in a ConsumeQueue: its Java hash, or 0 for none."""
+    """Return the code of a tag in a ConsumeQueue: its Java hash, or 0 without a tag."""
     return java_hash(tag) if tag else 0
 
 
@@ -76,12 +76,12 @@ def decode_offset_msg_id(msg_id: str) -> tuple[str, int, int]:
 class UniqIdGenerator:
     """Generates client message ids (UNIQ_KEY): 32 hex digits, 56 on a host with IPv6 only.
 
-    Layout: ip (4 or 16), low 16 bits of the pid (2), a number of this generator where Java has the
-    hash of its class loader (4), milliseconds since the first of the month (4), a counter (2). The
-    counter grows by one per id; at most 65,536 ids per millisecond are distinct.
+    Layout: ip (4 or 16), low 16 bits of the pid (2), a number of this generator (4; in Java the hash of the class
+    loader), milliseconds since the first of the month (4), a counter (2). The counter grows by one per id; at most
+    65,536 ids per millisecond are distinct.
 
-    Threads may share it: each gets its own numbers from the counter, so a stamp that another thread has just replaced
-    does no harm.
+    Threads may share a generator: each thread gets its own numbers from the counter, so ids differ even if another
+    thread has just replaced the time.
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, ip: bytes | None = None) -> None:
@@ -125,7 +125,7 @@ class UniqIdGenerator:
                 self._month_start_ms = int(start.timestamp() * 1000)
                 self._next_month_ms = int(after.timestamp() * 1000)
             self._stamp = f"{self._prefix}{(now - self._month_start_ms) & _MASK:08X}"
-            self._last_ms = now  # last: other threads take the stamp without the lock
+            self._last_ms = now  # last: other threads read the stamp without the lock
 
 
 _HANDLE_VERSION: Final = "v1"
@@ -136,7 +136,7 @@ class RecallHandleError(CometMQError):
 
 
 class RecallHandle(msgspec.Struct, frozen=True):
-    """The handle of a waiting message, from the answer to its send (``RecallMessageHandle``).
+    """The handle of a delayed message, from the answer to its send (``RecallMessageHandle``).
 
     URL-safe base64 of ``v1 <topic> <brokerName> <due time + 1> <unique key>``.
     """
@@ -148,7 +148,7 @@ class RecallHandle(msgspec.Struct, frozen=True):
 
     def encode(self) -> str:
         """Encode the handle."""
-        # RocketMQ's broker, whose times are whole seconds, adds one so that rounding down finds the same second.
+        # RocketMQ's broker uses whole seconds and adds one, so that rounding down finds the same second.
         text = f"{_HANDLE_VERSION} {self.topic} {self.broker_name} {self.due_ms + 1} {self.unique_key}"
         return base64.urlsafe_b64encode(text.encode()).decode()
 

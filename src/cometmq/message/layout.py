@@ -55,7 +55,7 @@ class Layout:
 
 
 HOSTS_V6: Final = BORNHOST_V6 | STOREHOST_V6
-"""The bits of sysFlag that tell the sizes of a record's hosts."""
+"""The bits of sysFlag that give the sizes of a record's hosts."""
 
 
 def host_flags(born_host: bytes, store_host: bytes) -> int:
@@ -98,21 +98,22 @@ def record_offsets(name: str) -> dict[int, int]:
 
 
 BODY_AT: Final = {bits: layout.size for bits, layout in RECORDS.items()}
-"""The offset of the body, by :data:`HOSTS_V6` of the sysFlag."""
+"""The offset of the body in a record, by :data:`HOSTS_V6` of the sysFlag."""
 BODY_LENGTH_BYTES: Final = struct.calcsize(">i")
 TOPIC_LENGTH_BYTES: Final = 1
 TOPIC_LENGTH_V2_BYTES: Final = 2
 PROPERTIES_LENGTH_BYTES: Final = 2
 
 QUEUE_UNIT: Final = Layout({"offset": "q", "size": "i", "tags": "q"})
-"""A unit of a ConsumeQueue: log offset and size of a record, tags code."""
+"""The fields of a ConsumeQueue unit: log offset and size of a record, and its tags code."""
 
 INDEX_HEADER: Final = Layout(
     {"begin_time": "q", "end_time": "q", "begin_offset": "q", "end_offset": "q", "slots": "i", "next": "i"}
 )
-"""An index file's header: first and last store timestamp, first and last log offset, used slots, next entry."""
+"""The header of an index file: first and last store timestamp, first and last log offset, used slots, next entry."""
 INDEX_ENTRY: Final = Layout({"hash": "i", "offset": "q", "seconds": "i", "previous": "i"})
-"""Hash of a key, log offset, seconds since the first timestamp, the previous entry of the chain."""
+"""An index entry: hash of a key, log offset, seconds since the first timestamp, previous entry of the chain."""
 
 BATCH_HEAD: Final = Layout({"size": "i", "magic": "i", "body_crc": "i", "flag": "i", "body_length": "i"})
-"""The fields before the body of a message in a batch; an int16 properties length and the properties follow the body."""
+"""The fields before the body of a message in a batch. After the body follow an int16 properties length and the
+properties."""

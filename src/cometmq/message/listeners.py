@@ -1,4 +1,4 @@
-"""The addresses that clients reach a broker at, by listener.
+"""The addresses at which clients reach a broker, by listener.
 
 A *listener* names a port of the nameserver, or a network that clients connect from. A broker advertises one
 default address, and others for the clients of a listener: those outside a container network, behind a
@@ -28,10 +28,10 @@ class Advertised(NamedTuple):
     host: str
     """A name, or an address without brackets."""
     port: int
-    """0: the port that the broker listens on."""
+    """The port; 0 means the port that the broker listens on."""
 
     def at(self, port: int) -> str:
-        """Return ``host:port``; ``port`` is the one that the broker listens on."""
+        """Return ``host:port``; ``port`` is used if the address has no port of its own."""
         return format_address(self.host, self.port or port)
 
 
@@ -44,7 +44,7 @@ class Listeners(NamedTuple):
     """Networks that clients connect from, with names; the first match wins."""
 
     def of(self, port_name: str, client_ip: str) -> str:
-        """Return a client's listener: by its port, else by its network, else :data:`EVERY_CLIENT`."""
+        """Return a client's listener: by its port, or else by its network, or else :data:`EVERY_CLIENT`."""
         if port_name or not self.networks:
             return port_name
         ip = parsed_ip(client_ip)
@@ -52,7 +52,7 @@ class Listeners(NamedTuple):
 
 
 def parse_advertised(text: str) -> dict[str, Advertised]:
-    """Parse ``HOST[:PORT]`` and ``LISTENER=HOST[:PORT]``, joined by commas.
+    """Parse ``HOST[:PORT]`` and ``LISTENER=HOST[:PORT]``, separated by commas.
 
     :raises ValueError: the text is malformed; the message says how.
     """
@@ -64,7 +64,7 @@ def parse_advertised(text: str) -> dict[str, Advertised]:
 
 
 def parse_listeners(text: str) -> Listeners:
-    """Parse ``NAME=PORT`` and ``NAME=NETWORK`` (``10.8.0.0/16``), joined by commas.
+    """Parse ``NAME=PORT`` and ``NAME=NETWORK`` (``10.8.0.0/16``), separated by commas.
 
     :raises ValueError: the text is malformed; the message says how.
     """
@@ -76,10 +76,10 @@ def parse_listeners(text: str) -> Listeners:
             raise ValueError(f"{part!r} is not NAME=PORT or NAME=NETWORK, such as outside=19876 or vpn=10.8.0.0/16")
         name, place = _name(before, part), place.strip()
         if name in ports or name in networks:
-            raise ValueError(f"listener {name!r} is given twice")
+            raise ValueError(f"listener {name!r} occurs twice")
         if place.isascii() and place.isdigit():
             if not int(place) <= 65_535:
-                raise ValueError(f"{part!r}: a port is at most 65535")
+                raise ValueError(f"{part!r}: the maximum port is 65535")
             ports[name] = int(place)
             continue
         try:
@@ -90,7 +90,7 @@ def parse_listeners(text: str) -> Listeners:
 
 
 def parse_registered(text: str) -> dict[str, str]:
-    """Parse the addresses by listener that a broker registers (``listenerAddrs``); each needs a port.
+    """Parse a broker's registered addresses by listener (``listenerAddrs``); each needs a port.
 
     :raises ValueError: the text is malformed.
     """
@@ -149,5 +149,5 @@ def _advertised(text: str) -> Advertised:
 def _enter(found: dict[str, Advertised], name: str, address: Advertised, part: str) -> None:
     if name in found:
         what = f"listener {name!r}" if name else "the address for every client"
-        raise ValueError(f"{what} is given twice, again as {part!r}")
+        raise ValueError(f"{what} occurs twice, the second time as {part!r}")
     found[name] = address

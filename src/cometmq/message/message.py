@@ -59,12 +59,11 @@ _UNUSUAL: Final = COMPRESSED | HOSTS_V6
 class Message(msgspec.Struct):
     """One message to send.
 
-    Give either ``body`` or ``value``; the producer's serializer turns the value into the body on sending.
-    ``tags`` is one tag, which consumers filter by; ``keys`` find the message later;
-    ``properties`` are the user's own, without RocketMQ's reserved names and without empty values. ``delay_level`` 0
-    means now; ``delay``, by the broker's clock, or ``deliver_at``, with a time zone, delay the message until any
-    time, to the millisecond, with brokers of CometMQ or RocketMQ 5. With ``wait_store_msg_ok`` false the
-    broker responds before flush and replication.
+    Set either ``body`` or ``value``; the producer's serializer turns the value into the body on sending. ``tags`` is
+    one tag, which consumers filter by; the message can be queried by its ``keys``; ``properties`` are the user's own,
+    without RocketMQ's reserved names and without empty values. ``delay_level`` 0 means now; ``delay``, by the broker's
+    clock, or ``deliver_at``, with a time zone, delay the message to the millisecond, with brokers of CometMQ or
+    RocketMQ 5. With ``wait_store_msg_ok`` false the broker responds before flush and replication.
 
     :raises ValueError: more than one of ``delay_level``, ``delay`` and ``deliver_at``; no time zone; both ``body``
         and ``value``.
@@ -196,7 +195,7 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
     @property
     def msg_id(self) -> str:
-        """The client's id (UNIQ_KEY), or the offset id of a message that has none."""
+        """The client's id (UNIQ_KEY), or the offset id if the message has no UNIQ_KEY."""
         return self.properties.get(names.UNIQ_KEY) or self.offset_msg_id
 
     @property
@@ -211,7 +210,7 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
     @property
     def prepared_transaction_offset(self) -> int:
-        """Log offset of its half message, or 0 for none."""
+        """Log offset of the half message of a committed message, otherwise 0."""
         return int(self._behind_born_host()[3])
 
     # --- variable fields ------------------------------------------------------------------------
@@ -224,7 +223,7 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
         """
         data, at = self._data, self._at
         flags, length = _FLAGS_AND_LENGTH(data, at)
-        if not flags & _UNUSUAL:  # the layout of nearly every message, without looking further
+        if not flags & _UNUSUAL:  # fast path: the layout of nearly every message
             body_at = at + _USUAL_BODY_AT
             return data[body_at : body_at + length]
         return decompress(self.stored_body, flags, MAX_DECOMPRESSED_BYTES)
@@ -236,7 +235,7 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
         :raises CometMQError: the consumer has no deserializer, or it failed.
         """
         raise CometMQError(
-            f"message {self.msg_id} of topic {self.topic} has no value, since its consumer has no deserializer",
+            f"message {self.msg_id} of topic {self.topic} has no value because its consumer has no deserializer",
             next_step="create the consumer with deserializer=…, or use body",
         )
 
@@ -253,7 +252,7 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
     @property
     def stored_topic(self) -> str:
-        """The topic of the record."""
+        """The topic in the stored record, such as a retry topic."""
         start, end = self._topic_span()
         return self._data[start:end].decode()
 
@@ -272,12 +271,12 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
     @property
     def tags(self) -> str | None:
-        """The tag, if any."""
+        """The message's tag, if it has one."""
         return self.properties.get(names.TAGS)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys, separated by blanks as in a broker's index; other white space belongs to a key."""
+        """The keys, separated by spaces as in a broker's index; other white space is part of a key."""
         return tuple([key for key in self.properties.get(names.KEYS, "").split(KEY_SEPARATOR) if key])
 
     @property
@@ -309,7 +308,7 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
             f"msg_id={self.msg_id!r}, body={len(self.stored_body)} bytes)"
         )
 
-    # --- where things are -----------------------------------------------------------------------
+    # --- positions in the record -----------------------------------------------------------------------
 
     def _record(self) -> bytes:
         return self._data[self._at : self._at + self.store_size]

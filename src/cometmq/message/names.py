@@ -19,7 +19,7 @@ PERM_WRITE: Final = 2
 PERM_INHERIT: Final = 1
 
 MASTER_ID: Final = 0
-"""brokerId of a master; slaves have higher ids."""
+"""The brokerId of a master; slaves have higher ids."""
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
@@ -37,7 +37,7 @@ TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 """Namespace of the order configurations at a nameserver; the key is the topic, the value ``broker:queues;…``."""
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
-"""Topic of waiting messages with any delay, as in RocketMQ 5 (``TimerMessageStore.TIMER_TOPIC``)."""
+"""Topic of messages with any delay until they are due, as in RocketMQ 5 (``TimerMessageStore.TIMER_TOPIC``)."""
 
 PRODUCER_RUNS_TOPIC: Final = "rmq_sys_producer_runs"
 """Topic of the records that open sequenced producers; it has no queue."""
@@ -73,15 +73,15 @@ NOT_ALLOWED_SEND_TOPICS: Final = frozenset(
         POP_LOG_TOPIC,
     }
 )
-"""Topics that no client may send to."""
+"""Topics to which no client may send."""
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """The group of RocketMQ's own tools; it commits nothing."""
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 REVIVE_TOPIC_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
-"""Prefix of the cluster name: the topic in which Apache's broker 5.x keeps popped messages."""
+"""Prefix of the topic in which Apache's broker 5.x keeps popped messages; the cluster name follows."""
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
-"""The group whose offsets are the progress in that topic."""
+"""The group whose offset is the progress in the topic of popped messages."""
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """The group whose offsets are the progress in the half and op topics."""
@@ -110,7 +110,7 @@ def is_system_group(name: str) -> bool:
 
 
 def check_topic(name: str) -> str | None:
-    """Check a topic name; return RocketMQ's message for a wrong one, or ``None`` for a valid one."""
+    """Check a topic name; return RocketMQ's message if it is invalid, or ``None`` if it is valid."""
     if is_blank(name):
         return "The specified topic is blank."
     if len(name) > MAX_TOPIC_CHARS:
@@ -121,7 +121,7 @@ def check_topic(name: str) -> str | None:
 
 
 def check_group(name: str) -> str | None:
-    """Check a group name; return the message of RocketMQ's clients for a wrong one, or ``None`` for a valid one."""
+    """Check a group name; return the message of RocketMQ's clients if it is invalid, or ``None`` if it is valid."""
     if is_blank(name):
         return "the specified group is blank"
     if len(name) > MAX_GROUP_CHARS:
@@ -132,12 +132,12 @@ def check_group(name: str) -> str | None:
 
 
 def retry_topic(group: str) -> str:
-    """Return ``%RETRY%<group>``, the topic of failed messages that wait for their next attempt."""
+    """Return ``%RETRY%<group>``, the topic of failed messages that are pending for their next attempt."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """Return ``%DLQ%<group>``, the topic of messages that have failed too often."""
+    """Return ``%DLQ%<group>``, the topic of messages that failed too often."""
     return DLQ_PREFIX + group
 
 

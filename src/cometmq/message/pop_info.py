@@ -58,7 +58,7 @@ class ReceiptHandle(NamedTuple):
 def parse_handle(text: str) -> ReceiptHandle:
     """Parse a receipt handle.
 
-    :raises HandleError: the handle has too few parts, or a part is not a number as it should be.
+    :raises HandleError: the handle has too few parts, or a numeric part is not a number.
     """
     parts = text.split(" ")
     if len(parts) < _PARTS:
@@ -91,7 +91,7 @@ def original_topic(topic: str, group: str) -> str:
 
 
 def topic_type(topic: str, group: str) -> str:
-    """Return a topic's type as in handles and infos (``ExtraInfoUtil.getRetry``)."""
+    """Return a topic's type in handles and infos (``ExtraInfoUtil.getRetry``)."""
     if topic.startswith(f"{RETRY_PREFIX}{group}+"):
         return RETRY_TOPIC_V2
     return RETRY_TOPIC_V1 if topic.startswith(RETRY_PREFIX) else NORMAL_TOPIC
@@ -105,12 +105,12 @@ def real_topic(topic: str, group: str, kind: str) -> str:
 
 
 def start_info(kind: str, queue_id: int, start: int) -> str:
-    """Format one part of startOffsetInfo."""
+    """Format one entry of startOffsetInfo."""
     return f"{kind} {queue_id} {start}"
 
 
 def offset_info(kind: str, queue_id: int, offsets: list[int]) -> str:
-    """Format one part of msgOffsetInfo."""
+    """Format one entry of msgOffsetInfo."""
     return f"{kind} {queue_id} {','.join(map(str, offsets))}"
 
 

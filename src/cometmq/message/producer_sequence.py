@@ -1,4 +1,4 @@
-"""Producer sequences, by which a broker recognizes a message that is sent twice (an extension of CometMQ).
+"""Producer sequences let a broker recognize a message that is sent twice (an extension of CometMQ).
 
 A producer numbers the messages that it sends to each queue, from 0 in each *batch* of its work. A batch request
 (SEND_BATCH_MESSAGE) whose own properties have ``PRODUCER_SEQUENCE`` carries the messages
@@ -36,9 +36,10 @@ class ProducerSequence(msgspec.Struct, frozen=True, gc=False):
     """Number of the producer's run, from the response to OPEN_PRODUCER."""
     first: int
     count: int
-    """0 in the record that begins a run."""
+    """Number of messages; 0 in the record that starts a run."""
     crc: int
-    """CRC32 of all messages of this batch and queue up to the last of this request, as the producer encoded them."""
+    """CRC32 of all messages of the batch in this queue, up to the last one of this request, as the producer encoded
+    them."""
     note: str = ""
     """Opaque data of the producer."""
 
@@ -59,12 +60,12 @@ class ProducerLane(msgspec.Struct, frozen=True):
     next: int
     """Number of the first message that is not stored yet."""
     crc: int | None = None
-    """CRC32 of all messages before it; ``None`` if a crash of the broker cut a request in two."""
+    """CRC32 of all messages before ``next``; ``None`` if a crash of the broker split a request."""
     note: str = ""
 
 
 class ProducerLanes(msgspec.Struct, frozen=True):
-    """Body of the response to OPEN_PRODUCER: the queues that have messages of the batch, by ``topic/queueId``."""
+    """Body of the response to OPEN_PRODUCER: the queues with messages of the batch, by ``topic/queueId``."""
 
     lanes: dict[str, ProducerLane]
 
@@ -81,9 +82,9 @@ def parse_sequence(text: str) -> ProducerSequence:
     """
     parts = text.split(";")
     if len(parts) != 8 or parts[0] != _VERSION:
-        raise SequenceError("it is not of the form 1;batch;epoch;first;count;crc;producer;note")
+        raise SequenceError("it does not have the form 1;batch;epoch;first;count;crc;producer;note")
     if not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts[1:6]):
-        raise SequenceError("its numbers are not whole numbers of at least 0")
+        raise SequenceError("its numbers must be whole numbers of at least 0")
     batch, epoch, first, count, crc = map(int, parts[1:6])
     if max(batch, epoch, first + count) > _MAX_INT64 or not 0 <= count <= MAX_BATCH_MESSAGES or crc >> 32:
         raise SequenceError("one of its numbers is too large")

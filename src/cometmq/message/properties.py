@@ -56,9 +56,9 @@ SHARDING_KEY: Final = "__SHARDINGKEY"
 TIMER_OUT_MS: Final = "TIMER_OUT_MS"
 TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
 TIMER_NAMES: Final = frozenset({TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS})
-"""Each of them delays a message until any time."""
+"""Properties that each delay a message to any time."""
 PRODUCER_SEQUENCE: Final = "PRODUCER_SEQUENCE"
-"""CometMQ's own: the producer and its message numbers; see :mod:`cometmq.message.producer_sequence`."""
+"""CometMQ's own property: the producer and its message numbers; see :mod:`cometmq.message.producer_sequence`."""
 INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 """Number of times that a half message was checked."""
@@ -133,7 +133,7 @@ def join_properties(properties: Mapping[str, str]) -> str:
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    """Decode properties; the last one of a name counts."""
+    """Decode properties; of several with the same name the last one counts."""
     properties = {}
     for piece in text.split(PROPERTY_SEPARATOR):
         name, _, value = piece.partition(NAME_VALUE_SEPARATOR)

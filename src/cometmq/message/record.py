@@ -28,7 +28,7 @@ from cometmq.message.properties import decode_properties
 
 MESSAGE_MAGIC: Final = 0xDAA320A7 - (1 << 32)
 MESSAGE_MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
-"""RocketMQ 5 writes it for topics longer than 127 bytes; CometMQ only reads it."""
+"""Magic of RocketMQ 5 for topics longer than 127 bytes; CometMQ only reads it."""
 BLANK_MAGIC: Final = 0xCBD43194 - (1 << 32)
 """Magic of the filler at the end of a log file: ``int32 remaining size, int32 magic``."""
 
@@ -44,11 +44,11 @@ HEAD_PACKERS: Final = {
     for born in _HOST_BYTES
     for stored in _HOST_BYTES
 }
-"""Pack a record up to its body, by the sizes of born host and store host."""
+"""Packs a record up to its body, by the sizes of born host and store host."""
 _HEAD_READERS: Final = {bits: layout.struct().unpack_from for bits, layout in RECORDS.items()}
 _MAGIC_AND_FLAG: Final = RECORD.struct("magic", "sys_flag").unpack_from
 _MAGIC_FLAG_AND_BODY_LENGTH: Final = RECORD.struct("magic", "sys_flag", "body_length").unpack_from
-"""The body length is valid if both hosts are IPv4."""
+"""Unpacks the first fields of a record; the body length is valid only if both hosts are IPv4."""
 _INT: Final = struct.Struct(">i").unpack_from
 _SHORT: Final = struct.Struct(">h")
 
@@ -91,7 +91,7 @@ class StoredRecord(msgspec.Struct, frozen=True, dict=True):
 
 
 def body_crc(body: Buffer) -> int:
-    """Return the CRC32 of a body as in records, 31 bits."""
+    """Return the CRC32 of a body in the form for records, 31 bits."""
     return crc32(body) & CRC_MASK
 
 
@@ -155,10 +155,10 @@ Parts = tuple[int, int, int, int, int, int]
 
 
 def parts_of(buffer: Buffer, at: int, end: int) -> Parts | None:
-    """Find the parts of the record that begins at byte ``at``, or None if its lengths exceed ``end``.
+    """Find the parts of the record at byte ``at``; return None if its lengths exceed ``end``.
 
-    At least ``MIN_RECORD_BYTES`` must be there. Only the length of the properties is read: callers compare their end
-    with the end of the record.
+    At least ``MIN_RECORD_BYTES`` must follow ``at``. Callers must compare the end of the properties with the end of the
+    record.
     """
     magic, sys_flag, body_length = _MAGIC_FLAG_AND_BODY_LENGTH(buffer, at)
     hosts = sys_flag & HOSTS_V6
@@ -187,9 +187,9 @@ def parts_of(buffer: Buffer, at: int, end: int) -> Parts | None:
 def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = True) -> StoredRecord:
     """Decode the record that begins at byte ``at`` of ``buffer``.
 
-    :raises RecordError: fewer bytes than the record claims, a wrong magic, lengths that do not add
-        up to the size, a topic that is not UTF-8, or (with ``check_crc``) a damaged body. In properties, bytes
-        that are not UTF-8 become U+FFFD, as in Java.
+    :raises RecordError: bytes are missing, the magic is wrong, the lengths do not add up to the size, the topic is not
+        UTF-8, or (with ``check_crc``) the body is damaged. In properties, bytes that are not UTF-8 become U+FFFD, as in
+        Java.
     """
     room = len(buffer) - at
     if room < MIN_RECORD_BYTES:
@@ -199,7 +199,7 @@ def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = True) -> Sto
         raise RecordError(f"{magic & 0xFFFFFFFF:#010x} is not the magic of a record")
     size: int = _INT(buffer, at)[0]
     if not MIN_RECORD_BYTES <= size <= room:
-        raise RecordError(f"a record of {size} bytes does not fit into {room}")
+        raise RecordError(f"a record of {size} bytes exceeds the remaining {room}")
     parts = parts_of(buffer, at, at + size)
     if parts is None:
         raise RecordError(f"the body, the topic or another part does not fit into a record of {size} bytes")
@@ -222,7 +222,7 @@ def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = True) -> Sto
 def iter_records(buffer: Buffer, *, check_crc: bool = False) -> Iterator[StoredRecord]:
     """Yield the records of a pull response.
 
-    :raises RecordError: as :func:`decode_record`, or bytes are left over at the end.
+    :raises RecordError: see :func:`decode_record`; also if bytes are left over at the end.
     """
     view = memoryview(buffer)
     at = 0

@@ -12,11 +12,12 @@ from cometmq.message.layout import HOSTS_V6, Layout
 
 _KINDS: Final = {"i": ">i4", "q": ">i8"}
 _SHIFT: Final = (HOSTS_V6 & -HOSTS_V6).bit_length() - 1
-"""The number of zero bits below the two bits."""
+"""The number of zero bits below the two host bits in a sysFlag."""
 
 
 def dtype_of(layout: Layout, *names: str) -> np.dtype[np.void]:
-    """Return the type of the fields ``names`` (by default all) at their offsets in the layout; hosts are bytes."""
+    """Return the NumPy type of the fields ``names`` (by default all) at their offsets in the layout; hosts are
+    bytes."""
     chosen = names or tuple(layout.formats)
     return np.dtype(
         {
@@ -31,7 +32,7 @@ def dtype_of(layout: Layout, *names: str) -> np.dtype[np.void]:
 def offsets_of(offsets: Mapping[int, int], sys_flags: npt.NDArray[Any]) -> npt.NDArray[np.int_]:
     """Return the offset of a field in each record.
 
-    :param offsets: its offsets by :data:`~cometmq.message.layout.HOSTS_V6` of the sysFlag.
+    :param offsets: the field's offsets by :data:`~cometmq.message.layout.HOSTS_V6` of the sysFlag.
     """
     table = np.array([offsets[number << _SHIFT] for number in range(len(offsets))], np.int64)
     found: npt.NDArray[np.int_] = table[(sys_flags & HOSTS_V6) >> _SHIFT]

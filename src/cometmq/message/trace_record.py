@@ -69,7 +69,7 @@ class SubAfter(msgspec.Struct, frozen=True, kw_only=True):
     success: bool
     keys: str | None
     context_code: int
-    """0 success, 1 time-out, 2 exception, 3 returned null, 4 failed."""
+    """0 success, 1 timeout, 2 exception, 3 null returned, 4 failure."""
     time_ms: int | None = None
     group: str | None = None
 
@@ -96,7 +96,7 @@ TraceRecord = Pub | SubBefore | SubAfter | EndTransaction
 
 
 def encode_trace(record: TraceRecord) -> str:
-    """Encode one record."""
+    """Encode one trace record."""
     own = [text for name, text in _texts(record) if name != "client_host"]
     return FIELD_SEPARATOR.join([type(record).__name__, *own]) + RECORD_SEPARATOR
 

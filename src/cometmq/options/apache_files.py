@@ -1,4 +1,4 @@
-"""Configuration in Apache's ``key=value`` form, read into frozen dataclasses of options.
+"""Reads configurations in Apache's ``key=value`` format into frozen dataclasses of options.
 
 One dataclass per process is its configuration reference: every field carries its default, range,
 meaning and whether it may change at run time (:func:`~cometmq.options.declared.option`).
@@ -23,19 +23,19 @@ from cometmq.properties_file import MalformedEscapeError, format_pairs, parse_pr
 T = TypeVar("T")
 _SHOWN_CHARS: Final = 1_000
 _NAMED_KEYS: Final = 50
-"""So many unknown keys of a file are named: to find the nearest known one takes a millisecond for each."""
+"""Maximum number of unknown keys to name with a suggestion; finding the most similar key takes a millisecond each."""
 _HARDLY_MEANT: Final = re.compile(r"""\s$|\s[#!]|^["'].*["']$""", re.DOTALL)
-"""A text with a blank at its end, what looks like a comment, or quotes around it."""
+"""A text that ends in a blank, contains something like a comment, or is in quotes."""
 NO_OPTIONS: Final[Mapping[str, Option]] = types.MappingProxyType({})
-"""The spellings of configurations without keys of Apache's."""
+"""The accepted spellings for configurations without keys of Apache."""
 
 
 class ConfigError(OptionError):
-    """A configuration is not valid; the message names place, value and range."""
+    """A configuration is invalid; the message names place, value and range."""
 
 
 def parse_value(found: Option, text: str) -> Any:
-    """Parse the text of an admin request, of the command line, or of a key in a file that Apache does not have.
+    """Parse a text from an admin request, from the command line, or from a file for a key that Apache lacks.
 
     :raises ConfigError: the value is not allowed.
     """
@@ -50,13 +50,14 @@ def parse_value(found: Option, text: str) -> Any:
 
 
 def read_as_apache(found: Option, text: str, java: Option) -> tuple[Any, str]:
-    """Return what Apache's server makes of a text in its file (``MixAll.properties2Object``), and a warning.
+    """Return the value that Apache's server reads from a text in its file (``MixAll.properties2Object``), and a
+    warning.
 
-    A boolean is false unless it is ``true``; a number or a name that Java cannot read is as if it were not there.
-    The warning is empty when the value is what the text says.
+    A boolean is false unless the text is ``true``; a number or name that Java cannot read is ignored. The warning is
+    empty if the value is what the text says.
 
     :param java: the key in Apache's server.
-    :raises ConfigError: Apache's server does not start with the value, either.
+    :raises ConfigError: Apache's server does not start with this value either.
     """
     form, default = found.form, found.default
     if form is FLAG:
@@ -97,7 +98,7 @@ def _warning(found: Option, text: str, value: Any) -> str:
 
 
 def _oddity(found: Option, text: str, value: Any) -> str:
-    """Return a warning about a text that is taken and hardly meant so."""
+    """Return a warning about a text that is accepted but probably a mistake."""
     if not isinstance(value, str) or found.form.choices or found.secret:
         return ""
     if not text and found.default:
@@ -115,10 +116,10 @@ def load_file(
     apache: Mapping[str, Option],
     defaults: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> tuple[T, list[str]]:
-    """Read the configuration file of a process, see :func:`load_options`; without a file take defaults and overrides.
+    """Read the configuration file of a process (see :func:`load_options`); without a file use defaults and overrides.
 
-    Changes at run time are written to that file: its path becomes ``config_store_path``. ``defaults`` are attribute
-    values that the file and ``overrides`` win over.
+    Changes at run time are written to the same file: its path becomes ``config_store_path``. The file and ``overrides``
+    take precedence over ``defaults``, which are attribute values.
 
     :raises ConfigError: the file cannot be read, or a value is not allowed.
     """
@@ -143,12 +144,13 @@ def load_options(
     apache: Mapping[str, Option] = NO_OPTIONS,
     defaults: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> tuple[T, list[str]]:
-    """Read a configuration file into ``config_type``; ``defaults`` are values of attributes that it wins over.
+    """Read a configuration file into ``config_type``; the file takes precedence over the attribute values in
+    ``defaults``.
 
-    ``apache`` are the keys of Apache's server, whose values are read as it reads them; those that are no options are
-    stored in ``config_type.unused`` and change nothing. ``overrides`` are attribute values from the command line,
-    which win over the file. Returns the configuration, a warning for each unknown key and for each value that is not
-    used as it is written, and one that names all keys without effect.
+    ``apache`` has the keys of Apache's server. Their values are read as Apache reads them; keys that are not options
+    are stored in ``config_type.unused`` and have no effect. ``overrides`` are attribute values from the command line,
+    which take precedence over the file. Returns the configuration, a warning for each unknown key and for each value
+    that is not used as written, and one warning that names all keys without effect.
 
     :raises ConfigError: a value is not allowed; the message has file, line and range.
     """
@@ -199,20 +201,20 @@ def load_options(
 
 
 def no_effect(keys: Iterable[str]) -> str:
-    """Return a warning about keys of Apache's without effect."""
+    """Return a warning about Apache's keys that have no effect here."""
     return f"keys of Apache's without effect here: {', '.join(keys)}"
 
 
 def format_properties(config: Any, apache: Mapping[str, Option] = NO_OPTIONS) -> str:
-    """Return a configuration as properties text (``MixAll.properties2String``) without secrets.
+    """Format a configuration as properties text without secrets (``MixAll.properties2String``).
 
-    Keys of Apache's without effect are in it if they are set, or if Apache 4.9.7 shows them unset.
+    Apache's keys without effect are included if they are set, or if Apache 4.9.7 shows them when they are unset.
     """
     return format_pairs(_shown(config, apache))
 
 
 def _shown(config: Any, apache: Mapping[str, Option]) -> dict[str, str]:
-    """The keys and their values as texts."""
+    """Return the keys with their values as text."""
     options = options_of(type(config))
     texts = {key: format_value(getattr(config, found.name)) for key, found in options.items() if not found.secret}
     unused: Mapping[str, str] = config.unused
@@ -224,7 +226,7 @@ def _shown(config: Any, apache: Mapping[str, Option]) -> dict[str, str]:
 
 
 def format_value(value: Any) -> str:
-    """Return one value in Java's form."""
+    """Format one value as Java does."""
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
@@ -235,26 +237,26 @@ def default_texts(config_type: type) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
-    """A configuration after an admin request."""
+    """A configuration changed by an admin request."""
 
     config: T
     texts: Mapping[str, str]
     """The changed keys with their new values as text, for the file."""
     without_effect: tuple[str, ...]
-    """Those of them that change nothing."""
+    """The changed keys that have no effect."""
 
 
 def changed(config: T, updates: str, *, apache: Mapping[str, Option] = NO_OPTIONS) -> Change[T]:
     """Apply the properties text of an admin request.
 
-    Only options marked ``runtime`` may change. A key with an unchanged value is accepted, since tools send back what
-    they read. Keys of Apache's without effect are stored in ``config.unused``.
+    Only options marked ``runtime`` may change. A key with an unchanged value is accepted, since tools send back all
+    keys that they read. Apache's keys without effect are stored in ``config.unused``.
 
     :raises ConfigError: a key is unknown or cannot change at run time, a value is not allowed, or the text is too
         long; nothing is applied.
     """
     if len(updates) > MAX_CONFIG_UPDATE_BYTES:
-        raise ConfigError(f"{len(updates)} characters of properties; at most {MAX_CONFIG_UPDATE_BYTES} are taken")
+        raise ConfigError(f"{len(updates)} characters of properties; the maximum is {MAX_CONFIG_UPDATE_BYTES}")
     known = spellings_of(type(config))
     unused: dict[str, str] = dict(config.unused)  # type: ignore[attr-defined]
     values: dict[str, Any] = {}

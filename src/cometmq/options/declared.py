@@ -12,12 +12,13 @@ from typing import Any, Final, Literal
 from cometmq.options.forms import FLAG, INT_MAX, TEXT, Form, number, whole
 
 Outside = Literal["replaced", "kept", "refused"]
-"""A value in a file that Apache's servers take and the option does not allow is replaced by the nearest number or the
-default, kept with the effect that it has there, or refused, since those servers do not start with it either."""
+"""The treatment of a value in a file that Apache's servers accept and the option does not allow: it is replaced by the
+nearest number or the default, kept with its effect in Apache, or refused because those servers do not start with it
+either."""
 _METADATA: Final = "option"
 _NEAR_ENOUGH: Final = 0.6
 _LONGEST_COMPARED: Final = 127
-"""Longer keys are not compared with known ones, which takes time for each character."""
+"""Maximum length of a key that is compared with known ones; the comparison takes time for each character."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,34 +29,34 @@ class ApacheRules:
     """Another accepted spelling; if both are given, the key wins."""
     outside: Outside = "replaced"
     empty: str = ""
-    """The value that an empty text stands for."""
+    """The value for an empty text."""
     stripped: bool = False
-    """Blanks around the text are no part of it; Apache's server takes them, and does not work with them."""
+    """Blanks around the text are ignored; Apache's server accepts them, but then does not work."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Option:
-    """One option."""
+    """One option of a configuration, of Spark or of a command."""
 
     form: Form[Any]
     doc: str = ""
     key: str = ""
-    """Its name in files, in Spark and in admin answers; by default the attribute's in camel case."""
+    """The name in files, in Spark and in admin answers; by default the attribute's name in camel case."""
     name: str = ""
-    """Attribute of the dataclass."""
+    """The attribute of the dataclass."""
     default: Any = None
-    """The default of the attribute, ``MISSING`` where it has none."""
+    """The default of the attribute; ``MISSING`` if it has none."""
     runtime: bool = False
-    """The value may change while the process runs."""
+    """True if the value may change while the process runs."""
     secret: bool = False
-    """The value never appears in an answer or a log."""
+    """True if the value must never appear in an answer or a log."""
     apache: ApacheRules = ApacheRules()
     flags: tuple[str, ...] = ()
-    """Its names on a command line."""
+    """The option's names on a command line."""
     many: bool = False
-    """It may be repeated there; the value is a tuple."""
+    """True if the option may be repeated on a command line; the value is a tuple."""
     required: bool = False
-    """A command demands it."""
+    """True if a command requires the option."""
 
 
 def option(
@@ -72,7 +73,8 @@ def option(
 ) -> Any:
     """Declare a field as an option.
 
-    :param form: by default that of the default value; whole numbers are from ``minimum``, or 0, to Java's largest int.
+    :param form: by default the form of the default value; whole numbers range from ``minimum`` (or 0) to Java's maximum
+        int.
     """
     if form is None:
         if isinstance(default, bool):
@@ -85,7 +87,7 @@ def option(
 
 
 def declare(meaning: Any, default: Any = dataclasses.MISSING, *, secret: bool = False) -> Any:
-    """Declare a field by its option, or by anything else that :func:`declared` returns again."""
+    """Declare a field with an option, or with any other object that :func:`declared` should return."""
     values: dict[str, Any] = {"metadata": {_METADATA: meaning}, "repr": not secret, "hash": False if secret else None}
     if isinstance(default, dict):
         return dataclasses.field(default_factory=default.copy, **values)
@@ -93,7 +95,8 @@ def declare(meaning: Any, default: Any = dataclasses.MISSING, *, secret: bool = 
 
 
 def declared(of: type) -> Mapping[str, Any]:
-    """Return what the fields of a dataclass were declared by, by attribute; options have their names and defaults."""
+    """Return by attribute the objects with which the fields of a dataclass were declared; options get names and
+    defaults."""
     return _declared(of)
 
 
@@ -111,19 +114,19 @@ def _declared(of: type) -> Mapping[str, Any]:
 
 
 def options_of(of: type) -> Mapping[str, Option]:
-    """Return the options of a dataclass by their keys, in the order declared, TLS last."""
+    """Return the options of a dataclass by key, in the order of declaration, with those of TLS last."""
     found = [meaning for meaning in declared(of).values() if isinstance(meaning, Option)]
     return types.MappingProxyType({of.key: of for of in sorted(found, key=lambda of: of.name.startswith("tls_"))})
 
 
 def spellings_of(of: type) -> dict[str, Option]:
-    """Return the options of a dataclass by every accepted spelling."""
+    """Return the options of a dataclass by each accepted spelling."""
     known = options_of(of)
     return {**known, **{found.apache.also: found for found in known.values() if found.apache.also}}
 
 
 def camel(name: str) -> str:
-    """``flush_disk_type`` → ``flushDiskType``."""
+    """Convert a name to camel case: ``flush_disk_type`` → ``flushDiskType``."""
     head, *rest = name.split("_")
     return head + "".join(part[:1].upper() + part[1:] for part in rest)
 

@@ -1,4 +1,4 @@
-"""Forms of values: the text that a user writes, the value that it means, and what is allowed in words.
+"""Forms of values: how a text is parsed into a value, which values are allowed, and how to describe them in words.
 
 Configuration files, Spark's options and command lines share them.
 """
@@ -26,8 +26,8 @@ _PART: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(ms|d|h|m|s)")
 class OptionError(CometMQError):
     """An option is unknown or missing, or has an invalid value.
 
-    ``option`` is its name, empty where the error is about several, and ``reason`` the rest of the sentence: a command
-    begins it with the name that its user wrote.
+    ``option`` is the option's name, or empty if the error concerns several. ``reason`` is the rest of the sentence: a
+    command puts the name before it that the user wrote.
     """
 
     def __init__(self, reason: str, *, option: str = "", message: str = "", next_step: str | None = None) -> None:
@@ -38,26 +38,26 @@ class OptionError(CometMQError):
 
 @dataclass(frozen=True)
 class Form(Generic[T]):
-    """One form of values."""
+    """The form of an option's values."""
 
     words: str
-    """The allowed values: ``true or false``."""
+    """The allowed values in words, such as ``true or false``."""
     read: Callable[[str], T]
-    """Turns a text into a value; raises ValueError, or OptionError or PathError with a reason of its own."""
+    """Parses a text into a value; raises ValueError, or an OptionError or PathError with a specific reason."""
     show: Callable[[T], str] = str
     choices: tuple[str, ...] = ()
-    """All texts that are allowed, where they can be listed."""
+    """All allowed texts, if they can be listed."""
     minimum: float | None = None
     maximum: float | None = None
     pattern: str = ""
-    """Regular expression that the complete text matches; empty for any."""
+    """Regular expression that the complete text must match; empty if any text is allowed."""
     keeps_blanks: bool = False
-    """Blanks around the text belong to it."""
+    """True if blanks around the text are part of it."""
     name: str = "text"
-    """One word for the value, in the help of commands."""
+    """One word for the value in the help of commands."""
 
     def allows(self, value: Any) -> bool:
-        """Return whether a value is in the range."""
+        """Return whether a value is within the range."""
         return not (
             (self.pattern and not re.fullmatch(self.pattern, value))
             or (self.minimum is not None and not value >= self.minimum)
@@ -66,18 +66,18 @@ class Form(Generic[T]):
 
     @property
     def has_range(self) -> bool:
-        """True of numbers with limits."""
+        """True for numbers with limits."""
         return self.minimum is not None or self.maximum is not None
 
     def nearest(self, value: Any) -> Any:
-        """Return the allowed number next to one outside of the range."""
+        """Return the allowed number nearest to one outside the range."""
         is_below = self.minimum is not None and not value >= self.minimum
         return self.minimum if is_below else self.maximum
 
     def parse(self, text: str) -> T:
-        """Return the value of a text.
+        """Parse a text into its value.
 
-        :raises OptionError: the text is not allowed; it does not name the option yet.
+        :raises OptionError: the text is not allowed; the error does not contain the option's name.
         """
         try:
             value = self.read(text if self.keeps_blanks else text.strip())
@@ -114,12 +114,12 @@ def text(pattern: str = "", words: str = "text") -> Form[str]:
 
 
 def one_of(*choices: str) -> Form[str]:
-    """Return the form of one of several texts."""
+    """Return the form of a text that must be one of several."""
     return named({choice: choice for choice in choices})
 
 
 def named(values: Mapping[str, T], *, fold: Callable[[str], str] = str) -> Form[T]:
-    """Return the form of a value with a name; ``fold`` makes the name of what users write."""
+    """Return the form of a value with a name; ``fold`` converts the user's text to the name."""
 
     def read(text: str) -> T:
         if (name := fold(text)) not in values:
@@ -135,11 +135,11 @@ FLAG: Final = named({"true": True, "false": False}, fold=str.lower)
 TEXT: Final = text()
 COUNT: Final = whole(1)
 PATH: Final = Form("a path", local_text, pattern=r"[^\x00]*", keeps_blanks=True)
-"""A path of the local file system, or a ``file:`` URL of one."""
+"""A path in the local file system, or a ``file:`` URL."""
 
 
 def checked(words: str, check: Callable[[str], str | None]) -> Form[str]:
-    """Return the form of a text that a function finds no fault with."""
+    """Return the form of a text that a function accepts."""
 
     def read(text: str) -> str:
         if fault := check(text):
@@ -163,7 +163,7 @@ SECONDS: Final = Form(
     minimum=0,
     name="seconds",
 )
-"""In milliseconds."""
+"""A duration, in milliseconds."""
 MEBIBYTES: Final = Form(
     "a whole number of MiB of at least 1",
     lambda text: parse_int(text) << 20,
@@ -171,7 +171,7 @@ MEBIBYTES: Final = Form(
     minimum=1 << 20,
     name="integer",
 )
-"""In bytes."""
+"""A size, in bytes."""
 
 
 def _read_size(text: str) -> int:
@@ -202,14 +202,14 @@ DURATION: Final = Form(
     maximum=10_000_000 * _UNITS_MS["d"],
     name="duration",
 )
-"""In milliseconds; at most what dates can count."""
+"""A duration in milliseconds, limited to the range of dates."""
 
 
 def moment(*, utc: bool = False, ago: bool = False, before_1970: bool = False) -> Form[int]:
-    """Return the form of a time, in milliseconds since 1970.
+    """Return the form of a point in time, in milliseconds since 1970.
 
     :param utc: times without an offset are UTC, otherwise local time.
-    :param ago: a duration is a time too: 90s and 1h30m are so long ago.
+    :param ago: a duration is accepted too: ``90s`` means 90 seconds ago.
     """
 
     def read(text: str) -> int:

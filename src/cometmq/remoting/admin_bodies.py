@@ -117,7 +117,7 @@ class OpenTransactions(Body):
     """Answer to GET_OPEN_TRANSACTIONS (30037)."""
 
     count: int = 0
-    """Open transactions of all groups."""
+    """A page of open transactions from all groups."""
     transactions: list[OpenTransaction] = []
     next_offset: int | None = None
     """Offset of the next page; missing on the last one."""

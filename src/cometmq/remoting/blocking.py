@@ -20,7 +20,7 @@ from cometmq.remoting.tls.contexts import connection_error
 
 _READ_BYTES = 256 * 1024
 _BEGIN_BYTES = 64 * 1024
-"""Bytes of one read before the length of the body is known."""
+"""Number of bytes in the first read of a frame, before the length of its body is known."""
 _Target = TypeVar("_Target")
 _Result = TypeVar("_Result")
 
@@ -87,10 +87,10 @@ class BlockingConnection:
         return decode_command(frame)
 
     def receive_into(self, room: Callable[[int], memoryview]) -> tuple[RemotingCommand, memoryview]:
-        """Read the next frame, and return it without its body, and its body. A large body is not copied.
+        """Read the next frame; return the frame without its body, and the body. A large body is not copied.
 
-        :param room: returns a buffer of the requested length, to which the body is written.
-        :raises BlockingConnectionError: as :meth:`receive`.
+        :param room: returns a buffer of the requested length, into which the body is read.
+        :raises BlockingConnectionError: see :meth:`receive`.
         """
         self._socket.settimeout(self.timeout_s)
         missing = 0
@@ -133,7 +133,7 @@ class BlockingConnection:
     ) -> RemotingCommand:
         """Send a request and return its answer, whatever its code; ignore other frames.
 
-        :param ext: fields as text, instead of or in addition to a typed header.
+        :param ext: header fields as text, alone or in addition to a typed header.
         :raises BlockingConnectionError: no answer arrives in time.
         """
         opaque = self.submit(code, header, body, ext=ext)
@@ -145,7 +145,7 @@ class BlockingConnection:
     def submit(
         self, code: int, header: Header | None = None, body: bytes = b"", *, ext: Mapping[str, str] | None = None
     ) -> int:
-        """Send a request without waiting; return the opaque that its answer will carry."""
+        """Send a request without waiting; return its opaque, which the answer repeats."""
         opaque = next(self._opaques)
         self.send(self.frame(code, opaque, header, body, ext=ext))
         return opaque

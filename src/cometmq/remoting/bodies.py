@@ -159,7 +159,7 @@ class ClusterInfo(Body):
     gone_brokers: list[GoneBroker] | None = None
     """CometMQ's own: brokers that left a short while ago. Apache's tools ignore the field."""
     rival_brokers: list[RivalBrokers] | None = None
-    """CometMQ's own as well."""
+    """CometMQ's own: live brokers that replace each other because they have the same name and id."""
 
 
 ENUMERATIONS: Final = {

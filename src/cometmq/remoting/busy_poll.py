@@ -1,9 +1,9 @@
-"""BusyPoll: a server that has just answered polls for the next request briefly before its loop sleeps.
+"""BusyPoll: after an answer, a server polls briefly for the next request before its event loop sleeps.
 
 Theory of operation. A client with one request in flight sends the next one some 50 µs after the answer. A processor
 that sleeps in between takes that long to wake, and wakes with cold caches: the same work then costs several times as
-much. So the loop does not sleep for :data:`BUSY_POLL_SECONDS` after a round. When a poll finds nothing, the next rounds
-do not poll, twice as many each time. A server with rarer requests therefore sleeps as usual, and so does an idle one.
+much. So the loop does not sleep for :data:`BUSY_POLL_SECONDS` after a round. After a poll that finds nothing, some
+rounds do not poll; their number doubles each time. So an idle server, or one with few requests, sleeps as usual.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Final
 from cometmq.clock import Clock
 
 BUSY_POLL_SECONDS: Final = 0.000_1
-"""The longest poll: about the cost of a sleep, so that a poll in vain at most doubles the cost."""
+"""Maximum duration of a poll: about the cost of a sleep, so that a useless poll at most doubles the cost."""
 MAX_SKIPPED_ROUNDS: Final = 255
-"""Turns without a poll after many polls in vain."""
+"""Maximum number of rounds without a poll after repeated useless polls."""
 _LEAST_PROCESSORS: Final = 2
 _QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
-"""Processor time of a container: a quota or ``max``, and the period, both in microseconds (cgroups(7), version 2)."""
+"""Processor limit of a container: a quota or ``max``, and the period, both in microseconds (cgroups(7), version 2)."""
 
 
 class BusyPoll:
@@ -38,12 +38,12 @@ class BusyPoll:
         self._rounds_before = 0
         self._is_polling = False
         self._skipped_rounds = 0
-        """Turns without a poll after the next poll in vain."""
+        """Number of rounds to skip after the next useless poll."""
         self._rounds_to_skip = 0
-        """Turns without a poll that remain."""
+        """Number of rounds still to skip."""
 
     def round_ended(self) -> None:
-        """Start polling for requests, unless recent polls were in vain."""
+        """Start polling for requests, unless recent polls found none."""
         self._rounds += 1
         if self._is_polling:
             return
@@ -71,7 +71,7 @@ class BusyPoll:
 
 
 def can_busy_poll(quota: Path = _QUOTA) -> bool:
-    """Return whether polling leaves clients on this machine a core, within the container's processor quota.
+    """Return whether the container's processor quota leaves a core for clients on this machine during polls.
 
     :param quota: the file with the container's processor quota.
     """

@@ -1,4 +1,4 @@
-"""The client side of remoting: one connection per address, shared by all (``NettyRemotingClient``)."""
+"""The client side of remoting: one shared connection per address (``NettyRemotingClient``)."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 DEFAULT_TIMEOUT_S: Final = 3.0
 CONNECT_TIMEOUT_S: Final = 3.0
 TLS_CLOSE_S: Final = 1.0
-"""Timeout for ending TLS."""
+"""Time limit for closing TLS."""
 MAX_IN_FLIGHT: Final = 4096
-"""Requests that may wait for answers on one connection; limits the memory that a slow server costs."""
+"""Maximum number of unanswered requests on one connection; limits the memory that a slow server costs."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ class RemotingClient:
     """Sends requests to servers, and answers their requests.
 
     Create it on a running event loop and use it only there, in one process: after a fork every call raises
-    :class:`ForkedError`. Timeouts are total: connecting, waiting for room and the answer together.
+    :class:`ForkedError`. A timeout covers everything: connecting, waiting for capacity, and the answer.
 
-    :param processors: answers what servers ask of this client.
+    :param processors: handle requests that servers send to this client.
     :param hooks: see every request and answer, and may change or refuse requests.
     :param security: signs every request after the hooks, and decides whether connections use TLS.
-    :param max_in_flight: requests that may wait for answers on one connection.
-    :param max_frame_bytes: the largest answer.
+    :param max_in_flight: maximum number of unanswered requests on one connection.
+    :param max_frame_bytes: maximum size of an answer.
     :raises TlsError: a TLS file cannot be used.
     """
 
@@ -111,10 +111,10 @@ class RemotingClient:
     ) -> RemotingCommand:
         """Send a request and return its answer, whatever its code.
 
-        ``ext`` adds header fields that ``header`` does not have.
+        ``ext`` has additional header fields.
 
         :raises RemotingConnectError: no connection; nothing was sent.
-        :raises RemotingTooMuchRequestError: too many requests wait for answers; nothing was sent.
+        :raises RemotingTooMuchRequestError: too many requests are unanswered; nothing was sent.
         :raises RemotingTimeoutError: no answer within ``timeout_s`` seconds.
         :raises RemotingSendError: the connection ended before the answer.
         :raises RemotingClosedError: the client is closed.
@@ -148,7 +148,7 @@ class RemotingClient:
     ) -> None:
         """Send a oneway request; return after it is in the connection's buffer.
 
-        :raises RemotingError: as :meth:`invoke`, except the failures of an answer.
+        :raises RemotingError: see :meth:`invoke`; failures of an answer do not occur.
         """
         connection = await self.ready(address, self.clock.monotonic() + timeout_s)
         request = self.request(address, code, header, body, ext)
@@ -170,7 +170,7 @@ class RemotingClient:
                 hook.before(address, command)
             except Exception:
                 raise
-            except BaseException as error:  # SystemExit, say, which would end the event loop
+            except BaseException as error:  # for example SystemExit, which would end the event loop
                 raise RuntimeError(f"hook {hook!r} raised {error!r} on a request to {address}") from error
         if self.credentials is not None:
             self.credentials.sign(command, self._stamps.next())
@@ -182,7 +182,7 @@ class RemotingClient:
         return self._connections.values()
 
     def certificate(self, address: str) -> bytes | None:
-        """Return the certificate of a recently used server in DER; ``None`` without TLS."""
+        """Return the TLS certificate (DER) of a server used recently; ``None`` without TLS."""
         connection = self._connections.get(address)
         return None if connection is None else connection.certificate
 
@@ -197,11 +197,11 @@ class RemotingClient:
                 log.exception("hook %r failed on an answer from %s", hook, address)
 
     def next_opaque(self) -> int:
-        """Return the opaque of the next request: an int32 that no waiting request uses."""
+        """Return the opaque of the next request: an int32 that no unanswered request uses."""
         return next(self._opaques) & 0x7FFFFFFF
 
     def live(self, address: str) -> ClientConnection | None:
-        """Return the connection to ``address`` if it is open and can take a request now."""
+        """Return the connection to ``address`` if it is open and accepts another request now."""
         connection = self._connections.get(address)
         return connection if connection is not None and connection.has_room else None
 
@@ -210,9 +210,9 @@ class RemotingClient:
         return self._connections.get(address)
 
     async def ready(self, address: str, deadline: float) -> ClientConnection:
-        """Wait until ``deadline`` (monotonic seconds) for an open connection to ``address`` that can take a request.
+        """Wait until ``deadline`` (monotonic seconds) for a connection to ``address`` that accepts another request.
 
-        :raises RemotingError: as :meth:`invoke`.
+        :raises RemotingError: see :meth:`invoke`.
         """
         if self._pid != os.getpid():
             raise ForkedError(
@@ -226,7 +226,7 @@ class RemotingClient:
         return connection
 
     async def close(self) -> None:
-        """Close every connection; waiting requests end with an error."""
+        """Close every connection; unanswered requests fail."""
         self._closed = True
         connecting = [shared.task for shared in self._connecting.values()]
         for task in connecting:
@@ -278,7 +278,7 @@ class RemotingClient:
         try:
             await connect(connection, host, port, self.clock, CONNECT_TIMEOUT_S, tls=context)
         except asyncio.CancelledError:
-            connection.abort("this client was closed")  # it may have just been opened
+            connection.abort("this client was closed")  # another task may have just opened it
             raise
         except TimeoutError:
             self._failed(address)

@@ -1,9 +1,8 @@
-"""One connection to a server, shared by everything that talks to that address.
+"""One connection to a server, shared by all callers for that address.
 
-Requests are multiplexed by their opaque: a caller submits one with a callback, which gets the answer.
-Frames written in one round of the event loop leave in few writes: the server works on the first ones while the client
-prepares the next. Requests need no task and no timer of their own: one timer per connection waits for the earliest
-deadline.
+Requests are multiplexed by their opaque: a caller submits one with a callback, which gets the answer. Frames from one
+round of the event loop are sent in few writes, so that the server handles the first ones while the client prepares the
+next. Requests need no task and no timer of their own: one timer per connection waits for the earliest deadline.
 """
 
 from __future__ import annotations
@@ -35,20 +34,21 @@ log = logging.getLogger(__name__)
 Answer = RemotingCommand | RemotingError
 OnAnswer = Callable[[Answer], None]
 OnRoom = Callable[[RemotingError | None], bool]
-"""Called when there is room for a request, or with the failure; returns whether it uses the room."""
+"""Called once another request may be submitted, or with the failure; returns whether it submits one."""
 
 SWEEP_S: Final = 0.1
 """Shortest time between two checks for overdue requests. A timeout may be late by this much."""
 
 UNREAD_BYTES: Final = 8 * 1024 * 1024
-"""More than a socket buffers. Whatever had arrived by a deadline is read within this many bytes."""
+"""Bytes to read before overdue requests fail: more than a socket buffers, so everything that arrived by a deadline is
+read."""
 
 LARGE_FRAME_BYTES: Final = 4 * 1024
-"""A frame of this size is sent immediately, with those queued before it."""
+"""Minimum size of a frame that is sent immediately, together with the frames queued before it."""
 WRITE_BYTES: Final = 16 * 1024
-"""Smaller frames are sent when together they reach this size, or at the end of the round of the event loop. Both
-values were measured: with 64 sends in flight 143,000 messages a second instead of 112,000, with two batches of 32
-486,000 instead of 219,000, with the same processor time."""
+"""Total size of queued small frames at which they are sent before the end of the round. Both sizes were measured: with
+64 sends in flight 143,000 messages a second instead of 112,000, with two batches of 32 486,000 instead of 219,000, for
+the same processor time."""
 
 SERVER_GONE_STEP: Final = "check that the server runs and can be reached"
 NEVER_HEARD_STEP: Final = f"{SERVER_GONE_STEP}; it may take connections with TLS only"
@@ -69,7 +69,7 @@ class ClientConnection(asyncio.Protocol):
         self.address = address
         self.closed = False
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done after the socket is closed."""
+        """Done once the socket is closed."""
         self._clock = clock
         self._max_in_flight = max_in_flight
         self._processors = processors
@@ -83,7 +83,7 @@ class ClientConnection(asyncio.Protocol):
         self._out_bytes = 0
         self._paused = False
         self._waiters: deque[tuple[float, OnRoom]] = deque()
-        """Callers that wait for room, in order, each with its deadline in monotonic seconds."""
+        """Callers that wait for capacity, in order, each with its deadline in monotonic seconds."""
         self._opened_at = self._last_received = 0.0
         self._received_bytes = 0
         self._sweeper: TimerHandle | None = None
@@ -103,13 +103,13 @@ class ClientConnection(asyncio.Protocol):
         self._opened_at = self._last_received = self._clock.monotonic()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail every waiting request."""
+        """Fail every unanswered request."""
         self._end(exc, str(exc) if exc is not None else "the server closed it")
         if not self.gone.done():
             self.gone.set_result(None)
 
     def pause_writing(self) -> None:
-        """Stop accepting requests: the server reads slowly."""
+        """Stop accepting requests, since the server reads slowly."""
         self._paused = True
 
     def resume_writing(self) -> None:
@@ -152,7 +152,7 @@ class ClientConnection(asyncio.Protocol):
         if self._waiters:
             self._wake_waiters()
 
-    # --- what the server asks ---
+    # --- requests from the server ---
 
     @property
     def remote_address(self) -> str:
@@ -187,12 +187,12 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def in_flight(self) -> int:
-        """Return the number of requests that wait for their answer."""
+        """Return the number of unanswered requests."""
         return len(self._pending)
 
     @property
     def has_room(self) -> bool:
-        """True if another request may be submitted now; waiting callers go first."""
+        """Return whether another request may be submitted now; waiting callers have precedence."""
         return not self._waiters and self._is_free
 
     @property
@@ -200,7 +200,8 @@ class ClientConnection(asyncio.Protocol):
         return len(self._pending) < self._max_in_flight and not self._paused
 
     def call_when_room(self, deadline: float, on_room: OnRoom) -> None:
-        """Call ``on_room`` when another request may be submitted, or ``deadline`` (monotonic seconds) has passed."""
+        """Call ``on_room`` once another request may be submitted, or once ``deadline`` (monotonic seconds) has
+        passed."""
         if self.closed:
             self.loop.call_soon(on_room, self._closed_error())
             return
@@ -222,7 +223,7 @@ class ClientConnection(asyncio.Protocol):
     def submit(self, opaque: int, frame: bytes, deadline: float, now: float, on_answer: OnAnswer) -> None:
         """Send a request, and call ``on_answer`` once, with the answer or the failure.
 
-        ``deadline`` and ``now`` are monotonic seconds. The caller has checked :attr:`has_room`.
+        ``deadline`` and ``now`` are monotonic seconds. The caller must have checked :attr:`has_room`.
         """
         if self.closed:
             self.loop.call_soon(on_answer, self._closed_error())
@@ -233,7 +234,7 @@ class ClientConnection(asyncio.Protocol):
         self.write(frame)
 
     def write(self, frame: bytes) -> None:
-        """Send a frame with others of this round of the loop; drop it if the connection has ended."""
+        """Queue a frame for the writes of this round; drop it if the connection has ended."""
         if not self._out:
             self.loop.call_soon(self._flush)
         self._out.append(frame)
@@ -254,14 +255,14 @@ class ClientConnection(asyncio.Protocol):
         self._sweeper = self._clock.call_later(self._sweep_at - now, self._sweep)
 
     def _sweep(self) -> None:
-        """Fail requests whose deadline has passed, but first read the answers that have arrived."""
+        """Fail overdue requests, but first read the answers that have already arrived."""
         self._sweeper, self._sweep_at = None, -math.inf
         self._fail_overdue_once_quiet(
             self._clock.monotonic(), self._received_bytes, self._received_bytes + UNREAD_BYTES, ARRIVAL_ROUNDS
         )
 
     def _fail_overdue_once_quiet(self, at: float, received: int, limit: int, rounds: int) -> None:
-        """Fail requests overdue at ``at`` after ``rounds`` rounds without new bytes, or once ``limit`` were read.
+        """Fail requests overdue at ``at`` after ``rounds`` rounds without new bytes, or after ``limit`` bytes.
 
         ``received`` and ``limit`` are bytes.
         """
@@ -282,7 +283,7 @@ class ClientConnection(asyncio.Protocol):
                 self._sweep_later(max(earliest, now + SWEEP_S), now)
 
     def _fail_overdue(self, now: float) -> None:
-        """Fail requests overdue at ``now``; close the connection if it has been silent since they were sent."""
+        """Fail requests overdue at ``now``; close the connection if no byte arrived since they were sent."""
         overdue = [opaque for opaque, (deadline, _, _) in self._pending.items() if deadline <= now]
         silent = False
         for opaque in overdue:

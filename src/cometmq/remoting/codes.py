@@ -6,17 +6,19 @@ from enum import IntEnum
 from typing import Final
 
 CURRENT_VERSION: Final = 409
-"""Ordinal of V4_9_8, the version of CometMQ's requests and answers; servers refuse some features to older versions."""
+"""The ordinal of V4_9_8, the version in CometMQ's requests and answers; servers refuse some features to older
+versions."""
 
 CURRENT_VERSION_NAME: Final = "V4_9_8"
-"""The name of that version (``MQVersion``)."""
+"""The name of CometMQ's protocol version (``MQVersion``)."""
 
 _FIRST_REGULAR_VERSION: Final = 392
-"""V4_9_0_SNAPSHOT. From it on each release has two ordinals and each line of releases ten of them (``MQVersion``)."""
+"""The ordinal of V4_9_0_SNAPSHOT. From here on each release has two ordinals and each line of releases ten
+(``MQVersion``)."""
 
 
 def version_name(ordinal: int) -> str:
-    """Return the name of a version as RocketMQ writes it, such as V4_9_8; UNKNOWN for versions before 4.9."""
+    """Return the name of a version in RocketMQ's spelling, such as V4_9_8; UNKNOWN for versions before 4.9."""
     if ordinal < _FIRST_REGULAR_VERSION:
         return "UNKNOWN"
     release, line = (ordinal - _FIRST_REGULAR_VERSION) // 2, "4_9"
@@ -27,10 +29,10 @@ def version_name(ordinal: int) -> str:
 
 
 LAST_VERSION_WITHOUT_SIGNED_QUERY_FLAG: Final = 399
-"""V4_9_3: brokers of 5.x leave ``_UNIQUE_KEY_QUERY`` out when they check signatures of clients up to this version."""
+"""The ordinal of V4_9_3: for clients up to it, brokers of 5.x omit ``_UNIQUE_KEY_QUERY`` when they check signatures."""
 
 STANDARD_JSON_VERSION: Final = 401
-"""V4_9_4: clients of this version or later read routes written as strict JSON."""
+"""The ordinal of V4_9_4: clients from this version on read routes in strict JSON."""
 
 
 class RequestCode(IntEnum):
@@ -195,17 +197,17 @@ class RequestCode(IntEnum):
     POP_ROLLBACK = 200056
     BATCH_ACK_MESSAGE = 200151
     OPEN_PRODUCER = 20001
-    """CometMQ's own: a producer asks for its last stored sequence (``broker/send/producer_sequences.py``)."""
+    """CometMQ's own: a producer requests its last stored sequence (``broker/send/producer_sequences.py``)."""
     GET_OPEN_TRANSACTIONS = 30037
     """CometMQ's own."""
     GET_WAITING_MESSAGES = 30038
     """CometMQ's own."""
     GET_STORE_FILE = 30039
-    """CometMQ's own: a slave copies what is not in the log (``broker/replication/store_files.py``)."""
+    """CometMQ's own: a slave copies data that is not in the log (``broker/replication/store_files.py``)."""
     GET_TABLE_CHANGES = 30040
-    """CometMQ's own: a slave copies what changed in a table (``broker/replication/table_changes.py``)."""
+    """CometMQ's own: a slave copies the changes of a table (``broker/replication/table_changes.py``)."""
     GET_PROGRESS_SUMS = 30041
-    """CometMQ's own: the progress of groups, without their queues (``broker/admin/progress_sums.py``)."""
+    """CometMQ's own: the progress of groups, summed over queues (``broker/admin/progress_sums.py``)."""
     PUT_QUOTA = 30050
     """CometMQ's own: quotas of accounts, addresses and groups (``broker/admin/quotas.py``)."""
     GET_QUOTAS = 30051
@@ -257,9 +259,9 @@ class ResponseCode(IntEnum):
     PRODUCER_FENCED = 20001
     """CometMQ's own, for sends with a sequence: a newer instance of the producer has taken over."""
     SEQUENCE_GAP = 20002
-    """Earlier messages are missing."""
+    """CometMQ's own: earlier messages of the sequence are missing."""
     SEQUENCE_MISMATCH = 20003
-    """Other messages are already stored with this sequence."""
+    """CometMQ's own: other messages are already stored under this sequence."""
 
 
 UPDATE_AND_CREATE_ACL_CONFIG_FAILED: Final = 209

@@ -47,7 +47,7 @@ class CommandHeader(msgspec.Struct, rename="camel"):
 
 
 class RemotingCommand(msgspec.Struct):
-    """One request or answer with its fields as text; ``header`` decodes the typed header."""
+    """A request or an answer with its fields as text; ``header`` decodes the typed header."""
 
     code: int
     opaque: int = 0
@@ -118,7 +118,7 @@ def encode_json_header(
     language: str | None,
     version: int,
 ) -> bytes:
-    """Encode a JSON header: compact, keys in the order of fastjson, without nulls."""
+    """Encode a JSON header: compact, with keys in fastjson's order, without nulls."""
     fields: dict[str, Any] = {"code": code}
     if ext_fields is not None:
         fields["extFields"] = ext_fields
@@ -163,7 +163,7 @@ def decode_binary_header(header: bytes) -> CommandHeader:
         remark, at = _take(header, _BINARY_HEAD.size, _INT)
         fields_bytes, end = _take(header, at, _INT)
         if end != len(header):
-            raise FrameError(f"{len(header) - end} bytes after a binary header")
+            raise FrameError(f"{len(header) - end} bytes too many after a binary header")
         ext: dict[str, str] = {}
         at = 0
         while at < len(fields_bytes):
@@ -196,7 +196,7 @@ def _take(data: bytes, at: int, length_type: struct.Struct) -> tuple[bytes, int]
 
 
 def decode_json_header(header: bytes) -> CommandHeader:
-    """Decode a JSON header, its fields converted to text as fastjson does.
+    """Decode a JSON header; its fields are converted to text like in fastjson.
 
     Some clients (ali-ons) write numbers, booleans and null into ``extFields``; others write invalid UTF-8 or lone
     surrogates, which become U+FFFD and ``?``, as in Java.
@@ -284,7 +284,7 @@ def decode_command(frame: Frame | bytes) -> RemotingCommand:
 
 
 def fields_of(header: Header | None, ext: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the fields of an answer: those of its typed header and the additional ones."""
+    """Return the fields of an answer: those of its typed header, and additional ones."""
     fields = {} if header is None else to_ext(header)
     if ext:
         fields.update((name, as_text(value)) for name, value in ext.items())

@@ -1,7 +1,7 @@
 """Connects to a host that may have several addresses (RFC 8305, "Happy Eyeballs").
 
-All addresses of a name are tried within one time limit: the next attempt begins when one has failed or a short time
-has passed, so a silent address delays nothing. The first connection wins.
+All addresses of a name are tried within one time limit. The next attempt begins once an attempt fails or a short time
+has passed, so an address that does not answer delays little. The first connection wins.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HEAD_START_S: Final = 0.25
 """Time until the next address is tried in parallel."""
 
 Place = tuple[socket.AddressFamily, Any]
-"""An address family, and an address as sockets expect it."""
+"""An address family, and an address in the form that sockets expect."""
 
 
 async def connect(
@@ -29,7 +29,7 @@ async def connect(
 ) -> None:
     """Connect a protocol to one of the addresses of ``host``, with TLS if there is a context.
 
-    :raises TimeoutError: it took longer than ``limit_s`` seconds.
+    :raises TimeoutError: no connection was made within ``limit_s`` seconds.
     :raises OSError: all addresses refused the connection, the name has no address, or TLS failed.
     """
     deadline = clock.monotonic() + limit_s
@@ -73,13 +73,13 @@ def places(host: str, port: int) -> list[Place]:
 
 
 def _with_zone(address: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return an address with its zone in the text: uvloop reads it there and ignores the number."""
+    """Return an address with its zone in the text, because uvloop reads only the text."""
     host, *rest = address
     return (f"{host}%{rest[2]}", *rest) if len(rest) > 2 and rest[2] else address
 
 
 async def _first(host: str, port: int, clock: Clock, limit_s: float, connected: set[socket.socket]) -> socket.socket:
-    """Return the first connected socket. All connected sockets are in ``connected``, even after a cancellation."""
+    """Return the first connected socket; ``connected`` collects all connected sockets, even after a cancellation."""
     left = places(host, port) if stored_ip(host) is not None else await look_up(places, host, port)
     if len(left) == 1:
         return await _connect(left[0], connected)
@@ -128,7 +128,7 @@ async def _cancel_all(running: set[asyncio.Task[socket.socket]]) -> None:
 
 
 def _new_socket(family: socket.AddressFamily) -> socket.socket:
-    """Return the socket with its protocol set to TCP: event loops then disable Nagle's algorithm."""
+    """Create a socket with protocol TCP, so that event loops disable Nagle's algorithm."""
     return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
 
 
@@ -146,7 +146,8 @@ async def _connect(place: Place, connected: set[socket.socket]) -> socket.socket
 
 
 def connected_in_time(host: str, port: int, clock: Clock, limit_s: float) -> socket.socket:
-    """Connect as :func:`connected_socket` does, without an event loop: each address gets its share of the time left.
+    """Connect like :func:`connected_socket`, but without an event loop: each address gets a share of the remaining
+    time.
 
     :raises OSError: no address accepted the connection in time, or the name has no address.
     """

@@ -9,7 +9,7 @@ from cometmq.remoting.codes import ResponseCode
 
 
 class RemotingError(CometMQError):
-    """A request got no answer. ``address`` is the peer."""
+    """A request got no answer; ``address`` is the peer."""
 
     def __init__(self, address: str, message: str, *, next_step: str | None = None) -> None:
         super().__init__(message, next_step=next_step)
@@ -30,11 +30,11 @@ class RemotingSendError(RemotingError):
 
 
 class RemotingTimeoutError(RemotingError):
-    """The answer did not come in time; the peer may have acted on the request."""
+    """No answer arrived in time; the peer may have acted on the request."""
 
 
 class RemotingTooMuchRequestError(RemotingError):
-    """Too many requests waited for this peer's answers until the timeout; nothing was sent."""
+    """Too many requests to this peer were unanswered until the timeout; nothing was sent."""
 
 
 class RemotingClosedError(RemotingError):
@@ -64,7 +64,7 @@ _NOT_ALLOWED: Final = "the account has no permission for this: see its topicPerm
 
 
 def denial_step(code: int, remark: str | None) -> str | None:
-    """Return the next step after an ACL denial; ``None`` for any other answer.
+    """Return the next step after an ACL denial, or ``None`` for any other answer.
 
     ACL 1.0 answers code 1 with the text of an ``AclException``, ACL 2.0 code 16.
     """

@@ -25,13 +25,14 @@ ROCKETMQ: Final = 1
 _WORDS: Final = struct.Struct(">iI")
 _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 _LARGE_FRAME_BYTES: Final = 64 * 1024
-"""The pieces of a frame of this size or more are stored as they arrive, and its body is joined by one copy."""
+"""Minimum size of a frame whose pieces are stored as they arrive and joined once when it is complete."""
 _SMALL_PIECE_BYTES: Final = 16 * 1024
-"""Smaller pieces are joined immediately, so that a frame in tiny pieces needs no more memory than its bytes."""
+"""Minimum size of a stored piece; smaller ones are joined immediately, so that many tiny pieces need little memory."""
 
 
 FrameTaker = Callable[[bytes, int], int]
-"""Handles complete frames of ``data`` from offset ``at``; returns the offset of the first frame that it leaves."""
+"""Handles complete frames of ``data`` from offset ``at``; returns the offset of the first frame that it did not
+handle."""
 
 
 class FrameError(CometMQError):
@@ -73,7 +74,7 @@ class FrameDecoder:
         return len(self._data) - self._at + (0 if self._large is None else self._large.held)
 
     def begin(self, data: bytes, at: int) -> None:
-        """Continue with ``data[at:]``; all earlier bytes have been returned as frames."""
+        """Continue with ``data[at:]``; all earlier bytes were already returned as frames."""
         self._data = data
         self._at = at
 
@@ -96,7 +97,7 @@ class FrameDecoder:
             self._at = 0
 
     def pass_to(self, taker: FrameTaker) -> None:
-        """Let ``taker`` handle complete frames at the front; :meth:`next` does not return them."""
+        """Let ``taker`` handle complete frames at the front; :meth:`next` does not return these."""
         data = self._data
         if self._large is None and type(data) is bytes:
             at = taker(data, self._at)
@@ -151,7 +152,8 @@ class FrameDecoder:
         return Frame(serialize_type, bytes(data[header_at:body_at]), bytes(data[body_at:end]))
 
     def _release(self) -> None:
-        """Keep at most twice the pending bytes: a read of 256 KB must not stay in memory for its last eight bytes."""
+        """Limit the buffer to twice the pending bytes: a read of 256 KB must not stay in memory because of eight unread
+        bytes."""
         if self._at > len(self._data) - self._at:
             self._data = self._data[self._at :]
             self._at = 0
@@ -200,7 +202,7 @@ class _LargeFrame:
 
     def push(self, data: bytes) -> None:
         last = self._pieces[-1]
-        if self.held >= self.size:  # what follows the frame stays with its last piece
+        if self.held >= self.size:  # bytes after the frame stay with its last piece
             self._pieces[-1] = last + data
         elif len(data) >= _SMALL_PIECE_BYTES:
             self._pieces.append(data)
@@ -216,7 +218,7 @@ class _LargeFrame:
         return self._frame(memoryview(first)[self._body_at :], *rest)
 
     def take(self) -> tuple[Frame, bytes]:
-        """Return the frame, if it is complete, and the bytes after it."""
+        """Return the frame if it is complete, and the bytes after it."""
         first, *middle, last = self._pieces
         end = len(last) - (self.held - self.size)
         return self._frame(memoryview(first)[self._body_at :], *middle, memoryview(last)[:end]), bytes(last[end:])

@@ -1,8 +1,7 @@
-"""Typed headers: the content of ``extFields``, one struct for each kind.
+"""Typed headers: the content of ``extFields``, one struct per kind of request or answer.
 
-Field names are RocketMQ's in snake_case; on the wire they keep RocketMQ's spelling
-(``common/protocol/header``). Values travel as text; ``None`` is left out. Unknown fields are
-ignored, as Apache does, so that clients of later versions are understood.
+Field names are RocketMQ's in snake_case; on the wire they keep RocketMQ's spelling (``common/protocol/header``). Values
+are sent as text; ``None`` is omitted. Unknown fields are ignored, as in Apache, so that later clients work.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class NoHeader(Header):
 H = TypeVar("H", bound=Header)
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-"""Java's ``int``; a larger number in a request is an error."""
+"""Java's ``int``; a larger number in a request is refused."""
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """Java's ``long``."""
@@ -156,7 +155,7 @@ class NotifyConsumerIdsChangedRequestHeader(Header):
 
 
 class OpenProducerRequestHeader(Header):
-    """OPEN_PRODUCER (20001), CometMQ's own: ``batch`` is what the producer is about to send or resend."""
+    """OPEN_PRODUCER (20001), CometMQ's own: ``batch`` identifies the work that the producer will send or resend."""
 
     producer: str
     batch: Int64
@@ -182,7 +181,7 @@ class GetStoreFileResponseHeader(Header):
     size: Int64
     """Size of the complete file in bytes."""
     version: str
-    """Changes when the file is replaced."""
+    """A value that changes when the file is replaced."""
 
 
 class GetTableChangesRequestHeader(Header):
@@ -198,7 +197,7 @@ class GetTableChangesResponseHeader(Header):
 
     mark: str
     whole: bool
-    """True if the body holds all rows, not just changed ones."""
+    """True if the body has all rows, not only changed ones."""
 
 
 class PullMessageRequestHeader(Header):
@@ -219,7 +218,7 @@ class PullMessageRequestHeader(Header):
 
 
 class PullMessageResponseHeader(Header):
-    """Answer to PULL_MESSAGE (11); all four fields are always there."""
+    """Answer to PULL_MESSAGE (11); all four fields are always set."""
 
     suggest_which_broker_id: int
     next_begin_offset: int
@@ -353,7 +352,7 @@ class SendMessageRequestHeaderV2(Header):
 
 
 class SendMessageResponseHeader(Header):
-    """Answer to every kind of send; msgId is the offset id; for a batch, all of them joined by commas."""
+    """Answer to every kind of send; msgId is the offset id, for a batch all offset ids separated by commas."""
 
     msg_id: str
     queue_id: Int32
@@ -381,7 +380,7 @@ class UpdateConsumerOffsetRequestHeader(Header):
 
 
 class ViewMessageRequestHeader(Header):
-    """VIEW_MESSAGE_BY_ID (33): the log offset taken from an offset id."""
+    """VIEW_MESSAGE_BY_ID (33): the log offset from an offset id."""
 
     offset: Int64
 

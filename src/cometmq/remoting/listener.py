@@ -1,8 +1,8 @@
-"""Listening sockets, and closing of connections.
+"""Listening sockets, and the closing of connections.
 
 Connections are accepted a few at a time, and a refused one gets no transport. The event loop's own server accepts all
-waiting connections and creates a transport for each before it can refuse one. A flood of connections then uses up the
-descriptors of the process, and for a moment no file can be opened.
+waiting connections and creates a transport for each before it can refuse one. A flood of connections would use up the
+descriptors of the process, so that no file can be opened for a moment.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Listener:
 
         :raises OSError: the host is unknown, or the port is in use or not allowed.
         """
-        # uvloop's own look-up loses the zone of an address.
+        # uvloop's own resolver loses the zone of an address.
         found = await look_up(addresses_of, unmapped(host) or None, port, socket.AI_PASSIVE)
         try:
             for family, kind, protocol, _, address in dict.fromkeys(found):
@@ -92,7 +92,7 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                _log.error("accepting connections pauses for a moment: %s", error)
+                _log.error("no connections are accepted for a moment: %s", error)
                 asyncio.get_running_loop().remove_reader(listening)
                 self._clock.call_later(_PAUSE_SECONDS, self._accept_again, listening)
                 return
@@ -106,7 +106,7 @@ class Listener:
 
 @contextmanager
 def _with_address(address: tuple[object, ...]) -> Iterator[None]:
-    """Return the error with the address that it concerns."""
+    """Return an ``OSError`` that names the address."""
     try:
         yield
     except OSError as error:
@@ -120,10 +120,10 @@ _PAUSE_S: Final = 0.01
 
 
 class Closing(Protocol):
-    """A connection that removes itself from its server's collection when it ends."""
+    """A connection that removes itself from its server's collection once it has ended."""
 
     def close(self) -> None:
-        """Close after everything is written."""
+        """Close after all queued data is written."""
 
     def abort(self) -> None:
         """Abort."""

@@ -19,7 +19,7 @@ from cometmq.options import camel
 
 
 class Action(enum.Enum):
-    """The action on a resource (``Action``)."""
+    """An action on a resource (``Action``)."""
 
     PUB = "Pub"
     SUB = "Sub"
@@ -31,7 +31,7 @@ class Action(enum.Enum):
 
 
 class Kind(enum.Enum):
-    """The kind of a resource (``ResourceType``)."""
+    """A kind of resource (``ResourceType``)."""
 
     CLUSTER = "Cluster"
     NAMESPACE = "Namespace"
@@ -40,7 +40,7 @@ class Kind(enum.Enum):
 
 
 EVERY: Final = "*"
-"""The resource name in a request about all resources of a kind."""
+"""The resource name in a request that concerns all resources of a kind."""
 
 
 _OF_GROUP: Final = {Action.PUB: Action.SUB}
@@ -52,15 +52,15 @@ class Need(NamedTuple):
 
     kind: Kind
     name: str
-    """Empty for the cluster."""
+    """The name of the resource; empty for the cluster."""
     actions: tuple[Action, ...]
     topic: str = ""
     """The topic of the request, if it belongs to a group or to the cluster."""
 
     @property
     def owner_actions(self) -> tuple[Action, ...]:
-        """The actions on the resource itself: to publish to a group's topics, an account needs to be allowed to
-        consume as the group."""
+        """Return the actions needed on the owner: to publish to a group's topics, an account must be allowed to consume
+        as the group."""
         if not self.topic:
             return self.actions
         if self.kind is Kind.CLUSTER:
@@ -74,9 +74,9 @@ class Need(NamedTuple):
 
 
 def on_topic(name: str, *actions: Action) -> Need:
-    """Need one of the actions on a topic, or on the group that it belongs to.
+    """Require one of the actions on a topic, or on the group that the topic belongs to.
 
-    Topics that hold waiting messages of all others (delays, half messages) belong to the cluster.
+    Topics with delayed messages or half messages of all other topics belong to the cluster.
     """
     if name in NOT_ALLOWED_SEND_TOPICS or name.startswith(REVIVE_TOPIC_PREFIX):
         return Need(Kind.CLUSTER, "", actions, name)
@@ -87,7 +87,7 @@ def on_topic(name: str, *actions: Action) -> Need:
 
 
 def on_group(name: str, *actions: Action) -> Need:
-    """Need one of the actions on a group."""
+    """Require one of the actions on a group."""
     return Need(Kind.GROUP, name, actions)
 
 
@@ -107,7 +107,7 @@ class Caller(Protocol):
 
 
 CALLER: Final[ContextVar[Caller | None]] = ContextVar("caller", default=None)
-"""The account of the current request, for permissions marked with :func:`needs_stored`.
+"""The account of the current request, used by handlers marked with :func:`needs_stored`.
 
 ``None`` if permissions are not checked. Tasks of a request inherit it.
 """
@@ -148,7 +148,7 @@ class _Popped(_FieldResource):
 
 
 BodyNeeds = Callable[[bytes], Iterable[Need]]
-"""Reads the needed permissions from the body of a request; raises :class:`~cometmq.remoting.bodies.BodyError`."""
+"""Reads the required permissions from the body of a request; raises :class:`~cometmq.remoting.bodies.BodyError`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,11 +159,11 @@ class Permission:
     fixed: tuple[Need, ...] = ()
     body: BodyNeeds | None = None
     stored: tuple[Action, ...] = ()
-    """Actions on the topic of a stored message; the handler checks :data:`CALLER`."""
+    """Actions on the topic of a stored message; the handler checks them with :data:`CALLER`."""
     text: str = ""
 
     def __and__(self, other: Permission) -> Permission:
-        """Return permissions that need both."""
+        """Return a permission that requires both."""
         assert not (self.body and other.body), "one function reads the body"
         return Permission(
             self.named + other.named,
@@ -174,7 +174,7 @@ class Permission:
         )
 
     def key(self, header: Any) -> Hashable:
-        """Return the inputs of a decision besides the account; ``None`` if some are in the body."""
+        """Return the header fields on which a decision depends; ``None`` if it depends on the body."""
         if self.body is not None:
             return None
         named = self.named
@@ -183,7 +183,7 @@ class Permission:
         return (self, *[getattr(header, one.field) for one in named])
 
     def needs(self, header: Any, body: bytes) -> Iterator[Need]:
-        """Return everything that a request needs.
+        """Return all permissions that a request needs.
 
         :raises BodyError: the body is malformed.
         """
@@ -208,7 +208,7 @@ def _joined_names(actions: tuple[Action, ...]) -> str:
 
 
 ANY_ACCOUNT: Final = Permission()
-"""Require only a known account."""
+"""Require only a known account, without further permissions."""
 
 
 def needs_topic(*actions: Action, field: str = "topic", free: frozenset[str] = frozenset()) -> Permission:
@@ -223,7 +223,7 @@ def needs_popped(*actions: Action) -> Permission:
 
 
 def needs_group(*actions: Action, field: str = "consumer_group", separator: str = "") -> Permission:
-    """Require one of the actions on the group or groups in a header field, if it is set."""
+    """Require one of the actions on the group or groups in a header field, if the field is set."""
     return Permission((_FieldResource(Kind.GROUP, field, actions, separator),))
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from cometmq.remoting.headers import Header, Int32, Int64
 
 MIN: int = 0
-"""``initMode``: a group without an offset begins at the first message (``ConsumeInitMode``)."""
+"""Value of ``initMode``: a group without an offset starts at the first message (``ConsumeInitMode``)."""
 MAX: int = 1
-"""``initMode``: a group without an offset begins at the last message."""
+"""Value of ``initMode``: a group without an offset starts after the last message."""
 
 
 class PopMessageRequestHeader(Header):
@@ -16,7 +16,7 @@ class PopMessageRequestHeader(Header):
     consumer_group: str
     topic: str
     queue_id: Int32
-    """-1: any."""
+    """The queue; -1 means any queue."""
     max_msg_nums: Int32
     invisible_time: Int64
     poll_time: Int64
@@ -27,11 +27,12 @@ class PopMessageRequestHeader(Header):
     order: bool | None = None
     attempt_id: str | None = None
     by_message_group: bool | None = None
-    """With ``order``: lock message groups, not queues. CometMQ's gRPC endpoint sends it; Apache ignores it."""
+    """True to lock message groups instead of queues, together with ``order``. Only CometMQ's gRPC endpoint sends it;
+    Apache ignores it."""
 
 
 class PopMessageResponseHeader(Header):
-    """Answer to POP_MESSAGE and PEEK_MESSAGE; the infos are those of :mod:`cometmq.message.pop_info`."""
+    """Answer to POP_MESSAGE and PEEK_MESSAGE; the format of the infos is in :mod:`cometmq.message.pop_info`."""
 
     pop_time: Int64
     invisible_time: Int64
@@ -93,7 +94,7 @@ class NotificationResponseHeader(Header):
 
 
 class PeekMessageRequestHeader(Header):
-    """PEEK_MESSAGE (200052): return what a pop would find, without making it invisible."""
+    """PEEK_MESSAGE (200052): return what a pop would return, without making the messages invisible."""
 
     consumer_group: str
     topic: str

@@ -54,7 +54,7 @@ _END: Final = b"}}}"
 _INT: Final = struct.Struct(">i")
 _FIELDS: Final = 5
 _MAX_OBJECTS: Final = 3 * MAX_NAMESRV_TOPICS + 1_000
-"""JSON objects of a registration: topics, and in 5.x their attributes and queue mappings."""
+"""JSON objects of a registration: topics, and in 5.x also attributes and queue mappings of topics."""
 _MAX_FILTER_SERVERS_BYTES: Final = 2 * MAX_FILTER_SERVERS * MAX_ADDRESS_CHARS
 
 
@@ -94,7 +94,7 @@ def encode_registration(registration: Registration, *, compressed: bool = False)
 def decode_registration(body: bytes, *, compressed: bool = False) -> Registration:
     """Decode the body of a registration; an empty body means a broker without topics.
 
-    Its topics are counted before any object is created.
+    The topics are counted before any object is created.
 
     :raises BodyError: the body is malformed, larger than MAX_REGISTRATION_BYTES once decompressed, or has too many
         topics or filter servers.
@@ -136,7 +136,7 @@ class _Topic(Body):
 class _Topics(Body):
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
     topic_config_table: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
-    """Decode each topic on its own, so that other threads run in between."""
+    """Decodes each topic separately, so that other threads run in between."""
 
 
 class _Plain(Body):

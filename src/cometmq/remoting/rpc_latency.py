@@ -1,7 +1,7 @@
 """Latency of requests by request code and answer (``rocketmq_rpc_latency``), counted once per round of the loop.
 
-Answers are sent at the end of a round, so requests answered in the round of their arrival took as long as the round.
-The clock is read only for an answer that waited for a message, a flush or a slave.
+Answers are sent at the end of a round, so a request answered in the round of its arrival took as long as the round. The
+clock is read only for answers that waited for a message, a flush or a slave.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ TURNS: Final = Family(
     (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1),
 )
 _BOUNDS_S: Final = tuple(sorted({*TURNS.bounds, *(bound / 1000 for bound in RPC_LATENCY.bounds)}))
-"""The bounds of both histograms: a round and its answers fall between the same two."""
+"""The bounds of both histograms. Durations of a round and of its answers fall between the same two bounds."""
 _OTHER: Final = -1
-"""The label of unknown codes: clients choose the answers to relayed requests."""
+"""The label for unknown codes, since clients could otherwise create any number of labels."""
 _SUCCESSES: Final = frozenset(
     {
         ResponseCode.SUCCESS,

@@ -69,7 +69,7 @@ class Security:
 
 
 PLAIN: Final = Security()
-"""Return True without credentials and TLS."""
+"""Return whether neither credentials nor TLS are set."""
 
 
 def read_credentials(path: Path) -> Credentials:
@@ -138,5 +138,5 @@ def _flag(given: Mapping[str, str], variable: str, *, default: bool) -> bool:
     if not text:
         return default
     if text not in _FLAGS:
-        raise SecurityConfigError(f"${variable} is true or false, not {text!r}", next_step="set it to one of them")
+        raise SecurityConfigError(f"${variable} must be true or false, not {text!r}", next_step="set it to one of them")
     return _FLAGS[text]

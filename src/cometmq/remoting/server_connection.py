@@ -1,8 +1,8 @@
 """The connection of one client to a server: requests and answers in both directions.
 
-A client that does not read its answers is not read either: above a high-water mark of unsent bytes its frames stay
-undecoded until it has caught up. A client with more requests than fit into a round is not read until the next round,
-so that nobody waits for one client's thousand frames.
+The server stops reading from a client that does not read its answers: above a high-water mark of unsent bytes its
+frames stay undecoded until it has caught up. If a client sends more requests than fit into a round, the server
+continues with them in the next round, so that no client waits for another one's thousand frames.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _JOIN_BYTES: Final = 64 * 1024
 _BUFFER_IS_FULL: Final = 1
 _IS_HELD_BACK: Final = 2
 _IS_WORKED_FOR: Final = 4
-"""Reasons why a connection is not read."""
+"""Reasons for which the server does not read from a connection."""
 
 NewTaker = Callable[["ServerConnection"], FrameTaker]
-"""Returns the function that handles plain requests of a connection before they are decoded."""
+"""Returns the function that handles plain requests of a connection before they are decoded, if there is one."""
 
 
 class InvokeError(CometMQError):
@@ -99,7 +99,7 @@ class ConnectionOwner(Protocol):
         """Let the connection continue in the next round."""
 
     def schedule_round(self) -> None:
-        """Begin a round if none is open."""
+        """Start a round if none is open."""
 
     def handle(self, connection: ServerConnection, frame: Frame) -> float | None:
         """Answer a frame; return its start time unless it is a light request."""
@@ -151,7 +151,7 @@ class ServerConnection(asyncio.Protocol):
         """Bytes of the unfinished frame."""
         self.closed = False
         self.quiet_sweeps = 0
-        """Sweeps since the last bytes arrived, so that the hot path needs no clock."""
+        """Sweeps since the last bytes arrived; counting sweeps keeps clock reads out of the hot path."""
         self.frame_sweeps = -1
         """Sweeps since the unfinished frame began; -1 without one."""
         self.on_close: list[Callable[[ServerConnection], None]] = []
@@ -161,7 +161,7 @@ class ServerConnection(asyncio.Protocol):
         self.peer_bytes = b""
         self.remote_address = ""
         self.account: Caller | None = None
-        """The account of the last request; the guard of the server sets it."""
+        """The account of the last request, set by the server's guard."""
 
     # --- asyncio.Protocol ---------------------------------------------------------------------
 
@@ -186,10 +186,10 @@ class ServerConnection(asyncio.Protocol):
             self._taker = self._server.new_taker(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release what the connection has; its server calls the functions in ``on_close``."""
+        """Release the resources of the connection; the server calls the functions in ``on_close``."""
         self.closed = True
         self._out.clear()
-        self._taker = None  # it knows this connection: the circle would keep unread bytes until a collection
+        self._taker = None  # it references this connection: a cycle would keep unread bytes in memory
         self._server.unfinished_bytes -= self.unfinished_bytes
         self.unfinished_bytes = 0
         for future in self._pending.values():
@@ -199,23 +199,23 @@ class ServerConnection(asyncio.Protocol):
         self._server.lost(self)
 
     def pause_writing(self) -> None:
-        """Stop reading: the client is slow."""
+        """Stop reading requests, since the client is slow."""
         self._pause(_BUFFER_IS_FULL)
 
     def resume_writing(self) -> None:
-        """Resume reading: the client has read its answers."""
+        """Resume reading requests, since the client has read its answers."""
         self._unpause(_BUFFER_IS_FULL)
 
     def pause_requests(self) -> None:
-        """Stop reading: too many answers are unread, and this client is slow."""
+        """Stop reading requests, since there are too many unread answers and this client is slow."""
         self._pause(_IS_HELD_BACK)
 
     def resume_requests(self) -> None:
-        """Resume reading: the client has read its answers, or there is room again."""
+        """Resume reading requests, since the client has read its answers or there is capacity again."""
         self._unpause(_IS_HELD_BACK)
 
     def wait_for_work(self) -> None:
-        """Stop reading until the last request, which a task handles, is answered."""
+        """Stop reading until the last request, which runs in a task, is answered."""
         self._pause(_IS_WORKED_FOR)
 
     def work_is_done(self) -> None:
@@ -240,7 +240,7 @@ class ServerConnection(asyncio.Protocol):
         if self._taker is not None and not (
             self._paused or self._waits_for_round or self._out_bytes or self._draining or self._decoder.pending
         ):
-            # The usual case, without the decoder: whole frames, all of them plain.
+            # The usual case, without the decoder: complete frames with plain requests only.
             taken = self._taker(data, 0)
             if taken:
                 if not self._server.round_is_scheduled:
@@ -289,7 +289,7 @@ class ServerConnection(asyncio.Protocol):
         except FrameError as error:
             log.warning("closing %s: %s", self.remote_address, error)
             self.close()
-        except Exception:  # others in the same round must not wait for ever
+        except Exception:  # other requests in the same round must still be answered
             log.exception("closing %s: a request failed", self.remote_address)
             self.abort()
         finally:
@@ -309,9 +309,9 @@ class ServerConnection(asyncio.Protocol):
                 server.abort_largest()
 
     def _wait_for_round(self, *, is_late: bool) -> None:
-        """Yield to other connections for this round, and read no bytes until then.
+        """Let other connections go first in this round; read no bytes until the next one.
 
-        If this connection was late, other connections with unread bytes are late as well and go first.
+        If this connection was late, other connections with unread bytes are late as well and have precedence.
         """
         if self._transport is None or self._transport.is_closing():
             return
@@ -323,7 +323,7 @@ class ServerConnection(asyncio.Protocol):
             self._server.resume_soon(self)
 
     def accept_response(self, command: RemotingCommand) -> None:
-        """Pass an answer to the server's request that waits for it, if any."""
+        """Pass an answer to the server's request that it belongs to, if there is one."""
         future = self._pending.pop(command.opaque, None)
         if future is not None and not future.done():
             future.set_result(command)
@@ -347,7 +347,7 @@ class ServerConnection(asyncio.Protocol):
             latency.answered(request.code, code, request.arrived, polling=polling)
 
     def respond(self, request: Request[Any], response: Response, *, polling: bool = False) -> None:
-        """Answer ``request``. A oneway request is sent no answer.
+        """Answer ``request``; a oneway request gets no answer.
 
         :param polling: the request is a pull that waited for messages.
         """
@@ -383,14 +383,14 @@ class ServerConnection(asyncio.Protocol):
             self._out_bytes += sum(map(len, chunks))
 
     def write_last(self, data: bytes) -> None:
-        """Write the last bytes of a round; cheaper than :meth:`write` if nothing else is queued."""
+        """Write the last bytes of a round; faster than :meth:`write` if nothing else is queued."""
         transport = self._transport
         if self._out or self._decoder.pending or transport is None:
             self.write(data)
         elif not (self.closed or transport.is_closing()):
             transport.write(data)
             if self._count_unsent(transport):
-                self._server.wrote(self)  # whose round ends with a look at the bytes of all connections
+                self._server.wrote(self)  # whose round ends with a count of the bytes of all connections
 
     def _count_unsent(self, transport: asyncio.Transport) -> bool:
         """Count the bytes that the client has not read; return whether any bytes are unread."""
@@ -422,7 +422,7 @@ class ServerConnection(asyncio.Protocol):
             self._server.resume_soon(self)
 
     def resume(self) -> None:
-        """Handle the frames that waited for unsent answers or for this round."""
+        """Handle the frames that were held back until answers were sent or the next round began."""
         if self.closed or self._transport is None:
             return
         waited, self._waits_for_round = self._waits_for_round, False
@@ -438,13 +438,13 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Return the bytes of answers that the system does not accept, since the client does not read."""
+        """Return the bytes of answers that are still queued in this process because the client does not read."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def send_oneway(self, code: int, header: Header | None, body: bytes = b"") -> None:
-        """Send a oneway request to the client, unless it is slow."""
+        """Send a oneway request to the client, unless the client is slow."""
         if self.is_behind:
-            log.debug("code %d is not sent to %s, which does not read", code, self.remote_address)
+            log.debug("code %d is not sent to %s, which reads too slowly", code, self.remote_address)
             return
         self._write_request(code, self._next_opaque(), header, body, flag=FLAG_ONEWAY)
 
@@ -483,11 +483,11 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def is_closing(self) -> bool:
-        """True if the connection closes once the client has read what is queued."""
+        """True if the connection closes as soon as the client has read all queued answers."""
         return self._transport is not None and self._transport.is_closing()
 
     def close(self) -> None:
-        """Close after what is queued is sent; the server's sweep aborts the connection if the client never reads it."""
+        """Close once all queued answers are sent; the server aborts connections whose clients never read them."""
         self.flush()
         if self._transport is not None:
             self._transport.close()

@@ -1,12 +1,11 @@
 """Signatures of requests by HMAC-SHA1 (``AclClientRPCHook``, ``AclUtils``, ``AclSigner``).
 
-The signed text is the values of all header fields in the order of their names, joined, and after them the body. The
-fields ``AccessKey`` and, where there is one, ``SecurityToken`` are among them; ``Signature`` carries the result in
-base64.
+The signed text consists of the values of all header fields in the order of their names, and then the body. The fields
+include ``AccessKey`` and, if there is one, ``SecurityToken``; ``Signature`` has the result in base64.
 
-Such a signature does not cover the time: an eavesdropper can send the request again. CometMQ's clients therefore also
-sign a stamp, the field ``AccessAt``, by which CometMQ's servers tell requests apart (:mod:`cometmq.auth.freshness`);
-to other servers it is just another signed field.
+This signature does not cover the time, so an eavesdropper can send the request again. CometMQ's clients therefore also
+sign a stamp, the field ``AccessAt``, with which CometMQ's servers detect repeated requests
+(:mod:`cometmq.auth.freshness`); to other servers it is just another signed field.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"
 SIGNATURE: Final = "Signature"
 STAMP: Final = "AccessAt"
-"""The stamp of a request. It sorts before all other names and has a fixed length, so it begins the signed text, and no
-signed text can be read with another stamp."""
+"""The field with a request's stamp. Its name sorts before all others and its value has a fixed length. So the stamp
+begins the signed text, and no signed text is valid with another stamp."""
 _TIME_DIGITS: Final = 13
 _SIGNER_DIGITS: Final = 16
 _NUMBER_DIGITS: Final = 12
 _BLOCK_BYTES: Final = 64
 """Block size of SHA-1; RFC 2104 pads shorter keys and hashes longer ones."""
 _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
-"""A field that some servers leave out when they check signatures: 4.9 always, and 5.x for clients up to 4.9.3."""
+"""A field that some servers omit when they check signatures: 4.9 always, and 5.x for clients up to 4.9.3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +68,13 @@ class Credentials:
         return {ACCESS_KEY: self.access_key, SECURITY_TOKEN: self.security_token}
 
     def signature(self, *parts: bytes | memoryview) -> str:
-        """Sign a text given in parts."""
+        """Return the signature of a text that is given in parts."""
         return _signer(self.secret_key).sign(b"".join(parts)).decode()
 
     def sign(self, request: RemotingCommand, stamp: str | None = None) -> None:
         """Add the account and the signature to a request, which must not change afterwards.
 
-        :raises HeaderError: a text of the request contains half of a character.
+        :raises HeaderError: a text of the request contains a lone surrogate.
         """
         fields = request.ext_fields = {**request.ext_fields, **self.fields}
         if stamp is not None:
@@ -90,7 +89,7 @@ class Credentials:
 
 
 class Stamp(NamedTuple):
-    """The time of a signature, its signer, and the signer's counter."""
+    """The time of a signature, its signer, and the signer's counter value."""
 
     at_ms: int
     signer: str
@@ -98,7 +97,7 @@ class Stamp(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Stamp | None:
-        """Read the stamp of a request; ``None`` if it is malformed."""
+        """Parse the stamp of a request; return ``None`` if it is malformed."""
         if len(text) != _TIME_DIGITS + _SIGNER_DIGITS + _NUMBER_DIGITS or not text.isascii() or not text.isalnum():
             return None
         signer_end = _TIME_DIGITS + _SIGNER_DIGITS
@@ -127,7 +126,7 @@ class Stamps:
 
 
 class Signer:
-    """Signs and verifies with one secret key, which is not kept itself."""
+    """Signs and verifies with a secret key, but does not keep the key itself."""
 
     __slots__ = ("_inner", "_outer", "core_key")
 
@@ -138,7 +137,7 @@ class Signer:
         self._inner = hashlib.sha1(bytes(byte ^ 0x36 for byte in key))
         self._outer = hashlib.sha1(bytes(byte ^ 0x5C for byte in key))
         self.core_key: Final = None if CORE is None else CORE.Key(secret_key)
-        """The same signer for the compiled core."""
+        """A signer with the same key for the compiled core."""
 
     def sign(self, text: bytes) -> bytes:
         """Return the signature of a text in base64."""
@@ -151,7 +150,7 @@ class Signer:
     def accepts(self, fields: Mapping[str, str], body: bytes) -> bool:
         """Check the signature of a request in constant time.
 
-        Whether clients sign ``_UNIQUE_KEY_QUERY`` depends on their version.
+        It depends on the client's version whether ``_UNIQUE_KEY_QUERY`` is signed.
         """
         try:
             signature = fields.get(SIGNATURE, "").encode()
@@ -166,7 +165,7 @@ class Signer:
 
 
 def signed_text(fields: Mapping[str, str]) -> bytes:
-    """Return the text to sign for the fields of a request; the body follows it."""
+    """Return the part of the signed text that comes from the header fields; the body follows it."""
     names = tuple(fields)
     values = _values.get(names)
     if values is None:

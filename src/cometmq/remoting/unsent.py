@@ -1,7 +1,8 @@
-"""The unread answers of all clients of a server. When they take too much memory, slow clients are not read either.
+"""Limits the unread answers of all clients of a server: if they use too much memory, the server stops reading slow
+clients.
 
-``WRITE_HIGH_WATER_BYTES`` limits those of one connection, but thousands of clients that do not read could still fill
-the memory. A client that reads its answers is served as usual.
+``WRITE_HIGH_WATER_BYTES`` limits the unread answers of one connection, but thousands of clients that do not read could
+still fill the memory. A client that reads its answers is served as usual.
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ class UnsentAnswers:
         self._held_back.discard(connection)
 
     def end_round(self) -> None:
-        """Check the total once all answers of a round are written."""
+        """Check the total after all answers of a round are written."""
         if self.total_bytes <= MAX_UNSENT_BYTES:
             return
-        self._measure()  # slow clients may have caught up meanwhile
+        self._measure()  # slow clients may have caught up in the meantime
         while self.total_bytes > 2 * MAX_UNSENT_BYTES:
             self._abort_largest()
         if self.total_bytes <= MAX_UNSENT_BYTES:
@@ -96,7 +97,7 @@ class UnsentAnswers:
         largest.abort()
 
     def _check(self) -> None:
-        """Resume reading from clients that have read their answers, or from all once there is room."""
+        """Resume reading from clients that have read their answers, or from all once there is enough memory."""
         self._measure()
         is_room = self.total_bytes <= MAX_UNSENT_BYTES // 2
         for connection in [one for one in self._held_back if is_room or one not in self._behind]:

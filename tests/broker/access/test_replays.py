@@ -83,7 +83,7 @@ async def test_the_stamp_is_part_of_what_is_signed(wire: Wire, clock: VirtualClo
 async def test_requests_without_a_stamp_are_refused_where_stamps_are_required(wire: Wire) -> None:
     refused = await send(wire, BILLING, "Orders")
     assert refused.code == ResponseCode.SYSTEM_ERROR
-    assert "requireFreshSignatures=true takes clients and servers of CometMQ only" in (refused.remark or "")
+    assert "requireFreshSignatures=true accepts only clients and servers of CometMQ" in (refused.remark or "")
 
 
 async def test_stamps_are_checked_where_they_are_not_required_too(

@@ -24,7 +24,7 @@ Entry = dict[str, Any]
 _SECRETS: Final = ("secret", "password", "token", "signature", "credential")
 """Header fields whose names contain one of these words are never written."""
 _HIDDEN: Final = frozenset({"value", "properties", "i"})
-"""Fields that may contain users' secrets: values of the KV configuration, message properties."""
+"""Fields that may contain secrets of users: values of the KV configuration, message properties."""
 _SHOWN_BODIES: Final = frozenset(
     {
         RequestCode.AUTH_CREATE_ACL,
@@ -45,12 +45,12 @@ def time_text(now_ms: int) -> str:
 
 
 def short(text: str) -> str:
-    """Return a text, cut to the maximum length."""
+    """Truncate a text to the maximum length."""
     return text if len(text) <= MAX_AUDIT_TEXT_CHARS else text[: MAX_AUDIT_TEXT_CHARS - 1] + "…"
 
 
 def encoded(entry: Entry) -> bytes:
-    """Return an entry as a line.
+    """Encode an entry as a line.
 
     It is ASCII, so nothing in a name or reason can end the line or control the terminal that shows the file.
     """
@@ -65,7 +65,7 @@ def resources_of(permission: Permission | None, header: Any, body: bytes) -> lis
     """List the resources of a request with the actions that it needs: ``Topic:Orders Delete``."""
     found: list[str] = []
     if permission is not None:
-        # A handler says what is wrong with a body.
+        # The handler reports errors in the body.
         with suppress(BodyError):
             found.extend(map(text_of, islice(permission.needs(header, body), MAX_AUDIT_RESOURCES)))
     return found

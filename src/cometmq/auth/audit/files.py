@@ -1,7 +1,7 @@
 """The files of the audit log: the current one, and earlier ones with numbers (``audit.log.1`` is the newest).
 
-A line is written completely or not at all: the rest of a failed write is cut off. A line that a crash cut off is ended
-by a line feed when the file is next opened.
+A line is written completely or not at all: the remains of a failed write are removed. If a crash left an incomplete
+line, a line feed ends it when the file is next opened.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RotatedFile:
             self._fd = -1
 
     def _write_some(self, lines: list[bytes]) -> int:
-        """Append the lines that fit into the file, at least one."""
+        """Append as many lines as the file's size allows, at least one."""
         self._follow()
         if self._size and self._size + len(lines[0]) > self._max_bytes:
             self._rotate()

@@ -16,7 +16,7 @@ from cometmq.remoting.signing import ACCESS_KEY
 
 
 class AuditedGuard:
-    """See :class:`~cometmq.remoting.server.RequestGuard`."""
+    """Writes the decisions of a guard to the audit log; a :class:`~cometmq.remoting.server.RequestGuard`."""
 
     def __init__(self, guard: AccessGuard | None, recorder: AuditRecorder) -> None:
         self._guard = guard
@@ -25,7 +25,7 @@ class AuditedGuard:
     def check(
         self, connection: ServerConnection, processor: Processor, request: Request[Any], frame: Frame
     ) -> Response | None:
-        """Return the answer that denies a request, ``None`` if it is allowed."""
+        """Return the answer that denies a request, or ``None`` if the request is allowed."""
         if self._guard is None:
             self._recorder.allowed(connection, processor, request, frame.body, None)
             return None
@@ -51,7 +51,7 @@ class AuditedGuard:
         return denial
 
     def check_unknown(self, connection: ServerConnection, code: int, frame: Frame) -> Response | None:
-        """Return the answer to a request with an unknown code, which does not show clients which codes exist."""
+        """Return the answer to a request with an unknown code; it must not reveal which codes exist."""
         denial = None if self._guard is None else self._guard.check_unknown(connection, code, frame)
         if denial is None:
             self._recorder.unknown(connection, code, account_of(connection))

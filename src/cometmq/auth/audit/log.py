@@ -1,8 +1,7 @@
 """AuditLog: a bounded queue of entries, and the thread that writes them.
 
-Theory of operation. The event loop encodes an entry and puts it into the queue; it never waits for the disk. The
-thread appends all pending entries. While it cannot write (full disk), the entries stay, and it tries again every
-second.
+Theory of operation. The event loop encodes an entry and puts it into the queue; it never waits for the disk. The thread
+appends all pending entries. While it cannot write (full disk), it keeps the entries and tries again every second.
 
 Fault model. The queue is bounded in bytes. Its last quarter is reserved for administration and changes of accounts, so
 that a flood of denials cannot push them out. An entry that does not fit is counted, and the next line reports how many
@@ -28,7 +27,7 @@ from cometmq.threads import in_thread
 _log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 1.0
-"""Pause before another attempt to write, in real time, because a thread waits."""
+"""Pause before another attempt to write; real time, because a thread waits."""
 _STOP_SECONDS: Final = 5.0
 _OTHERS_BYTES: Final = MAX_AUDIT_QUEUE_BYTES * 3 // 4
 

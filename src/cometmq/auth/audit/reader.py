@@ -38,7 +38,7 @@ class AuditReader:
         self._file: IO[bytes] | None = None
         self._file_path = path
         self._rest = b""
-        """The beginning of a line whose end is not written yet."""
+        """The beginning of the last line if its end is not written yet."""
 
     def read(self) -> Iterator[Entry]:
         """Yield the entries of all files, oldest first.
@@ -58,7 +58,7 @@ class AuditReader:
         :raises AuditReadError: the file cannot be read.
         """
         while True:
-            # First look whether there is a new file: what the old one got before that is still read.
+            # First check for a new file, so that the last lines of the old one are still read.
             is_old = self._file is None or _is_replaced(self._path, self._file)
             yield from self._read_on()
             if is_old:

@@ -1,4 +1,4 @@
-"""Chooses which requests get an audit entry of their own, and sums up the others.
+"""Decides which requests get their own audit entry, and summarises the others.
 
 Every administration request gets an entry before it is handled, and another one if it fails. A denial, and the first
 request of an account on a connection, gets an entry immediately. Repetitions within a second are counted, and one entry
@@ -88,7 +88,7 @@ class Client(Protocol):
     """The client connection that an entry is about."""
 
     account: Caller | None
-    """The account of the last request whose signature was checked."""
+    """The account of the last request with a verified signature."""
     peer_ip: str
 
     @property
@@ -139,7 +139,7 @@ class AuditRecorder:
         self.log.start()
 
     async def stop(self) -> None:
-        """Write the sums and the pending entries, then stop."""
+        """Write the summary and the pending entries, then stop."""
         self._next_sum.cancel()
         self._sum_up()
         await self.log.stop()
@@ -182,7 +182,7 @@ class AuditRecorder:
     ) -> None:
         """Record a denied request.
 
-        :param claimed: the access key of a request whose signature was not accepted.
+        :param claimed: the access key of a request with an invalid signature.
         """
         entry = self._entry("denied", connection, code, account, allowed=False)
         if claimed is not None:
@@ -243,7 +243,7 @@ class AuditRecorder:
         if found is not None:
             self._repeated[key] = found[0], found[1] + 1
             return
-        # Denials, which strangers can cause, leave room for logins.
+        # Strangers can cause denials, so these must leave space for logins.
         if len(self._repeated) >= MAX_AUDIT_KINDS * (1 + is_login):
             self._uncounted += 1
             return

@@ -22,7 +22,7 @@ class Delayed:
         self._alarm = Alarm(self._ring, clock=clock)
 
     def has_room(self, size: int) -> bool:
-        """Return whether there is room for waiting work with this many bytes."""
+        """Return whether there is capacity for another delayed task of this many bytes."""
         return len(self._waiting) < MAX_DELAYED_REQUESTS and self._bytes + size <= MAX_DELAYED_BYTES
 
     def after(self, delay_s: float, size: int, work: Callable[[], None]) -> None:
@@ -34,7 +34,7 @@ class Delayed:
             self._wait()
 
     def stop(self) -> None:
-        """Run all waiting work immediately."""
+        """Run all delayed tasks immediately."""
         self._alarm.cancel()
         while self._waiting:
             self._do_first()

@@ -3,13 +3,13 @@
 Theory of operation. A connection that sends, pulls or sends heartbeats has the meters of its address and its account,
 and those of the groups that it names (:mod:`~cometmq.auth.quota.meters`). They are looked up at the first request, and
 again when a quota or the account has changed; from then on the connection is counted. Each request asks the meters, and
-uses tokens only if no meter refuses. Sends that the compiled core handles are counted together for each batch of the
-connection's bytes: :meth:`Limiter.room` before, :meth:`Limiter.took` after. Pulled messages are counted by the handler,
-since a pull may wait for messages.
+uses tokens only if no meter refuses. The compiled core's sends are counted together for each batch of the connection's
+bytes: :meth:`Limiter.room` before, :meth:`Limiter.took` after. Handlers count pulled messages, since a pull may wait
+for them.
 
-A request over a quota waits if there is room within :data:`MAX_DELAY_SECONDS`. A send uses its tokens immediately, so
-that later ones wait longer, and the order is kept. Any other request gets SYSTEM_BUSY after that time: clients that
-send again at once cost little.
+A request over a quota is delayed if it can run within :data:`MAX_DELAY_SECONDS`. A send uses its tokens immediately, so
+that later sends wait longer and the order is kept. Any other request gets SYSTEM_BUSY after that time, so that clients
+that retry immediately cost little.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _MOST_MESSAGES: Final = 2**31
 _MOST_BYTES: Final = 2**31
 
 Room = tuple[str | None, int, int]
-"""Limits for the compiled core: the only producer group that may send, the numbers of messages and of bytes."""
+"""Limits for the compiled core: the only producer group that may send, and maximum numbers of messages and of bytes."""
 
 NO_BOUNDS: Final[Room] = (None, _MOST_MESSAGES, _MOST_BYTES)
 """No limit: the core may handle everything."""
@@ -117,7 +117,7 @@ class Limiter:
         frame: Frame,
         handle: Handle,
     ) -> bool:
-        """Return whether a request is over a quota; this method then answers it, or handles it later."""
+        """Return whether a request is over a quota; if so, this method answers it or handles it later."""
         code = processor.code
         over: OverQuotaError | None = None
         try:
@@ -192,7 +192,7 @@ class Limiter:
         return over
 
     def _store(self, connection: ServerConnection, group: str, frame: Frame) -> OverQuotaError | None:
-        """Count a message that a group sends back as a message that the group sends."""
+        """Count a message that a group sends back as a message sent by the group."""
         now = self._clock.monotonic()
         meters = self._meters.with_group(self._meters.of(connection, now), group, now)
         size = _size(frame)
@@ -236,7 +236,7 @@ class Limiter:
                 need.name for need in processor.permission.needs(request.header, frame.body) if need.kind is Kind.GROUP
             ]
         except BodyError:
-            return  # its handler says what is wrong
+            return  # its handler reports the error
         for group in groups:
             self._meters.group(uses, group, now)
 
@@ -254,12 +254,12 @@ class Limiter:
         try:
             names = {need.name for need in processor.permission.needs(request.header, frame.body)}
         except BodyError:
-            return  # its handler says what is wrong
+            return  # its handler reports the error
         for name in names:
             self._make_topic(connection, name)
 
     def more(self, connection: ServerConnection, group: str, messages: int) -> None:
-        """Count further messages of an accepted request, as of a batch; the first one was counted before."""
+        """Count further messages of an accepted request, such as a batch; the first message was already counted."""
         uses = self._meters.of_connection.get(connection)
         if uses is not None and messages:
             now = self._clock.monotonic()
@@ -302,9 +302,9 @@ class Limiter:
 
     # --- meters -------------------------------------------------------------------------------
     def _check(self, meters: tuple[Meter, ...], names: tuple[str, str], now: float, size: int) -> OverQuotaError | None:
-        """Return the quota for which a request must wait longest, or ``None`` if it need not wait.
+        """Return the quota with the longest wait for a request, or ``None`` if the request need not wait.
 
-        :param size: bytes held in memory while it waits.
+        :param size: bytes held in memory during the wait.
         :raises OverQuotaError: the wait would be too long.
         """
         longest: OverQuotaError | None = None

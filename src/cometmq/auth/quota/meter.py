@@ -15,9 +15,10 @@ from cometmq.auth.quota.model import Limits, Subject
 IN_SECONDS: Final = 1.0
 """Capacity of buckets for incoming traffic, in seconds of their rate."""
 OUT_SECONDS: Final = 4.0
-"""The same for outgoing traffic: Java's consumers pull again 3 s after a denial and still get their full rate."""
+"""Capacity of buckets for outgoing traffic, in seconds of their rate: Java's consumers pull again 3 s after a denial
+and must still get their full rate."""
 WINDOW_SECONDS: Final = 10.0
-"""The current use is an average over this time."""
+"""Seconds over which the current use is averaged."""
 
 RATES: Final = {
     "messagesIn": IN_SECONDS,
@@ -40,7 +41,7 @@ class Bucket:
         self._count = self._before = 0.0
 
     def change(self, rate: int, seconds: float, now: float) -> None:
-        """Change the rate; a number of tokens below zero stays."""
+        """Change the rate; a negative number of tokens stays negative."""
         self.fill(now)
         if self.rate == 0:
             self.level = rate
@@ -66,7 +67,7 @@ class Bucket:
         return (1 - self.level) / self.rate if self.rate else math.inf
 
     def use(self, now: float) -> float:
-        """Return the tokens used per second at present."""
+        """Return the current number of tokens used per second."""
         self._turn(now)
         passed = now - self._began
         return (self._before * (1 - passed / WINDOW_SECONDS) + self._count) / WINDOW_SECONDS
@@ -108,7 +109,7 @@ class Meter:
         self._adopt(version, now)
 
     def adopt(self, quota: Quota, version: int, now: float) -> None:
-        """Apply a quota from a version of the table."""
+        """Apply a quota from the given version of the table."""
         self.quota.subjects -= 1
         self.quota = quota
         quota.subjects += 1
@@ -140,7 +141,7 @@ class Meter:
         return None
 
     def room(self, names: tuple[str, str], most: tuple[int, int], now: float) -> tuple[int, int]:
-        """Return the messages and bytes that the subject may use now, at most ``most``."""
+        """Return how many messages and bytes the subject may use now, at most ``most``."""
         self.used_at = now
         messages, size = most
         for at, name in enumerate(names):

@@ -1,7 +1,7 @@
 """The meters of all subjects of a broker, and of each connection.
 
-Memory is bounded: meters of idle subjects expire, and when there are too many the oldest is dropped, as are groups of a
-connection. A forgotten subject starts with full buckets, as an idle subject would.
+Memory is bounded: meters of idle subjects expire. If there are too many meters, or too many groups of a connection, the
+oldest is dropped. A forgotten subject starts with full buckets, as an idle subject would.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ConnectionMeters:
         self.meters: tuple[Meter, ...] = ()
         self.groups: dict[str, Meter | None] = {}
         self.producer_group: str | None = None
-        """The meter of the last send that Python let through."""
+        """The meter of the last send that Python accepted."""
 
 
 class Meters:
@@ -66,7 +66,7 @@ class Meters:
         return uses
 
     def named_by(self, connection: ServerConnection, caller: Caller | None, now: float) -> Iterator[Meter]:
-        """Find the meters of its address and its account."""
+        """Find the meters of a connection's address and account."""
         address = self.meter(SubjectKind.ADDRESS, connection.peer_ip, now)
         if address is not None:
             yield address

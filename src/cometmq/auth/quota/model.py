@@ -25,7 +25,8 @@ class SubjectKind(enum.StrEnum):
 
 
 class Subject(NamedTuple):
-    """The subject of a quota: one account, address or group, each address in a network, or each of a kind (``*``)."""
+    """The subject of a quota: one account, address or group; every address in a network; or everyone of a kind
+    (``*``)."""
 
     kind: SubjectKind
     name: str
@@ -96,7 +97,7 @@ class Limits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
                 raise AuthError(f"{name}={value}: a limit must be a number from 0 to {MAX_LIMIT:,}")
 
     def given(self) -> dict[str, int]:
-        """Return the limits that are set, by their names on the wire."""
+        """Return the limits that are set, by their names in requests."""
         found: dict[str, int] = msgspec.to_builtins(self)
         return found
 

@@ -18,7 +18,7 @@ _WORDS: Final = {
 
 
 class OverQuotaError(Exception):
-    """A request exceeds a quota; after ``wait_s`` seconds it no longer would."""
+    """A request exceeds a quota; it can be repeated after ``wait_s`` seconds."""
 
     def __init__(self, meter: Meter, limit: str, wait_s: float) -> None:
         self.meter = meter
@@ -27,7 +27,7 @@ class OverQuotaError(Exception):
 
     @property
     def remark(self) -> str:
-        """Return the message with the time to wait."""
+        """Return the message, including the time to wait."""
         most = self.meter.limits.given().get(self.limit, 0)
         if self.limit == "topics":
             way_out = "delete one that is not needed"

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 1.0
 """Pause between two checks for deleted topics of a subject."""
 _LOOK_TOPICS: Final = 1_000
-"""Number of topics from which on a subject is checked, so that topics that were never created are not counted."""
+"""Minimum number of topics for which topics are checked for existence, so that topics never created are not counted."""
 
 
 class TopicOwners:
@@ -45,10 +45,10 @@ class TopicOwners:
         except FileNotFoundError:
             pass
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            _log.warning("topics made before do not count for quotas: %s cannot be read: %s", path, error)
+            _log.warning("topics created before do not count for quotas: %s cannot be read: %s", path, error)
 
     def count(self, subject: str, most: int) -> int:
-        """Return the number of a subject's topics; exact if it is ``most`` or more."""
+        """Return the number of a subject's topics; the number is exact if it is at least ``most``."""
         names = self._topics.get(subject, set())
         if len(names) < min(most, _LOOK_TOPICS):
             return len(names)

@@ -61,9 +61,9 @@ class QuotaTable:
         self._use({subject: Quota(subject, limits) for subject, limits in read.items()})
 
     def changed(self, subject: Subject, limits: Limits | None) -> dict[Subject, Limits]:
-        """Return the limits of all subjects, in which those of one subject are replaced or removed.
+        """Return the limits of all subjects after replacing or removing those of one.
 
-        :raises AuthError: there are too many.
+        :raises AuthError: there are too many quotas.
         """
         found = {one: quota.limits for one, quota in self.quotas.items() if one != subject}
         if limits is not None:
@@ -88,7 +88,7 @@ class QuotaTable:
             raise AuthError(f"{self.path} cannot be written: {reason_of(error)}") from None
 
     def use(self, found: dict[Subject, Limits]) -> None:
-        """Apply these quotas; keep the numbers of denials."""
+        """Apply quotas; the numbers of denials stay."""
         quotas: dict[Subject, Quota] = {}
         for subject, limits in found.items():
             quota = self.quotas.get(subject) or Quota(subject, limits)
@@ -99,7 +99,7 @@ class QuotaTable:
             listener()
 
     def match(self, kind: SubjectKind, name: str) -> Quota | None:
-        """Return the quota of a subject: its own, that of the smallest network with it, or that of its kind."""
+        """Return the quota of a subject: its own, or that of the smallest network around it, or that of its kind."""
         own = self.quotas.get(Subject(kind, name))
         if own is not None:
             return own

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SELF_SIGNED_DAYS: Final = 3_650
 _SKEW: Final = datetime.timedelta(hours=1)
-"""Certificates are valid from this long before now, for machines whose clocks are behind."""
+"""Time before now from which certificates are valid, for machines whose clocks are behind."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Authority:
         """Load an existing authority.
 
         :raises MissingPackageError: cryptography is not installed.
-        :raises TlsError: the certificate or key is not that of an authority.
+        :raises TlsError: the certificate or key does not belong to an authority.
         """
         _require_cryptography()
         from cryptography import x509

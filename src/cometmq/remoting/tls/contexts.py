@@ -129,11 +129,11 @@ class FreshContext:
         except TlsError as error:
             if self._context is None:
                 raise
-            log.error("changed files of TLS cannot be used, those from before stay in use: %s", error)
+            log.error("changed TLS files cannot be used, so the previous ones stay in use: %s", error)
             context = self._context
         else:
             if self._context is not None:
-                log.warning("changed files of TLS are in use: %s", ", ".join(self._paths))
+                log.warning("changed TLS files are now in use: %s", ", ".join(self._paths))
         self._context, self._stamps = context, stamps
         return context
 

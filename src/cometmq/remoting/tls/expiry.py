@@ -1,7 +1,7 @@
-"""The expiry time of a certificate, read from its bytes without another package (RFC 5280, 4.1; X.690).
+"""Reads the expiry time of a certificate from its bytes, without another package (RFC 5280, 4.1; X.690).
 
 A certificate is a SEQUENCE. Its first, signed part has a version, a serial number, an algorithm, the issuer, and then
-the validity: two times.
+the validity period: two times.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import ssl
 from typing import Final
 
 WARNING_DAYS: Final = 30
-"""Operators are warned of a certificate that expires within this many days; automatic renewal is done by then."""
+"""Days before the expiry of a certificate at which operators are warned; automatic renewal is done by then."""
 
 _SEQUENCE: Final = 0x30
 _VERSION: Final = 0xA0
 _FORMS: Final = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
-"""UTCTime and GeneralizedTime."""
+"""ASN.1 tags of UTCTime and GeneralizedTime."""
 SECONDS_OF_A_DAY: Final = 86_400
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
@@ -54,7 +54,7 @@ def first_ends_at(pem: str) -> datetime.datetime | None:
 
 
 def days_left(ends: datetime.datetime, now_s: float) -> int:
-    """Return the full days until ``end``; negative afterwards."""
+    """Return the number of full days until ``ends``; negative afterwards."""
     return int((ends.timestamp() - now_s) // SECONDS_OF_A_DAY)
 
 

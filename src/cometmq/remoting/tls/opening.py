@@ -1,8 +1,8 @@
-"""Accepted connections until their first bytes show whether they use plain text or TLS (``HandshakeHandler``).
+"""Handles accepted connections until their first bytes show whether they use plain text or TLS (``HandshakeHandler``).
 
-Every connection begins here. No frame begins with the first byte of TLS, since its length would exceed the limit.
-After a handshake the first bytes inside TLS are checked. Then the connection gets its protocol, which receives all
-further bytes directly: for TLS, a plain connection costs only one comparison.
+Every connection begins here. No frame begins with the first byte of TLS, since its length would exceed the limit. After
+a handshake the first bytes inside TLS are checked. Then the connection gets its protocol, which receives all further
+bytes directly: a plain connection costs only one comparison more.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class OpeningConnections:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: opening, sock)
         except OSError as error:  # the client has disconnected already
-            log.info("a connection was not opened: %s", error)
+            log.info("a connection could not be opened: %s", error)
             sock.close()
         finally:
             if not opening.is_connected:
                 self.gone(opening)
 
     def gone(self, opening: _Opening) -> None:
-        """Remove a connection that now has its protocol or has ended."""
+        """Remove a connection that has ended or got its protocol."""
         self._open.pop(opening, None)
         self._ending.discard(opening)
 
@@ -126,7 +126,7 @@ class _Opening(asyncio.Protocol):
             self._refuse("it speaks plain text (tls.server.mode=enforcing)")
 
     def _hand_over(self, data: bytes) -> None:
-        """Set the connection's protocol. Other protocols on this port would be recognised here."""
+        """Pass the connection to its protocol. Other protocols on this port would be detected here."""
         transport = self._transport
         assert transport is not None
         self._forget()
@@ -146,7 +146,7 @@ class _Opening(asyncio.Protocol):
         return self._transport is not None
 
     def close(self) -> None:
-        """Abort: nothing is queued."""
+        """Abort the connection, since nothing is queued."""
         self.abort()
 
     def abort(self) -> None:
@@ -160,7 +160,7 @@ class _Opening(asyncio.Protocol):
     def _refuse(self, why: str) -> None:
         assert self._transport is not None
         peer = self._transport.get_extra_info("peername")
-        log.warning("closing a connection of %s: %s", peer[0] if peer else "a client that has left", why)
+        log.warning("closing a connection from %s: %s", peer[0] if peer else "a client that has left", why)
         self.abort()
 
     def _abort_after(self, seconds: float) -> None:

@@ -29,7 +29,7 @@ TLS_FILE: Final = "/etc/rocketmq/tls.properties"
 
 @dataclass(frozen=True)
 class TlsOptions:
-    """TLS of a server: for its clients, and for the connections that it opens itself. Files are PEM.
+    """TLS options of a server, for its clients and for the connections that it opens. Files are in PEM.
 
     The base class of the configurations; without slots, since they have another base class with slots.
     """

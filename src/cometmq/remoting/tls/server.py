@@ -34,11 +34,11 @@ from cometmq.remoting.tls.options import (
 log = logging.getLogger(__name__)
 
 _IDLE_SECONDS: Final = 1.0
-"""The thread ends after this long without a handshake."""
+"""Idle time after which the thread ends."""
 
 
 class Abortable(Protocol):
-    """A connection that the limit of handshakes may abort."""
+    """A connection that may be aborted if there are too many handshakes."""
 
     def abort(self) -> None:
         """Abort."""
@@ -58,7 +58,7 @@ class HandshakeThread:
         self._is_running = False
 
     def submit(self, work: Callable[[], None], *, is_new: bool) -> None:
-        """Queue ``work``, which must not raise. Work of handshakes in progress goes before that of new ones."""
+        """Queue ``work``, which must not raise. Handshakes in progress have precedence over new ones."""
         self._count(1)
         with self._changed:
             (self._new if is_new else self._begun).append(work)
@@ -88,7 +88,7 @@ class HandshakeThread:
 
 
 class ServerTls:
-    """The policy of one process's servers for clients with and without TLS.
+    """The TLS policy of the servers in one process, for clients with and without TLS.
 
     :param protocols: the protocols inside TLS, for clients that negotiate one (ALPN).
     :raises TlsError: a file cannot be used, or clients need a certificate that is not checked.
@@ -136,7 +136,8 @@ class ServerTls:
 
     # --- called by transports, on the event loop --------------------------------------------------
     def began(self, handshake: Abortable) -> None:
-        """Count a handshake. If there are too many, abort the oldest: each holds memory until its client continues."""
+        """Count a handshake. If there are too many, abort the oldest, since each holds memory until its client
+        continues."""
         self._handshakes[handshake] = None
         if len(self._handshakes) > MAX_HANDSHAKES:
             next(iter(self._handshakes)).abort()
@@ -146,7 +147,8 @@ class ServerTls:
         self._handshakes.pop(handshake, None)
 
     def failed(self, peer: str, error: Exception) -> None:
-        """Log why a handshake failed. A fault on this side is an error, and logged once however often it repeats."""
+        """Log why a handshake failed. A fault on this side is logged as an error, and only once however often it
+        repeats."""
         if not isinstance(error, TlsError):
             log.info("no TLS with %s: %s", peer, error)
         elif str(error) != self._last_failure:
@@ -181,7 +183,7 @@ class ServerTls:
         options = self._options
         if options.tls_server_need_client_auth == NO_CERTIFICATE:
             if options.tls_server_auth_client:
-                log.warning("no client is asked for a certificate: tls.server.need.client.auth=none")
+                log.warning("clients are not asked for certificates: tls.server.need.client.auth=none")
             return
         if not options.tls_server_auth_client:
             if options.tls_server_need_client_auth == REQUIRE:
@@ -200,7 +202,7 @@ class ServerTls:
 
 def _load_self_signed(context: ssl.SSLContext) -> None:
     """Load a new self-signed certificate for trying out TLS (``tls.test.mode.enable``)."""
-    log.warning("TLS uses a certificate made just now, which no client can check: set tls.server.certPath")
+    log.warning("TLS uses a new self-signed certificate, which no client can check: set tls.server.certPath")
     pair = self_signed()
     with tempfile.TemporaryDirectory() as directory:  # readable by this user only; ssl loads from files
         file = Path(directory, "pair.pem")

@@ -29,11 +29,11 @@ from cometmq.remoting.tls.server import ServerTls
 log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 16_384
-"""The data of the largest record, so that one call returns all of it."""
+"""Maximum size of the data in one TLS record, so that one call returns all of it."""
 _PAUSED: Final = 1
 _IN_THREAD: Final = 2
 _HAS_REST: Final = 4
-"""Reasons why the socket is not read."""
+"""Reasons for which the socket is not read."""
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
@@ -184,7 +184,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._read_again(_HAS_REST)
 
     def eof_received(self) -> bool:
-        """Close: the client has closed its end, with or without TLS's close_notify."""
+        """Close the connection, since the client has closed its end, with or without TLS's close_notify."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -246,11 +246,11 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         return self._raw.get_write_buffer_size()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Set the sizes of that buffer at which writing pauses and resumes."""
+        """Set the buffer sizes at which writing pauses and resumes."""
         self._raw.set_write_buffer_limits(high, low)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return ``ssl_object``, or what the socket's transport knows."""
+        """Return the ``ssl_object``, or other information from the socket's transport."""
         return self._ssl if name == "ssl_object" else self._raw.get_extra_info(name, default)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
