@@ -7,7 +7,7 @@ from tests.helpers.waiting import wait_for
 
 
 def test_each_change_is_listed_with_its_result_the_newest_first(surfer: Surfer) -> None:
-    assert "Nothing of this kind was changed" in surfer.get("/changes?q=no-such-change").words
+    assert "No change of this kind was made" in surfer.get("/changes?q=no-such-change").words
     for value in (61, 62):
         surfer.change("/configuration/broker/diskMaxUsedSpaceRatio", value=value, server="broker-1")
     wait_for(lambda: "-> 62" in surfer.get("/changes").words, "the log has both")

@@ -43,7 +43,7 @@ def test_a_dead_letter_says_why_and_when_and_from_where(surfer: Surfer, group: s
     assert "<script>alert" not in page.text
     assert "1 dead letters" in page.words
     assert "2 dead letters" in surfer.get(f"/dead-letters/{group}?topic=bills").words
-    assert "no dead letter that fits" in surfer.get(f"/dead-letters/{group}?begin=2200-01-01T00:00").words
+    assert "No dead letter of this group matches" in surfer.get(f"/dead-letters/{group}?begin=2200-01-01T00:00").words
 
 
 def test_marked_ones_are_sent_again_once_and_the_rest_by_the_filter(
@@ -64,7 +64,7 @@ def test_marked_ones_are_sent_again_once_and_the_rest_by_the_filter(
         assert surfer.audit("dead-letters.resend", group)[0]["outcome"] == "done"
 
         plan = surfer.post(address, which="all")
-        assert "1 of them were sent again before" in plan.words
+        assert "1 of them were already resent" in plan.words
         assert "3 dead letters are sent" in plan.words
         page = surfer.change(address, which="all")
         assert "3 dead letters were sent again." in page.words
@@ -87,5 +87,5 @@ def test_a_reader_can_mark_nothing(reader: Surfer, group: str) -> None:
 
 
 def test_a_group_without_dead_letters_says_so(surfer: Surfer) -> None:
-    assert "no dead letter that fits" in surfer.get("/dead-letters/nobody").words
+    assert "No dead letter of this group matches" in surfer.get("/dead-letters/nobody").words
     assert surfer.get("/dead-letters/a%20b").status == 400

@@ -59,7 +59,7 @@ def test_a_clone_begins_where_its_original_is(surfer: Surfer, cluster: SyncClust
     for _ in range(3):
         cluster.send(Message("clone-me", b"more"))
     page = surfer.change("/groups/original/clone", copy="copy-of-it")
-    assert "Group copy-of-it begins where original is." in page.words
+    assert "Group copy-of-it starts at the offsets of original." in page.words
     assert lag(cluster, "copy-of-it", "clone-me") == 3
 
 
@@ -104,11 +104,11 @@ def test_members_that_contradict_each_other_are_named_and_tell_what_they_do(
         assert "disputed" in member.words
         assert "Stacks" not in member.words
         assert "Stacks" in surfer.get(f"{address}?stack=yes").words
-        assert "2 members consume now" in surfer.get("/groups/disputers/reset").words
+        assert "2 members are consuming" in surfer.get("/groups/disputers/reset").words
         assert surfer.confirm("/groups/disputers/delete", typed="disputers").status == 502
     finally:
         cluster.call(stop())
-    assert "Nobody consumes as this group now." in surfer.get("/groups/disputers", HX_Request="true").words
+    assert "The group has no members now." in surfer.get("/groups/disputers", HX_Request="true").words
 
 
 def test_a_group_of_many_topics_is_shown_in_pages_and_searched(surfer: Surfer, cluster: SyncCluster) -> None:
@@ -132,7 +132,7 @@ def test_a_group_of_many_topics_is_shown_in_pages_and_searched(surfer: Surfer, c
     assert 'hx-get="/groups/wide-readers?page=3"' in last.text, "a refresh stays on its page"
     found = surfer.get("/groups/wide-readers?q=-11")
     assert found.text.count('href="/topics/wide-') == 10
-    assert "No topic of the group has this in its name." in surfer.get("/groups/wide-readers?q=nowhere").words
+    assert "No topic of the group has this text in its name." in surfer.get("/groups/wide-readers?q=nowhere").words
 
 
 def test_a_topic_of_many_groups_shows_them_in_pages(surfer: Surfer, cluster: SyncCluster) -> None:
@@ -156,4 +156,4 @@ def test_producers_are_searched(surfer: Surfer, cluster: SyncCluster) -> None:
     with SyncProducer("shop-producers", cluster.namesrv_address) as producer:
         producer.send(Message("produced", b"x"))
         wait_for(lambda: "shop-producers" in surfer.get("/producers?q=SHOP").words, "the producer")
-        assert "No producer has this in its name." in surfer.get("/producers?q=no-such-producer").words
+        assert "No producer has this text in its name." in surfer.get("/producers?q=no-such-producer").words

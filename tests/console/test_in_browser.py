@@ -249,7 +249,7 @@ def test_a_topic_is_created_and_deleted_by_clicks_and_the_keyboard(tab: Any) -> 
     tab.fill("input[name=topic]", "by-hand")
     tab.fill("input[name=queues]", "2")
     tab.keyboard.press("Enter")
-    tab.wait_for_selector("text=Each of these brokers gets the topic")
+    tab.wait_for_selector("text=The topic is created on each of these brokers")
     tab.click("text=Create it")
     tab.wait_for_url("**/topics/by-hand")
     assert tab.inner_text("[role=status]") == "Topic by-hand is created."
@@ -258,7 +258,7 @@ def test_a_topic_is_created_and_deleted_by_clicks_and_the_keyboard(tab: Any) -> 
     tab.click("text=Delete this topic")
     tab.fill("input[name=typed]", "by-hands")
     tab.click("button:has-text('Delete it')")
-    tab.wait_for_selector("text=That is another name")
+    tab.wait_for_selector("text=The name does not match")
     tab.fill("input[name=typed]", "by-hand")
     tab.click("button:has-text('Delete it')")
     tab.wait_for_url("**/topics")

@@ -71,7 +71,7 @@ def test_the_newest_messages_come_first_and_older_ones_behind_a_link(surfer: Sur
 def test_messages_are_found_by_tag_sql_key_and_time(surfer: Surfer, orders: list[str], query: str, count: int) -> None:
     page = surfer.get(f"/messages?topic=orders&{query}")
     assert len(re.findall(r"&#34;order&#34;: \d+", page.text)) == count
-    assert ("No message fits." in page.words) == (count == 0)
+    assert ("No message matches." in page.words) == (count == 0)
 
 
 @pytest.mark.parametrize("path", ["/messages?topic=orders", "/messages?topic=orders&key=k", "/delayed?topic=orders"])
@@ -102,7 +102,7 @@ def test_a_message_is_found_by_its_id_and_shows_body_properties_and_consumers(
     assert "size 3" in page.words
     assert "key-3" in page.words
     assert "order-readers" in page.words
-    assert "behind this message" in page.words
+    assert "after this message" in page.words
     assert "7b 22 6f 72" in surfer.get(f"{place}?as=hex").words
     download = surfer.get(f"{place}/body")
     assert (download.text, download.headers["content-type"]) == ('{"order": 3}', "application/octet-stream")
@@ -157,7 +157,7 @@ def test_a_test_message_is_sent_after_a_preview(surfer: Surfer, cluster: SyncClu
     fields = {"topic": "tests", "body": "hello\nthere", "tag": "t", "keys": "a b", "properties": "x=1\ny=2"}
     plan = surfer.post("/messages/send", **fields)
     assert "11" in plan.words
-    assert "No message fits" in surfer.get("/messages?topic=tests").words, "the preview sends nothing"
+    assert "No message matches" in surfer.get("/messages?topic=tests").words, "the preview sends nothing"
     page = surfer.change("/messages/send", **fields)
     assert "is sent to topic tests" in page.words
     with cluster.inbox("tests") as inbox:

@@ -70,7 +70,7 @@ def test_reports_are_listed_with_their_state_and_shown_as_figures_and_tables(see
     assert listed.index("good.json") < listed.index("half.json"), "the newest is the first"
     assert "half.json" not in seen.get("/pipeline?q=GOOD").words
     assert "half.json Archive of /lake/orders" in listed
-    assert "something is missing, or to look at The run was stopped before its end, with 1 warning 2 s 1" in listed
+    assert "something is missing or needs attention The run was stopped before its end, with 1 warning 2 s 1" in listed
     page = seen.get("/pipeline/good.json").words
     assert "Archive of /lake/orders done · The run is complete ·" in page
     assert "rows 12,345" in page

@@ -29,7 +29,7 @@ def test_a_topic_is_created_changed_and_deleted_each_after_a_preview_and_with_a_
 
     plan = surfer.post("/topics/made-here/delete")
     wrong = surfer.post("/topics/made-here/delete", plan, confirmed="yes", typed="made-there")
-    assert "That is another name" in wrong.words
+    assert "The name does not match" in wrong.words
     assert surfer.get("/topics/made-here").status == 200
     page = surfer.change("/topics/made-here/delete", typed="made-here")
     assert "Topic made-here is deleted." in page.words
@@ -59,10 +59,10 @@ def test_fewer_read_queues_that_hide_messages_are_a_warning_and_need_the_name(
     for number in range(16):
         cluster.send(Message("narrow", b"x", keys=[str(number)]))
     plan = surfer.post("/topics/narrow/alter", read_queues=1)
-    assert "could not be read any more" in plan.words
+    assert "would become unreadable" in plan.words
     assert 'name="typed"' in plan.text
     plan = surfer.post("/topics/narrow/alter", read_queues=1, write_queues=1)
-    assert "Messages that wait for the queues broker-0/1-3, broker-1/1-3 come to other queues." in plan.words
+    assert "Messages waiting for the queues broker-0/1-3, broker-1/1-3 go to other queues." in plan.words
 
 
 def test_a_reader_is_offered_no_change_and_gets_none(reader: Surfer, cluster: SyncCluster) -> None:

@@ -27,7 +27,7 @@ def cluster() -> Iterator[SyncCluster]:
 
 def test_empty_pages_say_that_nothing_waits_and_how_to_send_something(surfer: Surfer) -> None:
     page = surfer.get("/delayed")
-    assert "No message waits for its time." in page.words
+    assert "No message is waiting for delivery." in page.words
     assert "cometmq produce greetings --delay 10m" in page.words
     page = surfer.get("/transactions")
     assert "No transaction is open" in page.words
@@ -47,14 +47,14 @@ def test_a_delayed_message_is_listed_with_its_time_and_recalled_after_a_preview(
     row = next(row for row in page.text.split("<tr>") if gone in row)
     fields = dict(re.findall(r'name="(broker|topic|due|id)" value="([^"]*)"', row))
     plan = surfer.post("/delayed/recall", **fields)
-    assert "The message is never delivered." in plan.words
+    assert "The message will never be delivered." in plan.words
     assert gone in surfer.get("/delayed").text, "the preview changes nothing"
-    assert f"The message {gone} is recalled." in surfer.change("/delayed/recall", **fields).words
+    assert f"Message {gone} is recalled." in surfer.change("/delayed/recall", **fields).words
     assert surfer.audit("message.recall", gone)[0]["outcome"] == "done"
     wait_for(lambda: gone not in surfer.get("/delayed?topic=later").text, "it does not wait any more")
     assert kept in surfer.get("/delayed?topic=later").text
     again = surfer.post("/delayed/recall", **fields)
-    assert (again.status, "no longer waits" in again.words) == (404, True)
+    assert (again.status, "is no longer waiting" in again.words) == (404, True)
 
 
 def test_an_undecided_transaction_is_open_then_given_up_and_checked_again_on_demand(

@@ -129,7 +129,7 @@ async def test_a_failed_expectation_shows_the_way_to_a_wrong_topic(cluster: Clus
         with pytest.raises(ExpectationError, match=f"nothing was sent to this cluster.* {cluster.namesrv_address}"):
             await inbox.expect(1)
         await producer.send(Message("Orders", b"x"))
-        with pytest.raises(ExpectationError, match="nothing was sent to orders, only to Orders: is the topic right"):
+        with pytest.raises(ExpectationError, match="nothing was sent to orders, only to Orders: check the topic"):
             await inbox.expect(1)
 
 

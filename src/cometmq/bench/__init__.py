@@ -1,1 +1,1 @@
-"""Measures the throughput and latency of a cluster's sends and reads."""
+"""Load generator: measures the throughput and latency of sending to and reading from a cluster."""

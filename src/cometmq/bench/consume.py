@@ -1,4 +1,4 @@
-"""Reads a topic without a group, so that nothing is committed and no consumer loses messages."""
+"""Reads a topic without a group, so that it commits no offsets and other consumers miss no message."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Readers:
         }
 
     async def read(self, ranges: dict[MessageQueue, tuple[int, int]], take: Take, *, wait_s: float = 0.0) -> None:
-        """Read every queue between two offsets; ``take`` receives the messages."""
+        """Read every queue from its start to its end offset, and pass the messages to ``take``."""
         await asyncio.gather(
             *(self._queue(consumer, queue, *ranges[queue], take, wait_s) for consumer, queue in self._places)
         )
@@ -72,7 +72,7 @@ class Readers:
 
 
 async def consume(plan: Plan, namesrv: str, progress: Progress) -> int:
-    """Read the present messages of a topic, at most ``plan.count`` or for ``plan.seconds``; return their number.
+    """Read the stored messages of a topic, at most ``plan.count`` or for ``plan.seconds``; return their number.
 
     :raises BenchError: the topic is empty.
     """
@@ -83,7 +83,8 @@ async def consume(plan: Plan, namesrv: str, progress: Progress) -> int:
         there = sum(end - begin for begin, end in ranges.values())
         if not there:
             raise BenchError(
-                f"topic {plan.topic} has no messages", next_step="omit the topic, and one is created and filled"
+                f"topic {plan.topic} has no messages",
+                next_step="omit the topic to create and fill a temporary one",
             )
         wanted = there if plan.count is None else min(plan.count, there)
         enough = asyncio.Event()
@@ -110,7 +111,7 @@ async def consume(plan: Plan, namesrv: str, progress: Progress) -> int:
 
 
 class Arrivals:
-    """The received messages of a round trip, each with the time since it was due."""
+    """Records the received messages of a round trip, with the time since each was due."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -137,7 +138,7 @@ class Arrivals:
                 continue
             self._seen[place] |= bit
             self._progress.received += 1
-            self._progress.took(now - due)
+            self._progress.count_latency(now - due)
         self.arrived.set()
 
 
@@ -147,4 +148,4 @@ async def follow(readers: Readers, arrivals: Arrivals, starts: dict[MessageQueue
     try:
         await readers.read(endless, arrivals.take, wait_s=WAIT_SECONDS)
     except BrokerError:
-        raise BenchError("a broker rejected a pull", next_step="see its log") from None
+        raise BenchError("a broker rejected a pull", next_step="check the broker's log") from None

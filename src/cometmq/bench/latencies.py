@@ -1,4 +1,4 @@
-"""Latencies in a histogram of fixed size, each accurate to 1 %, whatever their number."""
+"""A latency histogram of fixed size, accurate to 1 % for any number of values."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Final, NamedTuple
 
 _EXACT_BITS: Final = 7
 _EXACT: Final = 1 << _EXACT_BITS
-"""Number of microseconds up to which each value has a bucket. Above it, every power of two has this number of buckets,
-as in HdrHistogram.
+"""Number of microseconds up to which each value has a separate bucket. Above it, every power of two has this number of
+buckets, as in HdrHistogram.
 """
 _BUCKETS: Final = _EXACT * 32
 PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9, 99.99)
 
 
 class Bar(NamedTuple):
-    """The number of latencies between two limits."""
+    """A bar of the histogram: the number of latencies between two limits."""
 
     from_us: int
     below_us: int

@@ -40,10 +40,10 @@ class Plan:
 
 @dataclass(slots=True)
 class Progress:
-    """The counts of a running load, for views."""
+    """The counts of a running load, which views read."""
 
     sent: int = 0
-    """Number of messages that a broker has stored."""
+    """Number of messages that brokers have acknowledged."""
     failed: int = 0
     received: int = 0
     body_bytes: int = 0
@@ -55,7 +55,7 @@ class Progress:
     """Monotonic start and end times."""
     end: float = 0.0
 
-    def took(self, seconds: float) -> None:
+    def count_latency(self, seconds: float) -> None:
         """Count a latency."""
         self.latencies.add(seconds)
         self.recent.add(seconds)
@@ -81,5 +81,5 @@ class Progress:
         }
 
 
-Look = Callable[[Progress], None]
+ShowProgress = Callable[[Progress], None]
 """Function that is called a few times per second while the load runs."""

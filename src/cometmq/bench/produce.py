@@ -18,8 +18,8 @@ from cometmq.errors import CometMQError
 from cometmq.message.message import Message
 
 GROUP: Final = "cometmq-bench"
-MOST_FAILURES: Final = 100
-"""Maximum number of failures, after which a load ends, since an unreachable broker provides no figures."""
+MAX_FAILURES: Final = 100
+"""Maximum number of failures. Then the load ends, since measurements of an unreachable broker are useless."""
 _YIELD_EVERY: Final = 64
 """Number of sends after which responses are handled, if nothing else is pending."""
 
@@ -38,7 +38,7 @@ async def produce(plan: Plan, namesrv: str, progress: Progress, *, stamped: bool
             await stack.enter_async_context(Producer(f"{GROUP}-{number}", namesrv, config=config))
             for number in range(plan.connections)
         ]
-        for producer in producers:  # routes and connections stand before the clock runs
+        for producer in producers:  # open routes and connections before the measurement starts
             await producer.instance.routes.refresh(plan.topic)
         load = _Load(plan, progress, stamped=stamped)
         progress.begin = load.now()
@@ -49,7 +49,7 @@ async def produce(plan: Plan, namesrv: str, progress: Progress, *, stamped: bool
 
 
 class _Load:
-    """Hands out the messages of all connections, one after the other."""
+    """Assigns the next messages of the load to its connections, and keeps its rate."""
 
     def __init__(self, plan: Plan, progress: Progress, *, stamped: bool) -> None:
         self._plan = plan
@@ -60,10 +60,10 @@ class _Load:
         self._next = 0
         self.now: Callable[[], float] = SYSTEM_CLOCK.monotonic
 
-    def _claim(self) -> int:
+    def _claim_next(self) -> int:
         """Return the number of messages of the next request, or 0 at the end."""
         plan = self._plan
-        if self._progress.failed >= MOST_FAILURES:
+        if self._progress.failed >= MAX_FAILURES:
             return 0
         if plan.seconds is not None and self.now() - self._progress.begin >= plan.seconds:
             return 0
@@ -73,70 +73,70 @@ class _Load:
 
     async def run(self, producer: Producer) -> None:
         """Send over one connection until nothing is left."""
-        room = _Room(self._plan.in_flight)
+        in_flight = _InFlight(self._plan.in_flight)
         requests = 0
         try:
-            while messages := self._claim():
+            while messages := self._claim_next():
                 first = self._next - messages
-                await room.free()
+                await in_flight.free()
                 due = self.now()
                 wait_s = self._pace.take(messages)
                 if wait_s > 0:
                     await SYSTEM_CLOCK.sleep(wait_s)
-                    due = min(due + wait_s, self.now())  # timers may be a little early
-                room.enter()
-                self._start(producer, first, messages, due, room)
+                    due = min(due + wait_s, self.now())  # timers may fire slightly early
+                in_flight.enter()
+                self._start(producer, first, messages, due, in_flight)
                 requests += 1
                 if requests % _YIELD_EVERY == 0:
                     await asyncio.sleep(0)
         finally:
-            await room.empty()
+            await in_flight.empty()
 
-    def _start(self, producer: Producer, first: int, messages: int, due: float, room: _Room) -> None:
-        made = [Message(self._plan.topic, self._body(first + number, due)) for number in range(messages)]
+    def _start(self, producer: Producer, first: int, messages: int, due: float, in_flight: _InFlight) -> None:
+        batch = [Message(self._plan.topic, self._body(first + number, due)) for number in range(messages)]
 
-        def done(outcome: object) -> None:
-            room.leave()
+        def on_result(outcome: object) -> None:
+            in_flight.leave()
             if isinstance(outcome, BaseException):
                 self._progress.fail(1, outcome)
             else:
-                self._stored(1, self.now() - due)
+                self._count_stored(1, self.now() - due)
 
         if messages == 1:
-            producer.send_then(made[0], None, None, None, None, done)
+            producer.send_then(batch[0], None, None, None, None, on_result)
         else:
-            room.keep(asyncio.create_task(self._batch(producer, made, due, room)))
+            in_flight.keep(asyncio.create_task(self._batch(producer, batch, due, in_flight)))
 
-    async def _batch(self, producer: Producer, made: list[Message], due: float, room: _Room) -> None:
+    async def _batch(self, producer: Producer, batch: list[Message], due: float, in_flight: _InFlight) -> None:
         try:
-            await producer.send_batch(made)
-            self._stored(len(made), self.now() - due)
+            await producer.send_batch(batch)
+            self._count_stored(len(batch), self.now() - due)
         except PartlySentError as error:
-            good = sum(isinstance(outcome, SendResult) for outcome in error.outcomes)
-            self._progress.fail(len(made) - good, error)
-            self._stored(good, self.now() - due)
+            sent = sum(isinstance(outcome, SendResult) for outcome in error.outcomes)
+            self._progress.fail(len(batch) - sent, error)
+            self._count_stored(sent, self.now() - due)
         except CometMQError as error:
-            self._progress.fail(len(made), error)
+            self._progress.fail(len(batch), error)
         finally:
-            room.leave()
+            in_flight.leave()
 
-    def _stored(self, messages: int, latency_s: float) -> None:
+    def _count_stored(self, messages: int, latency_s: float) -> None:
         progress = self._progress
         progress.sent += messages
         progress.body_bytes += messages * self._plan.size
         for _ in range(messages):
-            progress.took(latency_s)
+            progress.count_latency(latency_s)
 
     def _body(self, number: int, due: float) -> bytes:
         return STAMP.pack(number, due) + self._filling if self._stamped else self._filling
 
 
-class _Room:
+class _InFlight:
     """The requests in flight on one connection."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._taken = 0
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._count = 0
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -145,21 +145,21 @@ class _Room:
         task.add_done_callback(self._tasks.discard)
 
     def enter(self) -> None:
-        self._taken += 1
+        self._count += 1
 
     def leave(self) -> None:
-        self._taken -= 1
+        self._count -= 1
         self._changed.set()
 
     async def free(self) -> None:
         """Wait until another request may be sent."""
-        await self._until(self._most - 1)
+        await self._wait_for_at_most(self._limit - 1)
 
     async def empty(self) -> None:
         """Wait until all responses have arrived."""
-        await self._until(0)
+        await self._wait_for_at_most(0)
 
-    async def _until(self, most: int) -> None:
-        while self._taken > most:
+    async def _wait_for_at_most(self, limit: int) -> None:
+        while self._count > limit:
             self._changed.clear()
             await self._changed.wait()

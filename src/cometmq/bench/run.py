@@ -10,14 +10,14 @@ from enum import StrEnum
 from typing import Any, Final
 
 from cometmq.bench.consume import consume
-from cometmq.bench.plan import BenchError, Look, Plan, Progress
+from cometmq.bench.plan import BenchError, Plan, Progress, ShowProgress
 from cometmq.bench.produce import produce
 from cometmq.bench.roundtrip import round_trip
 from cometmq.bench.topic import bench_topic, stored
 from cometmq.client.admin import Admin
 from cometmq.clock import SYSTEM_CLOCK
 
-LOOK_SECONDS: Final = 0.25
+SHOW_SECONDS: Final = 0.25
 FILL_COUNT: Final = 200_000
 """Default number of messages in a topic that is created for reading."""
 FILL_BATCH: Final = 32
@@ -37,72 +37,76 @@ class Outcome:
 
     result: dict[str, Any]
     progress: Progress
-    wrong: tuple[str, ...]
+    errors: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """The topic of a load."""
 
-    named: str | None
+    topic: str | None
     queues: int = 8
     into_existing: bool = False
 
 
-async def run(kind: Kind, plan: Plan, target: Target, namesrv: str, look: Look) -> Outcome:
-    """Run a load, and call ``look`` at intervals.
+async def run(kind: Kind, plan: Plan, target: Target, namesrv: str, show: ShowProgress) -> Outcome:
+    """Run a load, and call ``show`` at intervals.
 
     :raises BenchError: the load cannot run.
     :raises CometMQError: the cluster does not respond, or rejects a request.
     """
     async with Admin(namesrv) as admin:
-        if kind is Kind.CONSUME and target.named is not None:
-            return await _consumed(replace(plan, topic=target.named), namesrv, look)
-        made = bench_topic(admin, target.named, queues=target.queues, into_existing=target.into_existing)
-        async with made as topic:
+        if kind is Kind.CONSUME and target.topic is not None:
+            return await _run_consume(replace(plan, topic=target.topic), namesrv, show)
+        temporary = bench_topic(admin, target.topic, queues=target.queues, into_existing=target.into_existing)
+        async with temporary as topic:
             plan = replace(plan, topic=topic)
             if kind is Kind.PRODUCE:
-                return await _produced(admin, plan, target, namesrv, look)
+                return await _run_produce(admin, plan, target, namesrv, show)
             if kind is Kind.CONSUME:
                 await _fill(plan, namesrv)
-                return await _consumed(plan, namesrv, look)
-            return await _went_round(plan, target, namesrv, look)
+                return await _run_consume(plan, namesrv, show)
+            return await _run_round_trip(plan, target, namesrv, show)
 
 
-async def _produced(admin: Admin, plan: Plan, target: Target, namesrv: str, look: Look) -> Outcome:
+async def _run_produce(admin: Admin, plan: Plan, target: Target, namesrv: str, show: ShowProgress) -> Outcome:
     before = await stored(admin, plan.topic)
     progress = Progress()
-    async with _looking(progress, look):
+    async with _show_progress(progress, show):
         await produce(plan, namesrv, progress)
-    there = await stored(admin, plan.topic) - before
-    wrong = list(_failures(progress))
-    if there < progress.sent:
-        wrong.append(f"{progress.sent:,} messages were acknowledged, and {there:,} are stored")
-    elif there > progress.sent + progress.failed and not target.into_existing:
-        wrong.append(f"{progress.sent:,} messages were acknowledged, and {there:,} are stored: some were sent twice")
-    return Outcome({"topic": plan.topic, **progress.result(progress.sent), "stored": there}, progress, tuple(wrong))
+    stored_count = await stored(admin, plan.topic) - before
+    errors = list(_failures(progress))
+    if stored_count < progress.sent:
+        errors.append(f"{progress.sent:,} messages were acknowledged, but {stored_count:,} are stored")
+    elif stored_count > progress.sent + progress.failed and not target.into_existing:
+        errors.append(
+            f"{progress.sent:,} messages were acknowledged, but {stored_count:,} are stored: some were sent twice"
+        )
+    return Outcome(
+        {"topic": plan.topic, **progress.result(progress.sent), "stored": stored_count}, progress, tuple(errors)
+    )
 
 
-async def _consumed(plan: Plan, namesrv: str, look: Look) -> Outcome:
+async def _run_consume(plan: Plan, namesrv: str, show: ShowProgress) -> Outcome:
     progress = Progress()
-    async with _looking(progress, look):
+    async with _show_progress(progress, show):
         wanted = await consume(plan, namesrv, progress)
-    wrong: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
     if progress.received < wanted and plan.seconds is None:
-        wrong = (f"{wanted:,} messages are there, and {progress.received:,} were read",)
-    return Outcome({"topic": plan.topic, **progress.result(progress.received)}, progress, wrong)
+        errors = (f"{wanted:,} messages are stored, but {progress.received:,} were read",)
+    return Outcome({"topic": plan.topic, **progress.result(progress.received)}, progress, errors)
 
 
-async def _went_round(plan: Plan, target: Target, namesrv: str, look: Look) -> Outcome:
+async def _run_round_trip(plan: Plan, target: Target, namesrv: str, show: ShowProgress) -> Outcome:
     progress = Progress()
-    async with _looking(progress, look):
+    async with _show_progress(progress, show):
         counts = await round_trip(plan, namesrv, progress)
-    wrong = list(_failures(progress))
+    errors = list(_failures(progress))
     if counts["lost"]:
-        wrong.append(f"{counts['lost']:,} of {progress.sent:,} acknowledged messages did not arrive")
+        errors.append(f"{counts['lost']:,} of {progress.sent:,} acknowledged messages did not arrive")
     if counts["foreign"] and not target.into_existing:
-        wrong.append(f"{counts['foreign']:,} messages of others came")
-    return Outcome({"topic": plan.topic, **progress.result(progress.received), **counts}, progress, tuple(wrong))
+        errors.append(f"{counts['foreign']:,} messages from other clients arrived")
+    return Outcome({"topic": plan.topic, **progress.result(progress.received), **counts}, progress, tuple(errors))
 
 
 async def _fill(plan: Plan, namesrv: str) -> None:
@@ -124,15 +128,15 @@ def _failures(progress: Progress) -> list[str]:
 
 
 @asynccontextmanager
-async def _looking(progress: Progress, look: Look) -> AsyncIterator[None]:
-    """Call ``look`` at intervals while the block runs."""
+async def _show_progress(progress: Progress, show: ShowProgress) -> AsyncIterator[None]:
+    """Call ``show`` at intervals while the block runs."""
 
-    async def again() -> None:
+    async def repeat() -> None:
         while True:
-            await SYSTEM_CLOCK.sleep(LOOK_SECONDS)
-            look(progress)
+            await SYSTEM_CLOCK.sleep(SHOW_SECONDS)
+            show(progress)
 
-    task = asyncio.create_task(again())
+    task = asyncio.create_task(repeat())
     try:
         yield
     finally:

@@ -27,7 +27,7 @@ async def bench_topic(admin: Admin, named: str | None, *, queues: int, into_exis
     if exists and not into_existing:
         raise BenchError(
             f"topic {topic} exists, and its consumers would receive the messages of the load",
-            next_step="omit the topic, and one is created and deleted; or add --into-existing",
+            next_step="omit the topic to use a temporary one, or add --into-existing",
         )
     if not exists:
         await admin.create_topic(topic, queues=queues)

@@ -1,6 +1,6 @@
 """``--dry-run``: a command shows old and new values, and sends no change.
 
-This is ensured twice: commands stop after :func:`show_only`, and with ``--dry-run`` the client of a command refuses
+Two checks ensure this: commands stop after :func:`show_only`, and with ``--dry-run`` the client of a command refuses
 every request that is not known to only read.
 """
 
@@ -33,7 +33,7 @@ _HARMLESS: Final = frozenset(
 
 
 class DryRunError(CometMQError):
-    """With ``--dry-run`` a command sent a request that may change something; this is a bug of the command."""
+    """With ``--dry-run`` a command sent a request that may change something; this is a bug in the command."""
 
 
 def _keep(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -83,7 +83,7 @@ def _refuse_changes(_: str, request: RemotingCommand) -> None:
         code = None
     if code is None or (code not in _HARMLESS and not code.name.startswith(_READING)):
         name = code.name if code is not None else request.code
-        raise DryRunError(f"{name} was not sent: --dry-run", next_step="this is a bug of the command; report it")
+        raise DryRunError(f"{name} was not sent: --dry-run", next_step="this is a bug in the command; report it")
 
 
 READING_ONLY: Final = ClientRpcHook(before=_refuse_changes)

@@ -19,15 +19,15 @@ FAILED: Final = 1
 WRONG_USE: Final = 2
 PARTLY_DONE: Final = 3
 INTERRUPTED: Final = 130
-"""128 + SIGINT, the exit code that shells expect of an interrupted command."""
+"""128 + SIGINT, the exit code that shells expect from an interrupted command."""
 
 
 PARTLY: Final = "cometmq.partly"
-"""Key in click's ``context.meta``, set when a command shows only a part: its exit code is then 3."""
+"""Key in click's ``context.meta``, set when a command shows only part of its result: its exit code is then 3."""
 
 
 class ReaderGoneError(Exception):
-    """The reader of stdout has ended, as in ``cometmq consume … | head``. This is not a failure."""
+    """The process that reads stdout has ended, as in ``cometmq consume … | head``. This is not a failure."""
 
 
 class PartlyDoneError(CometMQError):
@@ -35,7 +35,7 @@ class PartlyDoneError(CometMQError):
 
 
 class WrongUseError(CometMQError):
-    """The options contradict each other, which was found after parsing."""
+    """The options contradict each other; click cannot detect this while it parses them."""
 
 
 def guarded(run: Callable[[], object]) -> int:

@@ -49,7 +49,7 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         """Run the command. If it shows only a part of the result, its exit code is 3.
 
-        :raises ReaderGoneError: the reader of stdout has ended.
+        :raises ReaderGoneError: the process that reads stdout has ended.
         """
         try:
             result: object = super().invoke(ctx)

@@ -20,7 +20,7 @@ def _local(value: Any, kind: click.ParamType[Any], param: click.Parameter | None
 
 
 class LocalPath(click.Path):
-    """A click path in the local file system. A path with another scheme is wrong use."""
+    """A click path in the local file system. A path with another scheme is rejected."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Convert one value."""

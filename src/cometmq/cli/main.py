@@ -43,7 +43,7 @@ COMMANDS: Final = {
     "context": ("context", "Store connections to clusters under names, and choose one."),
     "watch": ("watch", "Repeat a command and show its output."),
     "completion": ("completion", "Print the completion script of bash, zsh or fish."),
-    "doctor": ("admin.doctor", "Check this machine and say what to do."),
+    "doctor": ("admin.doctor", "Check this machine and suggest fixes."),
 }
 """Each command's module in ``cometmq.cli``, which defines ``command``, and its help text."""
 

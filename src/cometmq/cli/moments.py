@@ -32,7 +32,7 @@ def local_time(timestamp_ms: int | None) -> str | None:
 
 
 class FormType(click.ParamType[T]):
-    """Values of one form."""
+    """Click type for the values of one form, such as a time."""
 
     def __init__(self, form: Form[T]) -> None:
         self.form = form
@@ -79,7 +79,7 @@ class Moment(FormType[int]):
 
 
 PAST: Final = Moment(ago=True)
-"""A time of an option that looks back."""
+"""Type of an option for a time, which may be given as a duration before now."""
 
 
 class Duration(click.ParamType[timedelta]):

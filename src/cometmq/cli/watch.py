@@ -61,7 +61,7 @@ class _Screen(io.TextIOWrapper):
 @click.option(
     "--every", type=Duration(), default="2s", show_default=True, metavar="TIME", help="Pause between two runs."
 )
-@click.option("--times", type=click.IntRange(1), help="Stop after so many runs.")
+@click.option("--times", type=click.IntRange(1), help="Stop after N runs.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, required=True, metavar="COMMAND…")
 def command(every: timedelta, times: int | None, words: tuple[str, ...]) -> int:
     """Repeat COMMAND and show its output: cometmq watch group offsets billing.

@@ -1,7 +1,7 @@
 """The client: producers, consumers and administration, for CometMQ and Apache RocketMQ alike.
 
-The first use of a name loads all of them. A Spark task, which only needs :mod:`cometmq.client.blocking`, does without
-the 0.08 s of processor time that this takes.
+The first use of a name loads all of them. A Spark task needs only :mod:`cometmq.client.blocking`, and so avoids the
+0.08 s of processor time that this takes.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ _MODULES: Final = (
 def __getattr__(name: str) -> Any:
     """Load all public names at the first use of one.
 
-    :raises AttributeError: there is no such name.
+    :raises AttributeError: the client has no public name like this.
     """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

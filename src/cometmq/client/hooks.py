@@ -59,15 +59,15 @@ class SendMessageContext(msgspec.Struct, frozen=True, kw_only=True):
     props: dict[str, object]
     """Data that hooks pass from ``before`` to ``after``."""
     results: tuple[SendResult, ...] = ()
-    """After: the result of each message; empty after a failure and for a oneway send."""
+    """Set after the attempt: the result of each message; empty after a failure and for a oneway send."""
     error: BaseException | None = None
-    """After: the failure of the attempt."""
+    """Set after the attempt: the failure of the attempt."""
     ended_at_ms: int = 0
-    """After: the time of the answer, ms since 1970."""
+    """Set after the attempt: the time of the answer, ms since 1970."""
     region_id: str | None = None
-    """After: the broker's region (``MSG_REGION``)."""
+    """Set after the attempt: the broker's region (``MSG_REGION``)."""
     trace_on: bool = True
-    """After: whether the broker allows traces of its messages (``TRACE_ON``)."""
+    """Set after the attempt: whether the broker allows traces of its messages (``TRACE_ON``)."""
 
 
 class CheckForbiddenContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,13 +100,13 @@ class ConsumeMessageContext(msgspec.Struct, frozen=True, kw_only=True):
     props: dict[str, object]
     """Data that hooks pass from ``before`` to ``after``."""
     success: bool = False
-    """After: whether all messages are consumed."""
+    """Set after the call: whether all messages are consumed."""
     status: str = ""
-    """After: ``CONSUME_SUCCESS`` or ``RECONSUME_LATER``."""
+    """Set after the call: ``CONSUME_SUCCESS`` or ``RECONSUME_LATER``."""
     return_type: ConsumeReturnType = ConsumeReturnType.SUCCESS
-    """After: the outcome of the call."""
+    """Set after the call: the outcome of the call."""
     ended_at_ms: int = 0
-    """After: end time, ms since 1970."""
+    """Set after the call: end time, ms since 1970."""
 
 
 class EndTransactionContext(msgspec.Struct, frozen=True, kw_only=True):

@@ -235,7 +235,7 @@ class ClientInstance:
             await routes.refresh(queue.topic)
             address = routes.brokers.reader(queue.broker_name, broker_id)
         if address is None:
-            raise RouteNotFoundError(queue.topic, f"broker {queue.broker_name} is in no route now")
+            raise RouteNotFoundError(queue.topic, f"broker {queue.broker_name} is not in any route now")
         return address
 
     # --- groups ---
@@ -312,7 +312,7 @@ class ClientInstance:
         await self._send_heartbeats(self._heartbeat_addresses())
 
     def _heartbeat_addresses(self) -> set[str]:
-        """Return the addresses that get heartbeats."""
+        """Return the addresses that receive heartbeats."""
         if not self._producers and not self._consumers:
             return set()
         everyone = bool(self._consumers)

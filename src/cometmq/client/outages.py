@@ -23,7 +23,9 @@ class BrokerOutages:
         self._ended: dict[str, float] = {}
 
     def seen(self, broker_name: str, error: CometMQError, again_in_s: float) -> None:
-        """Record that a broker did not answer or is not in any route; warn of the first failure in an outage."""
+        """Record that a broker did not answer or is not in any route; log a warning at the first failure of an
+        outage.
+        """
         now = self._clock.monotonic()
         if broker_name in self._began or now - self._ended.get(broker_name, -GRACE_SECONDS) < GRACE_SECONDS:
             _log.debug("cannot read from %s: %s", broker_name, error)

@@ -301,7 +301,7 @@ async def no_such_page(request: Request, _: Exception) -> Response:
     async def handler(ask: Ask) -> Response:
         raise NotFoundError(
             ask.t("there is no page at this address"),
-            next_step=ask.t("choose a page from the menu; changes start on the page of their object"),
+            next_step=ask.t("choose a page from the menu; to change something, open its page"),
         )
 
     return await _answered(request, handler)

@@ -49,7 +49,7 @@ may be due.
 
 
 class VirtualClock:
-    """Time that stands still until it is moved.
+    """A clock that stands still until the test moves it.
 
     * ``advance`` (no ``await``) fires the timers that fall due, in order; the event loop does not run in between.
     * ``run_for`` moves from timer to timer and waits after each until the event loop is idle, as if the time had really
@@ -144,7 +144,8 @@ class VirtualClock:
         raise TimeoutError(f"it took longer than {within_s:g} s on the virtual clock")
 
     async def step(self, within_s: float) -> bool:
-        """Move to the next timer or alarm within ``within_s`` seconds; return False if there is none.
+        """Move to the next timer or alarm within ``within_s`` seconds; return False if no timer or alarm is due until
+        then.
 
         The event loop must be idle before the call, and is idle after it.
         """

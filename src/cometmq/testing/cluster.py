@@ -51,7 +51,7 @@ SMALL_STORE: Final = {
     "diskMaxUsedSpaceRatio": "95",
     "diskSpaceWarningLevelRatio": "100",
 }
-"""Keys for small store files, whatever space the disk has; ``broker_keys`` may override every key.
+"""Keys for small store files, independent of the free disk space; ``broker_keys`` can override each of them.
 
 Messages are rejected only if a write fails because the disk is full.
 """
@@ -73,7 +73,7 @@ def keys_of_broker(index: int, port: int, root: Path, namesrv_address: str) -> d
 
 
 class OtherLoopError(CometMQError):
-    """A cluster was used on an event loop that is not its own."""
+    """A cluster was used on another event loop than the one that started it."""
 
 
 class Cluster:
@@ -198,7 +198,7 @@ class Cluster:
 
     @property
     def size(self) -> int:
-        """The number of brokers, running or not."""
+        """The number of brokers, including those that are not running."""
         return len(self._ports)
 
     @property
@@ -442,7 +442,7 @@ class Cluster:
 
         Connections stay, and new ones are accepted. A flush that has started may still finish. ``with
         cluster.pause_broker(0):`` resumes the broker at the end of the block, even if the test fails there: clients
-        that close wait for its answer, on a clock that nobody moves any more.
+        that are closing wait for its answer, and at that point nothing moves the clock.
 
         :raises ValueError: the cluster has no links.
         """

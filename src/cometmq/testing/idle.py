@@ -32,7 +32,7 @@ SETTLE_SECONDS: Final = 10.0
 call.
 """
 _THREAD_LOOK_SECONDS: Final = 0.0002
-"""Real pause between two checks while only threads work: they need the interpreter."""
+"""Pause in real seconds between two checks while only threads work, since they need the interpreter lock."""
 
 _WORKER: Final = pools._worker.__code__
 _settling: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[None]] = WeakKeyDictionary()

@@ -1,4 +1,4 @@
-"""A consumer that collects messages, so that a test can expect what must arrive, and when."""
+"""A consumer that collects messages, so that a test can check which messages arrive, and when."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _SAMPLE: Final = 1000
 """Maximum number of messages of a topic that are searched for tags."""
 _BODY_BYTES: Final = 60
 _LISTED: Final = 20
-"""Maximum number of messages, or topics, that are listed with a line each."""
+"""Maximum number of messages, or of topics, that an error text lists."""
 
 
 class ExpectationError(AssertionError):
-    """The messages that arrived are not the expected ones. The text lists them, and states where the missing messages
-    are.
+    """The messages that arrived are not the expected ones. The text lists the arrived messages, and states where the
+    missing ones are.
     """
 
 
 class Servers(Protocol):
-    """The parts of a :class:`~cometmq.testing.cluster.Cluster` that an inbox uses."""
+    """The members of :class:`~cometmq.testing.cluster.Cluster` that an inbox uses."""
 
     clock: Clock
 
@@ -58,7 +58,7 @@ class Servers(Protocol):
 
     @property
     def size(self) -> int:
-        """The number of brokers, running or not."""
+        """The number of brokers, including those that are not running."""
 
     def client_instance(self) -> ClientInstance:
         """Return a new instance for a client."""
@@ -182,7 +182,7 @@ class Inbox:
             yield f"broker {', '.join(map(str, stopped))} is not running: see start_broker"
         own = [places[topic] for topic in self.topics if topic in places]
         if any(place.lag for place in own):
-            yield "the group has not received everything: is the broker paused, or a link to it cut?"
+            yield "the group has not received everything: check whether a broker is paused or its link is cut"
         left_out = sum(place.count for place in own) - len({message.offset_msg_id for message in self.messages})
         if self._expression != ALL and left_out > 0:
             tags = sorted({str(tag) for place in own for tag in place.tags})
@@ -197,7 +197,7 @@ class Inbox:
         if not own:
             if others:
                 only_to = ", ".join(sorted(others))
-                yield f"nothing was sent to {self._topics_text()}, only to {only_to}: is the topic right?"
+                yield f"nothing was sent to {self._topics_text()}, only to {only_to}: check the topic"
             else:
                 yield f"nothing was sent to this cluster; its nameserver is {cluster.namesrv_address}"
 

@@ -183,7 +183,7 @@ class _Pair:
 
 
 class _End(asyncio.Protocol):
-    """One socket of a pair; ``direction`` is where its bytes go."""
+    """One socket of a pair; ``direction`` is the direction of the bytes that it receives."""
 
     def __init__(self, pair: _Pair, direction: Direction) -> None:
         self._pair = pair

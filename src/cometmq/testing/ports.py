@@ -23,7 +23,7 @@ _BESIDE: Final = (-FAST_PORT_DISTANCE, 0, HA_PORT_DISTANCE)
 
 _KEPT: Final = 33
 _given: deque[dict[int, int]] = deque()
-"""Recently returned ports with their claims. Their servers may not listen yet, or may be restarting."""
+"""Recently returned ports with their claims; the server of a port may not listen yet, or may be restarting."""
 
 
 def free_port(host: str = "127.0.0.1") -> int:

@@ -42,7 +42,7 @@ That process holds the other end of the server's standard input, which is closed
 
 
 class ProcessFailedError(CometMQError):
-    """A server did not start or stop; the message ends with its last output."""
+    """A server did not start or stop; the error text ends with the server's last output."""
 
 
 class ServerProcess:

@@ -1,4 +1,4 @@
-"""Make a test fail that waits for a virtual clock that nobody moves, instead of letting it run into its time limit.
+"""Fail a test that waits for a virtual clock that nobody moves, instead of letting it run into its time limit.
 
 A test is stalled when :data:`STALLED_CHECKS` checks in a row, timed by the real clock, find the event loop idle, the
 virtual clock unmoved, and the loop's main task inside a call of CometMQ's client or asleep on the clock. That task is
@@ -34,7 +34,7 @@ _CLOCKS: Final = (str(_ROOT / "clock.py"), str(_ROOT / "testing" / "clock.py"))
 
 
 class StalledClockError(CometMQError):
-    """A test waits for the virtual clock, and nothing moves it."""
+    """A test waits for the virtual clock, but nothing moves the clock."""
 
 
 class StallWatch:
@@ -46,7 +46,7 @@ class StallWatch:
         self._looks = 0
         self._seen = (0.0, 0)
         self.error: StalledClockError | None = None
-        """The error of a stalled test; None as long as the test is not stalled."""
+        """The error of a stalled test; None while the test is not stalled."""
         self._timer = self._loop.call_later(CHECK_SECONDS, self._check)
 
     def stop(self) -> None:

@@ -123,7 +123,7 @@ def test_an_end_before_the_place_where_it_begins_is_wrong_use(
     """Without a place it begins at the end of each queue: it would show nothing, as if nothing were stored."""
     refused = ten("consume", "ten", *begin, *end)
     assert (refused.code, refused.out) == (2, "")
-    assert "begin with --from-beginning, --since or --offset" in refused.err
+    assert "start with --from-beginning, --since or --offset" in refused.err
 
 
 def test_forms(ten: CommandLine) -> None:

@@ -77,11 +77,11 @@ async def test_nameservers_that_are_away_or_disagree_are_found(
     ("table", "state", "words"),
     [
         ({"currentTimestamp": "100500"}, OK, "as here"),
-        ({"currentTimestamp": "220000"}, ADVICE, "119 s ahead of the one here"),
-        ({"currentTimestamp": "90000"}, ADVICE, "10 s behind the one here"),
+        ({"currentTimestamp": "220000"}, ADVICE, "119 s ahead of this machine's clock"),
+        ({"currentTimestamp": "90000"}, ADVICE, "10 s behind this machine's clock"),
         ({"bootTimestamp": "10000", "runtime": "[ 0 days, 0 hours, 1 minutes, 30 seconds ]"}, OK, "as here"),
         ({"bootTimestamp": "10000", "runtime": "[ 1 days, 0 hours, 1 minutes, 30 seconds ]"}, ADVICE, "24 h ahead"),
-        ({}, ADVICE, "not known"),
+        ({}, ADVICE, "unknown"),
     ],
 )
 def test_clocks_are_compared(table: dict[str, str], state: str, words: str) -> None:
@@ -128,7 +128,7 @@ async def test_certificates_that_end_soon_are_found(
     rows = (await run(server.address, "doctor", "--cluster", "-o", "json")).json()
     await server.stop()
     [row] = [row for row in rows if row["check"].startswith("certificate of nameserver")]
-    assert (row["state"], row["found"]) == (state, f"ends in {days} days")
+    assert (row["state"], row["found"]) == (state, f"expires in {days} days")
 
 
 @pytest.mark.parametrize("missing", [0, 12])

@@ -27,5 +27,5 @@ def administer_accounts(namesrv: str, work: Callable[[Admin], Awaitable[T]]) -> 
             raise
         raise CometMQError(
             f"{error.address} does not support users and policies",
-            next_step="set authenticationEnabled=true on the server; Apache's supports them since RocketMQ 5.3",
+            next_step="set authenticationEnabled=true on the server; Apache's servers support them since RocketMQ 5.3",
         ) from error

@@ -43,7 +43,7 @@ _LIMIT: Final = 1_000
 @click.option("--resource", help="Entries about resources that contain this.")
 @click.option("--denied", is_flag=True, help="Denied requests only.")
 @click.option("--limit", type=click.IntRange(0), default=_LIMIT, show_default=True, help="The newest N; 0 for all.")
-@click.option("-f", "--follow", is_flag=True, help="Keep printing new entries, one a line.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new entries, one per line.")
 @output_option
 def command(
     file: Path | None,

@@ -81,7 +81,7 @@ def command() -> None:
 def produce(namesrv: str, output: str, **options: Any) -> int:
     """Send messages; measure the time until each is stored.
 
-    With --rate latency counts from the moment a message is due, so the pauses of a broker show.
+    With --rate, latency counts from the moment a message is due, so it includes the broker's pauses.
     """
     return _run(Kind.PRODUCE, options, namesrv, output)
 
@@ -110,7 +110,7 @@ def consume(namesrv: str, output: str, **options: Any) -> int:
 def roundtrip(namesrv: str, output: str, **options: Any) -> int:
     """Send and read; measure the time from producer to consumer.
 
-    Without --rate messages queue up, and latency is mostly waiting time.
+    Without --rate, messages queue up, and latency is mostly waiting time.
     """
     if options["size"] < STAMP.size:
         raise WrongUseError(f"--size must be at least {STAMP.size} for the number and time of the message")
@@ -133,12 +133,12 @@ def _run(kind: Kind, options: dict[str, Any], namesrv: str, output: str) -> int:
     plan = Plan(topic=topic or "", seconds=seconds, **options)
     with LiveView(kind, plan) as view, asyncio.Runner(loop_factory=fastest_loop()) as runner:
         try:
-            outcome = runner.run(run(kind, plan, target, namesrv, view.look))
+            outcome = runner.run(run(kind, plan, target, namesrv, view.show))
         except RemotingConnectError as error:
             raise explain_connect_error(error, namesrv) from error
         except ExceptionGroup as group:
             raise BenchError(str(group.exceptions[0])) from group
     show_outcome(kind, outcome, output)
-    for sentence in outcome.wrong:
+    for sentence in outcome.errors:
         tell(f"cometmq: {sentence}")
-    return FAILED if outcome.wrong else DONE
+    return FAILED if outcome.errors else DONE

@@ -45,7 +45,7 @@ class LiveView:
         if self._live is not None:
             self._live.stop()
 
-    def look(self, progress: Progress) -> None:
+    def show(self, progress: Progress) -> None:
         """Show the current counts."""
         recent, progress.recent = progress.recent, Latencies()
         now = SYSTEM_CLOCK.monotonic()

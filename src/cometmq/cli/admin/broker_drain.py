@@ -1,4 +1,4 @@
-"""``cometmq broker drain``: stop new messages to a broker and wait until it is read empty, before it is stopped."""
+"""``cometmq broker drain``: stop new messages to a broker and wait until consumers have read all its messages."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def command(
     """Stop new messages to BROKER, and wait until its groups have read it.
 
     Producers move to the other brokers without an error. Ctrl-C ends only the waiting; --undo lets producers use the
-    broker again. Exit code 3: messages were left when the time was over.
+    broker again. Exit code 3: messages were left at the time limit.
     """
 
     async def work(admin: Admin) -> int:
@@ -160,7 +160,7 @@ def _result(broker: str, left: Left, output: str, *, is_done: bool) -> None:
         if is_done:
             tell(f"{broker} is drained: stop it now, or use it again with --undo.")
         else:
-            tell(f"{_sentence(left, 'either')} The time is over; {broker} still accepts no new messages.")
+            tell(f"{_sentence(left, 'either')} Time limit reached; {broker} still accepts no new messages.")
         return
     figures = {"delayed": left.delayed, "transactions": left.transactions, "slave_bytes": left.slave_bytes}
     show_one({"broker": broker, "drained": is_done, **figures, "groups": rows}, output)

@@ -41,7 +41,7 @@ _SLAVES: Final = (
     Column("broker", "Broker"),
     Column("slave", "Slave"),
     Column("state", "State", prose=True, state=True),
-    Column("has_up_to", "Has up to", right=True),
+    Column("has_up_to", "Copied up to", right=True),
     Column("behind_bytes", "Behind", right=True),
     Column("bytes_per_s", "Bytes/s", right=True),
 )
@@ -90,7 +90,7 @@ def status(namesrv: str, output: str) -> int:
 def slaves(namesrv: str, output: str) -> int:
     """Show how far behind slaves are (not those of RocketMQ 4).
 
-    If a master is away, its slaves themselves report up to where they have the log.
+    If a master is away, its slaves report how much of the log they have copied.
 
     Exit code 3 when a master is away or does not answer.
     """

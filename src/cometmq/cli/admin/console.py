@@ -76,8 +76,8 @@ def command(
 ) -> None:
     """Run the web console of a cluster of CometMQ or Apache RocketMQ.
 
-    Without --allow-changes only accounts that may do so can change anything. In a cluster with access control the
-    console takes its own account from the environment, like all commands.
+    Without --allow-changes, only visitors who log in with an account that permits changes can make them. In a cluster
+    with access control the console takes its own account from the environment, like all commands.
     """
     require("the console", SERVER, "starlette", "uvicorn", "jinja2", "python_multipart", "argon2")
     if ctx.invoked_subcommand is not None:

@@ -1,4 +1,4 @@
-"""``cometmq doctor``: check this machine and suggest what to do about each finding."""
+"""``cometmq doctor``: check this machine and suggest a fix for each finding."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ _COLUMNS: Final = (
 def command(data: Path, port: int, namesrv_port: int, cluster: bool, namesrv: str, output: str) -> int:
     """Check this machine: Python, Java, disk space, ports and limits.
 
-    With --cluster: whether nameservers and brokers answer at their advertised addresses, their disks, clocks, versions,
-    retention and slaves, contradicting subscriptions, topics on too few brokers. Exit code 1 when something keeps
-    CometMQ from working.
+    With --cluster, check whether nameservers and brokers answer at their advertised addresses, their disks, clocks,
+    versions, retention and slaves, contradicting subscriptions, and topics on too few brokers. Exit code 1 when
+    something keeps CometMQ from working.
     """
     if cluster:
         from cometmq.client.admin.cluster_health import examine_cluster
@@ -115,7 +115,7 @@ def java_major() -> int | None:
 
 
 def free_bytes(place: Path) -> int:
-    """Return the number of free bytes on the disk on which ``place`` is or would be."""
+    """Return the number of free bytes on the disk that contains or would contain ``place``."""
     existing = place.absolute()
     while not existing.exists():
         existing = existing.parent
@@ -158,7 +158,9 @@ def _java() -> Finding:
     if major is None:
         return Finding(check, ADVICE, "not found", "for Spark: sudo apt install openjdk-17-jre-headless")
     if major < JAVA_WANTED:
-        return Finding(check, ADVICE, f"Java {major}", f"Spark needs {JAVA_WANTED} or newer; set JAVA_HOME to one")
+        return Finding(
+            check, ADVICE, f"Java {major}", f"Spark needs {JAVA_WANTED} or newer; set JAVA_HOME to such a Java"
+        )
     return Finding(check, OK, f"Java {major}")
 
 
@@ -248,7 +250,7 @@ def _memory() -> Finding:
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
-        return Finding("memory", OK, "not known on this system")
+        return Finding("memory", OK, "unknown on this system")
     available = next((int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), 0)
     found = f"{available / 1024**2:.1f} GiB available"
     if available < 512 * 1024:

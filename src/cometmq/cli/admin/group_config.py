@@ -46,7 +46,8 @@ class GroupExistsError(CometMQError):
 def create(group: str, max_retries: int, retry_queues: int, cluster: str | None, namesrv: str) -> None:
     """Create a group on every broker.
 
-    Brokers that have it with the same settings stay as they are. If one has it with other settings, nothing is changed.
+    Brokers that already have the group with these settings stay unchanged. If a broker has it with other settings,
+    nothing is changed.
     """
     demand_group_name(group)
     wanted = SubscriptionGroupConfig(group_name=group, retry_max_times=max_retries, retry_queue_nums=retry_queues)
@@ -95,7 +96,7 @@ def alter(
 ) -> None:
     """Change a group, after showing old and new settings.
 
-    Settings that are not given stay.
+    Other settings stay unchanged.
     """
     demand_group_name(group)
     given = {"retry_max_times": max_retries, "retry_queue_nums": retry_queues, "consume_enable": consume}

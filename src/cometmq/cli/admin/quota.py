@@ -41,7 +41,7 @@ server_option = click.option("--server", metavar="HOST:PORT", help="One broker. 
 
 
 class _Amount(click.ParamType[int]):
-    """A number with a unit, or ``none``."""
+    """Click type of a limit: a number with a unit, or ``none``."""
 
     name = "N"
 
@@ -58,7 +58,7 @@ class _Amount(click.ParamType[int]):
 
 
 class _SubjectType(click.ParamType[str]):
-    """The subject of a quota."""
+    """Click type of a quota's subject, such as account:NAME."""
 
     name = "SUBJECT"
 
@@ -78,7 +78,7 @@ def command() -> None:
     """Limit what accounts, client addresses and groups may use.
 
     A SUBJECT is account:NAME, address:IP, address:NETWORK/BITS or group:NAME. With * as name, or with a network, each
-    account, address or group has this quota for itself. The most specific quota applies.
+    matching account, address or group has a separate quota. The most specific quota applies.
     """
 
 
@@ -106,7 +106,7 @@ def set_quota(
 ) -> None:
     """Create or change the quota of a SUBJECT.
 
-    Amounts are numbers such as 500, 20k, 5M or 1G; none removes a limit. Limits that are not given stay.
+    Amounts are numbers such as 500, 20k, 5M or 1G; none removes a limit. Other limits stay unchanged.
     """
     quota = PutQuotaRequestHeader(subject, messages_in, bytes_in, messages_out, bytes_out, connections, topics)
     amounts = (messages_in, bytes_in, messages_out, bytes_out, connections, topics)

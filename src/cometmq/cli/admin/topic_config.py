@@ -66,8 +66,8 @@ def create(
 ) -> None:
     """Create topics on every broker.
 
-    'orders-{01..20}' means twenty names. Brokers that have a topic with the same settings stay as they are. If one has
-    it with other settings, nothing is changed.
+    'orders-{01..20}' means twenty names. Brokers that already have a topic with these settings stay unchanged. If a
+    broker has it with other settings, nothing is changed.
     """
     names = chosen_names(topics, file)
     if not names:
@@ -144,7 +144,7 @@ def _tell_created(
 @click.option("--write-queues", type=_queue_count, help="Queues to write on each broker.")
 @click.option("--permission", type=_permission, help="r: readable; w: writable.")
 @click.option("--order/--no-order", default=None, help="Mark as an ordered topic, or not.")
-@click.option("--hide-messages", is_flag=True, help="Remove queues from reading even if they hold messages.")
+@click.option("--hide-messages", is_flag=True, help="Remove read queues even if they contain messages.")
 @_cluster_option
 @_broker_option
 @yes_option
@@ -165,7 +165,7 @@ def alter(
 ) -> None:
     """Change a topic, after showing old and new settings.
 
-    Settings that are not given stay. With fewer read queues the messages of the others become unreadable: lower
+    Other settings stay unchanged. With fewer read queues the messages of the others become unreadable: lower
     --write-queues first, let consumers finish, then lower --read-queues.
     """
     demand_topic_name(topic)

@@ -25,7 +25,7 @@ from cometmq.quantity import quantity
 from cometmq.remoting.admin_bodies import TopicStatsTable
 
 _NAMED: Final = 10
-"""Maximum number of names that are shown before the question."""
+"""Maximum number of topic names that are shown before the confirmation."""
 
 
 @click.command("delete")
@@ -90,7 +90,7 @@ async def _existing(admin: Admin, names: Sequence[str], match: str | None) -> li
 
 
 async def _losses(admin: Admin, topics: Sequence[str], cluster: str | None) -> list[Change]:
-    """Return the settings and messages that the deletion of topics removes from the brokers."""
+    """Return the settings and messages that deleting topics removes from the brokers."""
     masters = await admin.masters(cluster)
     tables = await gathered({name: admin.topic_configs(address) for name, address in masters.items()})
     places = [(name, topic) for topic in topics for name, table in tables.items() if topic in table]

@@ -39,13 +39,13 @@ def export(path: Path | None, namesrv: str) -> None:
 @click.command("import")
 @click.argument("file", type=LocalFile("rb"))
 @click.option("-y", "--yes", "--execute", "yes", is_flag=True, help="Change the cluster without asking.")
-@click.option("--hide-messages", is_flag=True, help="Remove queues from reading even if they hold messages.")
+@click.option("--hide-messages", is_flag=True, help="Remove read queues even if they contain messages.")
 @dry_run_option
 @namesrv_option
 def import_settings(file: IO[bytes], yes: bool, hide_messages: bool, namesrv: str) -> None:
     """Apply the settings in FILE, or from stdin with -, to a cluster.
 
-    Differences are shown first. Settings that only the cluster has stay. Can be repeated.
+    Differences are shown first. Settings that only the cluster has stay unchanged. The command can be repeated.
     """
     document = parse_document(file.read(MAX_DOCUMENT_BYTES + 1), str(file.name))
 

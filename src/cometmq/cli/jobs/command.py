@@ -42,7 +42,7 @@ After = Callable[[Any, str], object]
 
 DIRECTORY: Final = LocalPath(path_type=Path, file_okay=False)
 FILE: Final = LocalPath(path_type=Path, dir_okay=False)
-_ACCESS_FORM: Final = ", by an option of the source: accessKey, secretKeyFile, useTLS …; may be given several times."
+_ACCESS_FORM: Final = ", by an option of the source: such as accessKey, secretKeyFile or useTLS; repeatable."
 _PATHS: Final = {
     DIRECTORY_FORM: DIRECTORY,
     OLD_DIRECTORY: LocalPath(path_type=Path, file_okay=False, exists=True),
@@ -55,16 +55,16 @@ REPORT_OPTIONS: Final = (
         type=click.Choice(["table", "json"]),
         default="table",
         show_default=True,
-        help="Form of the report.",
+        help="Format of the report.",
     ),
 )
-"""The last options of every job."""
+"""Options of every job, listed last in its help."""
 
 
 def job_command(name: str, options: type, function: str, *, after: After | None = None) -> click.Command:
-    """Make the command of a job.
+    """Return the click command of a job.
 
-    :param options: its class of options; the docstring is the help of the command.
+    :param options: the job's class of options; its docstring is the help of the command.
     :param function: module below ``cometmq.spark.jobs`` and name of the job's function. The module is loaded when the
         command runs.
     :param after: function that is called with the report and the output format after the report is written.
@@ -93,7 +93,7 @@ def demand_one_place() -> None:
     ctx = click.get_current_context()
     files = [name for name in ("archive", "store") if ctx.params.get(name) is not None]
     if files and ctx.get_parameter_source("namesrv") is ParameterSource.COMMANDLINE:
-        raise click.UsageError(f"--namesrv is for brokers, and --{files[0]} is read without them", ctx)
+        raise click.UsageError(f"--namesrv cannot be used with --{files[0]}, which is read without brokers", ctx)
 
 
 def load(function: str) -> Callable[..., Any]:
@@ -238,7 +238,7 @@ def _nested(options: Any, said: Mapping[str, Any]) -> Any:
 
 
 def tell(step: object) -> None:
-    """Write to stderr what a job begins to do, or has done."""
+    """Write to stderr the step that a job begins (a text), or its result."""
     click.echo(f"{step} …" if isinstance(step, str) else str(step), err=True)
 
 
@@ -304,7 +304,7 @@ def end(done: Report, page: Path | None, output: str, **more: Any) -> int:
         click.echo(json.dumps(done.to_dict() | more | {"exit_code": done.exit_code}, indent=2))
     if page is not None:
         done.write_page(page, _header())
-        click.echo(f"the report is in {page}", err=True)
+        click.echo(f"the report was written to {page}", err=True)
     return done.exit_code
 
 

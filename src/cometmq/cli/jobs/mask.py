@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from cometmq.spark.jobs.mask.keys import KeyStore
     from cometmq.spark.jobs.mask_rules import MaskRules
 
-_KEYS: Final = click.option("--keys", type=FILE, required=True, help="File of the subjects' keys.")
+_KEYS: Final = click.option("--keys", type=FILE, required=True, help="File with the subjects' keys.")
 _MASTER_KEY: Final = click.option(
-    "--master-key-file", type=FILE, help="Holds the master key, base64; otherwise $COMETMQ_MASK_MASTER_KEY."
+    "--master-key-file", type=FILE, help="File with the master key in base64.  [default: $COMETMQ_MASK_MASTER_KEY]"
 )
 
 
@@ -52,14 +52,14 @@ def _copy(
 ) -> int:
     to, topics = said["to"], said["topic"]
     if (said["to_archive"] is None) == (to is None) or (to is None) != (said["work"] is None):
-        raise click.UsageError("say where the copy goes: --to-archive DIR, or --to TOPIC and --work DIR")
+        raise click.UsageError("name the target of the copy: --to-archive DIR, or --to TOPIC and --work DIR")
     if to is not None and len(topics) > 1:
-        raise click.UsageError("one topic is copied to one topic: name one --topic with --to")
+        raise click.UsageError("--to copies exactly one topic: give --topic once")
     of_topic = (said["by_key"], said["rate"] is not None, said["to_namesrv"] is not None, said["to_access"])
     if to is None and any(of_topic):
-        raise click.UsageError("--by-key, --rate, --to-namesrv and --to-access go with --to")
+        raise click.UsageError("--by-key, --rate, --to-namesrv and --to-access need --to")
     if to is not None and any(said[name] is not None for name in ("format", "catalog", "table")):
-        raise click.UsageError("--format, --catalog and --table go with --to-archive")
+        raise click.UsageError("--format, --catalog and --table need --to-archive")
     if to is None:  # else --namesrv says where the copy goes
         demand_one_place()
     with job_running(MaskOptions) as running:
@@ -82,7 +82,7 @@ def _rules(file: Path | None, texts: tuple[str, ...], subject: str | None, not_j
     if file is None:
         return rules_from_options(texts, subject=subject, not_json=not_json or APART)
     if texts or subject is not None or not_json is not None:
-        raise click.UsageError("--rules FILE says all: leave out --rule, --subject and --not-json")
+        raise click.UsageError("--rules cannot be combined with --rule, --subject or --not-json")
     return rules_from_toml(file)
 
 
@@ -92,8 +92,8 @@ command.add_command(
         params=[
             *params_of(MaskOptions),
             *params_of(MaskToTopicOptions, only=("work", "namesrv", "to", "by_key", "per_second", "to_access")),
-            click.Option(["--rules"], type=FILE, help="TOML file of the rules."),
-            click.Option(["--rule"], multiple=True, metavar="FIELD=ACTION", help="A rule; may be given several times."),
+            click.Option(["--rules"], type=FILE, help="TOML file with the rules."),
+            click.Option(["--rule"], multiple=True, metavar="FIELD=ACTION", help="A rule; repeatable."),
             click.Option(
                 ["--subject"],
                 metavar="PATH",
@@ -123,12 +123,12 @@ def _store(keys: Path, master_key_file: Path | None) -> KeyStore:
 @click.argument("subjects", nargs=-1)
 @_KEYS
 @_MASTER_KEY
-@click.option("--dry-run", is_flag=True, help="Drop nothing; say how many have a key.")
+@click.option("--dry-run", is_flag=True, help="Drop nothing; show how many subjects have a key.")
 def forget(subjects: tuple[str, ...], keys: Path, master_key_file: Path | None, dry_run: bool) -> int:
-    """Drop the keys of SUBJECTS for ever.
+    """Drop the keys of SUBJECTS permanently.
 
-    Without any they are read from stdin, one a line. Exit codes: 0 done; 1 failed; 2 wrong use; 3 some had no key, and
-    will never get one.
+    Without arguments, subjects are read from stdin, one per line. Exit codes: 0 done; 1 failed; 2 wrong use; 3 some
+    subjects had no key, and will never get one.
     """
     store = _store(keys, master_key_file)
     drop = store.has_key if dry_run else store.forget
@@ -148,15 +148,15 @@ def forget(subjects: tuple[str, ...], keys: Path, master_key_file: Path | None, 
 
 @command.command("reveal")
 @click.option("--archive", type=DIRECTORY, required=True, help="Directory of the masked copy.")
-@click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")
+@click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
 @_KEYS
 @_MASTER_KEY
 def reveal(archive: Path, topics: tuple[str, ...], keys: Path, master_key_file: Path | None) -> int:
-    """Write a masked copy's messages with encrypted values opened.
+    """Write the messages of a masked copy with their values decrypted.
 
-    They go to stdout, a line of JSON each. A message with an encrypted value that was changed goes to stderr
-    instead, as a line of JSON with the reason. Exit codes: 0 done; 1 failed; 2 wrong use; 3 keys of some values were
-    dropped, which stay as they are, or some messages were changed.
+    Messages are written to stdout, one JSON object per line. A message whose encrypted value was changed is written to
+    stderr instead, with the reason. Exit codes: 0 done; 1 failed; 2 wrong use; 3 some values stay encrypted because
+    their keys were dropped, or some messages were changed.
     """
     import msgspec
 

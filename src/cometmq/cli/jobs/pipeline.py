@@ -49,15 +49,15 @@ if TYPE_CHECKING:
 
 JOBS: Final = {
     "archive": ("", "Archive topics, or a store's files, into Parquet, Delta Lake or Iceberg, exactly once."),
-    "replay": ("", "Send messages of an archive to a topic, in order, and go on where it stopped."),
+    "replay": ("", "Send messages from an archive to a topic in order, and resume after an interruption."),
     "audit": ("", "Compare produced, stored, consumed and archived messages."),
-    "key-index": ("", "Index an archive by key, and find messages that no broker has any more."),
+    "key-index": ("", "Index an archive by key, and find messages that brokers no longer have."),
     "mask": ("mask", "Copy messages with fields masked, hashed or encrypted; erase by dropping keys."),
-    "trace": ("", "Show how long messages took to each consumer, by the clients' message traces."),
-    "delay": ("", "Show how exact delayed messages were, what waits until when, and what is stuck."),
+    "trace": ("", "Show how long messages took to reach each consumer, from the clients' traces."),
+    "delay": ("", "Show how punctual delayed messages were, which are waiting, and which are stuck."),
     "skew": ("", "Show hot keys, uneven queues, and how many queues topics should have."),
-    "dlq": ("", "Show why messages die: count dead letters, and send them again."),
-    "rebuild": ("", "Make a store's consume queues and index again from its log."),
+    "dlq": ("", "Count dead letters by cause, and resend them."),
+    "rebuild": ("", "Rebuild a store's consume queues and index from its log."),
 }
 """The module of each job, which is loaded when the command runs, and its line in the help."""
 
@@ -65,7 +65,7 @@ JOBS: Final = {
 # Archives --------------------------------------------------------------------------------------------
 
 _PATTERN: Final = JobOption(
-    ["--pattern"], help="A regular expression that whole topic names match, instead of --topic."
+    ["--pattern"], help="Regular expression that must match the complete topic name, instead of --topic."
 )
 _PATTERN.key = "subscribePattern"
 
@@ -80,18 +80,18 @@ def _archive(pattern: str | None, vacuum: bool, page: Path | None, output: str, 
     said["option"] = given
     is_store, dry_run = said["store"] is not None, said["dry_run"]
     if said["to"] is None:
-        raise click.UsageError("say where the archive is with --to", ctx)
+        raise click.UsageError("name the archive with --to", ctx)
     if not is_store and not said["topic"] and not given.keys() & {"topic", "subscribe", "subscribePattern"}:
-        raise click.UsageError("say what to archive: topics with --topic, or all that match with --pattern", ctx)
+        raise click.UsageError("name the topics to archive with --topic or --pattern", ctx)
     for param in ctx.command.params:
         if ctx.get_parameter_source(param.name or "") is not ParameterSource.COMMANDLINE:
             continue
         if is_store and param.name in _OF_BROKERS:
-            raise click.UsageError(f"{param.opts[-1]} is for brokers, and a store is read without them", ctx)
+            raise click.UsageError(f"{param.opts[-1]} cannot be used with --store, which is read without brokers", ctx)
         if not is_store and param.name == "broker_name":
-            raise click.UsageError("--broker-name is for a store: name it with --store", ctx)
+            raise click.UsageError("--broker-name needs --store", ctx)
     if not is_store and said["checkpoint"] is None and not dry_run:
-        raise click.UsageError("say where the checkpoint is with --checkpoint", ctx)
+        raise click.UsageError("name the checkpoint with --checkpoint", ctx)
     said["checkpoint"] = said["checkpoint"] or ""
     kind: type[Any] = ArchiveStoreOptions if is_store else ArchiveOptions
     function = "archive.from_store:archive_store" if is_store else "archive.job:archive"
@@ -102,14 +102,14 @@ def _archive(pattern: str | None, vacuum: bool, page: Path | None, output: str, 
         removed = load("archive.upkeep:vacuum")(said["to"]).files_before
     code = end(done, page, output, vacuumed=removed)
     if vacuum and output == "table":
-        click.echo(f"removed {quantity(removed, 'file')} that no commit names")
+        click.echo(f"removed {quantity(removed, 'file')} that no commit refers to")
     return code
 
 
 _OF_BROKERS: Final = {param.name for param in params_of(ArchiveOptions)} - {
     param.name for param in params_of(ArchiveStoreOptions)
 }
-"""Options for an archive that is made from brokers, and not from a store."""
+"""Options that apply to an archive from brokers only, not from a store."""
 
 
 _ARCHIVE: Final = click.Group(
@@ -120,7 +120,7 @@ _ARCHIVE: Final = click.Group(
         *params_of(ArchiveOptions),
         *params_of(ArchiveStoreOptions, only=("store", "broker_name")),
         _PATTERN,
-        click.Option(["--vacuum"], is_flag=True, help="Then remove what archive vacuum would."),
+        click.Option(["--vacuum"], is_flag=True, help="Afterwards remove the files that archive vacuum would remove."),
         *REPORT_OPTIONS,
     ],
     callback=_archive,
@@ -143,7 +143,7 @@ def _key_index(key: str | None, topic: str | None, limit: int, page: Path | None
         if topic is None:
             raise WrongUseError("--find needs the topic", next_step="name it with --topic")
         if said["dry_run"] or page is not None:
-            raise WrongUseError("--dry-run and --report are for indexing, not for --find")
+            raise WrongUseError("--dry-run and --report cannot be used with --find")
         found = load("key_index:find_by_key")(said["archive"], said["index"], topic, key, limit=limit)
     if not found and output == "table":
         raise NotFoundError(f"the archive has no message of topic {topic} with key {key}")
@@ -155,10 +155,14 @@ _KEY_INDEX: Final = click.Command(
     "key-index",
     params=[
         *params_of(KeyIndexOptions),
-        click.Option(["--find", "key"], help="Look this key (or unique key) up, instead of indexing."),
+        click.Option(["--find", "key"], help="Find messages with this key or unique key, instead of indexing."),
         click.Option(["--topic"], help="With --find: the topic."),
         click.Option(
-            ["--limit"], type=click.IntRange(1, 10_000), default=64, show_default=True, help="Most messages found."
+            ["--limit"],
+            type=click.IntRange(1, 10_000),
+            default=64,
+            show_default=True,
+            help="Maximum number of messages to find.",
         ),
         REPORT_OPTIONS[0],
         click.Option(
@@ -166,7 +170,7 @@ _KEY_INDEX: Final = click.Command(
             type=click.Choice(FORMATS),
             default="table",
             show_default=True,
-            help="Form of the result.",
+            help="Format of the result.",
         ),
     ],
     callback=_key_index,
@@ -191,11 +195,9 @@ def _dead_letters(
 
     groups, since, until = said["group"], said["since"], said["until"]
     if resend and (said["archive"] is not None or said["store"] is not None or not groups):
-        raise click.UsageError(
-            "--resend needs --group, and brokers that hold the dead letters, no --archive or --store"
-        )
+        raise click.UsageError("--resend needs --group and brokers; it cannot be used with --archive or --store")
     if not resend and (said["dry_run"] or said["rate"] is not None):
-        raise click.UsageError("--dry-run and --rate say how to --resend")
+        raise click.UsageError("--dry-run and --rate need --resend")
     demand_one_place()
     last_ms = END_OF_TIME_MS if until is None else until - 1
     wanted = Selection(key=key, tag=tag, origin_topic=origin_topic, begin_ms=since or 0, end_ms=last_ms)
@@ -217,7 +219,7 @@ _DLQ: Final = click.Command(
         click.Option(["--tag"], help="Only dead letters with this tag."),
         click.Option(["--origin-topic"], help="Only dead letters that were sent to this topic."),
         click.Option(
-            ["--resend"], is_flag=True, help="Then send these dead letters again, each one once; needs --group."
+            ["--resend"], is_flag=True, help="Afterwards resend these dead letters, each once; needs --group."
         ),
         *params_of(SendAgainOptions),
         *REPORT_OPTIONS,
@@ -234,7 +236,7 @@ def _show_way(done: TraceReport, output: str) -> None:
     from cometmq.cli.messages.trace import show_way
 
     if done.way is not None and not done.way.is_known:
-        tell(f"{done.trace_topic} has nothing about {done.way.msg_id}")
+        tell(f"{done.trace_topic} has no trace of {done.way.msg_id}")
     elif done.way is not None and output == "table":
         show_way(done.way)
 
@@ -253,7 +255,7 @@ _COMMANDS: Final = {
 
 
 class JobGroup(LazyGroup):
-    """Commands that run Spark; its start and interruptions are explained on stderr."""
+    """The commands that run Spark; they explain its start and interruptions on stderr."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return one command; None if no command has this name."""
@@ -270,7 +272,7 @@ class JobGroup(LazyGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            said = "interrupted; a job that writes has kept what it committed: the same command goes on from there"
+            said = "interrupted; committed work is kept: run the same command again to continue"
             click.echo(f"cometmq: {said}", err=True)
             raise
 

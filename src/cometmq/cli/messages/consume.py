@@ -94,8 +94,8 @@ def command(
     begins_at_end = not from_beginning and since is None and last is None and offset in (None, LATEST)
     if group is None and begins_at_end and (until_end or (until is not None and until <= SYSTEM_CLOCK.now_ms())):
         raise WrongUseError(
-            f"{'--until-end' if until_end else '--until'} would end before anything is read: "
-            "consume begins at the end of each queue (begin with --from-beginning, --since or --offset)"
+            f"{'--until-end' if until_end else '--until'} would end before any message is read: "
+            "consume starts at the end of each queue (start with --from-beginning, --since or --offset)"
         )
     if last is not None:
         _demand_none_of("--last", offset=offset, max=limit, from_beginning=from_beginning or None)

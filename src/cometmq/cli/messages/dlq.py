@@ -189,10 +189,15 @@ def _all_fields(letter: MessageExt) -> dict[str, Any]:
 
 @command.command("resend")
 @click.argument("group", type=GROUP)
-@click.option("--id", "ids", multiple=True, help="Only this one, by its own id or the message's; repeatable.")
-@click.option("--all", "everything", is_flag=True, help="All that match the other options.")
+@click.option(
+    "--id",
+    "ids",
+    multiple=True,
+    help="Only the dead letter with this id, its own or the original message's; repeatable.",
+)
+@click.option("--all", "everything", is_flag=True, help="All dead letters that match the other options.")
 @_selection_options
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="At most so many messages a second.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Maximum number of messages per second.")
 @click.option(
     "--ledger",
     type=LocalPath(dir_okay=False, path_type=Path),

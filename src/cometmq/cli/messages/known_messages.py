@@ -28,7 +28,7 @@ class _Identity(NamedTuple):
 
 
 class KnownMessages:
-    """Stores, for each queue, a message that precedes the next message to read."""
+    """Remembers the last message that was read from each queue."""
 
     def __init__(self, puller: PullConsumer) -> None:
         self._puller = puller
@@ -76,7 +76,7 @@ class KnownMessages:
         )
 
     async def _pull(self, queue: MessageQueue, offset: int) -> PullResult | None:
-        """Pull one message; None if the broker refuses, which proves nothing."""
+        """Pull one message. Return None if the broker refuses; this does not prove that the message is gone."""
         try:
             return await self._puller.pull(queue, offset, 1)
         except CometMQError:

@@ -73,7 +73,7 @@ _SENT: Final = (
     show_default=True,
     help="Bytes of each generated message.",
 )
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="At most so many messages a second.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Maximum number of messages per second.")
 @click.option(
     "--batch", type=click.IntRange(1, 10_000), default=128, show_default=True, help="Messages in one request."
 )

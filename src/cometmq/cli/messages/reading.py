@@ -60,7 +60,9 @@ class Reading:
     queues: tuple[int, ...] = ()
     """Numbers of the queues to read without a group; empty for all."""
     offset: int | str = LATEST
-    """The start in every queue without a group. A new group also starts here, at one of the ends."""
+    """Start position in every queue without a group. A new group also starts here, at the beginning or the
+    end.
+    """
     since_ms: int | None = None
     until_ms: int | None = None
     key: str | None = None
@@ -72,7 +74,7 @@ class Reading:
     """Time limit in seconds for the requests before the first message."""
 
     def has(self, message: MessageExt) -> bool:
-        """Return True if the message is among the messages to read."""
+        """Return True if the message has the requested key and store time."""
         if self.key is not None and self.key not in message.keys:
             return False
         if self.group is not None:

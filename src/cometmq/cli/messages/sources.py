@@ -64,7 +64,7 @@ class MessageForm:
 
 
 class Pacer:
-    """Keeps a rate: waits until the next messages may be sent."""
+    """Limits the sending rate by waiting before the next messages."""
 
     def __init__(self, per_second: float | None, clock: Clock) -> None:
         self.per_second = per_second

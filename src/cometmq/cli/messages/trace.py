@@ -45,7 +45,7 @@ class NotTracedError(CometMQError):
 def trace(message_id: str, trace_topic: str, begin: int, end: int | None, namesrv: str, output: str) -> None:
     """Show each send and consumption of a message with its duration.
 
-    ID is the one given by the client (the unique key). Tracing must be enabled in producer and consumers (--trace,
+    ID is the client's id of the message (the unique key). Tracing must be enabled in producer and consumers (--trace,
     enable_msg_trace; in Java enableMsgTrace). Clients write traces every half second.
     """
     last = END_OF_TIME_MS if end is None else end
@@ -57,7 +57,7 @@ def trace(message_id: str, trace_topic: str, begin: int, end: int | None, namesr
     if not way.is_known and output == "table":
         raise NotTracedError(
             f"{trace_topic} has no trace of {message_id}",
-            next_step="give the client's id, and switch on the trace of producer and consumers: --trace, "
+            next_step="give the client's id, and enable tracing in producer and consumers: --trace, "
             "enable_msg_trace or, in Java, enableMsgTrace",
         )
     if output == "table":

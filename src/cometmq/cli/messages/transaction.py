@@ -1,4 +1,4 @@
-"""``cometmq transaction``: list open transactions, and resume those that the broker gave up."""
+"""``cometmq transaction``: list open transactions, and resume those that the broker gave up on."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LIST: Final = (
 
 @click.group("transaction")
 def command() -> None:
-    """List open transactions, and resume those that the broker gave up."""
+    """List open transactions, and resume those that the broker gave up on."""
 
 
 @command.command("list")

@@ -34,7 +34,7 @@ def command() -> None:
 @click.option(
     "--previous",
     type=_directory,
-    help="Earlier backup to reuse sealed files from.  [default: the newest next to TARGET]",
+    help="Earlier backup to reuse complete files from.  [default: the newest next to TARGET]",
 )
 @click.option("--full", is_flag=True, help="Reuse nothing from an earlier backup.")
 @click.option("--copy", is_flag=True, help="Copy every file instead of sharing blocks with the store.")
@@ -55,7 +55,7 @@ def create(
     made = create_backup(Options(store, target, commit_log, previous, share=not copy))
     show_one(_made(target, made, previous), output, title="Backup")
     if made.shared_bytes:
-        tell("Sealed files share disk blocks with the store: copy the backup to another disk as well.")
+        tell("Files that are complete share disk blocks with the store: copy the backup to another disk as well.")
 
 
 @command.command("verify")

@@ -35,7 +35,10 @@ from cometmq.cli.servers.process import (
     cls=LazyGroup,
     members={
         "config": ("admin.broker_config", "Show, change and compare the configuration of running brokers."),
-        "drain": ("admin.broker_drain", "Stop new messages to a broker, and wait until it is read empty."),
+        "drain": (
+            "admin.broker_drain",
+            "Stop new messages to a broker, and wait until consumers have read all its messages.",
+        ),
     },
     package="cometmq.cli",
     invoke_without_command=True,

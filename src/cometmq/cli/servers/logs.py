@@ -27,7 +27,7 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 class LogLine(logging.Formatter):
-    """A log line as text. Foreign text in it cannot forge another line."""
+    """Formats a log line as text. Text from outside cannot forge another line."""
 
     def __init__(self, server: str = "") -> None:
         """Set the name of the server for each line, if several servers write to one destination."""
@@ -43,7 +43,7 @@ class LogLine(logging.Formatter):
 
 
 class JsonLine(logging.Formatter):
-    """A log line as a JSON object: time, level, logger, message and, after a failure, traceback."""
+    """Formats a log line as a JSON object: time, level, logger, message and, after a failure, traceback."""
 
     def __init__(self, server: str = "") -> None:
         """Set the name of the server for each line, if several servers write to one destination."""

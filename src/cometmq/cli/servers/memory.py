@@ -10,7 +10,7 @@ from cometmq.free_memory import KEPT_BYTES, MAPPED_FROM_BYTES
 
 GC_YOUNG_OBJECTS: Final = 50_000
 """Allocations between two collections of the youngest generation: about a second of full load, since
-the hot path makes no cycles and what it allocates dies by reference counting."""
+the hot path makes no cycles and its objects are freed by reference counting."""
 GC_MIDDLE_RUNS: Final = 20
 GC_OLD_RUNS: Final = 50
 

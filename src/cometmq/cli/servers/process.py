@@ -82,7 +82,7 @@ data_option = click.option(
 class Stopping:
     """The request to stop: the first SIGINT or SIGTERM sets it, the second ends the process immediately.
 
-    On SIGHUP a server creates its log files again and keeps running, unless the terminal that started it is gone.
+    On SIGHUP a server creates its log files again and keeps running, unless the terminal that started it was closed.
     """
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:

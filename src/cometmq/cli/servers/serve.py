@@ -280,9 +280,9 @@ async def _start_nameserver(options: ServeOptions, services: AsyncExitStack) -> 
 
 
 async def _start_console(options: ServeOptions, namesrv: str, services: AsyncExitStack) -> None:
-    """Serve the console to this machine in its own process, so that its pages, which take milliseconds each, delay no
-    message. A failure is only a warning. The socket is created here, so that a restarted console keeps its address and
-    browsers wait in between.
+    """Serve the console to this machine in its own process: a page takes milliseconds to render and would delay
+    messages here. A failure only prints a warning. The socket is created here, so that a restarted console keeps its
+    address and browsers wait for it.
     """
     if options.console_port is None:
         return

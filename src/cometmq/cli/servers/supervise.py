@@ -105,7 +105,7 @@ class Child:
     async def _watch(self) -> None:
         """Restart the process whenever it dies, immediately or after a pause, until this task is cancelled.
 
-        A failed start (no memory, no descriptors, the program is gone) is repeated, too.
+        A failed start (no memory, no descriptors, a missing program) is repeated, too.
         """
         pause = 0.0
         while True:

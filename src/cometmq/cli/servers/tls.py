@@ -39,8 +39,9 @@ def command() -> None:
 def make_certificates(directory: Path, hosts: tuple[str, ...], days: int, replace: bool) -> None:
     """Write certificates and tls.properties to DIRECTORY.
 
-    Creates an authority, a certificate for all servers and one for clients. An existing authority there issues the new
-    ones. Only this user can read the keys. For production use certificates of your own authority.
+    Creates an authority, a certificate for all servers and one for clients. An authority that exists in DIRECTORY
+    issues the new certificates. Only this user can read the keys. For production use certificates of your own
+    authority.
     """
     directory = directory.absolute()
     taken = [name for name in ("server.pem", "client.pem") if (directory / name).exists()]
@@ -90,7 +91,7 @@ def _write_pair(directory: Path, name: str, issued: Issued) -> None:
 
 
 def _write(path: Path, content: bytes, *, mode: int) -> None:
-    """Replace a file atomically, since servers may read it meanwhile."""
+    """Replace a file atomically, since servers may read it at the same time."""
     beside = path.with_name(f".{path.name}.new")
     beside.unlink(missing_ok=True)
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

@@ -68,7 +68,7 @@ class AccountAdmin(TopicAdmin):
         await self._change(address, RequestCode.AUTH_CREATE_USER, header, body, doing="creating the user")
 
     async def update_user(self, user: UserInfo, *, address: str | None = None) -> None:
-        """Change a user's password, type or status; omitted values stay."""
+        """Change a user's password, type or status; omitted values stay unchanged."""
         header, body = UpdateUserRequestHeader(user.username or ""), msgspec.json.encode(user)
         await self._change(address, RequestCode.AUTH_UPDATE_USER, header, body, doing="changing the user")
 
@@ -137,7 +137,7 @@ class AccountAdmin(TopicAdmin):
     async def _change(
         self, address: str | None, code: RequestCode, header: Header, body: bytes = b"", *, doing: str
     ) -> None:
-        """Apply a change on one server, or on all servers with users; a failure on one does not stop the others."""
+        """Apply a change on one server, or on all servers with users; continue after a failure on one of them."""
         if address is not None:
             await self._call(address, code, header, body, doing=doing)
             return

@@ -66,12 +66,12 @@ def check_disk(what: str, state: BrokerState) -> Finding:
     try:
         ratio = float(state.table.get("commitLogDiskRatio", ""))
     except ValueError:
-        return Finding(f"disk of {what}", ADVICE, "not known", "look at the machine itself")
+        return Finding(f"disk of {what}", ADVICE, "unknown", "check on the machine itself")
     found = f"{ratio:.0%} used"
     if ratio >= DISK_FULL_RATIO:
-        return Finding(f"disk of {what}", PROBLEM, found, "free some room: the broker refuses messages")
+        return Finding(f"disk of {what}", PROBLEM, found, "free disk space: the broker rejects messages")
     if ratio >= DISK_HIGH_RATIO:
-        return Finding(f"disk of {what}", ADVICE, found, "free some room: old messages are deleted early")
+        return Finding(f"disk of {what}", ADVICE, found, "free disk space: old messages are deleted early")
     return Finding(f"disk of {what}", OK, found)
 
 
@@ -79,14 +79,14 @@ def check_clock(what: str, state: BrokerState) -> Finding:
     """Compare a broker's clock with the local one."""
     check, now = f"clock of {what}", state.now_ms
     if now is None:
-        return Finding(check, ADVICE, "not known", "compare the clocks of the machines")
+        return Finding(check, ADVICE, "unknown", "compare the clocks of the machines")
     early, late = state.asked_ms - now, now - state.answered_ms
     skew = max(early, late, 0) / 1000
     if skew < SKEW_SECONDS:
         return Finding(check, OK, "as here")
     side = "behind" if early > late else "ahead of"
-    todo = "set both by NTP: delays, retention and --since go by the clocks of brokers"
-    return Finding(check, ADVICE, f"{duration_text(skew)} {side} the one here", todo)
+    todo = "synchronize both with NTP: delays, retention and --since use the brokers' clocks"
+    return Finding(check, ADVICE, f"{duration_text(skew)} {side} this machine's clock", todo)
 
 
 def check_store(what: str, state: BrokerState) -> Iterator[Finding]:
@@ -100,15 +100,15 @@ def check_store(what: str, state: BrokerState) -> Iterator[Finding]:
 
 def check_queue_entries(what: str, missing: str) -> Finding:
     """Report queue entries without a message."""
-    found = f"entries without a message, which readers pass over: {missing}"
-    todo = "stop it and run cometmq pipeline rebuild, which finds what the log has of them"
+    found = f"entries without a message, which readers skip: {missing}"
+    todo = "stop it and run cometmq pipeline rebuild, which restores the entries whose messages are in the log"
     return Finding(f"queues of {what}", PROBLEM, found, todo)
 
 
 def check_store_time(what: str, behind_ms: int) -> Finding:
     """Report a newest message whose store time is ahead of the clock."""
     found = f"its newest message is {duration_text(behind_ms / 1000)} ahead of its clock"
-    todo = "set the clock by NTP; if it was ahead once, new messages carry that time until it has passed"
+    todo = "synchronize the clock with NTP; if it was ahead, new messages have that store time until it has passed"
     return Finding(f"store times of {what}", ADVICE, found, todo)
 
 
@@ -127,7 +127,7 @@ def check_retention(what: str, state: BrokerState, config: Mapping[str, str]) ->
     """
     check, hours = f"retention of {what}", config.get("fileReservedTime", "")
     if not hours.isdecimal():
-        return Finding(check, ADVICE, "not known", "see fileReservedTime")
+        return Finding(check, ADVICE, "unknown", "check fileReservedTime")
     kept = f"{hours} hours"
     if state.is_cometmq:
         return Finding(check, OK, f"{kept}; messages that wait longer are kept")
@@ -135,8 +135,8 @@ def check_retention(what: str, state: BrokerState, config: Mapping[str, str]) ->
     if config.get("timerWheelEnable") == "true":
         longest = max(longest, min(_seconds(config.get("timerMaxDelaySec", "0") + "s"), ROLL_SECONDS))
     if int(hours) * 3_600 <= longest:
-        found = f"{kept}, and messages may wait {duration_text(longest)} in the log"
-        return Finding(check, PROBLEM, found, "raise fileReservedTime: they are deleted before they are delivered")
+        found = f"{kept}, but messages may wait {duration_text(longest)} in the log"
+        return Finding(check, PROBLEM, found, "raise fileReservedTime: messages are deleted before they are delivered")
     return Finding(check, OK, f"{kept}; the longest delay in the log is {duration_text(longest)}")
 
 

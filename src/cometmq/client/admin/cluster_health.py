@@ -57,7 +57,7 @@ async def examine_cluster(
     for gone in info.gone_brokers or []:
         what = gone.broker_name + (f", slave {gone.broker_id}" if gone.broker_id != MASTER_ID else "")
         found = f"away for {duration_text(gone.gone_for_ms / 1000)}: {gone.reason}"
-        yield Finding(f"{what} answers", PROBLEM, found, f"see whether it runs at {gone.broker_addr}, and its log")
+        yield Finding(f"{what} answers", PROBLEM, found, f"check that it runs at {gone.broker_addr}, and read its log")
     for rivals in info.rival_brokers or []:
         what = f"{rivals.broker_name}, id {rivals.broker_id}"
         found = f"{' and '.join(rivals.broker_addrs)} displace each other: clients reach one or the other"
@@ -69,7 +69,7 @@ async def examine_cluster(
         for broker_id, address in sorted(data.broker_addrs.items())
     }
     if not places:
-        yield Finding("brokers", PROBLEM, "none", "start one with cometmq broker -n ADDRESS")
+        yield Finding("brokers", PROBLEM, "none registered", "start one with cometmq broker -n ADDRESS")
         return
     states = await gathered({place: _fetch_state(admin, address) for place, address in places.items()})
     for (name, broker_id), state in states.items():
@@ -107,7 +107,7 @@ async def _check_nameservers(admin: Admin, addresses: Sequence[str]) -> list[Fin
         try:
             info = await admin.cluster_info(address)
         except (BrokerError, RemotingError) as error:
-            todo = "see whether it runs, and whether its port can be reached from here"
+            todo = "check that it runs, and that its port can be reached from here"
             findings.append(Finding(f"nameserver {address}", PROBLEM, error.message, todo))
             continue
         known[address] = sorted(one for of in info.broker_addr_table.values() for one in of.broker_addrs.values())
@@ -116,7 +116,9 @@ async def _check_nameservers(admin: Admin, addresses: Sequence[str]) -> list[Fin
         if missing := sorted(set().union(*known.values()) - set(brokers)):
             found = f"{address} does not know {', '.join(missing)}"
             findings.append(
-                Finding("nameservers agree", PROBLEM, found, "give every broker the addresses of all nameservers")
+                Finding(
+                    "nameservers agree", PROBLEM, found, "configure every broker with the addresses of all nameservers"
+                )
             )
     return findings
 
@@ -130,11 +132,11 @@ def _check_certificate(admin: Admin, what: str, address: str) -> Finding | None:
     try:
         left = days_left(ends_at(certificate), SYSTEM_CLOCK.now_ms() / 1000)
     except ValueError:
-        return Finding(check, ADVICE, "its end is not known", f"openssl s_client -connect {address} shows it")
-    todo = "replace the server's files of TLS; it need not restart"
+        return Finding(check, ADVICE, "its expiry date is unknown", f"openssl s_client -connect {address} shows it")
+    todo = "replace the server's TLS files; no restart is needed"
     if left < 0:
-        return Finding(check, PROBLEM, f"ended {quantity(-left, 'day')} ago", todo)
-    found = f"ends in {quantity(left, 'day')}"
+        return Finding(check, PROBLEM, f"expired {quantity(-left, 'day')} ago", todo)
+    found = f"expires in {quantity(left, 'day')}"
     return Finding(check, ADVICE, found, todo) if left < WARNING_DAYS else Finding(check, OK, found)
 
 
@@ -158,7 +160,7 @@ async def _fetch_config(admin: Admin, address: str) -> dict[str, str] | str:
 
 def _check_retention(what: str, state: BrokerState, config: dict[str, str] | str) -> Finding:
     if isinstance(config, str):
-        return Finding(f"retention of {what}", ADVICE, f"not known: {config}", "try again")
+        return Finding(f"retention of {what}", ADVICE, f"unknown: {config}", "try again")
     return check_retention(what, state, config)
 
 
@@ -168,7 +170,7 @@ def _check_identity(what: str, address: str, place: tuple[str, int], config: dic
     if name is None or broker_id is None or (name, broker_id) == (place[0], str(place[1])):
         return
     found = f"broker {name} with id {broker_id} answers at {address}"
-    todo = "two brokers advertise one address: give each its own by --advertise HOST:PORT (advertisedListeners)"
+    todo = "two brokers advertise the same address: give each its own with --advertise HOST:PORT (advertisedListeners)"
     yield Finding(f"address of {what}", PROBLEM, found, todo)
 
 
@@ -212,7 +214,7 @@ async def _check_subscriptions(admin: Admin, watch: Watch) -> Finding:
     wrong = [name for name, found in members.items() if contradictions(found)]
     if wrong:
         todo = f"cometmq group describe {wrong[0]} shows which; all members need the same subscriptions"
-        return Finding("subscriptions", PROBLEM, f"members contradict each other: {', '.join(wrong)}", todo)
+        return Finding("subscriptions", PROBLEM, f"members have different subscriptions: {', '.join(wrong)}", todo)
     return Finding("subscriptions", OK, f"{quantity(len(names), 'group')} without contradictions")
 
 
@@ -222,5 +224,5 @@ async def _check_topic_spread(admin: Admin, topics: Sequence[str], masters: Mapp
     if few:
         named = ", ".join(few[:NAMED_TOPICS_MAX]) + (", …" if len(few) > NAMED_TOPICS_MAX else "")
         todo = "cometmq topic create with the same settings adds the missing brokers"
-        return Finding("topics on all brokers", ADVICE, f"{len(few)} are not: {named}", todo)
+        return Finding("topics on all brokers", ADVICE, f"{len(few)} are missing on some brokers: {named}", todo)
     return Finding("topics on all brokers", OK, quantity(len(topics), "topic"))

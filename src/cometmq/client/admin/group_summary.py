@@ -98,8 +98,7 @@ async def check_no_members(admin: Admin, group: str) -> None:
     members = await members_of(admin, group)
     if members:
         raise GroupConsumesError(
-            f"{quantity(len(members), 'member')} of group {group} consume now ({', '.join(members)}); "
-            "nothing was deleted",
+            f"group {group} has {quantity(len(members), 'active member')} ({', '.join(members)}); nothing was deleted",
             next_step="stop the members and repeat the command",
         )
 

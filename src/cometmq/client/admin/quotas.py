@@ -15,7 +15,7 @@ class QuotaAdmin(AccountAdmin):
     """Manages quotas. Each broker has its own, so a change goes to every broker, or to the one at ``address``."""
 
     async def put_quota(self, quota: PutQuotaRequestHeader, *, address: str | None = None) -> None:
-        """Create or change the quota of a subject: a ``None`` limit stays as it is, -1 removes it."""
+        """Create or change the quota of a subject: a limit of ``None`` stays unchanged, -1 removes the limit."""
         for server in await self._servers(address):
             await self._call(server, RequestCode.PUT_QUOTA, quota, doing="setting the quota")
 

@@ -87,8 +87,7 @@ async def execute_moves(
     members = await members_of(admin, group)
     if members and not force:
         raise GroupConsumesError(
-            f"{quantity(len(members), 'member')} of group {group} consume now ({', '.join(members)}); "
-            "nothing was changed",
+            f"group {group} has {quantity(len(members), 'active member')} ({', '.join(members)}); nothing was changed",
             next_step="stop the members and repeat the command, or add --force",
         )
     if members and force_to_ms is not None:

@@ -314,7 +314,7 @@ async def _policy_steps(admin: Admin, document: Document) -> list[_Step]:
         if entry.user not in users:
             raise ImportRefusedError(
                 f"user {entry.user} does not exist; nothing was changed",
-                next_step=f"cometmq user create {entry.user}: documents hold no passwords",
+                next_step=f"cometmq user create {entry.user}: documents contain no passwords",
             )
         old = had.get((entry.user, entry.type, entry.resource))
         if old is not None and _policy_text(old) == _policy_text(entry):

@@ -65,7 +65,7 @@ async def put_topic_on(admin: Admin, configs: dict[str, TopicConfig], masters: d
                 raise
             raise PartlyChangedError(
                 f"topic {config.topic_name} was {done_word} on {', '.join(done)}, not on {name}: {error.message}",
-                next_step="repeat it once that broker works; what exists stays as it is",
+                next_step="repeat it once that broker works; existing topics stay unchanged",
             ) from error
         done.append(name)
 

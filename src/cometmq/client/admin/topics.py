@@ -80,8 +80,9 @@ class TopicAdmin(OwnLoop):
         self.offsets = Offsets(self.instance, timeout_s)
         self._timeout_s = timeout_s
         self.unanswered: dict[str, RemotingError] | None = None
-        """A dict: lists and sums over several brokers skip brokers that do not answer, and add their errors to it by
-        address; with ``None`` the first failure is raised."""
+        """With a dict, lists and sums over several brokers skip brokers that do not answer, and add their errors to the
+        dict by address; with ``None`` the first failure is raised.
+        """
 
     async def __aenter__(self) -> Self:
         self._use.begin()
@@ -337,7 +338,9 @@ class TopicAdmin(OwnLoop):
 
     @contextmanager
     def _noting_unanswered(self) -> Iterator[None]:
-        """Guard a request to one of several brokers; add a silent one to ``unanswered`` if that is a dict."""
+        """Await a request to one of several brokers; if ``unanswered`` is a dict, add a failure to it instead of
+        raising.
+        """
         try:
             yield
         except RemotingError as error:
@@ -350,7 +353,7 @@ class TopicAdmin(OwnLoop):
         return decode_body(kind, await self._call(address, code, header, doing=doing))
 
     async def _ask_first(self, kind: type[T], broker_address: str | None, code: int, header: Header, doing: str) -> T:
-        """Ask as :meth:`_ask` does; use the first broker that does not refuse."""
+        """Ask as :meth:`_ask` does; return the answer of the first broker that does not refuse."""
         failure: CometMQError | None = None
         for address in await self._targets(None, broker_address):
             try:

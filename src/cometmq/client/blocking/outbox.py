@@ -6,7 +6,7 @@ or it is acknowledged and gone:
 =============  ================================  ====================  ====================================
 state          event                             next state            what happens
 =============  ================================  ====================  ====================================
-(new)          ``add``                           pauses until now
+(new)          ``add``                           pauses, due now
 pauses         ``due_at`` is reached, ``frame``  in flight             the driver sends the frame
 in flight      answer of success                 (gone)                 ``acknowledged`` is called
 in flight      answer in :data:`UNSURE`          pauses                the pause is twice the last one
@@ -110,7 +110,7 @@ class Sending:
 
 @dataclass(slots=True)
 class Delivered:
-    """Totals over a sender's requests."""
+    """Totals of a sender's requests."""
 
     messages: int = 0
     bytes: int = 0
@@ -152,7 +152,7 @@ class Outbox:
         return sending.request.frame(sending.opaque)
 
     def reduce(self, sending: Sending, left: Request | None) -> None:
-        """Replace a request by its messages that are not stored."""
+        """Replace a request by the part of its messages that is not stored."""
         self._drop(sending)
         self.delivered.messages += len(sending.request) - (0 if left is None else len(left))
         if left is not None:

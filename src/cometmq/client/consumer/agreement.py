@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 class SubscriptionComparison:
     """Compares one member's subscriptions with its group's at an interval.
 
-    :param subscriptions: topic → subscription of the member, which changes them.
+    :param subscriptions: topic → subscription; the member changes this mapping.
     """
 
     def __init__(self, instance: ClientInstance, group: str, subscriptions: Mapping[str, SubscriptionData]) -> None:

@@ -90,7 +90,7 @@ class Assignment:
             self._room.set()
 
     def take_back(self, messages: list[MessageExt]) -> None:
-        """Return messages of :meth:`hand_out` to the front, unless another reading has handed them out."""
+        """Put messages of :meth:`hand_out` back at the front, unless another reading has handed them out."""
         if not self._has_given or self.position is None:
             return
         if self._taken:

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 class AssignmentTable:
     """Begins, moves and ends the readings of one consumer.
 
-    :param subscriptions: topic → its subscription; the consumer changes it.
+    :param subscriptions: topic → subscription; the consumer changes this mapping.
     :param spawn: runs background work until the consumer ends.
     """
 

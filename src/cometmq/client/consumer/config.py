@@ -53,11 +53,11 @@ class ReadConfig(ClientConfig):
     pull_error_delay_s: float = 1.0
     """Seconds before a failed pull is repeated."""
     pull_threshold_for_queue: int = 4096
-    """Maximum number of messages of one queue that wait for consumption (Java: 1000, with pulls of 32)."""
+    """Maximum number of waiting messages of one queue (Java: 1000, with pulls of 32)."""
     pull_threshold_bytes_for_queue: int = 16 * 1024 * 1024
-    """Maximum number of bytes of one queue that wait for consumption (Java: 100 MiB)."""
+    """Maximum number of bytes of the waiting messages of one queue (Java: 100 MiB)."""
     pull_threshold_bytes: int = 256 * 1024 * 1024
-    """Maximum number of bytes of all queues together that wait for consumption, in equal shares."""
+    """Maximum number of bytes of the waiting messages of all queues together, in equal shares."""
     allocate_strategy: AllocateStrategy = averagely
     """The strategy that allocates queues to members; all members must use the same one."""
     rebalance_interval_s: float = 20.0
@@ -91,7 +91,7 @@ class PushConfig(ReadConfig):
     consume_batch_size: int = 1
     """Maximum number of messages in one call of the listener."""
     consume_concurrency: int = 20
-    """Maximum concurrent calls of the listener, and sends of failed messages back; threads of a plain function."""
+    """Maximum number of concurrent calls of the listener, and of failed messages that are being sent back."""
     pull_span_for_queue: int = 100_000
     """Maximum span of offsets of unconsumed messages in one queue (Java: 2000)."""
     orderly: bool = False
@@ -103,7 +103,7 @@ class PushConfig(ReadConfig):
     max_reconsume_times: int = -1
     """Number of failures after which a message is sent to the dead-letter topic; -1 means 16, or never if orderly."""
     retry_delay_s: float = 5.0
-    """Seconds before this client consumes a failed message again if the broker did not accept it back."""
+    """Seconds before this client consumes a failed message again if the broker did not store it."""
     consume_timeout_s: float = 900.0
     """Seconds of consumption after which a message is sent back to the broker, unless orderly; ``inf`` means never."""
     persist_interval_s: float = 5.0

@@ -36,7 +36,7 @@ Assigned = Callable[[str, set[MessageQueue], bool], None]
 class Membership:
     """Rebalances for one member.
 
-    :param subscriptions: topic → subscription of the member, which changes them.
+    :param subscriptions: topic → subscription; the member changes this mapping.
     :param spawn: runs background work until the consumer ends.
     :param broadcast: every member reads every queue; no broker is asked.
     """

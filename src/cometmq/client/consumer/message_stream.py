@@ -34,7 +34,7 @@ from cometmq.message.message import MessageExt
 log = logging.getLogger(__name__)
 
 _CLEAN_UP_AT: Final = 1024
-"""Number of open messages from which on finished ones are removed each time the number has doubled."""
+"""Number of open messages at which finished ones are first removed, and again whenever the number has doubled."""
 
 LEVELS_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 """A broker's default delay levels (``messageDelayLevel``), in seconds."""

@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 class ProcessQueueTable:
     """Starts, leaves and resets the queues of one push consumer.
 
-    :param subscriptions: topic → its subscription; the consumer changes it.
+    :param subscriptions: topic → subscription; the consumer changes this mapping.
     :param store: the offsets of the group.
     :param spawn: runs background work until the consumer ends.
     """

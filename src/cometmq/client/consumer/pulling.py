@@ -151,7 +151,7 @@ def messages_of(pull: RawPull, queue: MessageQueue, data: SubscriptionData) -> l
 log = logging.getLogger(__name__)
 
 LASTING_FAILURES: Final = 3
-"""Number of consecutive refusals from which on they are no longer considered momentary."""
+"""Number of consecutive refusals after which they are no longer considered momentary."""
 
 
 class ReadFailureLog:
@@ -199,9 +199,9 @@ class Chunk(msgspec.Struct):
 class Budget:
     """Limits the bytes of all queues of a consumer together, in equal shares.
 
-    A queue is read on while it holds less than its share. So a queue whose messages wait, because it is paused or
-    consumed slowly or in order, never stops another one, and together they hold no more than the limit and one pull
-    of each.
+    Reading of a queue continues while the queue holds less than its share. So a queue whose messages wait, because it
+    is paused or consumed slowly or in order, never stops another one. Together the queues hold at most the limit plus
+    one pull of each.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -211,7 +211,7 @@ class Budget:
         self._queues: set[asyncio.Event] = set()
 
     def join(self, changed: asyncio.Event) -> None:
-        """Add a queue; call ``changed`` when the shares have grown."""
+        """Add a queue; ``changed`` is called whenever the shares have grown."""
         self._queues.add(changed)
         self._share()
 

@@ -27,8 +27,8 @@ def subscription(topic: str, expression: str, expression_type: str, version_ms: 
     """Return the subscription to ``topic``: ``*``, tags as ``TagA || TagB``, or an SQL92 expression on properties.
 
     :param version_ms: the version of the subscription; brokers keep the highest one.
-    :raises ValueError: a tag expression without tags, an empty SQL92 expression, another type, or an unpaired
-        surrogate.
+    :raises ValueError: a tag expression has no tags, an SQL92 expression is empty, the type is unknown, or a text
+        contains an unpaired surrogate.
     """
     if expression_type not in (TAG, SQL92):
         raise ValueError(f"an expression has type TAG or SQL92, not {expression_type!r}")

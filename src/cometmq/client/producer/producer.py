@@ -412,7 +412,7 @@ class Producer(GroupClient):
         return self._sender.delivery(_SEND, message, body, text, sys_flag, (key,), self.config.send_timeout_s)
 
     def _is_batch(self, messages: Sequence[Message]) -> bool:
-        """Return whether messages are sent as a batch; a message that fills a batch alone is sent as it is."""
+        """Return whether messages are sent as a batch; a message that fills a batch is sent alone."""
         if len(messages) > 1:
             return True
         return is_batchable(messages[0]) and self._encoder.piece_bytes(messages[0]) <= self.config.max_message_bytes

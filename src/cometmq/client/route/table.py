@@ -27,7 +27,7 @@ REFRESH_S: Final = 30.0
 (``heartbeatBrokerInterval``; brokers forget a client after 120 s)."""
 
 SEEK_S: Final = 1.0
-"""Shortest time between two requests for the routes of an address that cannot be reached."""
+"""Minimum time between two requests for the routes of an unreachable address."""
 
 ROUTE_TIMEOUT_S: Final = 3.0
 NEW_TOPIC_PAUSES: Final = Pauses(0.05, 0.4)

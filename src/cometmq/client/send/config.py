@@ -14,7 +14,7 @@ from cometmq.message.sysflag import CompressionType
 def check_above_zero(config: object, *names: str) -> None:
     """Check that options are above 0.
 
-    :raises ValueError: an option is not; the message names it.
+    :raises ValueError: an option is 0 or less; the message names it.
     """
     for name in names:
         if getattr(config, name) <= 0:
@@ -24,7 +24,7 @@ def check_above_zero(config: object, *names: str) -> None:
 def check_zero_or_more(config: object, *names: str) -> None:
     """Check that options are 0 or more.
 
-    :raises ValueError: an option is not; the message names it.
+    :raises ValueError: an option is below 0; the message names it.
     """
     for name in names:
         if getattr(config, name) < 0:

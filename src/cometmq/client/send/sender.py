@@ -2,7 +2,8 @@
 
 Theory of operation. A :class:`Delivery` is one message or batch. It passes through these steps:
 
-* ``start``: with a known route and an open connection the request is written at once; otherwise a task waits for them.
+* ``start``: with a known route and an open connection the request is written immediately; otherwise a task waits for
+them.
 * ``answered``: the answer, or the failure of the connection. A stored message ends the delivery.
 * ``_failed``: another attempt or the end. Each failure is of one of two kinds. *Certainly unsent* (SYSTEM_BUSY, no
   connection, no master): the message is stored nowhere, so only the delivery's deadline limits further attempts. Any

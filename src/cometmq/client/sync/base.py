@@ -194,7 +194,7 @@ def _check_real_threads() -> None:
         raise ClientStateError(
             "threads are replaced in this process, as by the monkey patch of gevent or eventlet: a synchronous client "
             "would wait forever for the event loop in its thread",
-            next_step="patch all but threads, as gevent.monkey.patch_all(thread=False) does, or use the asynchronous "
+            next_step="patch all except threads (gevent.monkey.patch_all(thread=False)), or use the asynchronous "
             "client",
         )
 

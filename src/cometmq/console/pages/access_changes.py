@@ -61,7 +61,7 @@ async def create_user(ask: Ask) -> Plan:
 
     return Plan(
         title=ask.t("Create user {name}", name=name),
-        sentence=ask.t("Every broker, and every nameserver with users, gets the user."),
+        sentence=ask.t("The user is created on every broker, and on every nameserver with users."),
         action=ask.t("Create it"),
         what="user.create",
         subject=name,
@@ -93,7 +93,7 @@ async def alter_user(ask: Ask) -> Plan:
 
     return Plan(
         title=ask.t("Change user {name}", name=name),
-        sentence=ask.t("It counts from the next request of the user on."),
+        sentence=ask.t("It takes effect with the user's next request."),
         action=ask.t("Change it"),
         what="user.alter",
         subject=name,
@@ -117,7 +117,7 @@ async def delete_user(ask: Ask) -> Plan:
 
     return Plan(
         title=ask.t("Delete user {name}", name=name),
-        sentence=ask.t("The user and their policies are deleted. Programs that use this account are refused."),
+        sentence=ask.t("The user and their policies are deleted. Programs that use this account are then rejected."),
         action=ask.t("Delete it"),
         what="user.delete",
         subject=name,
@@ -170,7 +170,7 @@ async def put_policy(ask: Ask) -> Plan:
 
     return Plan(
         title=ask.t("Policy of {name} on {resource}", name=user, resource=resource),
-        sentence=ask.t("It counts from the next request of the user on."),
+        sentence=ask.t("It takes effect with the user's next request."),
         action=ask.t("Change it") if before else ask.t("Create it"),
         what="policy.put",
         subject=f"{user} {resource}",
@@ -188,7 +188,7 @@ async def delete_policy(ask: Ask) -> Plan:
     kind = _chosen(ask, "kind", (CUSTOM, DEFAULT)) or CUSTOM
     before = await _entry(ask, user, resource, kind)
     if before is None:
-        raise NotFoundError(ask.t("{name} has no such policy on {resource}", name=user, resource=resource))
+        raise NotFoundError(ask.t("{name} has no policy of this type on {resource}", name=user, resource=resource))
 
     async def run() -> str:
         await ask.admin.delete_policies(user, resource, kind)
@@ -196,7 +196,7 @@ async def delete_policy(ask: Ask) -> Plan:
 
     return Plan(
         title=ask.t("Delete the policy of {name} on {resource}", name=user, resource=resource),
-        sentence=ask.t("It counts from the next request of the user on."),
+        sentence=ask.t("It takes effect with the user's next request."),
         action=ask.t("Delete it"),
         what="policy.delete",
         subject=f"{user} {resource}",
@@ -252,7 +252,7 @@ async def put_quota(ask: Ask) -> Plan:
 
     return Plan(
         title=ask.t("Quota of {name}", name=subject),
-        sentence=ask.t("Every broker limits by itself, from the next request on."),
+        sentence=ask.t("Each broker applies the limits separately, from the next request on."),
         action=ask.t("Set it"),
         what="quota.put",
         subject=subject,
@@ -282,7 +282,7 @@ async def delete_quota(ask: Ask) -> Plan:
 
     return Plan(
         title=ask.t("Delete the quota of {name}", name=subject),
-        sentence=ask.t("Every broker limits by itself, from the next request on."),
+        sentence=ask.t("Each broker applies the limits separately, from the next request on."),
         action=ask.t("Delete it"),
         what="quota.delete",
         subject=subject,

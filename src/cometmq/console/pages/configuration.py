@@ -142,7 +142,7 @@ async def alter(ask: Ask) -> Plan:
 
     return Plan(
         title=ask.t("Change {key}", key=key),
-        sentence=ask.t("The value changes while the servers run; one with a configuration file writes it there."),
+        sentence=ask.t("The value changes while the servers run. Servers with a configuration file save it there."),
         action=ask.t("Change it"),
         what=f"{kind}.config",
         subject=key,
@@ -156,7 +156,7 @@ async def alter(ask: Ask) -> Plan:
 
 def _kind(ask: Ask, kind: str) -> str:
     if kind not in KINDS:
-        raise NotFoundError(ask.t("no server of the kind {kind} exists", kind=kind))
+        raise NotFoundError(ask.t("{kind} is not a kind of server", kind=kind))
     return kind
 
 

@@ -169,20 +169,18 @@ async def send_again(ask: Ask) -> Plan:
     topics = Counter(line.origin_topic for line in new)
     warnings = []
     if len(new) < len(found):
-        warnings.append(
-            ask.t("{count} of them were sent again before. They are left out.", count=len(found) - len(new))
-        )
+        warnings.append(ask.t("{count} of them were already resent and are skipped.", count=len(found) - len(new)))
     if topics[None]:
-        warnings.append(ask.t("{count} do not say which topic they came from. They stay.", count=topics[None]))
+        warnings.append(ask.t("{count} do not name their original topic and are skipped.", count=topics[None]))
 
     address = f"/dead-letters/{quote(group, safe='')}"
     return Plan(
-        title=ask.t("Send dead letters of {group} again", group=group),
+        title=ask.t("Resend dead letters of {group}", group=group),
         sentence=ask.t(
             "{count} dead letters are sent to their topics, each once, oldest first. All groups of a topic get them.",
             count=sum(topics.values()) - topics[None],
         ),
-        action=ask.t("Send them again"),
+        action=ask.t("Resend them"),
         what="dead-letters.resend",
         subject=group,
         run=lambda: _sent_again(ask, group, list(reversed(new))),
@@ -200,7 +198,7 @@ async def send_again(ask: Ask) -> Plan:
 async def _sent_again(ask: Ask, group: str, lines: Sequence[LetterLine]) -> str:
     if group in ask.console.resending:
         raise FormError(
-            ask.t("dead letters of {group} are being sent again now", group=group),
+            ask.t("dead letters of {group} are already being resent", group=group),
             next_step=ask.t("wait until that is done, then reload the page"),
         )
     ask.console.resending.add(group)
@@ -223,7 +221,7 @@ async def _sent_again(ask: Ask, group: str, lines: Sequence[LetterLine]) -> str:
         ask.console.resending.discard(group)
     sent, failed = outcomes[Outcome.SENT], len(lines) - outcomes[Outcome.SENT] - outcomes[Outcome.SENT_BEFORE]
     if failed:
-        why = " ".join(whys) or ask.t("they are not stored any more")
+        why = " ".join(whys) or ask.t("they are no longer stored")
         raise FormError(
             ask.t("{sent} dead letters were sent again, {failed} were not: {why}", sent=sent, failed=failed, why=why),
             next_step=ask.t("send them again once the cause is fixed: the ledger knows which ones were sent"),

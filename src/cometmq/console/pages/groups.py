@@ -134,7 +134,7 @@ async def create(ask: Ask) -> Plan:
 
     return Plan(
         title=ask.t("Create group {group}", group=group),
-        sentence=ask.t("Each of these brokers gets the group."),
+        sentence=ask.t("The group is created on each of these brokers."),
         action=ask.t("Create it"),
         what="group.create",
         subject=group,
@@ -142,7 +142,7 @@ async def create(ask: Ask) -> Plan:
         then=address_of_group(group),
         back="/groups/new",
         table=Table(
-            (ask.t("Broker"), ask.t("Deliveries again"), ask.t("Retry queues")),
+            (ask.t("Broker"), ask.t("Redeliveries"), ask.t("Retry queues")),
             [(name, wanted.retry_max_times, wanted.retry_queue_nums) for name in masters],
         ),
         details={"retries": wanted.retry_max_times, "retry queues": wanted.retry_queue_nums},
@@ -225,7 +225,7 @@ async def reset(ask: Ask) -> Plan:
     if members:
         warnings.append(
             ask.t(
-                "{count} members consume now. Stop them first, or choose that running members are moved, too.",
+                "{count} members are consuming. Stop them first, or choose to move running members, too.",
                 count=len(members),
             )
         )
@@ -301,11 +301,11 @@ async def clone(ask: Ask) -> Plan:
             await ask.admin.create_group(msgspec.structs.replace(config, group_name=copy), broker_address=masters[name])
         for one in queues:
             await ask.admin.offsets.commit(copy, one.queue, one.consumer_offset)
-        return ask.t("Group {copy} begins where {group} is.", copy=copy, group=group)
+        return ask.t("Group {copy} starts at the offsets of {group}.", copy=copy, group=group)
 
     return Plan(
         title=ask.t("Clone group {group}", group=group),
-        sentence=ask.t("{copy} gets the settings of {group}, and begins at these offsets.", copy=copy, group=group),
+        sentence=ask.t("{copy} gets the settings of {group} and starts at these offsets.", copy=copy, group=group),
         action=ask.t("Clone it"),
         what="group.clone",
         subject=group,
@@ -329,7 +329,7 @@ async def delete(ask: Ask) -> Plan:
     members = await members_of(ask.admin, group)
     warnings = []
     if members:
-        warnings.append(ask.t("{count} members consume now. Stop them first.", count=len(members)))
+        warnings.append(ask.t("{count} members are consuming. Stop them first.", count=len(members)))
     dead = 0
     with suppress(BrokerError, RemotingError, RouteNotFoundError):
         table = (await ask.admin.topic_stats(dlq_topic(group))).offset_table
@@ -341,7 +341,9 @@ async def delete(ask: Ask) -> Plan:
 
     return Plan(
         title=ask.t("Delete group {group}", group=group),
-        sentence=ask.t("The group, its offsets, its retried and its {count} dead messages are deleted.", count=dead),
+        sentence=ask.t(
+            "The group, its offsets, its retry messages and its {count} dead letters are deleted.", count=dead
+        ),
         action=ask.t("Delete it"),
         what="group.delete",
         subject=group,

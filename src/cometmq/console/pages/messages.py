@@ -300,7 +300,7 @@ async def send(ask: Ask) -> Plan:
     query = urlencode({"topic": topic})
     return Plan(
         title=ask.t("Send a message to {topic}", topic=topic),
-        sentence=ask.t("All groups that consume the topic get this message."),
+        sentence=ask.t("All groups that consume the topic receive this message."),
         action=ask.t("Send it"),
         what="message.send",
         subject=topic,

@@ -36,7 +36,7 @@ async def events(ask: Ask) -> Response:
 async def _events(ask: Ask, topic: str, expression: str, kind: str) -> AsyncIterator[bytes]:
     console = ask.console
     if console.tails >= MAX_TAILS:
-        yield event("refused", ask.t("{most} live tails are open, and more are not allowed", most=MAX_TAILS))
+        yield event("refused", ask.t("{most} live tails are open, which is the maximum", most=MAX_TAILS))
         return
     console.tails += 1
     try:

@@ -186,7 +186,7 @@ async def create(ask: Ask) -> Plan:
 
     return Plan(
         title=ask.t("Create topic {topic}", topic=topic),
-        sentence=ask.t("Each of these brokers gets the topic."),
+        sentence=ask.t("The topic is created on each of these brokers."),
         action=ask.t("Create it"),
         what="topic.create",
         subject=topic,
@@ -242,15 +242,13 @@ async def alter(ask: Ask) -> Plan:
     if hidden:
         warnings.append(
             ask.t(
-                "{count} messages in the queues {queues} could not be read any more. Lower the write queues first.",
+                "{count} messages in the queues {queues} would become unreadable. Lower the write queues first.",
                 count=sum(hidden.values()),
                 queues=", ".join(hidden),
             )
         )
     if gone := removed_queues(existing, wanted):
-        warnings.append(
-            ask.t("Messages that wait for the queues {queues} come to other queues.", queues=", ".join(gone))
-        )
+        warnings.append(ask.t("Messages waiting for the queues {queues} go to other queues.", queues=", ".join(gone)))
 
     async def run() -> str:
         changed = {change.broker: wanted[change.broker] for change in changes}

@@ -122,18 +122,18 @@ async def recall(ask: Ask) -> Plan:
     here = [one for one in around if one.uniq_key == msg_id and _can_be_recalled(one)]
     if not here:
         raise NotFoundError(
-            ask.t("the message {id} no longer waits", id=msg_id),
+            ask.t("message {id} is no longer waiting", id=msg_id),
             next_step=ask.t("it was already delivered or recalled"),
         )
 
     async def run() -> str:
         async with Producer(_PRODUCER_GROUP, instance=ask.admin.instance) as producer:
             await producer.recall(RecallHandle(topic, broker, due, msg_id).encode())
-        return ask.t("The message {id} is recalled.", id=msg_id)
+        return ask.t("Message {id} is recalled.", id=msg_id)
 
     return Plan(
-        title=ask.t("Recall the message {id}", id=msg_id),
-        sentence=ask.t("The message is never delivered. A recall cannot be taken back."),
+        title=ask.t("Recall message {id}", id=msg_id),
+        sentence=ask.t("The message will never be delivered. A recall cannot be undone."),
         action=ask.t("Recall it"),
         what="message.recall",
         subject=msg_id,
@@ -187,7 +187,7 @@ async def resume(ask: Ask) -> Plan:
     found = next((one for one in (await _given_up(ask)).messages if one.offset_msg_id == wanted), None)
     if found is None:
         raise FormError(
-            ask.t("this transaction is not among the last ones that were given up"),
+            ask.t("this transaction is not among those given up most recently"),
             next_step=ask.t("reload the page, and choose one there"),
         )
 
@@ -202,7 +202,7 @@ async def resume(ask: Ask) -> Plan:
         return ask.t("The producers of {id} will be asked.", id=found.transaction_id)
 
     return Plan(
-        title=ask.t("Check the transaction {id} again", id=found.transaction_id),
+        title=ask.t("Check transaction {id} again", id=found.transaction_id),
         sentence=ask.t("The broker asks the producers of the group again whether to commit or to roll back."),
         action=ask.t("Check it again"),
         what="transaction.resume",
