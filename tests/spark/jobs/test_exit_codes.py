@@ -115,8 +115,8 @@ def test_an_archive_without_the_topic_is_wrong_use(topic: str, topics: Topics, f
 
 CONTRADICTIONS = {
     "archive --store {store} --broker-name b --to {there} --checkpoint {there}": "--checkpoint cannot be used with --",
-    "archive --store {store} --broker-name b --to {there} --namesrv a:1": "--namesrv cannot be used with --",
-    "archive --store {store} --broker-name b --to {there} --commit-interval 5m": "--commit-interval cannot be used with --",
+    "archive --store {store} --broker-name b --to {there} --namesrv a:1": "--namesrv cannot be used with",
+    "archive --store {store} --broker-name b --to {there} --commit-interval 5m": "--commit-interval cannot be used",
     "archive --store {store} --broker-name b --to {there} --commit-rows 5": "cannot be used with --store",
     "archive --store {store} --broker-name b --to {there} --access useTLS=true": "--access cannot be used with --",
     "archive --topic {topic} --broker-name b --to {there} --checkpoint {there}": "--broker-name needs --store",
@@ -126,11 +126,11 @@ CONTRADICTIONS = {
     ),
     "skew --topic {topic} --broker-name b": "the broker's name is only for a store",
     "skew --topic {topic} --archive {lake} --store {store}": "exactly one",
-    "skew --topic {topic} --archive {lake} --namesrv a:1": "--namesrv cannot be used with --archive, which is read without brokers",
-    "delay --store {store} -n a:1": "--namesrv cannot be used with --store, which is read without brokers",
-    "trace --archive {lake} -n a:1": "--namesrv cannot be used with --",
-    "dlq --archive {lake} --group g -n a:1": "--namesrv cannot be used with --",
-    "mask copy --topic {topic} --store {store} -n a:1 --rule $.a=mask --to-archive {there}": "--namesrv cannot be used with --",
+    "skew --topic {topic} --archive {lake} --namesrv a:1": "--namesrv cannot be used with --archive, which is read",
+    "delay --store {store} -n a:1": "--namesrv cannot be used with --store, which is read",
+    "trace --archive {lake} -n a:1": "--namesrv cannot be used with",
+    "dlq --archive {lake} --group g -n a:1": "--namesrv cannot be used with",
+    "mask copy --topic {topic} --store {store} -n a:1 --rule $.a=mask --to-archive {there}": "--namesrv cannot be used with",
     "skew --topic {topic} --since 5 --until 4": "--until is before --since",
     "archive --topic {topic} --to {there} --option readFrom=slave --option readFrom=master": "another value already",
     "archive --topic {topic} --to {there} --dry-run --commit-interval soon": (
