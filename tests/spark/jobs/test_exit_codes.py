@@ -130,7 +130,7 @@ CONTRADICTIONS = {
     "delay --store {store} -n a:1": "--namesrv cannot be used with --store, which is read",
     "trace --archive {lake} -n a:1": "--namesrv cannot be used with",
     "dlq --archive {lake} --group g -n a:1": "--namesrv cannot be used with",
-    "mask copy --topic {topic} --store {store} -n a:1 --rule $.a=mask --to-archive {there}": "--namesrv cannot be used with",
+    "mask copy --topic {topic} --store {store} -n a:1 --rule $.a=mask --to-archive {there}": "--namesrv cannot be",
     "skew --topic {topic} --since 5 --until 4": "--until is before --since",
     "archive --topic {topic} --to {there} --option readFrom=slave --option readFrom=master": "another value already",
     "archive --topic {topic} --to {there} --dry-run --commit-interval soon": (
