@@ -12,7 +12,7 @@ from tests.broker.conftest import ConnectTo, StartBroker
 from tests.broker.disks import HeldDisk
 from tests.broker.snapshots import copy_store
 from tests.broker.wire import Wire, records, send_header
-from tests.helpers.waiting import until
+from tests.helpers.waiting import real_time, until
 
 import cometmq.remoting.server
 from cometmq.broker.controller import Broker
@@ -138,7 +138,7 @@ async def test_a_deletion_that_was_not_answered_leaves_the_messages_after_a_kill
     assert (await wire.answer(post_delete(wire, "Old").opaque)).code == ResponseCode.SYSTEM_ERROR
     assert (await wire.pull("Old")).code == ResponseCode.TOPIC_NOT_EXIST
     clock.advance(2)  # to a checkpoint that would not know the queue
-    await asyncio.sleep(0.05)
+    await real_time(0.05)
     if is_saved_again:
         tables_disk.write_error = None
         clock.advance(TABLE_RETRY_SECONDS)
@@ -251,7 +251,7 @@ async def test_a_broker_that_stops_answers_sends_that_wait_once(
     created = post_create(wire, "Other")
     await handled(wire)
     stopping = asyncio.create_task(broker.stop())
-    await asyncio.sleep(0.05)
+    await real_time(0.05)
     assert not stopping.done()
     tables_disk.go_on()
     await wire.read_to_the_end()

@@ -132,8 +132,7 @@ async def test_what_could_not_be_written_is_written_by_itself_when_there_is_room
     assert (refused.code, broker.topics.get("ByASend")) == (ResponseCode.SERVICE_NOT_AVAILABLE, None)
     tables_disk.write_error = None
     clock.advance(60)
-    while broker.topics.cannot_be_saved:
-        await asyncio.sleep(0.001)
+    await until(lambda: not broker.topics.cannot_be_saved)
     assert (await killed()).topics.get("New") is not None
 
 
@@ -147,8 +146,7 @@ async def test_a_slow_flush_holds_up_what_it_is_for_and_nothing_else(
     before = tables_disk.flushes
     tables_disk.hold()
     first = asyncio.create_task(wire.call(RequestCode.UPDATE_AND_CREATE_TOPIC, create("New")))
-    while tables_disk.flushes == before:
-        await asyncio.sleep(0.001)
+    await until(lambda: tables_disk.flushes != before)
     by_send = other.command(RequestCode.SEND_MESSAGE_V2, send_header("BySend"), b"first")
     other.post(by_send)
     second = other.command(RequestCode.SEND_MESSAGE_V2, send_header("BySend"), b"second")

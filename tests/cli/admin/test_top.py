@@ -38,7 +38,7 @@ def busy(two: ProcessCluster) -> Iterator[CommandLine]:
     for topic in ("read", "only-written", "lagging", "silent"):
         cometmq("topic", "create", topic, "--queues", "2")
     cometmq("produce", "lagging", "--count", "10", "--batch", "1")
-    cometmq("consume", "lagging", "--group", "slow", "--from-beginning", "--max", "1")
+    cometmq("consume", "lagging", "--group", "slow", "--from-beginning", "--max", "10")  # of both brokers
     cometmq("produce", "lagging", "--count", "90", "--batch", "1")
     running = [
         cometmq.start("bench", "produce", topic, "--into-existing", "--rate", "50", "--duration", "5m", stderr=-3)
