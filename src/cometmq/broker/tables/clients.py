@@ -22,7 +22,7 @@ from cometmq.broker.limits import (
     MAX_LIVE_SUBSCRIPTION_CHARS,
     SUBSCRIPTION_OVERHEAD_CHARS,
 )
-from cometmq.broker.slices import batches, do_at_once
+from cometmq.broker.slices import do_at_once
 from cometmq.clock import Clock
 from cometmq.index import Index
 from cometmq.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
@@ -448,7 +448,8 @@ class ClientRegistry:
             for name in manager.groups_on(connection)
             if beat is None or manager.channel(name, connection) is beat
         )
-        for some in batches(members, CLIENTS_PER_SLICE):
+        while some := list(itertools.islice(members, CLIENTS_PER_SLICE)):
             for manager, name, connection in some:
                 manager.unregister(name, connection)
-            yield
+            if len(some) == CLIENTS_PER_SLICE:
+                yield  # not after a last few: most clients have few groups, and are done in one slice
